@@ -95,7 +95,7 @@ pub(crate) enum Cmd {
     #[command(subcommand)]
     Topic(Topic),
     /// Check a whole data directory: topics, groups, the catalog and databases
-    Verify(cmd::topic::VerifyAllArgs),
+    Verify(cmd::verify::VerifyArgs),
     /// Say who may log in to a broker, and what each may do
     #[command(subcommand)]
     Token(Token),

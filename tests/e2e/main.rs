@@ -32,6 +32,7 @@ mod faults;
 mod feeds;
 mod files;
 mod files_faults;
+mod flips;
 mod groups;
 mod hardened;
 mod hooks;

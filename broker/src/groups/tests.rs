@@ -59,6 +59,7 @@ impl Rig {
             dir: Path::new("data").join("groups"),
             log_bytes: limits.group_log_bytes,
             taken: BTreeSet::new(),
+            stopped: Arc::default(),
         };
         let recovered = storage.recover().unwrap();
         then(&disk);

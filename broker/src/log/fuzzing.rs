@@ -32,6 +32,7 @@ fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, super::Recovered)> {
         first: Seq(1),
         segment_bytes: SEGMENT_BYTES,
         reserve_part: 1,
+        stopped: None,
     };
     // What is of a later version is refused, and so is what cannot be read.
     SegmentLog::open(options, 3).ok()

@@ -12,6 +12,7 @@
 //! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
 //! | [`index`] | where the batches of a segment begin, and which numbers are empty |
+//! | [`ending`] | where a log ends, and what follows an end that is lost |
 //! | [`read_only`] | a disk that changes nothing, for checks |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
@@ -23,6 +24,7 @@
 
 pub(crate) mod committer;
 pub(crate) mod disk;
+mod ending;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -137,6 +139,21 @@ pub(crate) struct Position {
     next: Seq,
 }
 
+/// Where a log ends after it was closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    /// The name of its newest file.
+    pub(crate) file: String,
+    /// The checksum in the header of that file. A file that replaces it has another one.
+    pub(crate) header: u32,
+    /// Where its last batch ends.
+    pub(crate) bytes: u64,
+    /// The number after its last event.
+    pub(crate) end: Seq,
+    /// The next number to be given.
+    pub(crate) next: Seq,
+}
+
 /// What a log should keep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
@@ -240,8 +257,9 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
     /// Lets go of the oldest segments; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
 
-    /// Notes that `next` is the next number to be given, and that nobody has seen more.
-    fn close(&self, next: Seq) -> Result<(), LogError>;
+    /// Notes that `next` is the next number to be given, and that nobody has seen more. Returns where the log ends
+    /// now, if it has a file.
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError>;
 
     /// Removes every event.
     fn clear(&self) -> Result<(), LogError>;

@@ -12,7 +12,8 @@ use super::disk::{Disk, DiskFile, Space, is_full};
 use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader, VERSION};
 use super::index::Index;
 use super::{
-    Bounds, Checked, Found, LogError, Newest, Piece, Position, Retention, Synced, TopicLog, reading,
+    Bounds, Checked, Found, LogEnd, LogError, Newest, Piece, Position, Retention, Synced, TopicLog,
+    reading,
 };
 
 /// Payload after which a batch is closed, so that it fits into a reader's buffer with its last line.
@@ -35,6 +36,8 @@ pub(crate) struct SegmentOptions {
     pub(crate) segment_bytes: u64,
     /// Which part of the room that is left to others is left by this log: 1 is all of it, 4 a quarter.
     pub(crate) reserve_part: u64,
+    /// Where the log ended at the last orderly stop, if that is known.
+    pub(crate) stopped: Option<LogEnd>,
 }
 
 /// A log in segment files.
@@ -145,7 +148,7 @@ impl SegmentLog {
     }
 
     /// Ends the active segment and begins one at `base`.
-    fn roll(
+    pub(super) fn roll(
         &self,
         writer: &mut Writer,
         base: Seq,
@@ -287,7 +290,7 @@ impl SegmentLog {
     }
 
     /// Runs something that writes.
-    fn attempt<T>(
+    pub(super) fn attempt<T>(
         &self,
         work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
     ) -> Result<T, LogError> {
@@ -467,7 +470,7 @@ impl TopicLog for SegmentLog {
         Ok(removed)
     }
 
-    fn close(&self, next: Seq) -> Result<(), LogError> {
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError> {
         self.attempt(|log, writer| {
             let Some(active) = &mut writer.active else { return Ok(()) };
             let end = log.shared.lock().end;
@@ -489,7 +492,9 @@ impl TopicLog for SegmentLog {
                 last.bytes = active.offset;
             }
             active.cut()
-        })
+        })?;
+        let dir = &self.options.dir;
+        self.ending(next).map_err(|source| LogError::Io { path: dir.clone(), source })
     }
 
     fn clear(&self) -> Result<(), LogError> {
@@ -574,7 +579,7 @@ fn batches<'a>(
 }
 
 /// Why something was not written.
-enum WriteError {
+pub(super) enum WriteError {
     /// There is no room; nothing was changed.
     Full,
     /// What is on the disk is uncertain. That is what every sync that fails comes to, also one for

@@ -45,8 +45,8 @@ impl Topics {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         disk.create_dir(dir)?;
         disk.sync_dir(Path::new(""))?;
-        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock)?;
-        let storage = Storage { disk, dir: dir.join("topics") };
+        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None)?;
+        let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
         let defaults = TopicSettings { sync, ..TopicSettings::default() };
         Self::start(limits, clock, catalog, Some(storage), defaults)
     }

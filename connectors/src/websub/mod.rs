@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::service::Service;
 use self::store::Store;
-pub use self::store::StoreError;
+pub use self::store::{DIGESTS, StoreError};
 use crate::outgoing::Outgoing;
 
 /// Where everything is.

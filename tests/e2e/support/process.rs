@@ -424,6 +424,12 @@ impl Server {
         Self::start_at(&address.to_string(), folder, arguments, |_| ())
     }
 
+    /// Starts one where an earlier one listened, in its folder.
+    #[track_caller]
+    pub(crate) fn start_here(address: SocketAddr, folder: TempDir, arguments: &[&str]) -> Self {
+        Self::start_at(&address.to_string(), folder, arguments, |_| ())
+    }
+
     /// The data directory, where no flag says otherwise.
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("tidings-data")

@@ -425,8 +425,13 @@ mod tests {
     impl Rig {
         fn new(log_bytes: u64) -> Self {
             let (disk, dir) = (SimulatedDisk::new(1), Path::new(DIR).to_owned());
-            let storage =
-                GroupStorage { disk: Arc::new(disk.clone()), dir, log_bytes, taken: [].into() };
+            let storage = GroupStorage {
+                disk: Arc::new(disk.clone()),
+                dir,
+                log_bytes,
+                taken: [].into(),
+                stopped: Arc::default(),
+            };
             let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
             let ((store, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
             let (store, clock) = (Arc::new(store), Clock::new());

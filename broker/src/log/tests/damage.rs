@@ -32,7 +32,12 @@ fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
 /// Every event of `pieces` is heard, or was lost with a `Lag`; `unsure` also with a gap, if it was
 /// said in words that the end was damaged. Nothing else is heard. Returns what was lost.
 #[track_caller]
-fn check(log: &SegmentLog, pieces: &[(u64, u64)], findings: &[String], case: &str) -> Vec<u64> {
+pub(super) fn check(
+    log: &SegmentLog,
+    pieces: &[(u64, u64)],
+    findings: &[String],
+    case: &str,
+) -> Vec<u64> {
     let mut lost = Vec::new();
     let all = events(pieces);
     let is_event =

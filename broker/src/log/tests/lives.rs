@@ -363,6 +363,8 @@ impl Life {
             self.model.floor = self.model.floor.min(next);
             return self.crash(false);
         }
+        // What is known of a stop is known at every later start, until another one.
+        self.options.stopped = result.expect("it was closed");
         self.model.synced(0);
         self.model.floor = next;
         self.crash(true);

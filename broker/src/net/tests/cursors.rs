@@ -236,6 +236,7 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
         tasks,
         socket_file: None,
         _data: None,
+        stopped: None,
     }
 }
 

@@ -29,9 +29,9 @@ pub(super) fn waker() -> Waker {
 pub(super) fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
     let clock = Clock::new();
     let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock).unwrap();
+    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None).unwrap();
     assert_eq!(findings, Vec::<String>::new());
-    let storage = Storage { disk, dir: dir.join("topics") };
+    let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
     Topics::start(limits, clock, catalog, Some(storage), TopicSettings::default()).unwrap()
 }
 
