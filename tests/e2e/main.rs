@@ -10,6 +10,7 @@
 )]
 
 mod access_table;
+mod ascii_hosts;
 mod audit;
 mod bench;
 mod callbacks;
