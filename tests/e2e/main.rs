@@ -68,6 +68,7 @@ mod restart;
 mod restart_large;
 mod robots;
 mod scope;
+mod sessions;
 mod share;
 mod signals;
 mod sinks;

@@ -117,8 +117,10 @@ impl Scanner {
 
     fn text(&mut self, bytes: &[u8], found: &mut Found) -> usize {
         let Some(at) = memchr(b'<', bytes) else {
+            found.text(bytes);
             return bytes.len();
         };
+        found.text(&bytes[..at]);
         let token = &bytes[at..];
         let Some((opening, length)) = Opening::of(&token[1..], self.foreign.is_inside()) else {
             self.cut.extend_from_slice(token);
@@ -196,6 +198,7 @@ impl Scanner {
 
     /// A tag from `<` to `>`, except if it is longer than the limit.
     fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
+        found.end_word();
         if self.foreign.is_empty() && !may_matter(&bytes[1..]) {
             return;
         }
