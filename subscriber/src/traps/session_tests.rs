@@ -27,7 +27,7 @@ enum Value {
     Uuid,
     Base64Url,
     Milliseconds,
-    /// Of which several pages have the same.
+    /// Several pages have the same one.
     Seconds,
 }
 
@@ -413,7 +413,7 @@ fn parameters_that_mean_something_stay_and_all_pages_are_read() {
     }
 }
 
-/// The honest sites, with a session id in every link besides.
+/// The honest sites, with a session id in every link.
 #[test]
 fn what_means_something_is_read_behind_a_session_id_too() {
     for (seed, value) in SEEDS.flat_map(|seed| VALUES.map(|value| (seed, value))) {
@@ -584,13 +584,13 @@ fn what_is_known_of_parameters_is_bounded() {
         most = most.max(traps.young_bytes);
     }
     assert!(most < 600 * 1024, "{most}");
-    // A name that came too late is watched by nobody; the one that is known stays known.
+    // A name that came too late is not watched; the one that is known stays known.
     let left = traps.without_session(pass(), "http://a.example/?n1=2&s=3").unwrap();
     assert_eq!(left, "http://a.example/?n1=2");
 }
 
 proptest! {
-    /// Whatever links look like, the same pages teach the same, and what is left of a link has no session id.
+    /// What is left of a link has no session id.
     #[test]
     fn what_is_left_of_a_link_is_canonical_and_has_no_session(
         query in "[?&=a-csS0-9%.-]{0,40}",

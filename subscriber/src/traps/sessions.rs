@@ -50,7 +50,7 @@ struct Param {
     state: State,
     /// In [`Values`], if it is volatile: two that are volatile at a time have different ones.
     place: usize,
-    /// Pages whose links had new values, and pages that make it unlikely that this is a session id.
+    /// Pages with new values in their links, and pages that make it unlikely that this is a session id.
     pages: Evidence,
     /// Pages that were read again with another value: equal and different ones.
     readings: Evidence,
@@ -235,7 +235,7 @@ impl Sessions {
         Some(if left.is_empty() { place.to_owned() } else { format!("{place}?{left}") })
     }
 
-    /// What it takes in memory, in bytes, besides itself.
+    /// Memory of its tables, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let values = |param: &Param| param.latest.capacity() + param.earlier.capacity();
         let values: usize = self.params.iter().map(values).sum();
@@ -244,7 +244,7 @@ impl Sessions {
             + values * size_of::<u32>()
     }
 
-    /// The place of a name whose links are of interest; it is added if there is room.
+    /// The index of a name that is not settled; the name is added if there is room.
     fn watched(&mut self, name: &str) -> Option<usize> {
         match self.params.iter().position(|param| param.is(name)) {
             Some(at) => Some(at).filter(|at| !self.params[*at].is_settled()),
@@ -396,9 +396,9 @@ impl Param {
     }
 }
 
-/// Of the parameters whose values changed, the names of those that a reading tells of. What is equal speaks for the one
-/// whose links tell most for it, and what is different against the one of which they tell least: a session id is on every
-/// page, and is not blamed for the number of a page beside it.
+/// The names of the parameters that a reading counts for. Several values have changed: an equal reading counts for the
+/// parameter with the strongest evidence in links, a different one against the parameter with the weakest. So a session
+/// id, which is on every page, is not blamed for a page number beside it.
 fn meant_by_reading<'a>(
     changed: impl Iterator<Item = &'a Param> + Clone,
     is_equal: bool,
