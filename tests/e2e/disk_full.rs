@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     history::{Delivery, Heard, History},
+    namespace::mount_flags,
     nc::nc_all,
     process::{Finished, Running, Server},
     publisher::Pipeline,
@@ -39,12 +40,7 @@ impl SmallDisk {
     #[track_caller]
     pub(crate) fn mount(megabytes: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        // Without a user namespace of one's own only root may mount; in some containers root may only that way.
-        let allowed = |flags: &&str| {
-            Command::new("unshare").args([flags, "true"]).output().unwrap().status.success()
-        };
-        let flags = ["-Urm", "-m"].into_iter().find(allowed);
-        let flags = flags.expect("a mount namespace is needed: user namespaces, or root");
+        let flags = mount_flags();
         let script =
             format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
         let holder = Running::start(

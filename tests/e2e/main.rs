@@ -10,6 +10,7 @@
 )]
 
 mod access_table;
+mod ascii_hosts;
 mod audit;
 mod bench;
 mod callbacks;
@@ -73,6 +74,7 @@ mod restart;
 mod restart_large;
 mod robots;
 mod scope;
+mod sessions;
 mod share;
 mod signals;
 mod sinks;

@@ -15,6 +15,7 @@ use super::links::Links;
 use super::tag::{self, Name, Tag, Value, name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::version::Seen;
+use super::words::Words;
 use super::{Content, Link, PageOptions, as_written, is_html};
 use crate::config::{
     FEED_HUBS_MAX, FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX,
@@ -58,6 +59,8 @@ pub(super) struct Found {
     /// What a `<meta>` says of the encoding.
     encoding: Option<&'static Encoding>,
     cut: Option<&'static str>,
+    /// If they are wanted.
+    words: Option<Words>,
 }
 
 /// The text of the first `<title>`, as it is written.
@@ -73,7 +76,7 @@ enum Title {
 }
 
 impl Found {
-    pub(super) fn new(options: Arc<PageOptions>) -> Self {
+    pub(super) fn new(options: Arc<PageOptions>, wants_words: bool) -> Self {
         Self {
             options,
             title: Title::Awaited,
@@ -89,6 +92,7 @@ impl Found {
             directives: Directives::default(),
             encoding: None,
             cut: None,
+            words: wants_words.then(Words::new),
         }
     }
 
@@ -149,6 +153,20 @@ impl Found {
     /// A value of the header `X-Robots-Tag`.
     pub(super) fn robots_header(&mut self, value: &str) {
         self.directives.header(value, &self.options.token);
+    }
+
+    /// Text of the page, in any pieces.
+    pub(super) fn text(&mut self, bytes: &[u8]) {
+        if let Some(words) = &mut self.words {
+            words.feed(bytes);
+        }
+    }
+
+    /// The text is interrupted by a tag.
+    pub(super) fn end_word(&mut self) {
+        if let Some(words) = &mut self.words {
+            words.end_word();
+        }
     }
 
     /// A start tag of HTML.
@@ -306,6 +324,7 @@ impl Found {
             nofollow: self.directives.nofollow,
             unavailable_after: self.directives.unavailable_after,
             cut: self.cut,
+            words: self.words.map(Words::print),
             ..Content::default()
         };
         resolve_links(&self.links, base, encoding, &mut content);

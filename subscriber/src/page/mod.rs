@@ -26,6 +26,7 @@ mod tag;
 mod tests;
 mod values;
 mod version;
+mod words;
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,6 +59,9 @@ pub struct Content {
     /// The encoding that it was read in, as the Encoding Standard names it, such as `UTF-8`; `None`
     /// if this was no text of its own.
     pub charset: Option<&'static str>,
+    /// The print of the words of its text that have no digit, in their order. `None` if the URL of the page has no query:
+    /// they tell whether a parameter changes the page, and cost time for each byte.
+    pub words: Option<u64>,
     /// Whether it asks not to be shown.
     pub noindex: bool,
     /// Whether it asks for its links not to be followed; if so, they all say it.
@@ -149,7 +153,8 @@ impl PageReader {
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
         options: &Arc<PageOptions>,
     ) -> Self {
-        let mut found = Found::new(Arc::clone(options));
+        let has_query = url.path_and_query().len() > url.path().len();
+        let mut found = Found::new(Arc::clone(options), has_query);
         let mut of_header = None;
         for (name, value) in headers {
             let is = |header: &str| name.eq_ignore_ascii_case(header);

@@ -201,6 +201,7 @@ impl Scanner {
 
     /// A tag from `<` to `>`, except if it is longer than the limit.
     fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
+        found.end_word();
         if self.foreign.is_empty() && !may_matter(&bytes[1..]) {
             return;
         }
