@@ -14,6 +14,7 @@ mod audit;
 mod bench;
 mod callbacks;
 mod charsets;
+mod citations;
 mod clock;
 mod commands;
 mod conditional;
