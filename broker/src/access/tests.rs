@@ -95,6 +95,7 @@ fn while_nobody_is_known_everybody_may_do_everything() {
     assert!(asks(&access, &access.stranger(Way::Line), "STATS").is_err());
 }
 
+// PROTOCOL: S16
 #[test]
 fn urls_are_announced_below_the_prefixes_only() {
     let rights = |allow: &[&str], deny: &[&str]| Rights::new(all_rights(allow), all_rights(deny));
