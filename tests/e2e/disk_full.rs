@@ -216,6 +216,7 @@ fn expect_no_farewell(server: &Server) {
     assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
 }
 
+// PROTOCOL: A9, R4
 #[test]
 fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart() {
     let disk = SmallDisk::mount(48);
@@ -283,6 +284,7 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     history.lock().unwrap().check(Heard::all_of(server.address, TOPIC, "end-1"));
 }
 
+// PROTOCOL: T14
 #[test]
 fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_after() {
     let disk = SmallDisk::mount(48);

@@ -52,6 +52,7 @@ fn template(description: &Value, path: &str) -> Option<String> {
     all.filter(fits).min_by_key(|template| template.matches('{').count()).cloned()
 }
 
+// PROTOCOL: H1
 #[test]
 fn every_status_that_is_documented_is_produced_and_no_other() {
     let (_folder, config) = hooked();

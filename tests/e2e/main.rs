@@ -15,6 +15,7 @@ mod audit;
 mod bench;
 mod callbacks;
 mod charsets;
+mod citations;
 mod clock;
 mod commands;
 mod conditional;

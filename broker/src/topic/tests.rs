@@ -162,6 +162,7 @@ async fn a_time_finds_the_first_event_that_is_not_older() {
     }
 }
 
+// PROTOCOL: S11, D2
 #[test]
 fn what_is_gone_is_said() {
     // The first blocks of a topic are small, so this keeps but a few batches.
@@ -188,6 +189,7 @@ fn what_is_gone_is_said() {
     }
 }
 
+// PROTOCOL: S7
 #[test]
 fn a_peer_hears_everybody_but_itself() {
     let topic = topic(1 << 20);
@@ -429,6 +431,7 @@ fn one_topic_more_than_the_limit_is_refused() {
     assert_eq!(names, ["dead-letter", "job-done", "new-url", "second"]);
 }
 
+// PROTOCOL: D5
 #[test]
 fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
     const TAIL_BYTES: usize = 64 << 10;

@@ -290,6 +290,7 @@ pub(super) mod tests {
         assert!(!format!("{wish:?}").contains("\"s\""));
     }
 
+    // PROTOCOL: B3
     #[test]
     fn leases_stay_within_the_bounds() {
         let hours = |asked: &str| {
@@ -301,6 +302,7 @@ pub(super) mod tests {
         assert_eq!(hours("99999999999999999999999999"), 720);
     }
 
+    // PROTOCOL: B1
     #[test]
     fn what_is_wrong_is_said() {
         let long = format!("https://blog.example/{}", "a".repeat(URL_BYTES_MAX));
@@ -383,6 +385,7 @@ pub(super) mod tests {
         }
     }
 
+    // PROTOCOL: B1
     #[test]
     fn no_topic_leads_out_of_its_prefix() {
         let rules = rules();

@@ -35,6 +35,7 @@ const FEED: &str = "http://a.example/f";
 const A: &str = "http://a.example/hub";
 const B: &str = "http://b.example/hub";
 
+// PROTOCOL: V1
 #[test]
 fn a_feed_that_changes_its_hub_is_followed_once_a_day_and_the_old_one_is_left() {
     let (_directory, mut book) = open();

@@ -112,6 +112,9 @@ impl Found {
         if let Some(seen) = &mut self.seen {
             seen.text(bytes);
         }
+        if let Some(words) = &mut self.words {
+            words.feed(bytes);
+        }
     }
 
     /// What a `<meta>` says of the encoding.
@@ -153,13 +156,6 @@ impl Found {
     /// A value of the header `X-Robots-Tag`.
     pub(super) fn robots_header(&mut self, value: &str) {
         self.directives.header(value, &self.options.token);
-    }
-
-    /// Text of the page, in any pieces.
-    pub(super) fn text(&mut self, bytes: &[u8]) {
-        if let Some(words) = &mut self.words {
-            words.feed(bytes);
-        }
     }
 
     /// The text is interrupted by a tag.

@@ -261,6 +261,7 @@ async fn what_is_known_is_in_the_crawlers_memory() {
     }
 }
 
+// PROTOCOL: V1
 #[tokio::test]
 async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     let fake = Fake::default();
@@ -371,6 +372,7 @@ async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
     );
 }
 
+// PROTOCOL: V5
 #[tokio::test]
 async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_silent() {
     let fake = Fake::default();
@@ -391,6 +393,7 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
     assert!(!often.contains("every=1d"), "{often}");
 }
 
+// PROTOCOL: V1, V5
 #[tokio::test]
 async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
     let fake = Fake::default();

@@ -99,6 +99,7 @@ fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -
     lost
 }
 
+// PROTOCOL: R8, R9
 #[test]
 fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
     let (disk, log, pieces) = written(true);
@@ -287,6 +288,7 @@ fn garbage_of_any_kind_is_survived() {
     }
 }
 
+// PROTOCOL: R9
 #[test]
 fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
     let (disk, log, _) = written(true);

@@ -17,6 +17,7 @@ use crate::log::{
 const RUNS: u64 = 400;
 const STEPS: u32 = 120;
 
+// PROTOCOL: R2, R6
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_whatever_the_power_does() {

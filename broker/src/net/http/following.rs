@@ -155,6 +155,7 @@ mod tests {
         Filter::of(&Params::of(&uri, &Filter::PARAMS).unwrap())
     }
 
+    // PROTOCOL: H6
     #[test]
     fn a_filter_looks_at_the_target_alone() {
         let host = filter("host=Example.org");

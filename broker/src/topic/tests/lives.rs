@@ -241,6 +241,7 @@ fn live(seed: u64) {
     }
 }
 
+// PROTOCOL: R1, R2, R3
 #[test]
 #[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_and_no_number_is_given_twice() {

@@ -113,6 +113,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     assert!(error.contains("newer"), "{error}");
 }
 
+// PROTOCOL: B2
 #[test]
 fn of_two_wishes_for_the_same_the_later_one_wins_in_whatever_order_they_are_verified() {
     let (_folder, store) = store();
@@ -139,6 +140,7 @@ fn what_nobody_has_shown_to_want_changes_nothing() {
     assert!(store.due(subscribed, 0).unwrap().is_some());
 }
 
+// PROTOCOL: B3
 #[test]
 fn a_renewal_is_the_same_subscription_with_a_new_lease_and_secret() {
     let (_folder, store) = store();
