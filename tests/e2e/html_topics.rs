@@ -36,6 +36,7 @@ fn idle(scene: &Scene) {
     });
 }
 
+// PROTOCOL: V8
 #[test]
 fn a_page_with_a_hub_is_announced_once_for_each_delivery_and_polling_is_the_fallback() {
     let scene = Scene::start(&Named::Page, &[]);
@@ -89,6 +90,7 @@ fn a_page_with_a_hub_is_announced_once_for_each_delivery_and_polling_is_the_fall
     assert!(scene.listed().contains(" polled "), "{}", scene.listed());
 }
 
+// PROTOCOL: V8
 #[test]
 fn a_page_without_a_feed_and_a_hub_is_reported_and_asked_for_no_more_often() {
     let has_hub = Arc::new(AtomicBool::new(false));
