@@ -122,7 +122,7 @@ fn checked_database(path: &Path) -> Report {
     });
     let mut report = Report::of_file(path, checked.problems, checked.notes);
     report.database = report.file.take();
-    let remedy = "restore it from a backup, or move it away: README says what is lost without it";
+    let remedy = "restore it from a backup, or move it away; docs/operations.md says what is lost without it";
     report.remedy = report.damaged.then(|| remedy.to_owned());
     report
 }
