@@ -18,15 +18,17 @@ pub(crate) struct OutgoingFlags {
     #[command(flatten)]
     allow_private: AllowPrivateFlag,
 
-    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
+    /// User-Agent of requests; its first word selects the rules in robots.txt
     #[arg(long, value_name = "TEXT")]
     agent: Option<String>,
 
-    /// Whom a site may ask about this crawler; it stands in the User-Agent
+    /// Contact for site owners, added to the User-Agent
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// Fetch everything through this proxy; it resolves the names, and has to refuse those that lead where nobody may go
+    /// Send all requests through this proxy
+    ///
+    /// The proxy resolves names and must itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }

@@ -53,6 +53,7 @@ mod limits;
 mod links;
 mod manage;
 mod microblog;
+mod newcomer;
 mod notified;
 mod notifier;
 mod operate;
