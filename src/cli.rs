@@ -104,7 +104,7 @@ pub(crate) enum Cmd {
     #[command(subcommand)]
     Topic(Topic),
     /// Check a data directory: topics, groups, catalog and databases
-    Verify(cmd::topic::VerifyAllArgs),
+    Verify(cmd::verify::VerifyArgs),
     /// Manage tokens and permissions
     #[command(subcommand)]
     Token(Token),

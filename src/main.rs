@@ -167,7 +167,7 @@ async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
         Cmd::Pub(args) => cmd::publish::run(args).await,
         Cmd::Sub(args) => cmd::subscribe::run(args).await,
         Cmd::Topic(args) => cmd::topic::run(args).await,
-        Cmd::Verify(args) => cmd::topic::run_all(&args),
+        Cmd::Verify(args) => cmd::verify::run(&args),
         Cmd::Group(args) => cmd::group::run(args).await,
         Cmd::Job(args) => cmd::job::run(args).await,
         Cmd::Explain(args) => cmd::explain::run(args).await,

@@ -26,9 +26,10 @@ pub(crate) struct OutgoingFlags {
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// Send all requests through this proxy
+    /// Send all requests through this proxy: http://, socks5:// or socks5h://
     ///
-    /// The proxy resolves names and must itself refuse private addresses.
+    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy resolves them, and must
+    /// itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }

@@ -163,6 +163,7 @@ impl Clock {
 mod tests {
     use super::*;
 
+    // PROTOCOL: N7
     #[test]
     fn a_clock_goes_on_where_the_last_one_would_be() {
         let here = Stamp { moment: Moment(0), boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
@@ -180,6 +181,7 @@ mod tests {
         assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "nobody knows");
         assert_eq!(after(Stamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
     }
+    // PROTOCOL: N7
     #[test]
     fn setting_the_wall_clock_moves_no_moment() {
         let earlier =

@@ -287,6 +287,7 @@ mod tests {
         cursors.list(&"a".parse().unwrap()).iter().map(|show| show.name.to_string()).collect()
     }
 
+    // PROTOCOL: K3
     #[test]
     fn one_connection_at_a_time_has_a_cursor() {
         let cursors = cursors();
@@ -352,6 +353,7 @@ mod tests {
         assert_eq!(hold(&cursors, "c", 1), Ok(None));
     }
 
+    // PROTOCOL: K6
     #[test]
     fn a_cursor_expires_thirty_days_after_it_was_used() {
         let cursors = cursors();

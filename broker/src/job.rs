@@ -118,6 +118,13 @@ impl JobSettings {
         words + &self.filter.describe() + &self.describe_callback()
     }
 
+    /// Refuses a callback to which no request can be sent. Not part of [`JobSettings::parse`], which reads records, too.
+    pub(crate) fn check_callback(&self) -> Result<(), ProtocolError> {
+        let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
+        let check = callback.map_or(Ok(()), |url| url.check_callable());
+        check.map_err(|error| bad(format!("callback=: {error}")))
+    }
+
     /// ` callback=<url>`, if there is one.
     pub(crate) fn describe_callback(&self) -> String {
         self.callback.as_ref().map_or_else(String::new, |url| format!(" callback={url}"))

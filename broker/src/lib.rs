@@ -7,6 +7,7 @@
 //! | [`group`], [`job`] | pure state machines: shared, keyed, paced queues; counted crawls |
 //! | [`groups`] | the tasks that own them and feed them from topics |
 //! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
+//! | `clean_stop` | where each log ended at the last orderly stop |
 //! | `cursors` | who holds which durable cursor |
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
 //! | `tls` | certificates, read again when they change |
@@ -26,6 +27,7 @@ pub mod access;
 mod at_once;
 mod audit;
 mod catalog;
+mod clean_stop;
 pub mod clock;
 pub mod config;
 mod cursors;
@@ -64,6 +66,7 @@ pub use self::audit::AuditConfig;
 use self::audit::{Audit, What};
 use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
+use self::clean_stop::{CleanStop, Ends};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits, UnixConfig};
 pub use self::data_dir::DataDir;
@@ -113,6 +116,8 @@ pub struct Broker {
     socket_file: Option<net::unix::SocketFile>,
     /// Held until nobody writes there any more.
     _data: Option<DataDir>,
+    /// Where an orderly stop notes how the logs ended.
+    stopped: Option<Arc<CleanStop>>,
 }
 
 /// Sockets that listen already: those that a service manager has passed, or that were to be had only with privileges that
@@ -219,7 +224,7 @@ impl Broker {
         let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
-        let Opened { data, clock, topics, groups } =
+        let Opened { data, clock, topics, groups, stopped } =
             blocking(move || Opened::open(path, &limits, defaults)).await?;
         #[cfg(unix)]
         let opened = listen(&config, sockets)
@@ -231,7 +236,7 @@ impl Broker {
             Ok(listening) => listening,
             Err(error) => {
                 // In an orderly way, so that no numbers are skipped for nothing.
-                blocking(move || topics.close()).await;
+                blocking(move || note(stopped.as_deref(), topics.close())).await;
                 return Err(error);
             }
         };
@@ -251,7 +256,7 @@ impl Broker {
         let audit = match audit {
             Ok(audit) => audit,
             Err(error) => {
-                blocking(move || topics.close()).await;
+                blocking(move || note(stopped.as_deref(), topics.close())).await;
                 return Err(error);
             }
         };
@@ -283,6 +288,7 @@ impl Broker {
             #[cfg(unix)]
             socket_file,
             _data: data,
+            stopped,
         })
     }
 
@@ -360,8 +366,13 @@ impl Broker {
         if !net::within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
-        let hub = self.hub.clone();
-        blocking(move || hub.topics.close()).await;
+        let (hub, stopped) = (self.hub.clone(), self.stopped.clone());
+        blocking(move || {
+            let mut ends = hub.topics.close();
+            ends.extend(hub.close_groups());
+            note(stopped.as_deref(), ends);
+        })
+        .await;
         self.hub.audit.note_own(&What::Stopped);
         let hub = self.hub.clone();
         // A disk that takes nothing any more does not keep it from ending.
@@ -411,6 +422,8 @@ struct Opened {
     clock: Clock,
     topics: Arc<Topics>,
     groups: Option<(GroupStorage, FoundGroups)>,
+    /// Where the logs ended before.
+    stopped: Option<Arc<CleanStop>>,
 }
 
 impl Opened {
@@ -423,25 +436,46 @@ impl Opened {
         let Some(path) = path else {
             let clock = Clock::new();
             let topics = Topics::in_memory(limits, clock);
-            return Ok(Self { data: None, clock, topics, groups: None });
+            return Ok(Self { data: None, clock, topics, groups: None, stopped: None });
         };
         let data = DataDir::open(&path)?;
         let failed = |source| StartError::Data { path: path.clone(), source };
         let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-        let (dir, log_bytes) = (data.groups(), limits.group_log_bytes);
-        let mut storage =
-            GroupStorage { disk: Arc::clone(&disk), dir, log_bytes, taken: BTreeSet::new() };
+        let (stopped, damage) = CleanStop::read(Arc::clone(&disk), data.path());
+        if let Some(damage) = damage {
+            tracing::error!(
+                "{damage}: damage at the end of a log cannot be told from what a crash leaves"
+            );
+        }
+        let stopped = Arc::new(stopped);
+        let mut storage = GroupStorage {
+            disk: Arc::clone(&disk),
+            dir: data.groups(),
+            log_bytes: limits.group_log_bytes,
+            taken: BTreeSet::new(),
+            stopped: Arc::clone(&stopped),
+        };
         let recovered = storage.recover().map_err(failed)?;
         let clock = clock_after(&recovered);
+        let end = stopped.end_of(&clean_stop::of_catalog());
         let (catalog, findings) =
-            Catalog::open(Arc::clone(&disk), data.path(), limits, clock).map_err(failed)?;
+            Catalog::open(Arc::clone(&disk), data.path(), limits, clock, end).map_err(failed)?;
         for finding in findings {
             tracing::error!("{finding}");
         }
-        let storage_of_topics = Storage { disk, dir: data.topics() };
+        let storage_of_topics = Storage { disk, dir: data.topics(), stopped: Arc::clone(&stopped) };
         let topics = Topics::start(limits, clock, catalog, Some(storage_of_topics), defaults);
         let topics = topics.map_err(failed)?;
-        Ok(Self { data: Some(data), clock, topics, groups: Some((storage, recovered)) })
+        let (data, groups) = (Some(data), Some((storage, recovered)));
+        Ok(Self { data, clock, topics, groups, stopped: Some(stopped) })
+    }
+}
+
+/// Notes where the logs ended.
+fn note(stopped: Option<&CleanStop>, ends: Ends) {
+    let noted = stopped.map_or(Ok(()), |stopped| stopped.replace(ends));
+    if let Err(error) = noted {
+        tracing::warn!(%error, "where the logs ended is not noted: what damages an end is taken for a crash");
     }
 }
 

@@ -1,12 +1,8 @@
 //! How groups, and the broker itself, reach a connection.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
-use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
 use tidings_protocol::{ProtocolError, Slot};
 
 /// Names a connection: counted from 1 in the order of arrival, never reused in a run of the broker.
@@ -96,111 +92,15 @@ impl Lines {
     }
 }
 
-/// The way to one connection. Cheap to clone; sending never blocks and never fails: what reaches a
-/// connection that is gone is dropped.
+/// The way to one connection.
 ///
-/// It has no bound of its own: its owner empties it whenever it is woken, tasks are bounded by the
-/// member's credit and `Limits::task_bytes_max`, and answers by the number of commands that a
-/// connection may have unanswered (`Limits::unanswered_max`, long ones one at a time).
-#[derive(Clone, Default)]
-pub struct Mailbox(Arc<Mutex<Inbox>>);
-
-#[derive(Default)]
-struct Inbox {
-    parcels: VecDeque<Parcel>,
-    closing: bool,
-    renewing: bool,
-    gone: bool,
-    owner: Option<Waker>,
-}
+/// Its owner empties it whenever it is woken. Tasks in it are bounded by the member's credit and `Limits::task_bytes_max`,
+/// answers by the number of commands that a connection may have unanswered (`Limits::unanswered_max`, long ones one at a
+/// time).
+pub type Mailbox = tidings_concurrent::Mailbox<Parcel>;
 
 /// What was in a mailbox.
-#[derive(Debug)]
-pub struct Taken {
-    /// In order.
-    pub parcels: VecDeque<Parcel>,
-    /// [`Mailbox::renew`] was called since the last look.
-    pub renewing: bool,
-    /// [`Mailbox::close`] was called.
-    pub closing: bool,
-}
-
-impl Mailbox {
-    /// An empty mailbox without an owner yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Puts a parcel in, after all that are there, and wakes the connection.
-    pub fn send(&self, parcel: Parcel) {
-        let mut inbox = self.0.lock();
-        if inbox.gone {
-            return;
-        }
-        inbox.parcels.push_back(parcel);
-        // Only the first parcel wakes: the owner takes all there are.
-        let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
-        drop(inbox);
-        if let Some(owner) = owner {
-            owner.wake();
-        }
-    }
-
-    /// Asks the connection to send what is pending and to close, because the broker stops.
-    pub fn close(&self) {
-        let owner = {
-            let mut inbox = self.0.lock();
-            inbox.closing = true;
-            inbox.owner.clone()
-        };
-        if let Some(owner) = owner {
-            owner.wake();
-        }
-    }
-
-    /// Has the connection renew its pass, because somebody's rights have changed.
-    pub fn renew(&self) {
-        let owner = {
-            let mut inbox = self.0.lock();
-            inbox.renewing = true;
-            inbox.owner.clone()
-        };
-        if let Some(owner) = owner {
-            owner.wake();
-        }
-    }
-
-    /// Takes all there is; has `owner` woken for what comes next.
-    pub fn take(&self, owner: &Waker) -> Taken {
-        let mut inbox = self.0.lock();
-        match &mut inbox.owner {
-            Some(known) => known.clone_from(owner),
-            none => *none = Some(owner.clone()),
-        }
-        let parcels = std::mem::take(&mut inbox.parcels);
-        Taken { parcels, renewing: std::mem::take(&mut inbox.renewing), closing: inbox.closing }
-    }
-
-    /// Drops what is in it and whatever comes: the connection is gone.
-    pub fn abandon(&self) {
-        let mut inbox = self.0.lock();
-        inbox.gone = true;
-        inbox.owner = None;
-        let parcels = std::mem::take(&mut inbox.parcels);
-        drop(inbox);
-        drop(parcels);
-    }
-}
-
-impl fmt::Debug for Mailbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inbox = self.0.lock();
-        f.debug_struct("Mailbox")
-            .field("parcels", &inbox.parcels.len())
-            .field("closing", &inbox.closing)
-            .finish_non_exhaustive()
-    }
-}
+pub type Taken = tidings_concurrent::Taken<Parcel>;
 
 #[cfg(test)]
 mod tests {

@@ -13,8 +13,10 @@ use tidings_protocol::{GroupName, Seq, TopicName};
 
 use crate::StartError;
 use crate::catalog;
+use crate::clean_stop::{self, CleanStop};
 use crate::data_dir::DataDir;
 use crate::groups::check::check;
+use crate::groups::repair::repaired_group;
 use crate::log::disk::FileSystem;
 use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Checked, SegmentLog, SegmentOptions, TopicLog};
@@ -28,10 +30,26 @@ pub struct Verified {
     pub topics: Vec<VerifiedTopic>,
     /// Groups that are on the disk, in the order of their names.
     pub groups: Vec<VerifiedGroup>,
+    /// Groups of which the repair was cut short: they are absent until the next start, or the next repair.
+    pub cut_short: Vec<GroupName>,
     /// What is wrong with the catalog, in words.
     pub catalog: Vec<String>,
     /// Something that was kept in the catalog cannot be read.
     pub catalog_is_damaged: bool,
+    /// Whether it is known where the logs ended at the last orderly stop.
+    pub stopped: Stopped,
+}
+
+/// Whether it is known where the logs ended at the last orderly stop.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Stopped {
+    /// It was not noted: no broker has stopped there in an orderly way, or only one of an earlier version.
+    #[default]
+    Unknown,
+    /// It was noted.
+    Noted,
+    /// The note cannot be read; the text says why. Nothing else is damaged by that.
+    Damaged(String),
 }
 
 /// What was found of one topic.
@@ -45,12 +63,14 @@ pub struct VerifiedTopic {
     pub findings: Vec<String>,
     /// A file cannot be read at all: the next start will set it aside, or refuse to start.
     pub has_unreadable_file: bool,
+    /// The log ended further on at the last orderly stop.
+    pub has_lost_end: bool,
 }
 
 impl VerifiedTopic {
     /// Whether something that was kept cannot be read.
     pub fn is_damaged(&self) -> bool {
-        self.has_unreadable_file || self.files.iter().any(Checked::is_damaged)
+        self.has_unreadable_file || self.has_lost_end || self.files.iter().any(Checked::is_damaged)
     }
 }
 
@@ -61,21 +81,47 @@ impl VerifiedTopic {
 pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartError> {
     let failed = |source| StartError::Data { path: path.to_owned(), source };
     let data = DataDir::open_to_read(path)?;
-    let mut verified = Verified::default();
+    let (stopped, damage) = CleanStop::read(Arc::new(FileSystem), data.path());
+    let mut verified = Verified {
+        stopped: match damage {
+            Some(problem) => Stopped::Damaged(problem),
+            None if stopped.is_present() => Stopped::Noted,
+            None => Stopped::Unknown,
+        },
+        ..Verified::default()
+    };
+    let stopped = Arc::new(stopped);
     if only.is_none() {
-        (verified.catalog, verified.catalog_is_damaged) = verify_catalog(data.path());
+        (verified.catalog, verified.catalog_is_damaged) = verify_catalog(data.path(), &stopped);
     }
     let mut names: Vec<TopicName> = names(&data.topics()).map_err(failed)?;
     if only.is_none() {
         let mut groups: Vec<GroupName> = self::names(&data.groups()).map_err(failed)?;
         groups.sort();
+        let repairs: Vec<Repair> = self::names(&data.groups()).map_err(failed)?;
+        verified.cut_short = repairs
+            .into_iter()
+            .map(|repair| repair.0)
+            .filter(|group| groups.binary_search(group).is_err())
+            .collect();
         verified.groups =
-            groups.into_iter().filter_map(|name| check(&data.groups(), name)).collect();
+            groups.into_iter().filter_map(|name| check(&data.groups(), name, &stopped)).collect();
     }
     names.retain(|name| only.is_none_or(|only| name == only));
     names.sort();
-    verified.topics = names.into_iter().map(|name| verify_topic(&data, name)).collect();
+    verified.topics = names.into_iter().map(|name| verify_topic(&data, name, &stopped)).collect();
     Ok(verified)
+}
+
+/// The complete new log of a group, which has not got its place.
+struct Repair(GroupName);
+
+impl FromStr for Repair {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        repaired_group(name).map(Self).ok_or(())
+    }
 }
 
 /// What in a directory has a name of this kind.
@@ -90,14 +136,15 @@ fn names<T: FromStr>(dir: &Path) -> io::Result<Vec<T>> {
     }
 }
 
-fn verify_catalog(dir: &Path) -> (Vec<String>, bool) {
-    match catalog::check(&FileSystem, dir) {
+fn verify_catalog(dir: &Path, stopped: &CleanStop) -> (Vec<String>, bool) {
+    let stopped = stopped.end_of(&clean_stop::of_catalog());
+    match catalog::check(&FileSystem, dir, stopped) {
         Ok(checked) => checked,
         Err(error) => (vec![error.to_string()], true),
     }
 }
 
-fn verify_topic(data: &DataDir, name: TopicName) -> VerifiedTopic {
+fn verify_topic(data: &DataDir, name: TopicName, stopped: &CleanStop) -> VerifiedTopic {
     let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
     let options = SegmentOptions {
         disk: disk.clone(),
@@ -106,11 +153,18 @@ fn verify_topic(data: &DataDir, name: TopicName) -> VerifiedTopic {
         first: Seq(1),
         segment_bytes: u64::MAX,
         reserve_part: 1,
+        stopped: stopped.end_of(&clean_stop::of_topic(&name)).cloned(),
     };
-    let mut topic =
-        VerifiedTopic { name, files: Vec::new(), findings: Vec::new(), has_unreadable_file: false };
+    let mut topic = VerifiedTopic {
+        name,
+        files: Vec::new(),
+        findings: Vec::new(),
+        has_unreadable_file: false,
+        has_lost_end: false,
+    };
     let checked = SegmentLog::open(options, 0).and_then(|(log, recovered)| {
         topic.findings = recovered.findings;
+        topic.has_lost_end = recovered.has_lost_end;
         log.verify().map_err(io::Error::other)
     });
     match checked {
@@ -151,6 +205,7 @@ mod tests {
             first: Seq(1),
             segment_bytes: 1 << 20,
             reserve_part: 1,
+            stopped: None,
         };
         let log = SegmentLog::fresh(options);
         for first in [1, 3, 5] {
@@ -167,7 +222,7 @@ mod tests {
         }
         log.close(Seq(7)).unwrap();
         let (catalog, findings) =
-            Catalog::open(disk, folder.path(), &Limits::default(), Clock::new()).unwrap();
+            Catalog::open(disk, folder.path(), &Limits::default(), Clock::new(), None).unwrap();
         assert_eq!(findings, [""; 0]);
         let settings = crate::TopicSettings::default();
         catalog.write(Record::Settings { topic, settings }, |done| done.unwrap());

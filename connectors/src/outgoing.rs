@@ -21,7 +21,7 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Method, StatusCode};
 use reqwest::{Client, Response, Url};
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, PagesOnly};
 use tidings_subscriber::connect::{Connector, Target};
 use tidings_subscriber::fetch;
 use tidings_subscriber::outcome::{Failure, Reason, causes};
@@ -106,6 +106,8 @@ impl Outgoing {
         body: Bytes,
         body_max: usize,
     ) -> Result<Answered, Failure> {
+        let pages_only = |error: PagesOnly| Failure::new(Reason::BadHttp, error.to_string());
+        url.check_callable().map_err(pages_only)?;
         self.connector.check(&Target::of(url)).await?;
         headers.entry(USER_AGENT).or_insert_with(|| self.agent.clone());
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));

@@ -281,7 +281,7 @@ pub enum StartAt {
     Last,
     /// A number: that event, and what comes.
     Seq(Seq),
-    /// `-n`: the newest n events (n from 1), and what comes.
+    /// `-n`: the newest n events that exist (n from 1), and what comes.
     Newest(u64),
     /// An RFC 3339 time, in milliseconds since 1970: the first event that is not older.
     Time(i64),

@@ -49,6 +49,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: N6
     #[test]
     fn units_are_those_of_the_specification() {
         for (text, ms) in [
@@ -65,6 +66,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: N6
     #[test]
     fn what_is_no_duration_is_refused() {
         for text in [

@@ -159,6 +159,7 @@ mod tests {
         assert_eq!(items(stream.chunks(1)), expected, "byte by byte");
     }
 
+    // PROTOCOL: L1
     #[test]
     fn lines_end_in_lf_or_crlf() {
         check(
@@ -173,6 +174,7 @@ mod tests {
         );
     }
 
+    // PROTOCOL: L1
     #[test]
     fn a_cr_elsewhere_belongs_to_the_line() {
         check(
@@ -181,6 +183,7 @@ mod tests {
         );
     }
 
+    // PROTOCOL: L8
     #[test]
     fn the_longest_line_and_one_more() {
         check(b"12345678\nx\n", &[Item::Line(b"12345678"), Item::Line(b"x")]);
@@ -192,6 +195,7 @@ mod tests {
         check(b"12345678\r\r\nx\n", &[Item::TooLong { start: b"12345678\r" }, Item::Line(b"x")]);
     }
 
+    // PROTOCOL: L4
     #[test]
     fn the_last_line_needs_no_end_unless_it_is_too_long() {
         check(b"12345678", &[Item::Line(b"12345678")]);
@@ -200,6 +204,7 @@ mod tests {
         check(b"a\n", &[Item::Line(b"a")]);
     }
 
+    // PROTOCOL: L5
     #[test]
     fn ctrl_d_counts_only_where_a_line_begins() {
         check(
@@ -211,6 +216,7 @@ mod tests {
     }
 
     proptest! {
+        // PROTOCOL: L9
         #[test]
         fn any_split_gives_the_same_items(
             stream in proptest::collection::vec(

@@ -232,6 +232,7 @@ impl FromStr for MemberId {
 mod tests {
     use super::*;
 
+    // PROTOCOL: N1
     #[test]
     fn names_have_an_edge_at_64_bytes() {
         assert!(is_name("a"));
@@ -243,6 +244,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: N3
     #[test]
     fn task_ids_are_read_as_they_are_written() {
         let id: TaskId = "crawlers:7.42.1".parse().unwrap();
@@ -263,6 +265,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: N4
     #[test]
     fn members_are_32_hex_digits() {
         let text = "000102030405060708090a0b0c0d0e0f";
@@ -274,6 +277,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: N2
     #[test]
     fn event_numbers_begin_at_one() {
         assert_eq!("1".parse::<Seq>(), Ok(Seq(1)));

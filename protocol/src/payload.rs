@@ -106,6 +106,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: P2
     #[test]
     fn a_target_is_a_url_or_an_absolute_path() {
         for text in
@@ -120,6 +121,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: P2
     #[test]
     fn one_word_that_is_no_attribute_makes_it_text() {
         for text in ["/a b", "/a x=1 b", "/a =1", "/a 1=1", "/a x=1 /b=2", "look /a x=1"] {
@@ -130,6 +132,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: P2, P3
     #[test]
     fn attributes_are_carried_in_order_and_the_first_of_a_key_counts() {
         let payload = Payload::parse("  /a  x=1\tunknown-to.all_=a=b x=2 empty= ");

@@ -122,6 +122,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: L7
     #[test]
     fn every_control_byte_but_tab_is_refused() {
         for byte in 0..=0x7F_u8 {
@@ -131,6 +132,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: L7
     #[test]
     fn c1_controls_are_refused_and_their_neighbours_are_not() {
         for character in '\u{7e}'..='\u{ff}' {
@@ -163,6 +165,7 @@ mod tests {
     }
 
     proptest! {
+        // PROTOCOL: L6, L7
         #[test]
         fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let model = std::str::from_utf8(&bytes)

@@ -108,6 +108,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: N8
     #[test]
     fn a_time_of_day_has_two_digits_each_and_seconds_if_need_be() {
         for (text, seconds, shown) in [

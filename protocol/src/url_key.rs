@@ -60,6 +60,16 @@ pub enum UrlError {
     Syntax(ParseError),
 }
 
+/// A URL to which only requests for pages can be sent: the `url` crate, which the client of all other requests reads URLs
+/// with, rejects its host. See [`CANONICAL_VERSION`], 3.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the host {host} has an xn-- label that is no valid IDNA, and only pages can be fetched from such a host"
+)]
+pub struct PagesOnly {
+    host: Box<str>,
+}
+
 /// A URL of a page in its canonical form, version 3 (`[U1]`).
 ///
 /// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode, an
@@ -136,6 +146,12 @@ impl<'a> CanonicalUrl<'a> {
     /// The host in lower case, without port; an IPv6 address in its brackets.
     pub fn host(&self) -> &str {
         self.part(self.parts.host_start, self.parts.host_end)
+    }
+
+    /// Checks whether callbacks and other requests that are not for pages can be sent to it.
+    pub fn check_callable(&self) -> Result<(), PagesOnly> {
+        // Whatever else the crate rejects was rejected before.
+        url::Url::parse(&self.text).map(drop).map_err(|_| PagesOnly { host: self.host().into() })
     }
 
     /// The host if it is an address and no name.

@@ -118,6 +118,7 @@ pub(crate) fn put_number(number: u64, out: &mut impl BufMut) {
 mod tests {
     use super::*;
 
+    // PROTOCOL: N5
     #[test]
     fn numbers_are_digits_only() {
         assert_eq!(number::<u64>("18446744073709551615"), Some(u64::MAX));

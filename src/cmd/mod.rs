@@ -17,6 +17,7 @@ pub(crate) mod subscribe;
 pub(crate) mod token;
 pub(crate) mod topic;
 pub(crate) mod up;
+pub(crate) mod verify;
 pub(crate) mod watch;
 pub(crate) mod watch_feed;
 pub(crate) mod zmq;

@@ -15,7 +15,7 @@ use crate::{
     output::{Console, bytes, count},
 };
 
-pub(crate) use self::verify::{VerifyAllArgs, VerifyArgs, run_all};
+pub(crate) use self::verify::{Report, VerifyArgs, offline};
 
 const EXAMPLES: &str = "\
 Examples:

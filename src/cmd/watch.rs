@@ -86,7 +86,7 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "TOPIC")]
     topic: Option<TopicName>,
 
-    /// Only files whose name matches, in upper or lower case: * any text, ? one character, [a-z]
+    /// Only files with a matching name, in upper or lower case: * any text, ? one character, [a-z]
     /// one of these
     ///
     /// May be repeated.

@@ -18,8 +18,8 @@ use tidings_protocol::{
     client::{Answer, ClientError},
     field, field_number, format_ms,
 };
-use tidings_subscriber::feed::watch::Settings;
-use tokio::time::sleep;
+use tidings_subscriber::feed::{ADVICE, NOTHING, watch::Settings};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     address::BrokerAddress,
@@ -41,7 +41,11 @@ Examples:
 
 A crawler looks at a feed every so often, adapted to how often something new is in it, and announces each new
 item once, as an event of the topic post-ready: its URL, with item= and source=. The crawlers fetch these. A
-page that names its feed can be given instead of the feed.
+page that names its feed can be given instead of the feed. A page that names a hub (rel=hub) and no feed is
+announced under its own URL whenever its text, its links or its pictures have changed.
+
+The command waits a few seconds for the first look. It fails if there is neither a feed nor a hub at the URL,
+which is then looked at ever less often, until --stop.
 
 The same in the file of --config, for `up` and for crawlers that work for a broker; read at their start:
   [[feed]]
@@ -58,6 +62,11 @@ const SCHEDULES: &str = "new-url";
 const ITEMS: &str = "post-ready";
 /// How long to wait when the broker of a configured feed cannot be reached.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long to wait for the first look at a feed, and how often to ask for it.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(10);
+const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long to wait for a crawler: one may have just begun.
+const CRAWLER_MAX: Duration = Duration::from_secs(1);
 /// The most of a URL that stands in a table.
 const URL_CHARS_MAX: usize = 200;
 /// The most that the broker lists.
@@ -123,16 +132,19 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     {
         console.note(&change);
     }
+    let mut watched = Vec::new();
     for feed in &feeds {
         if args.stop {
             crawlers.publish(&format!("{} every=0", feed.url)).await?;
             console.line(&format!("{} is not watched any more", feed.url))?;
         } else {
+            let task = crawlers.task(feed).await?;
+            watched.push((feed, task.and_then(|task| field_number(&task, "attempts"))));
             crawlers.publish(&feed.to_string()).await?;
             console.line(&feed.described())?;
         }
     }
-    Ok(())
+    crawlers.report_first_looks(&watched, &mut console).await
 }
 
 /// The feeds of a configuration file.
@@ -233,6 +245,16 @@ impl FromStr for Feed {
     }
 }
 
+/// How the first look at a feed has ended.
+enum FirstLook {
+    /// There is nothing to report.
+    Over,
+    /// There is neither a feed nor a hub.
+    Nothing,
+    /// With the reason.
+    NotYet(String),
+}
+
 /// The group of the crawlers, at a broker.
 struct Crawlers<'a> {
     broker: Broker<'a>,
@@ -266,17 +288,95 @@ impl Crawlers<'_> {
     }
 
     async fn watches(&self, feed: &Feed) -> Result<bool, Failure> {
+        let is_it = |line: &str| first_word(line) == feed.url.as_str();
+        Ok(self.find("schedules", feed, is_it).await?.is_some())
+    }
+
+    /// The line of this feed in the answer to an action that lists.
+    async fn find(
+        &self,
+        action: &str,
+        feed: &Feed,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Result<Option<String>, Failure> {
         // The key of the group is the host, or the domain, or neither.
         for key in [feed.url.host(), feed.url.domain(), ""] {
             let mut settings = vec![("limit", LISTED_MAX)];
             settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
-            let answer = self.ask("schedules", settings).await;
+            let answer = self.ask(action, settings).await;
             let answer = answer.map_err(|error| self.broker.failure(error))?;
-            if answer.more.iter().any(|line| first_word(line) == feed.url.as_str()) {
-                return Ok(true);
+            if let Some(line) = answer.more.into_iter().find(|line| is_it(line)) {
+                return Ok(Some(line));
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Waits for the first look at each feed, and fails if there is nothing to watch at one of them. `before`: how many
+    /// looks at it had failed before, of a task that waits.
+    async fn report_first_looks(
+        &self,
+        feeds: &[(&Feed, Option<u64>)],
+        console: &mut Console,
+    ) -> Result<(), Failure> {
+        let until = Instant::now() + FIRST_LOOK_MAX;
+        let mut failed = Vec::new();
+        for (feed, before) in feeds {
+            let url = &feed.url;
+            match self.first_look(feed, *before, until).await? {
+                FirstLook::Over => {}
+                FirstLook::Nothing => failed.push(format!(
+                    "{url}: {NOTHING}; {ADVICE}. It is still watched: `tidings watch-feed {url} --stop` ends that"
+                )),
+                FirstLook::NotYet(why) => console.note(&format!("{url}: {why}")),
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(Failure::failed(failed.join("\n"))) }
+    }
+
+    async fn first_look(
+        &self,
+        feed: &Feed,
+        before: Option<u64>,
+        until: Instant,
+    ) -> Result<FirstLook, Failure> {
+        let crawler_until = Instant::now() + CRAWLER_MAX;
+        while Instant::now() < until {
+            // The event has reached the group when there is a schedule; from then on there is a task until the look is over.
+            if self.watches(feed).await? {
+                let Some(task) = self.task(feed).await? else { return Ok(FirstLook::Over) };
+                let is_older = before.is_some() && field_number(&task, "attempts") == before;
+                if let Some(reason) = field(&task, "last").filter(|_| !is_older) {
+                    let reason = reason.replace('_', " ");
+                    return Ok(if reason == NOTHING {
+                        FirstLook::Nothing
+                    } else {
+                        let reason = printable(&reason, URL_CHARS_MAX);
+                        FirstLook::NotYet(format!("a look failed and is tried again: {reason}"))
+                    });
+                }
+            }
+            if Instant::now() > crawler_until && !self.has_crawlers().await? {
+                let why = "not looked at yet, as no crawler is at work".to_owned();
+                return Ok(FirstLook::NotYet(why));
+            }
+            sleep(FIRST_LOOK_EVERY).await;
+        }
+        let why = format!("not looked at yet; `tidings explain {}` says why", feed.url);
+        Ok(FirstLook::NotYet(why))
+    }
+
+    async fn has_crawlers(&self) -> Result<bool, Failure> {
+        let shown = self.ask("show", Vec::new()).await;
+        let shown = shown.map_err(|error| self.broker.failure(error))?;
+        Ok(field_number(&shown.ok, "members") != Some(0))
+    }
+
+    /// The task of this feed that waits or is worked on.
+    async fn task(&self, feed: &Feed) -> Result<Option<String>, Failure> {
+        let end = format!(" {}", feed.url);
+        let is_it = |line: &str| line.ends_with(&end) && field(line, "state") != Some("dead");
+        self.find("tasks", feed, is_it).await
     }
 
     async fn publish(&self, payload: &str) -> Result<(), Failure> {

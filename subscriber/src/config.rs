@@ -288,6 +288,9 @@ pub const FEED_TOLD_MAX: usize = 500;
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// New items of a feed that are on their way to the broker at once.
 pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
+/// A watched page that has another version this often in a row, at looks that follow from the announcement of one, is a page
+/// that differs in each answer. Its versions are announced no more by such looks, nor while a hub tells of it.
+pub const FEED_RESTLESS_MAX: u32 = 3;
 /// Validators (`ETag`, `Last-Modified`) that are longer are not kept, so the feed is read whole.
 pub const FEED_VALIDATOR_BYTES_MAX: usize = 1024;
 
@@ -322,6 +325,23 @@ pub const FACETED_PARAMS: usize = 4;
 pub const FACETED_PAGES_MAX: u32 = 2_000;
 /// How often a page is read with another session id in its URL. Twice could be by chance.
 pub const SESSION_COPIES_MAX: u8 = 3;
+/// So many pages whose links have new values, and so many equal readings, show that a parameter is a session id. Two could
+/// be by chance.
+pub const SESSION_EVIDENCE_MIN: u16 = 3;
+/// .. and so many of them for each page or reading that speaks against it: one link in a forum has an old session id.
+pub const SESSION_EVIDENCE_PER_DOUBT: u16 = 4;
+/// After so many different readings, or pages with values of before, a parameter means something for good.
+pub const SESSION_DOUBTS_MAX: u16 = 8;
+/// Names of parameters that are watched on one site. The largest search forms have some twenty; later names are not watched.
+pub const SESSION_PARAMS_MAX: usize = 32;
+/// Names of one site that may be session ids at a time, those that are included. A further one is watched until there is
+/// room: a site has one, or two with a time.
+pub const SESSION_VOLATILE_MAX: usize = 4;
+/// Links with a query that are looked at for session ids on one page. A session id is in all of them.
+pub const SESSION_LINKS_MAX: usize = 128;
+/// Values that are remembered of one name, to see that they come again: those of the last 256 pages, if a page has one. An
+/// older value counts as new.
+pub const SESSION_VALUES_MAX: usize = 256;
 /// Calendars are believed to be useful until so many years after this one ..
 pub const CALENDAR_YEARS_AHEAD: u16 = 5;
 /// .. and from so many before: newspapers have archives of that age.
@@ -370,6 +390,9 @@ pub const DIAL_ADDRESSES_MAX: usize = 4;
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(250);
 /// A proxy's answer to `CONNECT` may have this many bytes.
 pub const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// User and password of a SOCKS5 proxy together. The protocol allows 255 bytes each; the library holds all messages of a
+/// handshake in 262 bytes, with the name of the host, which has some dozens.
+pub const SOCKS_CREDENTIALS_BYTES_MAX: usize = 128;
 /// Limits per address that are kept before those that nobody needs are removed.
 pub const ADDRESS_LIMITS_KEPT: usize = 1024;
 

@@ -1,15 +1,17 @@
-//! Checking a database of `SQLite` without changing anything beside or in it.
+//! Checking and reading a database of `SQLite` without changing anything beside or in it.
 //!
-//! What is found: damage in headers, trees, free lists and indexes (`PRAGMA integrity_check`), and in the frames of
-//! a write-ahead log (their checksums). What cannot be found: a changed byte inside a text or number of a row that is
-//! in no index, and in unused parts of pages. `SQLite` has no checksum for these.
+//! What is found: damage in headers, trees, free lists and indexes (`PRAGMA integrity_check`), in the frames of
+//! a write-ahead log (their checksums), and in the values of rows that have a digest ([`crate::digest`]). Unused parts of pages
+//! have no checksum, and say nothing.
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
+
+use crate::digest::{self, FUNCTION, Schema, Table};
 
 /// Problems that are named.
 const PROBLEMS_MAX: usize = 20;
@@ -17,31 +19,120 @@ const PROBLEMS_MAX: usize = 20;
 const WAL_HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 
-/// What is wrong with a database, in words; nothing if no damage can be found.
+/// A database that is open to be read, so that nothing changes beside or in it.
 ///
-/// Fails if it cannot be read at all, which is damage if it is no matter of permissions.
-pub fn check(path: &Path) -> io::Result<Vec<String>> {
+/// `SQLite` makes two files beside a database with a write-ahead log even to read it, and leaves them there. They are not
+/// needed while no program writes: then the file is read as one that never changes, and [`is_current`](Self::is_current)
+/// tells whether it was one. Where there is a log, its index is opened for reading only.
+#[derive(Debug)]
+pub struct Reading {
+    /// To be asked for what is in it.
+    pub connection: Connection,
+    path: PathBuf,
+    /// How the file was when it was taken for one that does not change.
+    still: Option<Still>,
+}
+
+/// What tells whether a program has written to a database: the file itself, and the length of its log.
+#[derive(Debug, PartialEq, Eq)]
+struct Still {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    log_bytes: u64,
+}
+
+impl Still {
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        let log_bytes = fs::metadata(beside(path, "-wal")).map_or(0, |log| log.len());
+        // A journal means that a transaction is under way, or was cut short.
+        (!beside(path, "-journal").exists()).then(|| Self {
+            inode: found.ino(),
+            bytes: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            log_bytes,
+        })
+    }
+}
+
+impl Reading {
+    /// Opens a database. Other programs may be writing to it.
+    pub fn open(path: &Path) -> rusqlite::Result<Self> {
+        match Still::of(path) {
+            Some(still) if still.log_bytes == 0 => {
+                let connection = open(path, "?immutable=1")?;
+                Ok(Self { connection, path: path.to_owned(), still: Some(still) })
+            }
+            _ => Self::open_shared(path),
+        }
+    }
+
+    /// Opens one that a program may be writing to, or that was not closed.
+    fn open_shared(path: &Path) -> rusqlite::Result<Self> {
+        let reading = |connection| Self { connection, path: path.to_owned(), still: None };
+        let read = |connection: &Connection| {
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+        };
+        let quiet = open(path, "?readonly_shm=1")
+            .and_then(|connection| read(&connection).map(|()| connection));
+        match quiet {
+            Ok(connection) => Ok(reading(connection)),
+            // The index of the log is missing, or a program makes it now.
+            Err(_) => open(path, "").map(reading),
+        }
+    }
+
+    /// Whether everything that was read so far is right. If not, a program has begun to write: what was read since the last
+    /// time that it was right must be read again, after [`reopen`](Self::reopen).
+    pub fn is_current(&self) -> bool {
+        self.still.as_ref().is_none_or(|still| Still::of(&self.path).as_ref() == Some(still))
+    }
+
+    /// Opens it again, as one that programs write to.
+    pub fn reopen(&mut self) -> rusqlite::Result<()> {
+        *self = Self::open_shared(&self.path)?;
+        Ok(())
+    }
+}
+
+/// What was found in a database, in words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Damage.
+    pub problems: Vec<String>,
+    /// What could not be checked.
+    pub notes: Vec<String>,
+}
+
+/// Checks a database; one of ours by its schema.
+///
+/// Fails if it cannot be read at all. That is damage, unless permissions are the cause.
+pub fn check(path: &Path, schema: Option<&Schema>) -> io::Result<Checked> {
     let wal = beside(path, "-wal");
     let log = match fs::read(&wal) {
         Ok(log) => log,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(error),
     };
-    let mut problems: Vec<String> = check_wal(&log)
-        .into_iter()
-        .map(|problem| format!("{}: {problem}", wal.display()))
-        .collect();
-    match integrity(path, !log.is_empty()) {
-        Ok(found) => problems.extend(found),
-        Err(error) => problems.push(error.to_string()),
+    let mut checked = Checked::default();
+    let torn = check_wal(&log).map(|problem| format!("{}: {problem}", wal.display()));
+    checked.problems.extend(torn);
+    if let Err(error) = check_contents(path, !log.is_empty(), schema, &mut checked) {
+        checked.problems.push(error.to_string());
     }
-    Ok(problems)
+    Ok(checked)
 }
 
 /// With a write-ahead log, in a copy: to read both where they are, `SQLite` makes a third file beside them.
-fn integrity(path: &Path, has_wal: bool) -> rusqlite::Result<Vec<String>> {
+fn check_contents(
+    path: &Path,
+    has_wal: bool,
+    schema: Option<&Schema>,
+    checked: &mut Checked,
+) -> rusqlite::Result<()> {
     if !has_wal {
-        return integrity_of(path, "?immutable=1");
+        return check_connection(&open(path, "?immutable=1")?, schema, checked);
     }
     let failed = |error: io::Error| {
         let text = format!("it cannot be copied for the check: {error}");
@@ -60,21 +151,102 @@ fn integrity(path: &Path, has_wal: bool) -> rusqlite::Result<Vec<String>> {
     let done = fs::copy(path, &copy)
         .and_then(|_| fs::copy(beside(path, "-wal"), beside(&copy, "-wal")))
         .map_err(failed);
-    let found = done.and_then(|_| integrity_of(&copy, ""));
+    let found = done.and_then(|_| check_connection(&open(&copy, "")?, schema, checked));
     let _ = fs::remove_dir_all(&place);
     found
 }
 
-fn integrity_of(path: &Path, query: &str) -> rusqlite::Result<Vec<String>> {
+/// Opens a database to read.
+fn open(path: &Path, query: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_URI;
     let text = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
-    let connection = Connection::open_with_flags(format!("file:{text}{query}"), flags)?;
+    // A path of one name would be taken for a host.
+    let place = if path.is_absolute() { "" } else { "./" };
+    Connection::open_with_flags(format!("file:{place}{text}{query}"), flags)
+}
+
+fn check_connection(
+    connection: &Connection,
+    schema: Option<&Schema>,
+    checked: &mut Checked,
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(&format!("PRAGMA integrity_check({PROBLEMS_MAX})"))?;
     let found = statement.query_map([], |row| row.get::<_, String>(0))?;
     let found: Vec<String> = found.collect::<rusqlite::Result<_>>()?;
-    Ok(found.into_iter().filter(|problem| problem != "ok").collect())
+    checked.problems.extend(found.into_iter().filter(|problem| problem != "ok"));
+    let Some(schema) = schema else {
+        checked.notes.push("the values in its rows were not checked".to_owned());
+        return Ok(());
+    };
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if !(1..=schema.newest).contains(&version) {
+        checked.problems.push(format!(
+            "its schema version is {version}; this version of the program knows 1 to {}",
+            schema.newest
+        ));
+        return Ok(());
+    }
+    if version < schema.since {
+        checked.notes.push(format!(
+            "its rows have no digests yet (schema version {version}), so their values were not checked; the next \
+             program that writes to it adds them to new rows"
+        ));
+        return Ok(());
+    }
+    digest::register(connection)?;
+    for table in schema.tables {
+        if let Err(error) = check_rows(connection, table, checked) {
+            checked.problems.push(format!("table {}: {error}", table.name));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the values of all rows with their digests.
+fn check_rows(
+    connection: &Connection,
+    table: &Table,
+    checked: &mut Checked,
+) -> rusqlite::Result<()> {
+    let (name, list) = (table.name, table.list());
+    // Never a key that is a text, which may be a secret.
+    let number = if table.key == "token" { "NULL" } else { table.key };
+    // Through the table itself: an index has a copy of some values.
+    let sql = format!(
+        "SELECT {number}, digest IS NULL FROM {name} NOT INDEXED
+        WHERE digest IS NULL OR digest <> {FUNCTION}({list})"
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query([])?;
+    let (mut without, mut wrong) = (0_u64, 0_usize);
+    while let Some(row) = rows.next()? {
+        if row.get(1)? {
+            without += 1;
+            continue;
+        }
+        wrong += 1;
+        if wrong <= PROBLEMS_MAX {
+            let number: Option<i64> = row.get(0)?;
+            let row = number.map_or_else(|| "a row".to_owned(), |number| format!("row {number}"));
+            checked.problems.push(format!(
+                "{row} of {name}: its values do not match its digest: damaged, or changed by another program"
+            ));
+        }
+    }
+    if wrong > PROBLEMS_MAX {
+        checked.problems.push(format!("and {} more rows of {name}", wrong - PROBLEMS_MAX));
+    }
+    if without > 0 {
+        let rows = if without == 1 { "row" } else { "rows" };
+        let has = if without == 1 { "has" } else { "have" };
+        checked.notes.push(format!(
+            "{without} {rows} of {name} {has} no digest (from before there were any, or written by another program): \
+             not checked"
+        ));
+    }
+    Ok(())
 }
 
 /// The first damage in a write-ahead log. Frames of an earlier round, which have other salts, may follow the

@@ -80,7 +80,7 @@ fn feed(bytes: &[u8]) {
         assert_eq!(keys.collect::<Vec<_>>(), ["item", "source", "id"], "{event:?}");
     }
     let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
-    let event = event::of_hubs(&url, &url, &hubs, Known::default(), false);
+    let event = event::of_hubs(&url, &url, &hubs, Known::default(), event::Notes::default());
     assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
     let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
     assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");

@@ -196,6 +196,7 @@ mod tests {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
     }
 
+    // PROTOCOL: C7
     #[test]
     fn a_link_is_left_out_at_no_lesser_depth_than_it_was_answered_at() {
         let mut known = Known::default();
@@ -214,6 +215,7 @@ mod tests {
         assert_eq!(known.bytes(), 0);
     }
 
+    // PROTOCOL: C7
     #[test]
     fn what_was_judged_before_the_scope_has_grown_is_sent_again() {
         let mut known = Known::default();

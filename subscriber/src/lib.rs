@@ -33,6 +33,7 @@
 //! | [`program`] | how programs are run |
 //! | [`sink`] | where pages are kept |
 //! | [`spool`] | bodies that somebody wants to have whole |
+//! | [`database`], [`digest`] | checking and reading databases; digests of their rows |
 //! | [`state`] | what is remembered over restarts |
 //! | `worker` | the tasks, and the connection to the broker |
 //! | [`config`] | every setting and every limit |
@@ -41,6 +42,7 @@ pub mod address;
 pub mod config;
 pub mod connect;
 pub mod database;
+pub mod digest;
 pub mod document;
 pub mod feed;
 pub mod fetch;

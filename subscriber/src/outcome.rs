@@ -272,6 +272,17 @@ mod tests {
         assert_eq!(documented, built);
     }
 
+    // PROTOCOL: T12
+    #[test]
+    fn a_status_that_may_change_is_retried_and_any_other_is_final() {
+        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+            assert!(Reason::of_status(status).is_transient(), "{status}");
+        }
+        for status in [304, 400, 401, 403, 404, 407, 409, 410, 424, 426, 428, 430, 499, 600] {
+            assert!(!Reason::of_status(status).is_transient(), "{status}");
+        }
+    }
+
     #[test]
     fn an_error_is_told_in_one_short_line() {
         let cause = io::Error::other(format!("line\nline {}", "x".repeat(1000)));

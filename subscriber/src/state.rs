@@ -14,9 +14,9 @@
 //! One thread has the database; several processes may share it. Rows go when they have expired, and the
 //! soonest to expire when there are too many.
 //!
-//! # Schema, version 1
+//! # Schema, version 2
 //!
-//! See `CREATE_V1`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
+//! See `CREATE`. Version 1 had no digests. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
 //! statements that lead from the version before to `prepare`, and a test with an old file.
 
 #![expect(
@@ -42,9 +42,18 @@ use crate::config::{
     STATE_QUEUE_BYTES_MAX, STATE_QUEUE_MAX, STATE_ROWS_MAX, STATE_SWEEP_EVERY, STATE_SWEEP_ROWS,
     STATE_VALUE_BYTES_MAX,
 };
+use crate::digest::{self, Schema, Table};
 
 /// The version of the schema.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
+
+/// What the digests are of.
+pub const SCHEMA: Schema = Schema {
+    file: NAME,
+    since: 2,
+    newest: VERSION,
+    tables: &[Table { name: "state", key: "rowid", columns: &["kind", "key", "expires", "value"] }],
+};
 
 const NAME: &str = "crawler.db";
 
@@ -53,15 +62,18 @@ const OPEN_RETRY: Duration = Duration::from_millis(20);
 
 /// Values are appended; only the keys are in an order of their own. The second index is all that a
 /// sweep reads.
-const CREATE_V1: &str = "
+const CREATE: &str = "
     CREATE TABLE state (
         kind TEXT NOT NULL,
         key TEXT NOT NULL,
         expires INTEGER NOT NULL,       -- in seconds since 1970
         value BLOB NOT NULL,
+        digest INTEGER,                 -- of the others, see `digest`
         UNIQUE (kind, key)
     ) STRICT;
     CREATE INDEX expiries ON state (expires)";
+
+const FROM_V1: &str = "ALTER TABLE state ADD COLUMN digest INTEGER";
 
 /// What is remembered. Cheap to clone; the thread ends when the last clone is dropped and
 /// everything was written.
@@ -361,7 +373,8 @@ impl Letter {
                     let sql = "DELETE FROM state WHERE kind = ?1 AND key = ?2";
                     connection.prepare_cached(sql)?.execute(params![kind, key])?;
                 } else {
-                    let sql = "INSERT OR REPLACE INTO state (kind, key, expires, value) VALUES (?1, ?2, ?3, ?4)";
+                    let sql = "INSERT OR REPLACE INTO state (kind, key, expires, value, digest)
+                        VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4))";
                     connection.prepare_cached(sql)?.execute(params![
                         kind,
                         key,
@@ -405,6 +418,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
     }
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(STATE_BUSY_TIMEOUT)?;
+    digest::register(&connection)?;
     let version = |connection: &Connection| {
         connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
     };
@@ -418,10 +432,12 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Another process may have been faster.
-        if version(&transaction)? == 0 {
-            transaction.execute_batch(CREATE_V1)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
+        match version(&transaction)? {
+            0 => transaction.execute_batch(CREATE)?,
+            1 => transaction.execute_batch(FROM_V1)?,
+            _ => return transaction.commit(),
         }
+        transaction.pragma_update(None, "user_version", VERSION)?;
         transaction.commit()
     };
     // SQLite does not wait when two switch a new file to WAL at once.

@@ -205,7 +205,7 @@ fn what_has_expired_goes_and_of_too_much_the_soonest_to_expire() {
     let transaction = connection.transaction().unwrap();
     for number in 0..u64::from(STATE_SWEEP_ROWS) * 2 {
         let expires = if number % 4 == 0 { 1 } else { LATER + number };
-        let sql = "INSERT INTO state VALUES ('a', ?1, ?2, zeroblob(100))";
+        let sql = "INSERT INTO state VALUES ('a', ?1, ?2, zeroblob(100), NULL)";
         let row = params![number.to_string(), i64::try_from(expires).unwrap()];
         transaction.prepare_cached(sql).unwrap().execute(row).unwrap();
     }
@@ -219,4 +219,41 @@ fn what_has_expired_goes_and_of_too_much_the_soonest_to_expire() {
     assert!(least > i64::try_from(LATER).unwrap() + 13_000, "{least}");
     sweep(&connection, STATE_ROWS_MAX, 0).unwrap();
     assert_eq!(number("SELECT count(*) FROM state"), 0);
+}
+
+#[test]
+fn a_file_of_the_first_version_goes_on_and_new_values_have_digests() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join(NAME);
+    let old = Connection::open(&path).unwrap();
+    let without =
+        CREATE.replace("digest INTEGER,                 -- of the others, see `digest`\n", "");
+    assert!(!without.contains("digest"));
+    old.execute_batch(&without).unwrap();
+    old.execute_batch(
+        "INSERT INTO state VALUES ('a', 'old', 9999999999, x'78'); PRAGMA user_version = 1",
+    )
+    .unwrap();
+    drop(old);
+    let connection = prepare(&path).unwrap();
+    let place = |key: &str| Place { kind: "a", key: key.to_owned() };
+    let letter = Letter::Store {
+        place: place("new"),
+        value: Bytes::from_static(b"y"),
+        expires_unix_s: 9_999_999_999,
+        kept: None,
+    };
+    letter.serve(&connection).unwrap();
+    drop(connection);
+    let checked = crate::database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+    assert!(checked.notes[0].starts_with("1 row of state has no digest"), "{checked:?}");
+    // In the row the value comes behind the key and a number.
+    let mut damaged = fs::read(&path).unwrap();
+    let key = damaged.windows(3).position(|it| it == b"new").unwrap();
+    let value = key + damaged[key..].iter().position(|byte| *byte == b'y').unwrap();
+    damaged[value] ^= 1;
+    fs::write(&path, damaged).unwrap();
+    let checked = crate::database::check(&path, Some(&SCHEMA)).unwrap();
+    assert!(checked.problems[0].starts_with("row 2 of state: "), "{checked:?}");
 }

@@ -9,10 +9,12 @@
 //! still the budgets.
 //!
 //! Nothing is asked for to find out: a soft 404 is known by its body, which comes under addresses
-//! that have nothing in common. What is known of a site is bounded, and in two generations: sites that
+//! that have nothing in common. Session ids in a query are recognized by their behaviour, and links lose
+//! them (`traps/sessions.rs`, and for users `OUTCOMES.md`). What is known of a site is bounded, and in two generations: sites that
 //! were not met for long are forgotten, and begin anew. Each worker knows what it has fetched itself;
 //! with several, a trap may cost so many times as much.
 
+mod sessions;
 mod shape;
 
 use std::fmt;
@@ -21,6 +23,7 @@ use hashbrown::HashMap;
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::sessions::Sessions;
 use self::shape::Look;
 use crate::config::{
     CALENDAR_PAGES_MAX, CALENDAR_PAGES_MIN, CALENDAR_YEARS_AHEAD, CALENDAR_YEARS_BACK, CHAIN_MAX,
@@ -28,6 +31,7 @@ use crate::config::{
     SAME_CONTENT_MAX, SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SESSION_COPIES_MAX, SHAPE_PAGES_MAX,
     SOFT_NOT_FOUND_SHAPES, TRAP_ENTRIES_MAX, TRAPS_BYTES_MAX, URL_WISE_BYTES_MAX,
 };
+use crate::page::Link;
 use crate::pass::PassKey;
 
 /// Why a URL is not asked for, or what a page says not believed.
@@ -173,6 +177,21 @@ pub struct Traps {
     /// What the young ones take; `<= bytes_max / 2` but for the last page.
     young_bytes: usize,
     bytes_max: usize,
+    /// Whether session ids of any site were ever recognized.
+    knows_sessions: bool,
+}
+
+/// What a page says, as far as it tells that it is the same page under another URL.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    /// The hash of its body.
+    pub body: &'a [u8; 32],
+    /// Its title.
+    pub title: Option<&'a str>,
+    /// The print of its words ([`Content::words`](crate::page::Content::words)).
+    pub words: Option<u64>,
+    /// Its links, with their session ids.
+    pub links: &'a [Link],
 }
 
 /// A pass, and the print of a host with its port: another port is another site.
@@ -189,6 +208,7 @@ struct Site {
     /// How many pages differ in their session only, by what they have in common.
     copies: HashMap<u64, u8>,
     bodies: HashMap<u64, Body>,
+    sessions: Sessions,
 }
 
 /// Pages whose URLs differ in numbers, ids and values only.
@@ -223,6 +243,7 @@ impl Traps {
             old: HashMap::new(),
             young_bytes: 0,
             bytes_max: TRAPS_BYTES_MAX,
+            knows_sessions: false,
         }
     }
 
@@ -241,8 +262,43 @@ impl Traps {
         let key = site_key(pass, url);
         self.renew(key);
         let Some(site) = self.young.get(&key) else { return Ok(()) };
+        if site.sessions.is_copy(url) {
+            return Err(Trap::SessionId);
+        }
         let look = Look::of(url);
         site.judge(&look, depth, &self.limits, self.this_year)
+    }
+
+    /// Learns from a page that was read which parameters of its site are session ids. `None`: the server said that the page
+    /// has not changed. Returns the names of those that were recognized now.
+    pub fn learn(
+        &mut self,
+        pass: PassKey,
+        url: &CanonicalUrl<'_>,
+        reading: Option<&Reading<'_>>,
+    ) -> Vec<String> {
+        if !self.limits.enabled {
+            return Vec::new();
+        }
+        let found = self.change(site_key(pass, url), |site, _| {
+            if let Some(reading) = reading {
+                site.sessions.note_links(url, reading.links);
+            }
+            site.sessions.note_page(url, reading)
+        });
+        self.knows_sessions |= !found.is_empty();
+        found
+    }
+
+    /// A link or the target of a redirect without the session ids that were recognized; `None` if it has none. Canonical,
+    /// as the link is.
+    pub fn without_session(&self, pass: PassKey, link: &str) -> Option<String> {
+        if !self.knows_sessions || !link.contains('?') {
+            return None;
+        }
+        let link = CanonicalUrl::parse(link).ok()?;
+        let key = site_key(pass, &link);
+        self.young.get(&key).or_else(|| self.old.get(&key))?.sessions.strip(&link)
     }
 
     /// Counts a page that was read, and judges its content, as a hash of its body. If it is refused, its
@@ -257,22 +313,12 @@ impl Traps {
         if !self.limits.enabled {
             return Ok(());
         }
-        let key = site_key(pass, url);
-        self.renew(key);
-        let site = self.young.entry(key).or_insert_with(|| {
-            self.young_bytes += SITE_BYTES;
-            Site::default()
-        });
-        let before = site.bytes();
-        let look = Look::of(url);
-        site.count(&look, depth, self.this_year);
-        let judged = site.judge_body(&look, xxh3_64(url.as_str().as_bytes()), body, &self.limits);
-        self.young_bytes = self.young_bytes - before + site.bytes();
-        if self.young_bytes > self.bytes_max / 2 {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
-        }
-        judged
+        let year = self.this_year;
+        self.change(site_key(pass, url), |site, limits| {
+            let look = Look::of(url);
+            site.count(&look, depth, year);
+            site.judge_body(&look, xxh3_64(url.as_str().as_bytes()), body, limits)
+        })
     }
 
     /// The pass is over.
@@ -313,6 +359,23 @@ impl Traps {
         Ok(())
     }
 
+    /// Changes what is known of a site, which is met by that.
+    fn change<T>(&mut self, key: SiteKey, change: impl FnOnce(&mut Site, &TrapLimits) -> T) -> T {
+        self.renew(key);
+        let site = self.young.entry(key).or_insert_with(|| {
+            self.young_bytes += SITE_BYTES;
+            Site::default()
+        });
+        let before = site.bytes();
+        let changed = change(site, &self.limits);
+        self.young_bytes = self.young_bytes - before + site.bytes();
+        if self.young_bytes > self.bytes_max / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        changed
+    }
+
     /// A site that is met is young.
     fn renew(&mut self, key: SiteKey) {
         if let Some(site) = self.old.remove(&key) {
@@ -336,6 +399,7 @@ impl Site {
             + self.queries.allocation_size()
             + self.copies.allocation_size()
             + self.bodies.allocation_size()
+            + self.sessions.bytes()
     }
 
     fn judge(&self, look: &Look, depth: u32, limits: &TrapLimits, year: u16) -> Result<(), Trap> {
@@ -439,5 +503,7 @@ fn is_of_our_times(year: u16, this_year: u16) -> bool {
         .contains(&year)
 }
 
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

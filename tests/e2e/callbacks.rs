@@ -88,6 +88,7 @@ fn signature(secret: &str, told: &Told) -> String {
     format!("v1,{}", String::from_utf8(output.stdout).unwrap())
 }
 
+// PROTOCOL: F1, F2, F3
 #[test]
 fn the_end_of_each_pass_is_told_once_and_signed_with_all_secrets() {
     let (origin, receiver) = (Origin::serve(Site::default()), Receiver::start());
@@ -168,6 +169,23 @@ fn a_broker_without_callbacks_has_no_group_and_no_connection_for_them() {
     assert_eq!(Talk::greeted(server.address).1, 1);
 }
 
+// PROTOCOL: F6
+#[test]
+fn the_first_callback_creates_the_group_with_its_settings() {
+    let (server, receiver) = (Server::start(&["broker", LOOPBACK]), Receiver::start());
+    job(&server, "docs", &receiver.url("204", "docs"));
+    receiver.told(1);
+    let mut client = Talk::client(server.address);
+    let shown = client.ask("GROUP show callbacks");
+    for setting in
+        ["topics=job-done", "key=none", "lease=10s", "max-attempts=10", "backoff=10s", "members=1"]
+    {
+        assert!(shown.split(' ').any(|word| word == setting), "{setting}: {shown}");
+    }
+    assert!(client.ask("GROUP delete callbacks").starts_with("-ERR conflict "));
+}
+
+// PROTOCOL: F2, F4
 #[test]
 fn who_is_refused_tries_again_as_the_same_and_not_before_it_was_told_to() {
     let (server, receiver) = (quick(" max-attempts=5"), Receiver::start());
@@ -183,6 +201,7 @@ fn who_is_refused_tries_again_as_the_same_and_not_before_it_was_told_to() {
     assert_eq!(receiver.told_so_far().len(), 4, "a redirect is not followed");
 }
 
+// PROTOCOL: F6
 #[test]
 fn who_always_refuses_is_a_dead_letter_that_can_be_sent_back() {
     let (server, receiver) = (quick(" max-attempts=2"), Receiver::start());
@@ -199,6 +218,7 @@ fn who_always_refuses_is_a_dead_letter_that_can_be_sent_back() {
     until_group(&server, "completed", 1);
 }
 
+// PROTOCOL: F4
 #[test]
 fn who_is_gone_is_asked_no_more() {
     let (server, receiver) = (quick(""), Receiver::start());
@@ -208,6 +228,7 @@ fn who_is_gone_is_asked_no_more() {
     assert_eq!(receiver.told(1).len(), receiver.told_so_far().len());
 }
 
+// PROTOCOL: F5
 #[test]
 fn who_must_not_be_asked_is_not_and_that_is_said() {
     let (server, receiver) = (Server::broker(), Receiver::start());
@@ -226,6 +247,7 @@ fn who_must_not_be_asked_is_not_and_that_is_said() {
     until_group(&server, "completed", 1);
 }
 
+// PROTOCOL: F7
 #[test]
 fn who_does_not_answer_keeps_nobody_waiting() {
     let (server, receiver) = (quick(""), Receiver::start());
@@ -259,6 +281,7 @@ fn a_group_that_is_fed_by_something_else_is_left_alone_and_that_is_said() {
     assert_eq!(receiver.told(1)[0].path, "/204/docs");
 }
 
+// PROTOCOL: F2
 #[test]
 fn what_is_on_its_way_when_the_broker_ends_is_told_by_the_next_one() {
     for signal in ["KILL", "INT"] {
@@ -296,6 +319,7 @@ fn a_broker_that_is_killed_as_soon_as_a_job_is_done_tells_it_later() {
     }
 }
 
+// PROTOCOL: C9, F6
 #[test]
 fn an_event_that_is_no_end_of_a_job_is_told_nobody() {
     let (server, receiver) = (quick(""), Receiver::start());
@@ -313,6 +337,7 @@ fn an_event_that_is_no_end_of_a_job_is_told_nobody() {
     assert_eq!(receiver.told_so_far().len(), 1);
 }
 
+// PROTOCOL: F3
 #[test]
 fn the_callback_of_one_broker_is_a_webhook_of_another() {
     let folder = TempDir::new().unwrap();
@@ -361,4 +386,16 @@ fn a_file_without_a_secret_is_refused() {
         let error = format!("--callback-secret-file: {error}");
         assert!(ended.stderr().contains(&error), "{}", ended.stderr());
     }
+}
+
+#[test]
+fn a_callback_to_a_host_that_only_has_pages_is_refused_when_it_is_given() {
+    let server = Server::broker();
+    let mut client = Talk::client(server.address);
+    let answer = client.ask("JOB open docs callback=https://x.xn--pokxncvks/done");
+    let said = "-ERR bad-argument callback=: the host x.xn--pokxncvks has an xn-- label";
+    assert!(answer.starts_with(said), "{answer}");
+    // Its pages are another matter.
+    assert!(client.ask("PUB new-url https://x.xn--pokxncvks/page").starts_with("+OK"));
+    assert!(client.ask("JOB open docs callback=https://xn--bcher-kva.example/").starts_with("+OK"));
 }

@@ -62,6 +62,7 @@ fn every_verb_is_known_from_the_first_version() {
     client.expect_closed();
 }
 
+// PROTOCOL: S16
 #[test]
 fn a_token_is_as_good_as_none_where_nobody_needs_one() {
     let server = Server::broker();
@@ -70,6 +71,7 @@ fn a_token_is_as_good_as_none_where_nobody_needs_one() {
     assert!(answer.starts_with("+OK tidings "), "{answer}");
 }
 
+// PROTOCOL: S14
 #[test]
 fn a_refused_command_leaves_the_connection_open() {
     let server = Server::broker();
@@ -119,6 +121,7 @@ fn a_client_that_sends_headers_is_closed() {
     assert_eq!(other.ask("PUB t first"), "+OK 1 1");
 }
 
+// PROTOCOL: D4
 #[test]
 fn a_subscription_begins_where_it_is_told() {
     let server = Server::broker();
@@ -188,6 +191,7 @@ fn the_last_command_may_lack_its_line_end() {
     assert_eq!(client.line(), "MSG t 1 as printf sends it");
 }
 
+// PROTOCOL: L5
 #[test]
 fn ctrl_d_ends_a_client_too() {
     let server = Server::broker();
@@ -243,6 +247,7 @@ fn a_crawler_by_hand_works_through_a_job() {
     assert_eq!(watcher.line(), "MSG job-done 2 no more");
 }
 
+// PROTOCOL: C5, T9
 #[test]
 fn a_member_that_comes_back_gets_its_task_again() {
     let server = Server::broker();

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     history::{Delivery, Heard, History},
+    namespace::mount_flags,
     nc::nc_all,
     process::{Finished, Running, Server},
     publisher::Pipeline,
@@ -39,12 +40,7 @@ impl SmallDisk {
     #[track_caller]
     pub(crate) fn mount(megabytes: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        // Without a user namespace of one's own only root may mount; in some containers root may only that way.
-        let allowed = |flags: &&str| {
-            Command::new("unshare").args([flags, "true"]).output().unwrap().status.success()
-        };
-        let flags = ["-Urm", "-m"].into_iter().find(allowed);
-        let flags = flags.expect("a mount namespace is needed: user namespaces, or root");
+        let flags = mount_flags();
         let script =
             format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
         let holder = Running::start(
@@ -220,6 +216,7 @@ fn expect_no_farewell(server: &Server) {
     assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
 }
 
+// PROTOCOL: A9, R4
 #[test]
 fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart() {
     let disk = SmallDisk::mount(48);
@@ -287,6 +284,7 @@ fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     history.lock().unwrap().check(Heard::all_of(server.address, TOPIC, "end-1"));
 }
 
+// PROTOCOL: T14
 #[test]
 fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_after() {
     let disk = SmallDisk::mount(48);

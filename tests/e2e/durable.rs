@@ -42,6 +42,7 @@ const TOPICS: [&str; 5] = ["new-url", "a", "b", "interval", MEMORY];
 /// Publishes of one connection without an answer.
 const WINDOW: usize = 300;
 
+// PROTOCOL: N2, R2
 #[test]
 fn kill_nine_loses_nothing_confirmed_and_gives_no_number_twice() {
     let cycles = number_from("TIDINGS_KILL_CYCLES").unwrap_or(50);

@@ -29,6 +29,7 @@ fn publish(pipeline: &mut Pipeline, payload: &str) -> Result<u64, String> {
     outcome.fate.map(|seq| seq.expect("the only publish is the last one"))
 }
 
+// PROTOCOL: A9, R5
 #[test]
 fn after_a_sync_that_failed_nothing_is_confirmed_until_the_broker_starts_anew() {
     for signal in ["TERM", "KILL"] {

@@ -198,6 +198,7 @@ fn what_was_moved_out_of_a_groups_way_is_no_group_and_is_left_alone() {
     assert_eq!(json_at(&server, &["group", "show", "team"])[0]["lease"], json!("5m"));
 }
 
+// PROTOCOL: T15
 #[test]
 fn a_group_is_known_by_one_number_whatever_happens_to_its_broker() {
     let mut server = Server::broker();

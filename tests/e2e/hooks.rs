@@ -24,6 +24,7 @@ use crate::support::{
 };
 
 /// A place in the configuration, and in which order requests are made and their events are.
+// PROTOCOL: W4
 #[test]
 fn each_sender_is_understood_as_it_is() {
     let mut config = String::new();
@@ -125,6 +126,7 @@ fn each_sender_is_understood_as_it_is() {
     assert_eq!(hooked.counts(), json!({ "taken": 10, "refused": 0, "limited": 0 }));
 }
 
+// PROTOCOL: W1
 #[test]
 fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
     let config =
@@ -181,6 +183,7 @@ fn whoever_is_not_the_sender_hears_nothing_and_is_counted() {
     }
 }
 
+// PROTOCOL: W3
 #[test]
 fn nobody_aims_the_crawler_at_third_parties() {
     let hooked = Hooked::start(&["broker"], &github("blog", "topic = 'posts'"));
@@ -218,6 +221,7 @@ fn nobody_aims_the_crawler_at_third_parties() {
     assert!(events[1].starts_with("https://blog.example/posts/%20every=1s id="), "{events:?}");
 }
 
+// PROTOCOL: W5
 #[test]
 fn what_is_sent_again_has_the_same_answer_and_is_published_once() {
     let config = github("blog", "") + &github("again", "repeats = true");
@@ -240,6 +244,7 @@ fn what_is_sent_again_has_the_same_answer_and_is_published_once() {
     assert_eq!(events.len(), 5, "{events:#?}");
 }
 
+// PROTOCOL: W2
 #[test]
 fn a_signature_of_long_ago_is_none() {
     let config = github("old", "").replace("'github'", "'slack'");
@@ -360,6 +365,7 @@ fn all_webhooks_together_have_a_share_and_other_ways_in_the_rest() {
     assert_eq!(posted.seqs(), json!([101]));
 }
 
+// PROTOCOL: H10, W3
 #[test]
 fn bodies_have_limits_and_errors_that_their_sender_understands() {
     let hooked = Hooked::start(&["broker"], &github("blog", ""));

@@ -16,6 +16,7 @@ use crate::support::{
     wait::until,
 };
 
+// PROTOCOL: H1, H2, H4
 #[test]
 fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
     let server = Server::broker();
@@ -48,6 +49,7 @@ fn what_curl_posts_netcat_hears_and_a_restart_keeps() {
     waiting.finish().expect_code(0);
 }
 
+// PROTOCOL: H11
 #[test]
 fn a_client_that_ends_its_side_after_its_requests_is_answered() {
     let server = Server::broker();
@@ -165,6 +167,7 @@ fn every_answer_tells_a_browser_that_it_is_no_page() {
     }
 }
 
+// PROTOCOL: H2
 #[test]
 fn a_bad_event_publishes_nothing_of_its_body() {
     let server = Server::broker();
@@ -198,6 +201,7 @@ fn a_bad_event_publishes_nothing_of_its_body() {
     assert_eq!(http.get("/topics/log?from=first&wait=0").json()["events"], json!([]));
 }
 
+// PROTOCOL: H3
 #[test]
 fn a_request_that_is_sent_again_is_done_once() {
     let server = Server::broker();
@@ -222,6 +226,7 @@ fn a_request_that_is_sent_again_is_done_once() {
     assert_eq!((status, &seqs[0]), (200, &json!(1)));
 }
 
+// PROTOCOL: H5, H6
 #[test]
 fn a_stream_goes_on_where_it_was() {
     let server = Server::broker();
@@ -256,6 +261,7 @@ fn a_stream_goes_on_where_it_was() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
+// PROTOCOL: H4, H5
 #[test]
 fn a_stream_tells_what_it_leaves_out() {
     let server = Server::broker();
@@ -277,6 +283,7 @@ fn a_stream_tells_what_it_leaves_out() {
     assert_eq!(page["events"].as_array().unwrap().len(), 1);
 }
 
+// PROTOCOL: H7
 #[test]
 fn an_orchestrator_waits_for_a_job_without_polling() {
     let server = Server::broker();
@@ -306,6 +313,7 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
     assert_eq!(http.get("/jobs/docs").status, 404);
 }
 
+// PROTOCOL: H8
 #[test]
 fn nothing_of_somebody_elses_page_gets_in() {
     let server = Server::broker();
@@ -333,6 +341,7 @@ fn nothing_of_somebody_elses_page_gets_in() {
     assert_eq!(http.ask("GET", "/topics", &host).status, 200);
 }
 
+// PROTOCOL: C9
 #[test]
 fn an_attribute_with_power_needs_a_grant() {
     let server = Server::start(&["broker", "--grant", "http=prio"]);
@@ -418,6 +427,7 @@ fn whoever_says_too_much_hears_that_it_was_too_much() {
 }
 
 /// Whoever only reads makes no topic; it hears the first event of one that comes into being.
+// PROTOCOL: H4
 #[test]
 fn what_is_not_there_yet_is_waited_for() {
     let server = Server::broker();

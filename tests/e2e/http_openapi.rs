@@ -1,7 +1,9 @@
 //! The description of HTTP is true: every status that it documents is produced here, none is produced that it
 //! does not, and schemathesis, which makes requests of it, finds no failure.
 
-use std::{collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread};
+use std::{
+    collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread, time::Duration,
+};
 
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
@@ -12,7 +14,7 @@ use crate::{
         http::{Answered, Http},
         process::{Running, Server},
         talk::Talk,
-        wait::until,
+        wait::{PATIENCE, until},
     },
     tokens::broker,
 };
@@ -52,6 +54,7 @@ fn template(description: &Value, path: &str) -> Option<String> {
     all.filter(fits).min_by_key(|template| template.matches('{').count()).cloned()
 }
 
+// PROTOCOL: H1
 #[test]
 fn every_status_that_is_documented_is_produced_and_no_other() {
     let (_folder, config) = hooked();
@@ -532,17 +535,19 @@ fn schemathesis_finds_no_failure() {
     let program = format!("{root}/target/venv/bin/schemathesis");
     assert!(std::path::Path::new(&program).exists(), "tests/run installs schemathesis");
     let config = format!("{root}/tests/schemathesis.toml");
+    let examples = setting("TIDINGS_SCHEMATHESIS_EXAMPLES", "25");
+    let patience = PATIENCE + Duration::from_secs(2 * examples.parse::<u64>().unwrap());
     let mut command = Command::new(program);
     command
         .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base)])
         .args(["--exclude-path", "/topics/{topic}/events", "--max-examples"])
-        .arg(setting("TIDINGS_SCHEMATHESIS_EXAMPLES", "25"))
+        .arg(examples)
         // The same every time, but for `.ci/long`.
         .args(["--seed", &setting("TIDINGS_SCHEMATHESIS_SEED", "20261122")])
         .args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"])
         .args(["--suppress-health-check", "all", "--request-timeout", "20", "--no-color"])
         .current_dir(server.folder.path());
-    let finished = Running::start(&mut command).finish();
+    let finished = Running::start(&mut command).finish_within(patience);
     let report = finished.stdout().join("\n");
     assert_eq!(finished.code, Some(0), "{report}\n{}", finished.stderr());
     let number = |before: &str, after: &str| {

@@ -18,6 +18,7 @@ use crate::support::{
     wait::until,
 };
 
+// PROTOCOL: B2, B3, B5
 #[test]
 fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
     let site = Site::quick(8, &[]);
@@ -58,6 +59,7 @@ fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
     assert_eq!(subscribers.bodies("/ok/a"), ["<rss>2</rss>", "<rss>3</rss>"]);
 }
 
+// PROTOCOL: B2
 #[test]
 fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
     let site = Site::quick(8, &[]);
@@ -87,6 +89,7 @@ fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
     assert_eq!(site.subscriptions("feed.xml", "/no").len(), 1);
 }
 
+// PROTOCOL: B8
 #[test]
 fn strangers_who_never_answer_hold_up_nothing_that_is_sent() {
     let site = Site::quick(8, &[]);
@@ -106,6 +109,7 @@ fn strangers_who_never_answer_hold_up_nothing_that_is_sent() {
     assert_eq!((&sending["processing"], &sending["waiting"]), (&json!(0), &json!(0)));
 }
 
+// PROTOCOL: B1
 #[test]
 fn what_is_not_for_this_hub_is_refused() {
     let site = Site::start(&[]);
@@ -164,6 +168,7 @@ fn who_asks_for_nothing_holds_up_nobody_who_wishes_and_who_wishes_nobody_who_ren
     until_too_many(&|| wish("/ok"));
 }
 
+// PROTOCOL: B4
 #[test]
 fn only_publishers_may_ping_and_others_are_told_nothing() {
     let site = Site::start(&["--hub-publishers", "192.0.2.0/24"]);
@@ -205,6 +210,7 @@ fn only_publishers_may_ping_and_others_are_told_nothing() {
     }
 }
 
+// PROTOCOL: B8
 #[test]
 fn a_callback_that_leads_inside_is_never_asked() {
     let site = Site::start(&[]);
@@ -216,6 +222,7 @@ fn a_callback_that_leads_inside_is_never_asked() {
     assert_eq!(site.group("hub-verify")["failed"], 1);
 }
 
+// PROTOCOL: B3
 #[test]
 fn a_lease_ends() {
     let site = Site::quick(8, &["--hub-lease", "1s"]);
@@ -238,6 +245,7 @@ fn a_lease_ends() {
     assert_eq!(site.subscriptions("feed.xml", "/ok/b").len(), 1);
 }
 
+// PROTOCOL: B6, B7
 #[test]
 fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
     let site = Site::quick(8, &[]);
@@ -261,6 +269,7 @@ fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
     assert_eq!(site.subscribers.bodies("/twice").len(), 5);
 }
 
+// PROTOCOL: B6, B7
 #[test]
 fn nothing_brings_forward_what_has_to_wait() {
     let site = Site::quick(8, &[]);
@@ -275,6 +284,7 @@ fn nothing_brings_forward_what_has_to_wait() {
     assert_eq!(site.subscribers.bodies("/later"), ["1", "4"]);
 }
 
+// PROTOCOL: B7
 #[test]
 fn who_missed_something_for_good_has_it_with_the_next_ping() {
     let site = Site::quick(3, &[]);
@@ -291,6 +301,7 @@ fn who_missed_something_for_good_has_it_with_the_next_ping() {
     assert_eq!(site.subscribers.bodies("/down"), ["1"; 4]);
 }
 
+// PROTOCOL: B7
 #[test]
 fn a_subscriber_that_is_gone_or_never_takes_anything_is_dropped() {
     let site = Site::quick(3, &["--hub-failures", "2"]);
@@ -316,6 +327,7 @@ fn a_subscriber_that_is_gone_or_never_takes_anything_is_dropped() {
     assert_eq!(site.subscribers.bodies("/gone").len(), 1);
 }
 
+// PROTOCOL: B2, B5
 #[test]
 fn rss_cloud_registers_feeds_and_tells_their_urls() {
     let site = Site::quick(8, &[]);
@@ -372,6 +384,7 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
     assert!(got.body.contains("success=\"false\""), "{}", got.body);
 }
 
+// PROTOCOL: B6
 #[test]
 fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
     const SUBSCRIBERS: usize = 200;

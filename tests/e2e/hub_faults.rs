@@ -14,6 +14,7 @@ use crate::{
     support::{
         hub_site::Site,
         process::{at, json_at},
+        talk::Talk,
         wait::until,
     },
 };
@@ -37,6 +38,7 @@ impl Site {
     }
 }
 
+// PROTOCOL: B5, B8
 #[test]
 fn a_site_at_a_private_address_is_fetched_and_subscribers_there_are_not_asked() {
     let site = Site::start(&[]);
@@ -51,6 +53,29 @@ fn a_site_at_a_private_address_is_fetched_and_subscribers_there_are_not_asked() 
     assert_eq!(json_at(&site.server, &["dead", "ls", "--group", "hub"]).len(), 1);
 }
 
+// PROTOCOL: B8
+#[test]
+fn the_work_of_a_hub_has_groups_of_its_own_and_names_no_callback_or_secret() {
+    let site = Site::start(&[]);
+    let shown = |group: &str, setting: &str, value: Value| {
+        assert_eq!(site.group(group)[setting], value, "{setting} of {group}");
+    };
+    for (group, parallel, attempts) in [("hub", 8, 8), ("hub-verify", 4, 3)] {
+        shown(group, "topics", json!(group));
+        shown(group, "parallel", json!(parallel));
+        shown(group, "max-attempts", json!(attempts));
+        shown(group, "backoff", json!("10s"));
+    }
+    let secret = [("hub.secret", "a secret of /ok")];
+    assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &secret).status, 202);
+    let mut talk = Talk::client(site.server.address);
+    assert_eq!(talk.ask("SUB hub-verify from=first"), "+OK");
+    let event = talk.line();
+    assert!(event.contains(" host=127.0.0.1 "), "{event}");
+    assert!(!event.contains("/ok") && !event.contains("secret"), "{event}");
+}
+
+// PROTOCOL: B5
 #[test]
 fn a_redirect_of_a_topic_is_followed_within_the_site_and_nowhere_else() {
     let site = Site::quick(2, &[]);
@@ -69,6 +94,7 @@ fn a_redirect_of_a_topic_is_followed_within_the_site_and_nowhere_else() {
     assert_eq!((site.version("away"), site.version("round")), (0, 0));
 }
 
+// PROTOCOL: B2, B9
 #[test]
 fn there_are_never_more_subscribers_than_there_may_be_now() {
     let mut site = Site::quick(8, &[]);
@@ -95,6 +121,7 @@ fn there_are_never_more_subscribers_than_there_may_be_now() {
     assert_eq!(both, [taken, denied]);
 }
 
+// PROTOCOL: B7
 #[test]
 fn a_redirect_is_no_answer_to_a_delivery() {
     let site = Site::quick(3, &[]);

@@ -159,3 +159,45 @@ fn a_foreign_hub_is_asked_and_believed() {
     let notices = &Http::of(&server).get("/stats").json()["notices"];
     assert_eq!((&notices["refused"], hub.said("not taken").len()), (&json!(0), 0));
 }
+
+#[test]
+fn a_foreign_hub_delivers_a_page_that_has_no_feed() {
+    let hub = Peer::start(&["hub"], None);
+    let at_hub = format!("http://127.0.0.1:{}/hub", hub.port);
+    let folder = TempDir::new().unwrap();
+    let root = folder.path().display().to_string();
+    let page = |text: &str| {
+        format!(
+            "<!doctype html><link rel=hub href={at_hub}><link rel=self href=/page.html><p>{text}"
+        )
+    };
+    fs::write(folder.path().join("page.html"), page("one")).unwrap();
+    // That hub reads headers alone, and there only whole URLs in one header.
+    let links = format!(
+        "add_header Link '<{at_hub}>; rel=\"hub\", <http://$http_host/page.html>; rel=\"self\"';"
+    );
+    let nginx = Nginx::start(folder, "", &format!("root {root}; {links}"));
+    let topic = format!("{}page.html", nginx.url());
+    let port = free_port();
+    let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+    let server = ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
+    let server = Server::start(&server);
+    at(&server, &["watch-feed", &topic, "--every", "1h", "--new-only"]).expect_code(0);
+    assert_eq!(hub.nth("subscribed", 1)["secret"], true);
+    let announced = || {
+        let heard = Heard::all_of(server.address, "post-ready", "end-of-items").events;
+        let begin = format!("{topic} item=");
+        heard.iter().filter(|(_, payload)| payload.starts_with(&begin)).count()
+    };
+    assert_eq!(announced(), 0);
+    for (text, count) in [("two", 1), ("three", 2)] {
+        fs::write(nginx.folder.path().join("page.html"), page(text)).unwrap();
+        let topic = format!("hub.topic={topic}");
+        let form = ["--data", "hub.mode=publish", "--data-urlencode", &topic];
+        let published = Command::new("curl").arg("--silent").args(form).arg(&at_hub).output();
+        assert_eq!(published.unwrap().stdout, b"Request received: publish\n");
+        until(text, || (announced() == count).then_some(()));
+    }
+    let notices = &Http::of(&server).get("/stats").json()["notices"];
+    assert_eq!((&notices["refused"], hub.said("not taken").len()), (&json!(0), 0));
+}

@@ -40,6 +40,7 @@ fn nc(server: &Server) -> Running {
     Running::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]))
 }
 
+// PROTOCOL: S19
 #[test]
 fn one_address_has_so_many_connections_and_others_come_when_one_has_left() {
     let server = broker(&["source.connections=2"]);
@@ -70,6 +71,7 @@ fn new_connections_come_at_a_rate() {
     assert!((2..=4).contains(&refused.count()), "{said:?}");
 }
 
+// PROTOCOL: S19
 #[test]
 fn who_publishes_too_fast_waits_and_loses_nothing() {
     let server = broker(&["source.events=500", "source.connects=none"]);
@@ -173,6 +175,7 @@ fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_b
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
 }
 
+// PROTOCOL: S19
 #[test]
 fn somebody_with_a_name_has_so_much_over_all_connections() {
     let folder = TempDir::new().unwrap();

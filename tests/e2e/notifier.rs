@@ -20,6 +20,7 @@ fn heard_until_marker(server: &Server, listener: &mut Talk) -> Vec<String> {
     heard.collect()
 }
 
+// PROTOCOL: S1
 #[test]
 fn a_connection_is_greeted_with_its_number() {
     let server = Server::broker();
@@ -40,6 +41,7 @@ fn a_line_is_heard_by_everybody_else_and_not_by_its_sender() {
     assert_eq!(eve.line(), "from bob");
 }
 
+// PROTOCOL: S7
 #[test]
 fn peers_hear_what_clients_publish_on_the_default_topic_and_nothing_else() {
     let server = Server::broker();
@@ -95,6 +97,7 @@ fn ctrl_d_needs_no_line_end_after_it() {
     assert_eq!(leaving.lines_to_end(), [FAREWELL]);
 }
 
+// PROTOCOL: S10
 #[test]
 fn what_is_pending_comes_before_the_farewell() {
     let server = Server::broker();
@@ -141,6 +144,7 @@ fn netcat_gets_the_farewell_as_its_confirmation() {
     assert_eq!(heard_until_marker(&server, &mut listener), ["first", "last, without an end"]);
 }
 
+// PROTOCOL: L4
 #[test]
 fn an_unfinished_line_is_dropped_on_a_reset() {
     let server = Server::broker();
@@ -214,6 +218,7 @@ fn a_browser_gets_no_page_and_publishes_nothing() {
     assert!(heard_until_marker(&server, &mut listener).is_empty());
 }
 
+// PROTOCOL: S9
 #[test]
 fn a_bad_line_is_dropped_and_harms_nobody() {
     let server = Server::broker();
@@ -240,6 +245,7 @@ fn a_bad_line_is_dropped_and_harms_nobody() {
     assert_eq!(peer.line(), "bye");
 }
 
+// PROTOCOL: S11, D5
 #[test]
 fn a_peer_that_does_not_read_lags_and_delays_nobody() {
     let server = Server::broker();

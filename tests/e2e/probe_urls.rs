@@ -122,6 +122,7 @@ fn names_become_ascii_as_the_standard_says() {
     }
 }
 
+// PROTOCOL: U3
 #[test]
 fn domains_are_those_of_the_public_suffix_list() {
     let table = read("psl/test_psl.txt");
@@ -170,6 +171,7 @@ fn special_addresses_are_forbidden_and_their_neighbours_are_not() {
     }
 }
 
+// PROTOCOL: U1
 #[test]
 fn keys_are_equal_for_equal_pages() {
     let ask = |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();

@@ -122,6 +122,7 @@ fn raise_open_files() {
     setrlimit(Resource::Nofile, raised).unwrap();
 }
 
+// PROTOCOL: D5
 #[test]
 fn subscribers_that_never_read_cost_no_memory_and_get_everything_when_they_do() {
     raise_open_files();

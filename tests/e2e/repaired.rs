@@ -85,6 +85,7 @@ fn expect_one_end(server: &Server) {
     assert_eq!(client.line(), "MSG job-done 2 next");
 }
 
+// PROTOCOL: G2
 #[test]
 fn a_page_that_is_retried_after_the_end_of_its_job_belongs_to_it() {
     let (origin, state) = origin();

@@ -122,6 +122,7 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
     assert_eq!(first_since(&server, 24, "behind-0"), 2 * 13 + 1);
 }
 
+// PROTOCOL: N8
 #[test]
 fn a_time_of_day_is_that_of_a_wall_clock_also_when_that_is_set_and_after_a_restart() {
     let folder = TempDir::new().unwrap();

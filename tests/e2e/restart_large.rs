@@ -33,6 +33,7 @@ const DELAY: Duration = Duration::from_secs(10);
 /// Of the tasks of the member that does not come back. The others' outlast the test.
 const SHORT_LEASE: Duration = Duration::from_secs(15);
 
+// PROTOCOL: T13
 #[test]
 fn a_restart_with_much_waiting_and_in_flight_loses_nothing_and_asks_no_host_too_soon() {
     let urls = number_from("TIDINGS_RESTART_URLS").unwrap_or(URLS);

@@ -20,6 +20,7 @@ use crate::{
     tokens::{broker, logged_in},
 };
 
+// PROTOCOL: H7
 #[test]
 fn who_waits_for_a_job_by_http_is_answered_when_it_may_not_see_that_any_more() {
     let (server, [all, hers, his]) =
@@ -50,6 +51,7 @@ fn who_waits_for_a_job_by_http_is_answered_when_it_may_not_see_that_any_more() {
     assert_eq!(said.last().unwrap(), "403", "{said:?}");
 }
 
+// PROTOCOL: S17
 #[test]
 fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
     let (server, [token]) = broker([("she", &["pub:*"])], &[]);

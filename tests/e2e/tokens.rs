@@ -48,6 +48,7 @@ pub(crate) fn logged_in(server: &Server, token: &str) -> Talk {
     talk
 }
 
+// PROTOCOL: S16, S17
 #[test]
 fn who_shows_a_token_may_do_what_it_is_for_and_nobody_else_anything() {
     let rights: &[&str] = &["pub:new-url", "sub:news-*"];
@@ -105,6 +106,7 @@ fn http_asks_for_the_same_tokens() {
     assert_eq!((got.status, got.json()["code"].as_str()), (401, Some("unauthenticated")));
 }
 
+// PROTOCOL: S18
 #[test]
 fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
     let (server, [hers, his, its]) =
@@ -145,6 +147,26 @@ fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
     server.process.line_with("nothing changes until it is back");
     assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
     assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
+}
+
+// PROTOCOL: K8
+#[test]
+fn a_cursor_belongs_to_its_topic_and_not_to_the_principal_that_created_it() {
+    let known: [(&str, &[&str]); 3] =
+        [("she", &["pub:news", "sub:news"]), ("he", &["sub:news"]), ("it", &["sub:other"])];
+    let (server, [hers, his, its]) = broker(known, &[]);
+    let mut she = logged_in(&server, &hers);
+    assert_eq!(she.ask("PUB news one"), "+OK 1 1");
+    assert_eq!(she.ask("SUB news as=reader from=first"), "+OK");
+    assert_eq!(she.line(), "MSG news 1 one");
+    let mut he = logged_in(&server, &his);
+    assert!(he.ask("SUB news as=reader").starts_with("-ERR busy "));
+    assert_eq!(he.ask("SUB news as=reader takeover=yes"), "+OK");
+    assert_eq!(he.line(), "MSG news 1 one");
+    assert_eq!(he.ask("SEEN news 1"), "+OK");
+    assert!(she.line().starts_with("-ERR replaced "));
+    let mut it = logged_in(&server, &its);
+    assert!(it.ask("SUB news as=reader takeover=yes").starts_with("-ERR denied "));
 }
 
 #[test]
@@ -366,6 +388,7 @@ fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_w
     assert!(said.contains("tokens would be read on the way"), "{said}");
 }
 
+// PROTOCOL: S3
 #[test]
 fn peers_have_the_one_topic_that_is_theirs() {
     let (server, [token]) = broker([("she", &["sub:*"])], &["--notifier", "guestbook"]);
@@ -419,6 +442,7 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
     assert!(said.contains("access.toml:2:"), "{said}");
 }
 
+// PROTOCOL: H1
 #[test]
 fn what_is_refused_by_http_leaves_nothing_behind() {
     let known = [("op", &["all"][..]), ("she", &["admin", "job:*", "url:http://a.example/"])];

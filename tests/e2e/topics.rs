@@ -46,6 +46,7 @@ fn damage(path: &Path, text: &str) {
     fs::write(path, bytes).unwrap();
 }
 
+// PROTOCOL: R7
 #[test]
 fn topics_are_made_changed_shown_and_deleted_and_a_restart_changes_nothing() {
     let server = Server::broker();
@@ -128,6 +129,7 @@ fn cursors_are_listed_and_forgotten() {
     assert_eq!(topic_json(&server, &["show", "t"], 0)[0]["cursors"], json!([]));
 }
 
+// PROTOCOL: R8, R9
 #[test]
 fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
     let server = Server::broker();
@@ -198,6 +200,7 @@ fn start_again(folder: &TempDir, address: &str) -> Running {
     broker
 }
 
+// PROTOCOL: A8, P5
 #[test]
 fn a_publisher_outlives_its_broker_and_every_event_is_there_once() {
     let server = Server::broker();

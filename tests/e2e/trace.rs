@@ -110,6 +110,7 @@ fn text_of(arguments: &str) -> String {
     text.replace("\\r", "\r").replace("\\n", "\n")
 }
 
+// PROTOCOL: A5, R1
 #[test]
 fn what_is_confirmed_was_synced_before() {
     const EACH: usize = 150;
@@ -163,6 +164,7 @@ fn what_is_confirmed_was_synced_before() {
     );
 }
 
+// PROTOCOL: S10
 #[test]
 fn a_farewell_comes_after_the_sync_of_what_it_confirms() {
     let traced = Traced::broker(|server| {
@@ -183,6 +185,7 @@ fn a_farewell_comes_after_the_sync_of_what_it_confirms() {
     assert_eq!(farewells, 5);
 }
 
+// PROTOCOL: H2, W6
 #[test]
 fn what_http_says_is_kept_was_synced_before() {
     let (_folder, config) = hooked();

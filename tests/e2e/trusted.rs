@@ -134,6 +134,7 @@ fn nobody_answers_for_a_task_that_another_one_holds() {
     }
 }
 
+// PROTOCOL: N4
 #[test]
 fn a_worker_comes_back_as_itself_only() {
     let mut scene = Scene::set();

@@ -50,6 +50,7 @@ fn topics(http: &Http, token: &str) -> String {
     http.ask("GET", "/topics", &["-H", &format!("Authorization: Bearer {token}")]).body
 }
 
+// PROTOCOL: H2
 #[test]
 fn a_body_that_is_being_sent_is_refused_when_its_sender_is_revoked_and_nothing_of_it_is_done() {
     let flags = ["--audit", "audit.log"];

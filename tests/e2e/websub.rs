@@ -17,6 +17,7 @@ use crate::{disk_full::SmallDisk, http_openapi};
 
 const RSS: &str = "Content-Type: application/rss+xml";
 
+// PROTOCOL: V2, V3, V4, V5, V7
 #[test]
 fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
     let scene = Scene::start(&Named::InHead, &[]);
@@ -108,6 +109,7 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
     }
 }
 
+// PROTOCOL: V2, V3
 #[test]
 fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
     let mut scene = Scene::start(&Named::InFeed, &["--websub-lease", "5s"]);
@@ -137,6 +139,7 @@ fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
     assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
 }
 
+// PROTOCOL: V6
 #[test]
 fn what_nobody_watches_any_more_is_unsubscribed() {
     let scene = Scene::start(&Named::ByPage, &[]);
@@ -186,6 +189,7 @@ fn strangers_keep_no_hub_away_and_a_lost_book_is_begun_anew() {
     assert_ne!(anew.path(), form.path());
 }
 
+// PROTOCOL: V4
 #[test]
 fn sha1_is_taken_where_that_was_said() {
     let scene = Scene::start(&Named::InHead, &["--websub-sha1"]);
@@ -198,6 +202,7 @@ fn sha1_is_taken_where_that_was_said() {
     assert_eq!(scene.announced("one"), 1);
 }
 
+// PROTOCOL: V4
 #[test]
 fn a_cloud_says_that_there_is_something_new() {
     let scene = Scene::start(&Named::Cloud, &[]);
@@ -259,6 +264,7 @@ fn free_http() -> (String, String) {
     (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"))
 }
 
+// PROTOCOL: V2
 #[test]
 fn a_hub_that_has_moved_is_asked_the_same_where_it_is_unless_that_is_inside() {
     let (listen, public) = free_http();
@@ -278,6 +284,7 @@ fn a_hub_that_has_moved_is_asked_the_same_where_it_is_unless_that_is_inside() {
     assert_eq!(hub.told_so_far().len(), 3);
 }
 
+// PROTOCOL: V4
 #[test]
 fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     let (listen, public) = free_http();
@@ -355,6 +362,7 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     http_openapi::expect_all_below(&http, "/websub/", wrong);
 }
 
+// PROTOCOL: V2
 #[test]
 fn a_hub_that_refuses_is_followed_by_the_next_one_and_all_of_them_by_the_cloud() {
     let scene = Scene::start(&Named::Several(&["403", "202", "500"]), &[]);

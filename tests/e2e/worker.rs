@@ -132,6 +132,7 @@ fn one_that_is_stopped_hands_back_what_it_holds() {
     crawl.end();
 }
 
+// PROTOCOL: T9
 #[test]
 fn one_that_is_cut_off_comes_back_as_the_same_member() {
     let crawl = Crawl::begin("10m");

@@ -37,6 +37,7 @@ fn numbered(number: u64) -> String {
     format!("m{number} {}", "x".repeat(100))
 }
 
+// PROTOCOL: Z1, Z6, Z9
 #[test]
 fn messages_become_events_and_events_messages() {
     let zmq = ZmqServer::start(&[]);
@@ -77,6 +78,7 @@ fn nothing_but_what_was_subscribed_to_is_sent() {
     assert!(!subscriber.has_printed("nobody asked"));
 }
 
+// PROTOCOL: Z10
 #[test]
 fn who_pushes_to_ever_new_topics_leaves_half_of_them_to_others() {
     const TOPICS_MAX: usize = 1_000;
@@ -97,6 +99,7 @@ fn who_pushes_to_ever_new_topics_leaves_half_of_them_to_others() {
     until("a topic that is there", || (next(&mut talk, "post-ready") == 3).then_some(()));
 }
 
+// PROTOCOL: C9
 #[test]
 fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
     for (grant, taken) in [(&[][..], false), (&["--grant", "zmq=every"], true)] {
@@ -127,6 +130,7 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
     }
 }
 
+// PROTOCOL: Z7
 #[test]
 fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
     let disk = SmallDisk::mount(24);
@@ -157,6 +161,7 @@ fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
     until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
 }
 
+// PROTOCOL: Z6
 #[test]
 fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
     const BURST: usize = 100;
@@ -215,6 +220,7 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
     assert!(!stderr.contains("evil") && !stderr.contains("a record"), "{stderr}");
 }
 
+// PROTOCOL: Z3
 #[test]
 fn a_late_joiner_has_the_rest_from_the_line_port() {
     let zmq = ZmqServer::start(&[]);
@@ -239,6 +245,7 @@ fn a_late_joiner_has_the_rest_from_the_line_port() {
     subscriber.line("the last event", |line| (frames(line)?[1] == "600").then_some(()));
 }
 
+// PROTOCOL: Z5
 #[test]
 fn topics_that_come_later_are_sent_from_their_first_event() {
     let zmq = ZmqServer::start(&["--zmq-topics=new*,hello"]);
@@ -255,6 +262,7 @@ fn topics_that_come_later_are_sent_from_their_first_event() {
     assert!(!subscriber.has_printed("nobody hears"));
 }
 
+// PROTOCOL: Z2, Z3
 #[test]
 fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
     let count: u64 =
@@ -324,6 +332,7 @@ fn a_port_that_is_taken_is_an_error_of_the_start() {
 /// Of the manual of libzmq.
 const SECRET_KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
 
+// PROTOCOL: Z9
 #[cfg(feature = "libzmq")]
 #[test]
 fn with_a_key_only_those_who_know_it_are_talked_to() {

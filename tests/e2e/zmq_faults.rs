@@ -184,6 +184,7 @@ fn who_sends_heartbeats_is_cut_off_and_the_log_says_what_helps() {
     drop(pusher);
 }
 
+// PROTOCOL: Z4
 #[test]
 fn a_process_that_is_killed_goes_on_at_its_cursors() {
     let zmq = ZmqServer::start(&[]);
@@ -264,6 +265,7 @@ fn who_does_not_read_delays_nobody_and_costs_no_memory() {
     drop(stalled);
 }
 
+// PROTOCOL: Z8
 #[test]
 fn publishers_wait_while_the_broker_does_not_take_anything() {
     const EVENTS: u64 = 5_000;

@@ -80,6 +80,7 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
+    // PROTOCOL: S16
     #[test]
     fn each_failure_is_answered_later_than_the_one_before() {
         let mut failures = Failures::default();
@@ -101,6 +102,7 @@ mod tests {
     }
 
     proptest! {
+        // PROTOCOL: S16
         #[test]
         fn no_minute_has_more_than_ten(pauses in prop::collection::vec(0..20_000_u64, 1..200)) {
             let (mut failures, mut now, mut tried) = (Failures::default(), 0, Vec::new());

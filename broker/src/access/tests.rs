@@ -40,6 +40,7 @@ fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
     }
 }
 
+// PROTOCOL: S16
 #[test]
 #[expect(clippy::print_stdout, reason = "how many")]
 fn every_verb_with_every_right_on_every_way_before_and_after_login() {
@@ -78,6 +79,7 @@ fn all_rows() -> impl Iterator<Item = (Verb, &'static Row)> {
     Verb::ALL.iter().flat_map(|verb| rows(*verb).iter().map(|row| (*verb, row)))
 }
 
+// PROTOCOL: S16
 #[test]
 fn while_nobody_is_known_everybody_may_do_everything() {
     let access = broker(None);
@@ -93,6 +95,7 @@ fn while_nobody_is_known_everybody_may_do_everything() {
     assert!(asks(&access, &access.stranger(Way::Line), "STATS").is_err());
 }
 
+// PROTOCOL: S16
 #[test]
 fn urls_are_announced_below_the_prefixes_only() {
     let rights = |allow: &[&str], deny: &[&str]| Rights::new(all_rights(allow), all_rights(deny));

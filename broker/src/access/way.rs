@@ -278,6 +278,7 @@ mod tests {
         ("http://a.example/ is new, every=1h", None),
     ];
 
+    // PROTOCOL: C9
     #[test]
     fn an_attribute_with_power_is_taken_only_where_it_was_granted() {
         for granted in 0..16_u8 {
@@ -310,6 +311,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: C9
     #[test]
     fn by_default_zeromq_publishes_and_has_no_power() {
         let grants = Grants::default();

@@ -215,6 +215,7 @@ mod tests {
         contents.snapshot().map(|record| record.to_string()).collect()
     }
 
+    // PROTOCOL: K7, R7
     #[test]
     fn a_deleted_topic_leaves_its_number_and_nothing_else() {
         let before = "settings a sync=memory retain-bytes=1g retain-age=30d\nreserved a 9\n\

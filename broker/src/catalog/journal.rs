@@ -17,7 +17,9 @@ use super::batches;
 use super::contents::Contents;
 use super::record::Record;
 use crate::clock::Clock;
+use crate::log::LogEnd;
 use crate::log::disk::{Disk, DiskFile, is_full};
+use crate::log::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
 
 /// The file's name.
 const FILE: &str = "catalog.log";
@@ -66,15 +68,37 @@ pub(super) enum JournalError {
 
 /// What is wrong with the journal in a directory, in words, and whether something that was kept cannot
 /// be read. Changes nothing.
-pub(super) fn check(disk: &dyn Disk, dir: &Path) -> io::Result<(Vec<String>, bool)> {
+pub(super) fn check(
+    disk: &dyn Disk,
+    dir: &Path,
+    stopped: Option<&LogEnd>,
+) -> io::Result<(Vec<String>, bool)> {
     let path = dir.join(FILE);
     let bytes = match disk.open(&path) {
         Ok(file) => read(&*file).map_err(|error| named(&error, &path))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
         Err(error) => return Err(named(&error, &path)),
     };
-    let found = batches::replay(&bytes).map_err(|error| named(&io::Error::other(error), &path))?;
+    let found = replay(&bytes, stopped).map_err(|error| named(&io::Error::other(error), &path))?;
     Ok((problems(&found, &path), found.damaged))
+}
+
+/// Applies every good batch of a file, which ended at `stopped` at the last orderly stop.
+fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<batches::Replayed, FormatError> {
+    let mut found = batches::replay(bytes)?;
+    let header = SegmentHeader::checksum(bytes);
+    let stopped = stopped.filter(|stopped| {
+        stopped.file == FILE && header.is_none_or(|checksum| checksum == stopped.header)
+    });
+    let ended = stopped.map_or(0, |stopped| usize::try_from(stopped.bytes).unwrap_or(usize::MAX));
+    if found.end < ended {
+        found.damaged = true;
+        found.problems.push(format!(
+            "the last orderly stop left {ended} whole bytes, and from byte {} on they cannot be read",
+            found.end
+        ));
+    }
+    Ok(found)
 }
 
 /// What is wrong with a file, in words.
@@ -88,6 +112,7 @@ impl Journal {
         disk: Arc<dyn Disk>,
         dir: &Path,
         clock: Clock,
+        stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Contents, Vec<String>)> {
         let path = dir.join(FILE);
         let journal = Self {
@@ -100,7 +125,9 @@ impl Journal {
             broken: false,
         };
         match journal.disk.open(&path) {
-            Ok(file) => journal.recover(&path, &*file).map_err(|error| named(&error, &path)),
+            Ok(file) => {
+                journal.recover(&path, &*file, stopped).map_err(|error| named(&error, &path))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Ok((journal, Contents::default(), Vec::new()))
             }
@@ -112,9 +139,10 @@ impl Journal {
         mut self,
         path: &Path,
         file: &dyn DiskFile,
+        stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Contents, Vec<String>)> {
         let bytes = read(file)?;
-        let found = batches::replay(&bytes).map_err(io::Error::other)?;
+        let found = replay(&bytes, stopped).map_err(io::Error::other)?;
         let name = path.display();
         let mut findings = problems(&found, path);
         self.next = found.next.unwrap_or(self.next);
@@ -194,6 +222,16 @@ impl Journal {
             Err(error) if is_full(&error) => Err(JournalError::Full),
             Err(error) => Err(self.give_up(&error)),
         }
+    }
+
+    /// Where the file ends; `None` if that is uncertain, or if there is none.
+    pub(super) fn end(&self) -> Option<LogEnd> {
+        let active = self.active.as_ref().filter(|_| !self.broken)?;
+        let mut header = [0; SEGMENT_HEADER];
+        let read = active.file.read_at(&mut header, 0).ok()?;
+        let header = SegmentHeader::checksum(&header[..read])?;
+        let (file, bytes) = (FILE.to_owned(), active.bytes);
+        Some(LogEnd { file, header, bytes, end: self.next, next: self.next })
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {

@@ -43,6 +43,7 @@ use self::journal::{Journal, JournalError};
 use self::turn::Turn;
 use crate::clock::Clock;
 use crate::config::Limits;
+use crate::log::LogEnd;
 use crate::log::disk::Disk;
 
 pub(crate) use self::contents::{Contents, Cursor};
@@ -52,8 +53,12 @@ pub use self::settings::{Sync, TopicSettings};
 
 /// What is wrong with the catalog in a directory, in words, and whether something that was kept cannot be
 /// read. Changes nothing.
-pub(crate) fn check(disk: &dyn Disk, dir: &Path) -> io::Result<(Vec<String>, bool)> {
-    journal::check(disk, dir)
+pub(crate) fn check(
+    disk: &dyn Disk,
+    dir: &Path,
+    stopped: Option<&LogEnd>,
+) -> io::Result<(Vec<String>, bool)> {
+    journal::check(disk, dir, stopped)
 }
 
 /// The catalog of a broker. Cheap to clone.
@@ -65,8 +70,8 @@ pub(crate) struct Catalog(Arc<Owner>);
 #[derive(Debug)]
 struct Owner {
     shared: Arc<Shared>,
-    /// `None` without a journal, and once it is closed.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// `None` without a journal, and once it is closed. Returns where the journal ends.
+    thread: Mutex<Option<JoinHandle<Option<LogEnd>>>>,
 }
 
 #[derive(Debug)]
@@ -100,7 +105,8 @@ impl fmt::Debug for Waiting {
 }
 
 impl Catalog {
-    /// The catalog in a directory that exists, and what was wrong with it, in words. Blocks.
+    /// The catalog in a directory that exists, and what was wrong with it, in words. `stopped` is where it ended at
+    /// the last orderly stop, if that is known. Blocks.
     ///
     /// Fails if the journal is there and cannot be read, or is of a later version: it is never
     /// taken for an empty one.
@@ -109,8 +115,9 @@ impl Catalog {
         dir: &Path,
         limits: &Limits,
         clock: Clock,
+        stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Vec<String>)> {
-        let (journal, contents, findings) = Journal::open(disk, dir, clock)?;
+        let (journal, contents, findings) = Journal::open(disk, dir, clock, stopped)?;
         let shared = Arc::new(Shared::new(contents, limits, true));
         let thread = thread::Builder::new().name("tidings-catalog".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -162,29 +169,29 @@ impl Catalog {
         self.0.shared.contents.read()
     }
 
-    /// Writes everything that is queued, and ends the thread. Blocks.
-    pub(crate) fn close(&self) {
-        self.0.close();
+    /// Writes everything that is queued, and ends the thread. Returns where the journal ends, the first time. Blocks.
+    pub(crate) fn close(&self) -> Option<LogEnd> {
+        self.0.close()
     }
 }
 
 impl Owner {
-    fn close(&self) {
+    fn close(&self) -> Option<LogEnd> {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
         let thread = self.thread.lock().take();
         // The last clone may be dropped by a `done`, on the thread itself, which then ends anyway.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
-            && thread.join().is_err()
-        {
+        let thread = thread.filter(|thread| thread.thread().id() != thread::current().id())?;
+        thread.join().unwrap_or_else(|_| {
             tracing::error!("the catalog's thread has panicked");
-        }
+            None
+        })
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.close();
+        let _ = self.close();
     }
 }
 
@@ -206,8 +213,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes what is queued until the catalog is closed.
-    fn serve(&self, mut journal: Journal) {
+    /// Writes what is queued until the catalog is closed. Returns where the journal ends.
+    fn serve(&self, mut journal: Journal) -> Option<LogEnd> {
         loop {
             let waiting = {
                 let mut queue = self.queue.lock();
@@ -217,7 +224,7 @@ impl Shared {
                 std::mem::take(&mut queue.waiting)
             };
             if waiting.is_empty() {
-                return;
+                return journal.end();
             }
             self.turn(waiting, &mut journal);
             // Afterwards, so that nobody waits for it.

@@ -15,7 +15,7 @@ use crate::log::disk::{DiskFile, FileSystem, Space};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(disk: &Arc<dyn Disk>, dir: &TempDir) -> (Catalog, Vec<String>) {
-    Catalog::open(Arc::clone(disk), dir.path(), &Limits::default(), Clock::new()).unwrap()
+    Catalog::open(Arc::clone(disk), dir.path(), &Limits::default(), Clock::new(), None).unwrap()
 }
 
 fn file_system() -> (Arc<dyn Disk>, TempDir) {
@@ -147,7 +147,7 @@ fn what_cannot_be_read_is_an_error() {
     let (disk, dir) = file_system();
     let path = dir.path().join("catalog.log");
     std::fs::create_dir(&path).unwrap();
-    let opened = Catalog::open(disk, dir.path(), &Limits::default(), Clock::new());
+    let opened = Catalog::open(disk, dir.path(), &Limits::default(), Clock::new(), None);
     let error = opened.unwrap_err().to_string();
     assert!(error.starts_with(path.to_str().unwrap()), "{error}");
 }

@@ -193,6 +193,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: J1
     #[test]
     fn a_path_is_matched_from_its_beginning_on_any_host() {
         assert_pattern(
@@ -204,6 +205,7 @@ mod tests {
         assert_pattern("*", &["http://a.org/"], &[]);
     }
 
+    // PROTOCOL: J1
     #[test]
     fn a_url_is_matched_from_its_beginning() {
         assert_pattern(
@@ -218,6 +220,7 @@ mod tests {
         );
     }
 
+    // PROTOCOL: J1
     #[test]
     fn stars_are_anything_and_a_dollar_is_the_end() {
         assert_pattern(
@@ -237,6 +240,7 @@ mod tests {
         assert_pattern("*?*", &["http://a.org/?x"], &["http://a.org/"]);
     }
 
+    // PROTOCOL: J1
     #[test]
     fn what_means_the_same_is_the_same() {
         assert_pattern("/%7Ejoe/", &["http://a.org/~joe/", "http://a.org/%7ejoe/"], &[]);
@@ -259,6 +263,7 @@ mod tests {
         assert!(!admits("http://a.org/docs/x.pdf") && !admits("http://a.org/blog/tags/x"));
     }
 
+    // PROTOCOL: J1
     #[test]
     fn lists_are_bounded_and_say_what_is_wrong() {
         let refusal = |text: &str| text.parse::<Patterns>().unwrap_err().text;

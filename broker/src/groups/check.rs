@@ -8,6 +8,7 @@ use tidings_protocol::GroupName;
 
 use super::foreign::{Held, look_into};
 use super::restart::{FIRST, GroupStorage, invalid, read};
+use crate::clean_stop::CleanStop;
 use crate::group::record::{Decision, Record};
 use crate::group::replay::Base;
 use crate::log::disk::FileSystem;
@@ -27,6 +28,8 @@ pub struct VerifiedGroup {
     pub refuses: Option<String>,
     /// A file cannot be read at all.
     pub has_unreadable_file: bool,
+    /// The log ended further on at the last orderly stop.
+    pub has_lost_end: bool,
 }
 
 impl VerifiedGroup {
@@ -34,12 +37,17 @@ impl VerifiedGroup {
     pub fn is_damaged(&self) -> bool {
         self.refuses.is_some()
             || self.has_unreadable_file
+            || self.has_lost_end
             || self.files.iter().any(Checked::is_damaged)
     }
 }
 
 /// Checks the log of a group in the directory of all of them; `None` if there is something else under its name.
-pub(crate) fn check(groups: &Path, name: GroupName) -> Option<VerifiedGroup> {
+pub(crate) fn check(
+    groups: &Path,
+    name: GroupName,
+    stopped: &Arc<CleanStop>,
+) -> Option<VerifiedGroup> {
     let dir = groups.join(name.as_str());
     let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
     let mut group = VerifiedGroup {
@@ -48,9 +56,13 @@ pub(crate) fn check(groups: &Path, name: GroupName) -> Option<VerifiedGroup> {
         findings: Vec::new(),
         refuses: None,
         has_unreadable_file: false,
+        has_lost_end: false,
     };
     let checked = look_into(&*disk, &dir, &group.name).and_then(|held| match held {
-        Held::Own => check_log(&disk, groups, &mut group).map(|()| true),
+        Held::Own => {
+            let storage = GroupStorage::at(disk.clone(), groups, Arc::clone(stopped));
+            check_log(&disk, &storage, &mut group).map(|()| true)
+        }
         Held::Foreign(_) => Ok(false),
     });
     match checked {
@@ -62,11 +74,15 @@ pub(crate) fn check(groups: &Path, name: GroupName) -> Option<VerifiedGroup> {
     Some(group)
 }
 
-fn check_log(disk: &Arc<ReadOnlyDisk>, groups: &Path, group: &mut VerifiedGroup) -> io::Result<()> {
-    let storage = GroupStorage::at(disk.clone(), groups);
+fn check_log(
+    disk: &Arc<ReadOnlyDisk>,
+    storage: &GroupStorage,
+    group: &mut VerifiedGroup,
+) -> io::Result<()> {
     let options = storage.options_on(disk.clone(), &group.name, FIRST);
     let (log, found) = SegmentLog::open(options, 0)?;
     group.findings = found.findings;
+    group.has_lost_end = found.has_lost_end;
     group.files = log.verify().map_err(io::Error::other)?;
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (Base::new(first <= FIRST), false);

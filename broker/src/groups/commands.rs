@@ -65,7 +65,9 @@ pub(crate) fn job_input(
     let input = match manage.action {
         "open" => {
             let settings = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
-            Input::OpenJob { asked, name: name()?, settings: JobSettings::parse(settings)? }
+            let settings = JobSettings::parse(settings)?;
+            settings.check_callback()?;
+            Input::OpenJob { asked, name: name()?, settings }
         }
         "close" | "cancel" | "show" | "ls" => {
             manage.allow_only(&["group"])?;

@@ -41,10 +41,11 @@ use self::owner::Owner;
 use self::registry::{Creation, Registry};
 pub(crate) use self::restart::{FoundGroups, GroupStorage, Recovered, clock_after};
 use self::watch::Watch;
+use crate::clean_stop::{self, Ends};
 use crate::clock::Clock;
 use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
 use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
-use crate::log::SegmentLog;
+use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
@@ -471,9 +472,11 @@ impl Groups {
                 let ((log, next), committers) = (open(storage), Arc::clone(committers));
                 let name = group.name().clone();
                 let wake = Arc::clone(&wake);
+                let log: Arc<dyn TopicLog> = Arc::new(log);
+                creation.add_log(name.clone(), Arc::clone(&log));
                 Box::new(DiskLog::new(
                     name,
-                    Arc::new(log),
+                    log,
                     next,
                     storage.log_bytes,
                     self.clock,
@@ -494,6 +497,22 @@ impl Groups {
         creation.add(name, sender);
         owner.spawn(letters, self.stop.clone());
         Ok(())
+    }
+
+    /// Closes the logs of all groups, and returns where they end. To be called after the committers have written
+    /// everything, when the broker stops. Blocks.
+    pub(crate) fn close_logs(&self) -> Ends {
+        let logs = self.registry.take_logs();
+        let mut ends = Vec::new();
+        for (name, log) in logs {
+            match log.sync().and_then(|_| log.close(log.bounds().end)) {
+                Ok(end) => ends.extend(end.map(|end| (clean_stop::of_group(&name), end))),
+                Err(error) => {
+                    tracing::error!(group = %name, %error, "the log was not closed in order");
+                }
+            }
+        }
+        ends
     }
 
     /// A number that no group was given before, of this broker or another one; a higher one than before.

@@ -1,6 +1,7 @@
 //! The groups of a broker by name, and the groups in which each connection takes part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
@@ -9,12 +10,15 @@ use tokio::sync::mpsc;
 
 use super::letter::{Letter, stopped};
 use super::no_such;
+use crate::log::TopicLog;
 use crate::mailbox::ConnId;
 
-/// The entries of both maps are independent of one another. A guard of a map lives in one expression.
+/// The entries of the maps are independent of one another. A guard of a map lives in one expression.
 #[derive(Default)]
 pub(super) struct Registry {
     groups: DashMap<GroupName, mpsc::UnboundedSender<Letter>>,
+    /// Their logs on disk, to be closed when the broker stops.
+    logs: DashMap<GroupName, Arc<dyn TopicLog>>,
     /// Groups that each connection has joined, or in which it waits for a job or watches something. They receive a
     /// letter when the connection ends.
     joined: DashMap<ConnId, BTreeSet<GroupName>>,
@@ -24,7 +28,7 @@ pub(super) struct Registry {
 impl Registry {
     /// Waits for the right to create groups.
     pub(super) fn create(&self) -> Creation<'_> {
-        Creation { groups: &self.groups, _alone: self.creating.lock() }
+        Creation { groups: &self.groups, logs: &self.logs, _alone: self.creating.lock() }
     }
 
     /// Sends a letter to the owner of a group, or returns it with the reason.
@@ -44,6 +48,13 @@ impl Registry {
     /// The group has ended.
     pub(super) fn remove(&self, group: &GroupName) {
         self.groups.remove(group);
+        self.logs.remove(group);
+    }
+
+    /// The logs of all groups, in the order of their names. The registry has none of them from now on.
+    pub(super) fn take_logs(&self) -> BTreeMap<GroupName, Arc<dyn TopicLog>> {
+        let names: Vec<_> = self.logs.iter().map(|entry| entry.key().clone()).collect();
+        names.into_iter().filter_map(|name| self.logs.remove(&name)).collect()
     }
 
     pub(super) fn has(&self, group: &GroupName) -> bool {
@@ -78,6 +89,7 @@ impl Registry {
 /// meanwhile, and never add one.
 pub(super) struct Creation<'a> {
     groups: &'a DashMap<GroupName, mpsc::UnboundedSender<Letter>>,
+    logs: &'a DashMap<GroupName, Arc<dyn TopicLog>>,
     _alone: MutexGuard<'a, ()>,
 }
 
@@ -89,6 +101,11 @@ impl Creation<'_> {
     /// How many groups there are.
     pub(super) fn count(&self) -> usize {
         self.groups.len()
+    }
+
+    /// Adds the log of a group, before the group itself.
+    pub(super) fn add_log(&self, group: GroupName, log: Arc<dyn TopicLog>) {
+        self.logs.insert(group, log);
     }
 
     /// Adds a group, whose owner receives its letters.

@@ -4,6 +4,16 @@
 //! new log, from the last snapshot on where that came after earlier damage. The damaged log is moved to
 //! `<data>/set-aside/`. Nothing is deleted. What the group had taken from its topics after that point is taken
 //! again, so tasks that were done after it are done again.
+//!
+//! ```text
+//!   1. groups/~g~copy      the new log is written and synced
+//!   2. groups/~g~repair    the same under another name: it is complete
+//!   3. set-aside/group-g-1795290973246    groups/g, the damaged log, is moved here
+//!   4. groups/g            ~g~repair is renamed to this
+//! ```
+//!
+//! A repair that is cut short loses nothing. After step 3 the next start, or the next repair, does step 4. Before, the damaged
+//! log is in its place, and the next repair begins again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -16,6 +26,7 @@ use tidings_protocol::{GroupName, Seq};
 
 use super::restart::{FIRST, GroupStorage, invalid, read};
 use crate::StartError;
+use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
 use crate::group::record::{Decision, Record};
@@ -38,6 +49,8 @@ pub struct Repaired {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Records that cannot be read.
     pub unreadable: u64,
+    /// An earlier repair was cut short, and its end was all that was missing.
+    pub was_cut_short: bool,
 }
 
 /// Why nothing was done. The data directory is unchanged by every variant but the last.
@@ -81,18 +94,41 @@ pub enum RepairError {
 
 /// Restores a group from what can be read before the damage, or only sets its log aside. Blocks.
 pub fn repair(data: &Path, name: &GroupName, set_aside: bool) -> Result<Repaired, RepairError> {
+    repair_in_steps(data, name, set_aside, &mut || Ok(()))
+}
+
+/// Does the same, and calls `step` between any two changes of names: if that fails, it goes no further.
+fn repair_in_steps(
+    data: &Path,
+    name: &GroupName,
+    set_aside: bool,
+    step: &mut dyn FnMut() -> io::Result<()>,
+) -> Result<Repaired, RepairError> {
     let failed = |source| RepairError::Io { name: name.clone(), source };
     fs::metadata(data).map_err(|source| StartError::Data { path: data.to_owned(), source })?;
     let data = DataDir::open(data)?;
-    let dir = data.groups().join(name.as_str());
+    let groups = data.groups();
+    let dir = groups.join(name.as_str());
     if !dir.is_dir() {
+        if !set_aside && let Some(repaired) = complete(&data, name).map_err(failed)? {
+            return Ok(repaired);
+        }
         return Err(RepairError::Missing { name: name.clone(), dir: data.groups() });
     }
-    let mut repaired =
-        Repaired { aside: PathBuf::new(), kept: None, dropped: BTreeMap::new(), unreadable: 0 };
-    let unfinished = data.groups().join(format!("~{name}.repair"));
-    if !set_aside {
-        let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups());
+    let mut repaired = Repaired {
+        aside: PathBuf::new(),
+        kept: None,
+        dropped: BTreeMap::new(),
+        unreadable: 0,
+        was_cut_short: false,
+    };
+    let (copied, whole) = (groups.join(copy_of(name)), groups.join(repair_of(name)));
+    if set_aside {
+        // What an earlier repair has left would take the place of the group.
+        forget(&groups, &[&copied, &whole]).map_err(failed)?;
+    } else {
+        let (stopped, _) = CleanStop::read(Arc::new(FileSystem), data.path());
+        let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups(), Arc::new(stopped));
         let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
         let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
         let mut reading = storage.read(name, group).map_err(|error| nothing(error.to_string()))?;
@@ -102,17 +138,93 @@ pub fn repair(data: &Path, name: &GroupName, set_aside: bool) -> Result<Repaired
         let Some((from, until, _)) = reading.good.take() else {
             return Err(nothing(reading.damage().0.to_string()));
         };
-        if unfinished.exists() {
-            fs::remove_dir_all(&unfinished).map_err(failed)?;
-        }
-        copy(&storage, name, (from, until), &unfinished, &mut repaired).map_err(failed)?;
+        forget(&groups, &[&copied, &whole]).map_err(failed)?;
+        copy(&storage, name, (from, until), &copied, &mut repaired).map_err(failed)?;
+        step().map_err(failed)?;
+        rename(&groups, &copied, &whole).map_err(failed)?;
     }
+    step().map_err(failed)?;
     repaired.aside = move_aside(data.path(), &dir, name).map_err(failed)?;
+    step().map_err(failed)?;
     if !set_aside {
-        fs::rename(&unfinished, &dir).map_err(failed)?;
+        rename(&groups, &whole, &dir).map_err(failed)?;
     }
-    File::open(data.groups()).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    step().map_err(failed)?;
     Ok(repaired)
+}
+
+/// What the new log of a group is called while it is written.
+fn copy_of(name: &GroupName) -> String {
+    format!("~{name}~copy")
+}
+
+/// What it is called when it is complete, until it has its place. No group and no file of pages has such a name.
+pub(super) fn repair_of(name: &GroupName) -> String {
+    format!("~{name}~repair")
+}
+
+/// The group of which this is the complete new log.
+pub(crate) fn repaired_group(file_name: &str) -> Option<GroupName> {
+    file_name.strip_prefix('~')?.strip_suffix("~repair")?.parse().ok()
+}
+
+/// Whether a repair has this under its hands, and has not completed it.
+pub(super) fn is_copy(file_name: &str) -> bool {
+    let name = file_name.strip_prefix('~').and_then(|name| name.strip_suffix("~copy"));
+    name.is_some_and(|name| GroupName::new(name).is_ok())
+}
+
+/// Does the last step of a repair that was cut short before it.
+fn complete(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
+    let groups = data.groups();
+    let whole = groups.join(repair_of(name));
+    if !whole.is_dir() {
+        return Ok(None);
+    }
+    rename(&groups, &whole, &groups.join(name.as_str()))?;
+    let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
+    let storage = GroupStorage::at(disk.clone(), &groups, Arc::default());
+    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST), 0)?;
+    let kept = log.verify().map_err(io::Error::other)?.iter().map(|file| file.events).sum();
+    let place = data.path().join("set-aside");
+    let aside = format!("group-{name}-");
+    let mut set_aside: Vec<_> = match fs::read_dir(&place) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    set_aside.retain(|path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_prefix(&aside).is_some_and(|rest| rest.parse::<u64>().is_ok())
+    });
+    Ok(Some(Repaired {
+        aside: set_aside.into_iter().max().unwrap_or(place),
+        kept: Some(kept),
+        dropped: BTreeMap::new(),
+        unreadable: 0,
+        was_cut_short: true,
+    }))
+}
+
+/// Removes what an earlier repair has left.
+fn forget(groups: &Path, left: &[&Path]) -> io::Result<()> {
+    for path in left {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    sync(groups)
+}
+
+/// Gives a directory among those of groups another name, safely.
+fn rename(groups: &Path, from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync(groups)
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// Copies the records of a range to a new log, and counts what is not in it.
@@ -194,6 +306,125 @@ fn move_aside(data: &Path, dir: &Path, name: &GroupName) -> io::Result<PathBuf> 
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     fs::rename(dir, &aside)?;
-    File::open(&place)?.sync_all()?;
+    sync(&place)?;
+    dir.parent().map_or(Ok(()), sync)?;
+    sync(data)?;
     Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Moment, Stamp};
+
+    const RECORDS: u64 = 12;
+
+    /// A data directory whose group `g` has a damaged record in its middle.
+    fn damaged(data: &Path) -> GroupName {
+        let name: GroupName = "g".parse().unwrap();
+        let groups = DataDir::open(data).unwrap().groups();
+        let storage = GroupStorage::at(Arc::new(FileSystem), &groups, Arc::default());
+        let (log, mut next) = storage.fresh(&name);
+        let stamp = Stamp { moment: Moment(1), boot: 0, uptime_ms: 1, unix_ms: 1 };
+        let started = Decision::Started { run: 1, anew: true, stamp, own: None };
+        let others = (1..RECORDS).map(|_| Decision::Configured(Box::default()));
+        for decision in std::iter::once(started).chain(others) {
+            let mut line = String::new();
+            Record { at: Moment(1), decision }.encode(&mut line);
+            let (first, wire) = (next, line.into());
+            next = Seq(next.0 + 1);
+            let piece = Piece { first, count: 1, unix_ms: 0, wire, identified: false };
+            log.append(&[piece], next, next).unwrap();
+            log.sync().unwrap();
+        }
+        log.close(next).unwrap();
+        let file = fs::read_dir(groups.join("g")).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(file, bytes).unwrap();
+        name
+    }
+
+    /// What the next start finds: the group whole or damaged.
+    #[track_caller]
+    fn is_whole_at_start(data: &Path) -> bool {
+        let groups = data.join("groups");
+        let mut storage = GroupStorage::at(Arc::new(FileSystem), &groups, Arc::default());
+        let found = storage.recover().unwrap();
+        assert_eq!(found.whole.len() + found.damaged.len(), 1, "the group is gone: {found:?}");
+        found.whole.len() == 1
+    }
+
+    fn records(data: &Path, name: &GroupName) -> u64 {
+        let checked =
+            crate::groups::check::check(&data.join("groups"), name.clone(), &Arc::default());
+        let checked = checked.unwrap();
+        assert!(!checked.is_damaged(), "{checked:?}");
+        checked.files.iter().map(|file| file.events).sum()
+    }
+
+    fn left_over(data: &Path) -> Vec<String> {
+        let entries = fs::read_dir(data.join("groups")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with('~')).collect()
+    }
+
+    /// Repairs, and is stopped after `steps` steps.
+    fn stop_after(data: &Path, name: &GroupName, set_aside: bool, steps: usize) {
+        let mut left = steps;
+        let stopped = repair_in_steps(data, name, set_aside, &mut || {
+            left = left.checked_sub(1).ok_or(io::ErrorKind::Interrupted)?;
+            Ok(())
+        });
+        assert!(matches!(stopped, Err(RepairError::Io { .. })), "{stopped:?}");
+    }
+
+    #[test]
+    fn a_repair_that_is_cut_short_at_any_step_loses_no_group() {
+        for steps in 0..4 {
+            for by_start in [false, true] {
+                let folder = tempfile::tempdir().unwrap();
+                let data = folder.path();
+                let name = damaged(data);
+                stop_after(data, &name, false, steps);
+                let is_moved = !data.join("groups/g").exists();
+                assert_eq!(is_moved, steps == 2);
+                let is_repaired = steps >= 2;
+                if by_start {
+                    assert_eq!(is_whole_at_start(data), is_repaired, "after {steps} steps");
+                }
+                let repaired = repair(data, &name, false);
+                match repaired {
+                    Ok(repaired) => {
+                        assert_eq!(repaired.was_cut_short, is_moved);
+                        assert!(repaired.aside.is_dir(), "{repaired:?}");
+                        assert!(repaired.kept.unwrap() >= RECORDS / 2 - 1, "{repaired:?}");
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, RepairError::Whole(_)) && is_repaired, "{error}");
+                    }
+                }
+                assert!(is_whole_at_start(data) && records(data, &name) >= RECORDS / 2 - 1);
+                assert_eq!(left_over(data), [""; 0]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_repair_has_left_does_not_come_back_when_the_group_is_set_aside() {
+        for steps in 0..2 {
+            let folder = tempfile::tempdir().unwrap();
+            let data = folder.path();
+            let name = damaged(data);
+            stop_after(data, &name, false, steps);
+            stop_after(data, &name, true, 1);
+            assert_eq!(left_over(data), [""; 0]);
+            let mut storage =
+                GroupStorage::at(Arc::new(FileSystem), &data.join("groups"), Arc::default());
+            let found = storage.recover().unwrap();
+            assert!(found.whole.is_empty() && found.damaged.is_empty(), "{found:?}");
+            assert!(matches!(repair(data, &name, false), Err(RepairError::Missing { .. })));
+        }
+    }
 }

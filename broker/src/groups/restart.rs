@@ -13,6 +13,8 @@ use tidings_protocol::{GroupName, JobName, Seq, TopicName};
 
 use super::foreign::{Held, look_into};
 use super::paging::PageFile;
+use super::repair;
+use crate::clean_stop::{self, CleanStop};
 use crate::clock::{Clock, Moment, Stamp};
 use crate::config::Limits;
 use crate::group::record::{Decision, Record};
@@ -53,6 +55,8 @@ pub(crate) struct GroupStorage {
     pub(crate) log_bytes: u64,
     /// Names in there under which there is something else: no group can be kept under them.
     pub(crate) taken: BTreeSet<GroupName>,
+    /// Where the logs ended at the last orderly stop.
+    pub(crate) stopped: Arc<CleanStop>,
 }
 
 /// A group as its log has it.
@@ -112,9 +116,9 @@ impl Before {
 
 impl GroupStorage {
     /// In a directory, with the limits that a broker has unless it is told others.
-    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path) -> Self {
+    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path, stopped: Arc<CleanStop>) -> Self {
         let log_bytes = Limits::default().group_log_bytes;
-        Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new() }
+        Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new(), stopped }
     }
 
     fn options(&self, name: &GroupName, first: Seq) -> SegmentOptions {
@@ -135,6 +139,7 @@ impl GroupStorage {
             first,
             segment_bytes: self.log_bytes / SEGMENTS,
             reserve_part: 4,
+            stopped: self.stopped.end_of(&clean_stop::of_group(name)).cloned(),
         }
     }
 
@@ -167,13 +172,18 @@ impl GroupStorage {
     ///
     /// What is no group's is left alone, and its name is not given to one.
     pub(crate) fn recover(&mut self) -> io::Result<FoundGroups> {
-        let names = match self.disk.list(&self.dir) {
+        let mut names = match self.disk.list(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
         };
+        self.complete_repairs(&mut names)?;
         let mut found = FoundGroups::default();
         for name in names {
             if PageFile::is_left_over(&name) {
+                continue;
+            }
+            if repair::is_copy(&name) || repair::repaired_group(&name).is_some() {
+                tracing::warn!(name, "a repair of a group has left this; it is ignored");
                 continue;
             }
             let Ok(name) = GroupName::new(&name) else {
@@ -208,6 +218,22 @@ impl GroupStorage {
         Ok(found)
     }
 
+    /// Does the last step of each repair that was cut short after the damaged log was moved away.
+    fn complete_repairs(&self, names: &mut [String]) -> io::Result<()> {
+        for at in 0..names.len() {
+            let Some(group) = repair::repaired_group(&names[at]) else { continue };
+            if names.iter().any(|name| name == group.as_str()) {
+                continue;
+            }
+            let (from, to) = (self.dir.join(&names[at]), self.dir.join(group.as_str()));
+            self.disk.rename(&from, &to)?;
+            self.disk.sync_dir(&self.dir)?;
+            tracing::warn!(%group, "its repair was cut short, and is complete now; the damaged log is in set-aside/");
+            names[at] = group.to_string();
+        }
+        Ok(())
+    }
+
     /// `None` if the group's first record was never safe, so that nobody was told that it is there, or
     /// if its last one says that it is no more. Changes nothing on the disk if the log is not whole: it is
     /// read first on one that only reads.
@@ -226,6 +252,9 @@ impl GroupStorage {
         if is_gone {
             log.clear().map_err(|error| no_more(io::Error::other(error)))?;
             return Ok(None);
+        }
+        if found.has_lost_end {
+            log.begin_after_loss().map_err(|error| no_more(io::Error::other(error)))?;
         }
         if let Some(trouble) = &reading.trouble {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group stands for them");
@@ -440,7 +469,8 @@ mod tests {
 
     fn storage(dir: &Path) -> GroupStorage {
         let taken = BTreeSet::new();
-        GroupStorage { disk: Arc::new(FileSystem), dir: dir.to_owned(), log_bytes: 8_000, taken }
+        let (disk, stopped) = (Arc::new(FileSystem), Arc::default());
+        GroupStorage { disk, dir: dir.to_owned(), log_bytes: 8_000, taken, stopped }
     }
 
     /// A log of several segments with these decisions, and some more before them.

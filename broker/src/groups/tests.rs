@@ -59,6 +59,7 @@ impl Rig {
             dir: Path::new("data").join("groups"),
             log_bytes: limits.group_log_bytes,
             taken: BTreeSet::new(),
+            stopped: Arc::default(),
         };
         let recovered = storage.recover().unwrap();
         then(&disk);
@@ -178,6 +179,7 @@ impl Client {
     }
 }
 
+// PROTOCOL: T14
 #[tokio::test]
 async fn a_job_that_a_full_disk_refused_is_no_job() {
     let mut rig = Rig::new();
@@ -202,6 +204,7 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
     assert!(other.answer().await.starts_with("+OK between "));
 }
 
+// PROTOCOL: T14
 #[tokio::test]
 async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_told() {
     let mut rig = Rig::new();
@@ -245,6 +248,7 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
     assert!(!rig.knows_job("late"));
 }
 
+// PROTOCOL: T15
 #[tokio::test]
 async fn a_group_that_is_made_again_has_another_number_for_its_life() {
     let mut rig = Rig::new();
@@ -298,6 +302,7 @@ async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_ot
     topic.append(ConnId::BROKER, ["more"]).unwrap();
 }
 
+// PROTOCOL: T15
 #[tokio::test]
 async fn groups_of_brokers_that_do_not_know_each_other_have_different_numbers() {
     let (now, earlier) = (1_795_290_973_246, 1_795_290_973_245);

@@ -192,6 +192,7 @@ mod tests {
         said
     }
 
+    // PROTOCOL: G4
     #[test]
     fn it_is_looked_when_something_has_changed_and_not_too_often() {
         let mut group = Group::new("g".parse().unwrap(), 1, GroupConfig::default(), 1);

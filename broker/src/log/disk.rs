@@ -67,6 +67,10 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     fn set_len(&self, length: u64) -> io::Result<()>;
     /// Takes room for what will be written, as zeros; a disk that cannot do that ignores it.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
+    /// Whether what is written can be read again. A file that is only checked drops it.
+    fn keeps_writes(&self) -> bool {
+        true
+    }
     /// Has the disk begin with what was written there, which need not be safe. Otherwise the system
     /// gathers it for half a minute, and then keeps the disk from those who wait for it. A disk that
     /// cannot be told ignores it.

@@ -191,6 +191,11 @@ impl SegmentHeader {
         bytes
     }
 
+    /// The checksum in the first bytes of a file, if it is right.
+    pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
+        Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
+    }
+
     /// Reads the first bytes of a file.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..SEGMENT_HEADER).ok_or(FormatError::Short)?;

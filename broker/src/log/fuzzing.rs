@@ -32,6 +32,7 @@ fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, super::Recovered)> {
         first: Seq(1),
         segment_bytes: SEGMENT_BYTES,
         reserve_part: 1,
+        stopped: None,
     };
     // What is of a later version is refused, and so is what cannot be read.
     SegmentLog::open(options, 3).ok()
@@ -58,6 +59,11 @@ fn append(log: &SegmentLog, first: u64, count: u64) {
 /// Everything that a reader is served. What is said of numbers never goes back. `honest`: batches have as many lines
 /// as they say.
 fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
+    while let Some(base) = log.newest(EVENTS, Seq(u64::MAX)).unknown {
+        if log.index(base).is_err() {
+            break;
+        }
+    }
     let (mut served, mut cursor, mut at) = (Vec::new(), 0, None);
     let mut buffer = vec![0; BUFFER];
     loop {

@@ -11,6 +11,8 @@
 //! | [`format`] | headers of segments and batches |
 //! | [`committer`] | group commit: the threads that write and sync what has gathered |
 //! | [`disk`] | the calls to the file system, behind a trait |
+//! | [`index`] | where the batches of a segment begin, and which numbers are empty |
+//! | [`ending`] | where a log ends, and what follows an end that is lost |
 //! | [`read_only`] | a disk that changes nothing, for checks |
 //! | [`segment`] | walking through one file, whatever has become of it |
 //! | [`segments`] | the log as segment files: appending, syncing, retention |
@@ -22,9 +24,11 @@
 
 pub(crate) mod committer;
 pub(crate) mod disk;
+mod ending;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod index;
 pub(crate) mod read_only;
 mod reading;
 mod recovery;
@@ -115,6 +119,17 @@ pub(crate) enum Found {
     End,
 }
 
+/// Where the newest events begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Newest {
+    /// How many events fewer there are than were counted for.
+    pub(crate) missing: u64,
+    /// The first of these events; if some are missing, the number below which no event is kept.
+    pub(crate) from: Seq,
+    /// The segment whose events are not known, so that they and older ones were not counted.
+    pub(crate) unknown: Option<Seq>,
+}
+
 /// A place in a log, to go on from without a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
@@ -122,6 +137,21 @@ pub(crate) struct Position {
     offset: u64,
     /// The number that is next there. A reader at another one searches.
     next: Seq,
+}
+
+/// Where a log ends after it was closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    /// The name of its newest file.
+    pub(crate) file: String,
+    /// The checksum in the header of that file. A file that replaces it has another one.
+    pub(crate) header: u32,
+    /// Where its last batch ends.
+    pub(crate) bytes: u64,
+    /// The number after its last event.
+    pub(crate) end: Seq,
+    /// The next number to be given.
+    pub(crate) next: Seq,
 }
 
 /// What a log should keep.
@@ -214,14 +244,22 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
         buffer: &mut [u8],
     ) -> Result<Found, LogError>;
 
+    /// Counts the newest `count` events before a number, without reading the disk. Empty numbers do not count, nor do
+    /// events that were damaged when their segment was indexed.
+    fn newest(&self, count: u64, before: Seq) -> Newest;
+
+    /// Reads which events the segment that begins at `base` has, for [`newest`](Self::newest).
+    fn index(&self, base: Seq) -> Result<(), LogError>;
+
     /// Where it begins and ends.
     fn bounds(&self) -> Bounds;
 
     /// Lets go of the oldest segments; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
 
-    /// Notes that `next` is the next number to be given, and that nobody has seen more.
-    fn close(&self, next: Seq) -> Result<(), LogError>;
+    /// Notes that `next` is the next number to be given, and that nobody has seen more. Returns where the log ends
+    /// now, if it has a file.
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError>;
 
     /// Removes every event.
     fn clear(&self) -> Result<(), LogError>;

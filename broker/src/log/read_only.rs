@@ -83,6 +83,10 @@ impl DiskFile for ReadOnlyFile {
         Ok(())
     }
 
+    fn keeps_writes(&self) -> bool {
+        false
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

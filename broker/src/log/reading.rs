@@ -7,8 +7,9 @@ use tidings_protocol::Seq;
 
 use super::disk::DiskFile;
 use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader};
+use super::index::Index;
 use super::segment::{Place, Step, Walk, is_whole};
-use super::segments::{Index, Segment, SegmentLog, add_to_index};
+use super::segments::{Segment, SegmentLog};
 use super::{Checked, Found, LogError, Position};
 
 /// Damaged places that are reported. Thousands of readers may come upon each of them.
@@ -54,6 +55,25 @@ pub(super) fn read(
         Found::Gap(_, last) if since.is_some() => Found::Skip(Seq(last.0 + 1)),
         found => found,
     })
+}
+
+/// [`TopicLog::index`](super::TopicLog::index).
+pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
+    // A segment that is gone is not counted any more.
+    let Ok((segment, end)) = locate(log, base) else { return Ok(()) };
+    if segment.base != base || segment.index.is_some() {
+        return Ok(());
+    }
+    let indexed = open(log, &segment).and_then(|file| {
+        let home = log.home(segment.base);
+        View { log, segment: &segment, file, home, end }.build_index()
+    });
+    match indexed {
+        Err(source) if log.shared.lock().has(base) => {
+            Err(LogError::Io { path: segment.path, source })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The segment that `from` is in, if it is anywhere, and the number after its newest event;
@@ -153,21 +173,24 @@ impl View<'_> {
             Some(index) => Arc::clone(index),
             None => self.build_index()?,
         };
-        let after = index.partition_point(|(first, _)| *first <= from);
-        Ok(after.checked_sub(1).map_or(SEGMENT_HEADER as u64, |at| index[at].1))
+        Ok(index.offset(from).unwrap_or(SEGMENT_HEADER as u64))
     }
 
     /// Segments of an earlier run have no index until somebody looks for something in them.
     fn build_index(&self) -> io::Result<Arc<Index>> {
-        let mut index = Index::new();
+        let mut index = Index::new(self.segment.base);
         let mut walk = Walk::new(&*self.file, self.home, SEGMENT_HEADER as u64, self.segment.bytes);
         loop {
             match walk.next()? {
-                Step::Batch(place) => add_to_index(&mut index, place.header.first, place.offset),
-                Step::Bad { .. } => {}
+                // Those of later numbers are strays.
+                Step::Batch(place) if place.header.end() <= self.end => {
+                    index.add(&place.header, place.offset);
+                }
+                Step::Batch(_) | Step::Bad { .. } => {}
                 Step::End { .. } => break,
             }
         }
+        index.end_at(self.end);
         let index = Arc::new(index);
         let mut shared = self.log.shared.lock();
         let known = shared.segments.iter_mut().find(|known| known.base == self.segment.base);

@@ -1,12 +1,14 @@
 //! What a start finds: segments of an orderly stop, of a crash, or of a disk that lies.
 //!
-//! Only headers are read, and the payloads of what was not known to be synced. Four things can be
+//! Only headers are read, and the payloads of what was not known to be synced. Five things can be
 //! wrong with a file, and each is dealt with differently:
 //!
 //! - **The end is torn**: after the last good batch comes something that no batch says was synced. A
 //!   crash does that. It is cut off, and what it held, if anything, kept beside the file.
 //! - **A batch in the middle is damaged**: a later one says that it had been synced. It stays where
 //!   it is; readers are told what is missing when they come there.
+//! - **The end is lost**: the log ended further on at the last [orderly stop](crate::clean_stop), so no crash has torn
+//!   it. It stays where it is as well, and the next events go to a new file.
 //! - **A batch lies where it was not written**, whole: it is no batch, as its checksum is of another
 //!   [address](super::format). In files of version 1 it would be one: those with numbers of a newer file, or
 //!   of later than what had been synced, are passed over, and nothing is learned from them.
@@ -25,16 +27,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::Seq;
 
-use super::RESERVED_MAX;
 use super::disk::{DiskFile, is_full};
 use super::format::{
     BATCH_HEADER, BatchHeader, FormatError, Home, SEGMENT_HEADER, SegmentHeader, VERSION,
 };
+use super::index::Index;
 use super::segment::{Place, Step, Walk, is_whole, payload};
 use super::segments::{
-    Active, Index, Segment, SegmentLog, SegmentOptions, Shared, Writer, add_to_index, file_name,
-    torn_path,
+    Active, Segment, SegmentLog, SegmentOptions, Shared, Writer, file_name, torn_path,
 };
+use super::{LogEnd, RESERVED_MAX};
 
 /// More numbers than a segment can hold, for going on behind one that cannot be read.
 const LOST_NUMBERS: u64 = 1 << 26;
@@ -62,6 +64,8 @@ pub(crate) struct Recovered {
     pub(crate) identified: Vec<(Seq, Vec<u8>)>,
     /// What was wrong, in words.
     pub(crate) findings: Vec<String>,
+    /// The log ended further on at the last orderly stop.
+    pub(crate) has_lost_end: bool,
 }
 
 impl SegmentLog {
@@ -125,6 +129,23 @@ struct Scan {
     damaged: bool,
     /// An orderly stop came last.
     is_stopped: bool,
+    /// It ends here, before all that was safe does.
+    lost_from: Option<u64>,
+}
+
+/// What of a file was synced, so that what cannot be read of it was lost by the disk.
+#[derive(Clone, Copy)]
+struct Safe {
+    /// Events before this number.
+    events: Seq,
+    /// Everything before this place.
+    bytes: u64,
+}
+
+impl Safe {
+    fn covers(self, place: &Place) -> bool {
+        place.header.first < self.events || place.offset < self.bytes
+    }
 }
 
 impl Recovery {
@@ -188,13 +209,18 @@ impl Recovery {
         let is_last = newer == 0;
         // All of a segment was synced before there was one after it.
         let synced = if is_last { survey.synced } else { Seq(u64::MAX) };
+        let stopped = if is_last { self.stopped(&*file, path)? } else { None };
+        let bytes = stopped.as_ref().map_or(0, |stopped| stopped.bytes);
         self.add(path, &header, length);
-        let mut scan = self.scan(&file, home, base, length, synced, path)?;
+        let safe = Safe { events: synced, bytes };
+        let mut scan = self.scan(&file, home, base, length, safe, path)?;
         if let Some(reserved) = survey.reserved {
             // The last header may be of what is torn, and of before an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
-        if is_last {
+        if let Some(stopped) = stopped.filter(|_| scan.lost_from.is_some()) {
+            self.lose_end(&stopped, path, &mut scan);
+        } else if is_last {
             self.settle(&*file, home, path, length, synced, &mut scan)?;
         } else if scan.torn {
             self.found.findings.push(format!("{}: its end is damaged", path.display()));
@@ -209,6 +235,37 @@ impl Recovery {
             }
         }
         Ok(())
+    }
+
+    /// Where the file ended at the last orderly stop, if that is known of it.
+    fn stopped(&self, file: &dyn DiskFile, path: &Path) -> io::Result<Option<LogEnd>> {
+        let Some(stopped) = &self.options.stopped else { return Ok(None) };
+        let mut header = [0; SEGMENT_HEADER];
+        let read = file.read_at(&mut header, 0)?;
+        let header = SegmentHeader::checksum(&header[..read]);
+        let is_it = path.ends_with(&stopped.file)
+            && header.is_none_or(|checksum| checksum == stopped.header);
+        Ok(is_it.then(|| stopped.clone()))
+    }
+
+    /// Leaves the newest segment as it is: some of its end is lost, although it was safe.
+    fn lose_end(&mut self, stopped: &LogEnd, path: &Path, scan: &mut Scan) {
+        let (from, until) = (self.shared.end.max(scan.next), stopped.end);
+        let lost = match until.0.saturating_sub(from.0) {
+            0 => "no event is lost with them".to_owned(),
+            1 => format!("event {from} cannot be read"),
+            _ => format!("events {from} to {} cannot be read", until.0 - 1),
+        };
+        self.found.findings.push(format!(
+            "{}: its last {} bytes, from byte {} on, are damaged: the file was whole at the last orderly stop; {lost}",
+            path.display(),
+            stopped.bytes - scan.end,
+            scan.end
+        ));
+        self.shared.end = self.shared.end.max(until);
+        self.writer.reserved = stopped.next.max(self.shared.end);
+        self.found.has_lost_end = true;
+        (scan.end, scan.damaged) = (stopped.bytes, true);
     }
 
     /// Leaves the newest segment as if all of it had always been safe, and ready for more.
@@ -317,11 +374,11 @@ impl Recovery {
         home: Home,
         base: Seq,
         length: u64,
-        synced: Seq,
+        safe: Safe,
         path: &Path,
     ) -> io::Result<Scan> {
         let mut scan = Scan {
-            index: Index::new(),
+            index: Index::new(base),
             end: SEGMENT_HEADER as u64,
             // Events of this file before this number are accounted for.
             next: base,
@@ -329,6 +386,7 @@ impl Recovery {
             torn: false,
             damaged: false,
             is_stopped: false,
+            lost_from: None,
         };
         let mut walk = Walk::new(&**file, home, scan.end, length);
         loop {
@@ -336,10 +394,10 @@ impl Recovery {
                 Step::Batch(place) => {
                     let header = &place.header;
                     // One without events may have come right after what was synced.
-                    if header.first >= synced {
+                    if !safe.covers(&place) {
                         let follows =
                             header.first >= scan.next && header.previous_end == self.shared.end;
-                        if !follows && synced > scan.next {
+                        if !follows && safe.events > scan.next {
                             scan.damaged = true;
                             scan.end = place.end();
                             self.found.findings.push(format!(
@@ -358,10 +416,10 @@ impl Recovery {
                     scan.next = scan.next.max(header.end());
                     scan.end = place.end();
                     scan.is_stopped = header.clean;
-                    add_to_index(&mut scan.index, header.first, place.offset);
+                    scan.index.add(header, place.offset);
                     self.learn(file, place);
                 }
-                Step::Bad { offset, next } if synced > scan.next => {
+                Step::Bad { offset, next } if safe.events > scan.next || offset < safe.bytes => {
                     scan.damaged = true;
                     scan.end = next.offset;
                     self.shared.end = self.shared.end.max(next.header.previous_end);
@@ -379,6 +437,7 @@ impl Recovery {
                 }
                 Step::End { offset, zeros } => {
                     (scan.end, scan.torn) = (offset, !zeros);
+                    scan.lost_from = (offset < safe.bytes).then_some(offset);
                     return Ok(scan);
                 }
             }
@@ -448,6 +507,9 @@ impl Recovery {
             clean: false,
             identified: false,
         };
+        if !file.keeps_writes() {
+            return Ok(());
+        }
         // Zeros behind it say that it is the end.
         file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
         match file.write_at(&mut [IoSlice::new(&note.encode_at(home, scan.end))], scan.end) {
@@ -474,6 +536,22 @@ impl Recovery {
         Ok(())
     }
 
+    /// Adds to each index the numbers at its end that no batch holds: now it is known where the segments end.
+    fn end_indexes(&mut self) {
+        let mut end = self.shared.end;
+        for segment in self.shared.segments.iter_mut().rev() {
+            let ends = std::mem::replace(&mut end, segment.previous_end).max(segment.base);
+            if let Some(index) = &mut segment.index {
+                if index.end() > ends {
+                    // It has strays. A reader that needs an index builds one without them.
+                    segment.index = None;
+                } else if index.end() < ends {
+                    Arc::make_mut(index).end_at(ends);
+                }
+            }
+        }
+    }
+
     fn conclude(mut self) -> io::Result<(SegmentLog, Recovered)> {
         let newest = self.shared.segments.back().map_or(Seq(0), |segment| segment.base);
         if self.floor > beyond(newest) || newest == Seq(0) {
@@ -483,6 +561,7 @@ impl Recovery {
             self.shared.end = self.shared.end.max(self.floor);
             self.writer.active = None;
         }
+        self.end_indexes();
         self.found.next = self.found.next.max(self.shared.end).max(self.writer.reserved);
         self.writer.durable = self.shared.end;
         self.writer.reserved = self.found.next;

@@ -10,8 +10,10 @@ use tidings_protocol::{Seq, TopicName};
 
 use super::disk::{Disk, DiskFile, Space, is_full};
 use super::format::{BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER, SegmentHeader, VERSION};
+use super::index::Index;
 use super::{
-    Bounds, Checked, Found, LogError, Piece, Position, Retention, Synced, TopicLog, reading,
+    Bounds, Checked, Found, LogEnd, LogError, Newest, Piece, Position, Retention, Synced, TopicLog,
+    reading,
 };
 
 /// Payload after which a batch is closed, so that it fits into a reader's buffer with its last line.
@@ -19,9 +21,6 @@ pub(super) const BATCH_BYTES: usize = 128 << 10;
 
 /// Room that is taken on the disk in advance: a sync that does not change a file's length is cheaper.
 const ALLOCATE_BYTES: u64 = 1 << 20;
-
-/// Bytes of a segment between two entries of its index.
-const INDEX_BYTES: u64 = 256 << 10;
 
 /// Where and how a log is kept.
 #[derive(Debug, Clone)]
@@ -37,6 +36,8 @@ pub(crate) struct SegmentOptions {
     pub(crate) segment_bytes: u64,
     /// Which part of the room that is left to others is left by this log: 1 is all of it, 4 a quarter.
     pub(crate) reserve_part: u64,
+    /// Where the log ended at the last orderly stop, if that is known.
+    pub(crate) stopped: Option<LogEnd>,
 }
 
 /// A log in segment files.
@@ -64,10 +65,6 @@ pub(super) struct Shared {
     pub(super) reported: BTreeSet<(Seq, u64)>,
 }
 
-/// Where some of a segment's batches begin: the first number that lies at or after each offset, in
-/// their order.
-pub(super) type Index = Vec<(Seq, u64)>;
-
 /// A segment file.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
@@ -78,8 +75,7 @@ pub(super) struct Segment {
     pub(super) unix_ms: i64,
     /// Bytes that were written; the file may be longer.
     pub(super) bytes: u64,
-    /// One entry for each [`INDEX_BYTES`] or so. Built when it is first needed in segments of an
-    /// earlier run.
+    /// Built when it is first needed in segments of an earlier run.
     pub(super) index: Option<Arc<Index>>,
 }
 
@@ -152,7 +148,7 @@ impl SegmentLog {
     }
 
     /// Ends the active segment and begins one at `base`.
-    fn roll(
+    pub(super) fn roll(
         &self,
         writer: &mut Writer,
         base: Seq,
@@ -182,11 +178,11 @@ impl SegmentLog {
         self.options.disk.rename(&temporary, &path)?;
         // From here on a start may find it: there is no way back to the segment before.
         self.options.disk.sync_dir(&self.options.dir).map_err(WriteError::Broken)?;
-        let index = Some(Arc::default());
-        let home = self.home(base);
-        writer.active = Some(Active { file, home, offset: bytes, allocated, index: Index::new() });
+        let (home, index) = (self.home(base), Index::new(base));
+        let published = Some(Arc::new(index.clone()));
+        writer.active = Some(Active { file, home, offset: bytes, allocated, index });
         writer.reserved = reserved;
-        let segment = Segment { path, base, previous_end, unix_ms, bytes, index };
+        let segment = Segment { path, base, previous_end, unix_ms, bytes, index: published };
         let segments = &mut self.shared.lock().segments;
         // One of that name held no event, or this one would begin later. It was just replaced.
         segments.pop_back_if(|last| last.base == base);
@@ -273,9 +269,9 @@ impl SegmentLog {
             slices.extend(pieces.iter().map(|piece| IoSlice::new(&piece.wire)));
         }
         self.put(active, &mut slices, bytes)?;
-        let known = active.index.len();
+        let mut has_grown = false;
         for ((offset, _), (header, _)) in headers.iter().zip(&batches) {
-            add_to_index(&mut active.index, header.first, *offset);
+            has_grown |= active.index.add(header, *offset);
         }
         let newest = &batches[batches.len() - 1].0;
         writer.newest_unix_ms = newest.unix_ms;
@@ -287,14 +283,14 @@ impl SegmentLog {
         }
         let segment = shared.segments.back_mut().expect("the active segment is the last one");
         segment.bytes = active.offset;
-        if active.index.len() > known {
+        if has_grown {
             segment.index = Some(Arc::new(active.index.clone()));
         }
         Ok(())
     }
 
     /// Runs something that writes.
-    fn attempt<T>(
+    pub(super) fn attempt<T>(
         &self,
         work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
     ) -> Result<T, LogError> {
@@ -427,6 +423,14 @@ impl TopicLog for SegmentLog {
         reading::read(self, from, at, since, buffer)
     }
 
+    fn newest(&self, count: u64, before: Seq) -> Newest {
+        self.shared.lock().newest(count, before)
+    }
+
+    fn index(&self, base: Seq) -> Result<(), LogError> {
+        reading::index(self, base)
+    }
+
     fn bounds(&self) -> Bounds {
         let shared = self.shared.lock();
         Bounds {
@@ -466,7 +470,7 @@ impl TopicLog for SegmentLog {
         Ok(removed)
     }
 
-    fn close(&self, next: Seq) -> Result<(), LogError> {
+    fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError> {
         self.attempt(|log, writer| {
             let Some(active) = &mut writer.active else { return Ok(()) };
             let end = log.shared.lock().end;
@@ -488,7 +492,9 @@ impl TopicLog for SegmentLog {
                 last.bytes = active.offset;
             }
             active.cut()
-        })
+        })?;
+        let dir = &self.options.dir;
+        self.ending(next).map_err(|source| LogError::Io { path: dir.clone(), source })
     }
 
     fn clear(&self) -> Result<(), LogError> {
@@ -517,14 +523,6 @@ impl TopicLog for SegmentLog {
 /// Where what was cut off a file is kept.
 pub(super) fn torn_path(path: &Path) -> PathBuf {
     path.with_extension("log.torn")
-}
-
-/// Adds the place of a batch if the last entry is far enough away. Numbers go up, whatever has come to
-/// lie in the file.
-pub(super) fn add_to_index(index: &mut Index, first: Seq, offset: u64) {
-    if index.last().is_none_or(|(seq, last)| first > *seq && offset >= last + INDEX_BYTES) {
-        index.push((first, offset));
-    }
 }
 
 /// Bytes of a batch in its file.
@@ -581,7 +579,7 @@ fn batches<'a>(
 }
 
 /// Why something was not written.
-enum WriteError {
+pub(super) enum WriteError {
     /// There is no room; nothing was changed.
     Full,
     /// What is on the disk is uncertain. That is what every sync that fails comes to, also one for

@@ -186,6 +186,7 @@ impl Connection {
 mod tests {
     use super::*;
 
+    // PROTOCOL: S16
     #[test]
     fn a_token_that_others_could_read_is_not_taken() {
         for (address, is_encrypted, is_taken) in [

@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use self::registry::Registry;
 use crate::access::{Access, Principal};
 use crate::audit::{Audit, What};
+use crate::clean_stop::Ends;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
@@ -113,6 +114,11 @@ impl Hub {
             tls,
             secret: RandomState::new(),
         })
+    }
+
+    /// [`Groups::close_logs`].
+    pub(crate) fn close_groups(&self) -> Ends {
+        self.groups.close_logs()
     }
 
     /// [`Groups::callbacks`].

@@ -130,6 +130,7 @@ mod tests {
         assert_eq!((links.len(), refused), (50_000, 0));
     }
 
+    // PROTOCOL: C6
     #[test]
     fn children_wait_for_their_task_and_no_other() {
         let (limits, mut staged) = (Limits::default(), Staged::default());
@@ -143,6 +144,7 @@ mod tests {
         assert_eq!(staged.bytes, 0);
     }
 
+    // PROTOCOL: C8
     #[test]
     fn what_is_over_a_limit_is_counted() {
         let limits = Limits { staged_links_max: 2, staged_bytes_max: 1000, ..Limits::default() };

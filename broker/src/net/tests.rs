@@ -122,6 +122,7 @@ impl Peer {
     }
 }
 
+// PROTOCOL: L1, S7, S8
 #[tokio::test]
 async fn peers_hear_each_other_and_not_themselves() {
     let broker = broker(Limits::default()).await;
@@ -153,6 +154,7 @@ async fn lines_may_come_in_any_pieces() {
     listener.expect("one\r\ntwo\r\nthr\u{e9}e\r\n").await;
 }
 
+// PROTOCOL: L4, S10
 #[tokio::test]
 async fn the_end_of_input_is_confirmed_by_a_farewell() {
     let broker = broker(Limits::default()).await;
@@ -170,6 +172,7 @@ async fn the_end_of_input_is_confirmed_by_a_farewell() {
     assert_eq!(silent.rest().await, FAREWELL);
 }
 
+// PROTOCOL: S10
 #[tokio::test]
 async fn ctrl_d_ends_at_once_after_what_is_pending() {
     let broker = broker(Limits::default()).await;
@@ -187,6 +190,7 @@ async fn ctrl_d_ends_at_once_after_what_is_pending() {
     listener.send("QUIT\n").await;
 }
 
+// PROTOCOL: L4
 #[tokio::test]
 async fn a_reset_drops_the_unfinished_line_and_disturbs_nobody() {
     let broker = broker(Limits::default()).await;
@@ -202,6 +206,7 @@ async fn a_reset_drops_the_unfinished_line_and_disturbs_nobody() {
     listener.expect("next\r\n").await;
 }
 
+// PROTOCOL: S2, S3, S7
 #[tokio::test]
 async fn the_first_line_decides() {
     let broker = broker(Limits::default()).await;
@@ -236,6 +241,7 @@ async fn hello_tells_version_number_clock_echo_and_identity() {
     assert!(shown.starts_with("+OK "), "where nobody needs to log in a token is as good as none");
 }
 
+// PROTOCOL: C5
 #[tokio::test]
 async fn a_member_that_comes_back_ends_its_old_connection() {
     let broker = broker(Limits::default()).await;
@@ -249,6 +255,7 @@ async fn a_member_that_comes_back_ends_its_old_connection() {
     assert!(new.ask("PING").await.starts_with("PONG"));
 }
 
+// PROTOCOL: A3, A4
 #[tokio::test]
 async fn publishes_of_one_read_are_answered_by_one_line() {
     let broker = broker(Limits::default()).await;
@@ -271,6 +278,7 @@ async fn publishes_of_one_read_are_answered_by_one_line() {
     assert!(client.line().await.starts_with("PONG "));
 }
 
+// PROTOCOL: A1, D3
 #[tokio::test]
 async fn answers_come_in_the_order_of_commands_before_what_they_bring() {
     let broker = broker(Limits::default()).await;
@@ -349,6 +357,7 @@ async fn a_task_goes_from_event_to_answer() {
     assert!(worker.ask(&format!("ACK {id}")).await.starts_with(&format!("-ERR stale {id}")));
 }
 
+// PROTOCOL: S4, S12, E4
 #[tokio::test]
 async fn what_is_shaped_like_another_protocol_is_closed_without_a_word() {
     let broker = broker(Limits::default()).await;
@@ -374,6 +383,7 @@ async fn what_is_shaped_like_another_protocol_is_closed_without_a_word() {
     assert_eq!(listener.ask("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
 }
 
+// PROTOCOL: S13, E3
 #[tokio::test]
 async fn sixteen_lines_that_are_no_command_close() {
     let broker = broker(Limits::default()).await;
@@ -391,6 +401,7 @@ async fn sixteen_lines_that_are_no_command_close() {
     assert!(last.starts_with("-ERR garbage ") && last.lines().count() == 1, "{last}");
 }
 
+// PROTOCOL: L10, E4
 #[tokio::test]
 async fn a_line_that_is_silent_half_way_has_a_deadline() {
     let broker = broker(Limits { half_line_ms: 100, ..Limits::default() }).await;
@@ -410,6 +421,7 @@ async fn a_line_that_is_silent_half_way_has_a_deadline() {
     listener.expect("later\r\n").await;
 }
 
+// PROTOCOL: S11, D1, D2, D5
 #[tokio::test]
 async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
     let limits = Limits { tail_bytes_max: 1 << 20, stalled_ms: 10, ..Limits::default() };
@@ -464,6 +476,7 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
     assert!(lags >= 1);
 }
 
+// PROTOCOL: A6
 #[tokio::test]
 async fn a_producer_that_never_reads_is_never_deadlocked() {
     // Nothing is ever written to it in vain: its answers fold while they wait.
@@ -508,6 +521,7 @@ async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
     assert!(answered >= asked, "{answered} answers to at least {asked} questions");
 }
 
+// PROTOCOL: E4
 #[tokio::test]
 async fn one_connection_too_many_is_told_so() {
     let broker = broker(Limits { connections_max: 1, ..Limits::default() }).await;
@@ -525,6 +539,7 @@ async fn one_connection_too_many_is_told_so() {
     }
 }
 
+// PROTOCOL: E3
 #[tokio::test]
 async fn stopping_sends_what_is_pending_and_closes_everybody() {
     let limits = Limits { stop_ms: 5_000, ..Limits::default() };

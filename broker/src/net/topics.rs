@@ -225,6 +225,7 @@ fn report_file(file: &Checked, lines: &mut BytesMut) {
 mod tests {
     use super::*;
 
+    // PROTOCOL: R8
     #[test]
     fn a_report_names_files_problems_and_what_is_lost() {
         let good = Checked {

@@ -63,9 +63,17 @@ impl std::fmt::Debug for State {
 struct Request {
     log: Arc<dyn TopicLog>,
     from: Seq,
-    at: Option<Position>,
-    since: Option<i64>,
+    what: What,
     answer: Arc<Mutex<Answer>>,
+}
+
+/// What a reader asks for.
+#[derive(Debug)]
+enum What {
+    /// Lines, not older than a time.
+    Lines { at: Option<Position>, since: Option<i64> },
+    /// Which events the segment that begins there has. The answer has none of them.
+    Index(Seq),
 }
 
 #[derive(Debug)]
@@ -121,9 +129,24 @@ impl ColdReads {
         since: Option<i64>,
         waker: &Waker,
     ) -> Pending {
+        self.request(log, from, What::Lines { at, since }, waker)
+    }
+
+    /// Has `log` index the segment that begins at `base`, for a reader at `from`, and wakes `waker` then.
+    pub(super) fn index(
+        &self,
+        log: &Arc<dyn TopicLog>,
+        base: Seq,
+        from: Seq,
+        waker: &Waker,
+    ) -> Pending {
+        self.request(log, from, What::Index(base), waker)
+    }
+
+    fn request(&self, log: &Arc<dyn TopicLog>, from: Seq, what: What, waker: &Waker) -> Pending {
         let answer = Arc::new(Mutex::new(Answer { waker: Some(waker.clone()), read: None }));
         let log = Arc::clone(log);
-        let request = Request { log, from, at, since, answer: Arc::clone(&answer) };
+        let request = Request { log, from, what, answer: Arc::clone(&answer) };
         self.0.state.lock().reads.push_back(request);
         self.0.ready.notify_one();
         Pending { from, answer }
@@ -191,7 +214,10 @@ impl Pool {
     }
 
     fn serve(self: &Arc<Self>, request: &Request, mut buffer: Box<[u8]>) {
-        let found = request.log.read(request.from, request.at, request.since, &mut buffer);
+        let found = match request.what {
+            What::Lines { at, since } => request.log.read(request.from, at, since, &mut buffer),
+            What::Index(base) => request.log.index(base).map(|()| Found::Skip(request.from)),
+        };
         let lent = Lent { buffer, pool: Arc::clone(self) };
         let read = match found {
             Ok(Found::Lines { end, runs, at, .. }) => {

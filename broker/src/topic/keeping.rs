@@ -9,7 +9,7 @@ use super::tail::Tail;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Record, Sync};
 use crate::log::committer::Commit;
-use crate::log::{LogError, Retention};
+use crate::log::{LogEnd, LogError, Retention};
 
 /// Bytes that one commit takes at most, so that confirmations come regularly.
 const COMMIT_BYTES: usize = 1 << 20;
@@ -116,24 +116,26 @@ impl Topic {
     }
 
     /// At the end of the broker, after it was [stopped](Self::stop) and everything was written:
-    /// notes where it ends, so that the next start leaves no gap.
-    pub(super) fn close(&self) {
+    /// notes where it ends, so that the next start leaves no gap. Returns where its log ends.
+    pub(super) fn close(&self) -> Option<LogEnd> {
         let (head, health) = {
             let tail = self.tail.lock();
             (tail.head(), tail.marks.health)
         };
         match &self.log {
-            Some(log) if health == Health::Good => {
-                if let Err(error) = log.close(head) {
+            Some(log) if health == Health::Good => match log.close(head) {
+                Ok(end) => return end,
+                Err(error) => {
                     tracing::error!(topic = %self.name, %error, "the log was not closed in order");
                 }
-            }
+            },
             Some(_) => {}
             None => {
                 let (topic, below) = (self.name.clone(), head);
                 self.shared.catalog.write(Record::Reserved { topic, below }, |_| {});
             }
         }
+        None
     }
 
     /// Removes every event from the disk.

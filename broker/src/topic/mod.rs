@@ -30,36 +30,35 @@ mod reader;
 mod recent;
 mod tail;
 mod topics;
-mod waiters;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
-use parking_lot::{Mutex, MutexGuard};
-use slab::Slab;
+use parking_lot::Mutex;
+use tidings_concurrent::{Mark, MutexGuard, Watermarked};
 use tidings_protocol::{Code, Fate, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
 use self::cold::Pending;
-use self::reader::Notifies;
+use self::reader::{Newest, Start};
 use self::tail::Tail;
 use self::topics::Shared;
 use crate::catalog::TopicSettings;
-use crate::log::{Position, RESERVED_MAX, TopicLog};
+use crate::log::{self, Position, RESERVED_MAX, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
 pub use self::marks::Health;
-pub(crate) use self::reader::Fetched;
 pub use self::reader::{Event, Events, Lag, Reader};
+pub(crate) use self::reader::{Fetched, waker_of};
 pub(crate) use self::recent::id_of;
 pub(crate) use self::tail::Form;
 pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
-pub(crate) use self::waiters::Place;
+pub(crate) use tidings_concurrent::Place;
 
 /// Numbers that a topic without a log reserves at once: each costs a sync of the catalog.
 const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
@@ -69,13 +68,6 @@ const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
 pub struct Topic {
     name: TopicName,
     id: u64,
-    /// The tail's marks, for those who only want to know whether there is something new. Written
-    /// under the tail's lock, before anybody is woken.
-    head: AtomicU64,
-    visible: AtomicU64,
-    durable: AtomicU64,
-    /// Some events were lost, so that not everything before the durable mark is safe.
-    has_lost: AtomicBool,
     /// So much has to be in memory that nobody should publish.
     pressed: AtomicBool,
     deleted: AtomicBool,
@@ -86,7 +78,8 @@ pub struct Topic {
     /// How many ids it remembers.
     ids: AtomicUsize,
     settings: Mutex<TopicSettings>,
-    tail: Mutex<Tail>,
+    /// Its marks are read without its lock.
+    tail: Watermarked<Tail>,
     log: Option<Arc<dyn TopicLog>>,
     shared: Arc<Shared>,
 }
@@ -213,29 +206,13 @@ impl Topic {
         first..head
     }
 
-    /// After a mark has moved: tells those who only look, and wakes those who wait.
+    /// After a mark has moved: publishes the marks, and wakes the tasks that wait for them.
     fn moved(&self, mut tail: MutexGuard<'_, Tail>) {
-        let shown = tail.show();
-        self.head.store(tail.head().0, Ordering::Release);
-        self.visible.store(tail.visible().0, Ordering::Release);
-        // Before the mark that passes what was lost: whoever sees that mark sees this, too.
-        self.has_lost.store(tail.marks.has_lost(), Ordering::Release);
-        let settled = self.durable.swap(tail.durable().0, Ordering::AcqRel) < tail.durable().0;
+        tail.show();
         let pressed = self.shared.memory.is_held_up(&tail);
         self.pressed.store(pressed, Ordering::Relaxed);
         let publishers = if pressed { Vec::new() } else { tail.take_publishers() };
-        let mut waiting = if shown { tail.waiting.take() } else { Slab::new() };
-        let mut settling = if settled { tail.settling.take() } else { Slab::new() };
-        drop(tail);
-        if waiting.is_empty() && settling.is_empty() && publishers.is_empty() {
-            return;
-        }
-        for waker in waiting.drain().chain(settling.drain()).chain(publishers) {
-            waker.wake();
-        }
-        let tail = &mut *self.tail.lock();
-        tail.waiting.give_back(waiting);
-        tail.settling.give_back(settling);
+        self.tail.moved(tail, publishers);
     }
 
     /// Whether a commit is to be asked for, which is noted as done.
@@ -258,7 +235,7 @@ impl Topic {
 
     /// The next number to be given.
     pub fn head(&self) -> Seq {
-        Seq(self.head.load(Ordering::Acquire))
+        Seq(self.tail.head())
     }
 
     /// The next number, as subscribers and people are told it.
@@ -268,29 +245,33 @@ impl Topic {
 
     /// The number after the newest event that subscribers are shown.
     fn visible(&self) -> Seq {
-        Seq(self.visible.load(Ordering::Acquire))
+        Seq(self.tail.mark(Mark::Visible))
     }
 
     /// The first number that is not yet as safe as the topic promises.
     pub fn durable(&self) -> Seq {
-        Seq(self.durable.load(Ordering::Acquire))
+        Seq(self.tail.mark(Mark::Durable))
     }
 
     /// What has become of an event, and up to which number the same is true of the next ones.
     pub(crate) fn fate(&self, seq: Seq) -> (Fate, Seq) {
-        let durable = self.durable();
-        if self.has_lost.load(Ordering::Acquire) {
+        let (durable, has_lost) = self.tail.mark_and_loss(Mark::Durable);
+        if has_lost {
             return self.tail.lock().marks.fate(seq);
         }
+        let durable = Seq(durable);
         if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
     }
 
     /// Where the events begin of which nobody knows whether they are on the disk.
     fn doubtful(&self) -> Seq {
-        if self.has_lost.load(Ordering::Acquire) {
-            return self.tail.lock().marks.doubtful();
-        }
-        Seq(u64::MAX)
+        if self.tail.has_lost() { self.tail.lock().marks.doubtful() } else { Seq(u64::MAX) }
+    }
+
+    /// Where what a reader may take ends that waits for this mark.
+    fn end(&self, mark: Mark) -> Seq {
+        let (end, has_lost) = self.tail.mark_and_loss(mark);
+        if has_lost { Seq(end).min(self.tail.lock().marks.doubtful()) } else { Seq(end) }
     }
 
     /// Has `waker` woken once the durable mark moves beyond `seq`; `None` if it has.
@@ -300,13 +281,12 @@ impl Topic {
         place: Option<Place>,
         waker: &Waker,
     ) -> Option<Place> {
-        let tail = &mut *self.tail.lock();
-        (tail.durable() <= seq).then(|| tail.settling.wait(place, waker))
+        self.tail.wait_durable(seq.0, place, waker)
     }
 
     /// Has `wake` notified once the durable mark moves beyond `seq`, or now if it has.
     pub(crate) fn notify_durable(&self, seq: Seq, wake: &Arc<Notify>) {
-        let waker = Waker::from(Arc::new(Notifies(Arc::clone(wake))));
+        let waker = waker_of(Arc::clone(wake));
         if self.wait_durable(seq, None, &waker).is_none() {
             wake.notify_one();
         }
@@ -317,8 +297,7 @@ impl Topic {
     ///
     /// `wake` is notified when there is something to take after there was nothing.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        let waker = Waker::from(Arc::new(Notifies(wake)));
-        self.subscribe(Some(from), Form::Wire, waker).keeping()
+        self.subscribe(Some(from), Form::Wire, waker_of(wake)).keeping()
     }
 
     /// Whether there is more in memory than there should be, because it is not on the disk yet or a
@@ -370,26 +349,70 @@ impl Topic {
             tail.enter(form);
             match form {
                 Form::Wire => self.resolve(tail, from),
-                Form::Bare { .. } => (tail.head(), None),
+                Form::Bare { .. } => Start::at(tail.head()),
             }
         };
         Reader::new(Arc::clone(self), form, start, waker)
     }
 
-    /// Where a reader begins, and before which time events are of no interest to it.
-    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> (Seq, Option<i64>) {
-        let here = tail.first_kept();
+    /// Where a reader begins.
+    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> Start {
+        let (here, told) = (tail.first_kept(), tail.next_told());
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
-        let Some(kept) = kept else { return (tail.resolve(from, here), None) };
-        let first = kept.first.min(here);
-        if let Some(StartAt::Time(unix_ms)) = from
-            && tail.resolve_time(unix_ms).is_none()
-        {
-            // What is gone and what that was, nobody remembers, but it may have been later.
-            let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
-            return (if some_gone { Seq(1) } else { first }, Some(unix_ms));
+        let first = kept.map_or(here, |kept| kept.first.min(here));
+        let cursor = match from {
+            None => told,
+            Some(StartAt::First) => first,
+            Some(StartAt::Seq(seq)) => seq,
+            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(told)),
+            Some(StartAt::Newest(count)) => return self.resolve_newest(tail, count, None),
+            Some(StartAt::Time(unix_ms)) => match (tail.resolve_time(unix_ms), kept) {
+                (Some(seq), _) => seq,
+                (None, None) => Seq(1),
+                (None, Some(kept)) => {
+                    // What is gone and what that was, nobody remembers, but it may have been later.
+                    let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
+                    let cursor = if some_gone { Seq(1) } else { first };
+                    return Start { since: Some(unix_ms), ..Start::at(cursor) };
+                }
+            },
+        };
+        Start::at(cursor.clamp(Seq(1), told))
+    }
+
+    /// Where the newest `count` events begin; if there are fewer, at `otherwise`.
+    fn resolve_newest(&self, tail: &Tail, count: u64, otherwise: Option<Seq>) -> Start {
+        match tail.newest(count) {
+            Ok(seq) => Start::at(seq),
+            Err(count) => {
+                // The log may hold events after that, of which it is not known whether they are safe.
+                let before = tail.first_kept().min(tail.marks.doubtful());
+                let newest = Newest { count, before, otherwise };
+                let (cursor, unknown) = self.find_newest(newest);
+                Start { newest: unknown.map(|_| newest), ..Start::at(cursor) }
+            }
         }
-        (tail.resolve(from, first), None)
+    }
+
+    /// Where these events begin, or no later than that, and the segment of the log that has to be
+    /// [indexed](Self::index) first.
+    fn find_newest(&self, newest: Newest) -> (Seq, Option<Seq>) {
+        let Newest { count, before, otherwise } = newest;
+        let found = match &self.log {
+            Some(log) => log.newest(count, before),
+            None => log::Newest { missing: count, from: before, unknown: None },
+        };
+        if let (1.., None, Some(otherwise)) = (found.missing, found.unknown, otherwise) {
+            return (otherwise, None);
+        }
+        // As many as are missing lie below what is kept, so that the reader is told.
+        (Seq(found.from.0.saturating_sub(found.missing).max(1)), found.unknown)
+    }
+
+    /// Has the log find out which events the segment that begins at `base` has, for a reader at `from`.
+    fn index(&self, base: Seq, from: Seq, waker: &Waker) -> Option<Pending> {
+        let log = self.log.as_ref()?;
+        self.shared.cold().map(|cold| cold.index(log, base, from, waker))
     }
 
     /// Asks for events that are not in memory any more.

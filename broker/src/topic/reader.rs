@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bytes::Bytes;
+use tidings_concurrent::{Mark, Wait};
 use tidings_protocol::Seq;
 use tokio::sync::Notify;
 
 use super::Topic;
 use super::batch::first_lines;
 use super::cold::{Pending, Read};
-use super::tail::{Form, Tail};
-use super::waiters::{Place, Waiters};
+use super::tail::Form;
 use crate::log::{Found, Position};
 
 /// Events that were kept and are gone: all numbers from `from` to `to`, both included.
@@ -42,6 +42,31 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start {
+    pub(super) cursor: Seq,
+    /// Events before this time are of no interest.
+    pub(super) since: Option<i64>,
+    /// The cursor is where these events begin, or below.
+    pub(super) newest: Option<Newest>,
+}
+
+impl Start {
+    pub(super) fn at(cursor: Seq) -> Self {
+        Self { cursor, since: None, newest: None }
+    }
+}
+
+/// The newest events of a log before a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Newest {
+    pub(super) count: u64,
+    pub(super) before: Seq,
+    /// Where a reader begins if there are fewer; by default, at the missing ones, so that it is told.
+    pub(super) otherwise: Option<Seq>,
+}
+
 /// A cursor on a topic: the next number to take.
 ///
 /// It is woken once when there is something after it was seen to have everything. It is to be asked
@@ -56,11 +81,11 @@ pub struct Reader {
     cursor: Seq,
     /// Events before this time are of no interest.
     since: Option<i64>,
+    /// The cursor moves up to where these events begin, before anything is taken.
+    newest: Option<Newest>,
     waker: Waker,
-    /// Where it waits, if it had everything when it was last asked.
-    place: Option<Place>,
-    /// What the mark was then that it waits for. As long as it is, nobody has been woken.
-    waits_at: Option<Seq>,
+    /// Whether it had everything when it was last asked.
+    wait: Wait,
     /// What was asked of the log, and where that began which was in memory then: what the log does
     /// not know before that number was never kept.
     pending: Option<(Pending, Seq)>,
@@ -80,21 +105,17 @@ pub(crate) enum Fetched {
 }
 
 impl Reader {
-    pub(super) fn new(
-        topic: Arc<Topic>,
-        form: Form,
-        (cursor, since): (Seq, Option<i64>),
-        waker: Waker,
-    ) -> Self {
+    pub(super) fn new(topic: Arc<Topic>, form: Form, start: Start, waker: Waker) -> Self {
+        let Start { cursor, since, newest } = start;
         Self {
             topic,
             form,
             keeper: None,
             cursor,
             since,
+            newest,
             waker,
-            place: None,
-            waits_at: None,
+            wait: Wait::new(Mark::Visible),
             pending: None,
             position: None,
         }
@@ -103,6 +124,7 @@ impl Reader {
     /// Does not run ahead of the durable mark, and is not left behind.
     pub(super) fn keeping(mut self) -> Self {
         self.keeper = Some(self.topic.tail.lock().keep(self.cursor));
+        self.wait = Wait::new(Mark::Durable);
         self
     }
 
@@ -122,25 +144,14 @@ impl Reader {
             return;
         }
         self.waker.clone_from(waker);
-        let place = self.place.take();
-        self.waiters(&mut self.topic.tail.lock()).leave(place);
+        self.wait.leave(&mut *self.topic.tail.lock());
         // The answer of the disk would wake whoever was waiting when it was asked.
         self.rewind(self.cursor);
     }
 
-    /// The mark that it waits for when it has everything.
-    fn mark(&self) -> Seq {
-        if self.keeper.is_some() { self.topic.durable() } else { self.topic.visible() }
-    }
-
-    /// Those who wait for the same mark.
-    fn waiters<'a>(&self, tail: &'a mut Tail) -> &'a mut Waiters {
-        if self.keeper.is_some() { &mut tail.settling } else { &mut tail.waiting }
-    }
-
     /// Where what it may take ends.
     fn end(&self) -> Seq {
-        self.mark().min(self.topic.doubtful())
+        self.topic.end(self.wait.mark())
     }
 
     /// Whether there is something that was not taken, without waiting for anybody.
@@ -172,10 +183,13 @@ impl Reader {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
         }
-        if self.waits_at.is_some_and(|mark| mark == self.mark()) {
+        if !self.has_begun() && !self.begin() {
             return Fetched::Taken;
         }
-        self.waits_at = None;
+        if self.wait.goes_on(&self.topic.tail) {
+            return Fetched::Taken;
+        }
+        self.wait.end();
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
         let mark = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
@@ -205,10 +219,30 @@ impl Reader {
         }
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
         if self.cursor >= end {
-            self.place = Some(self.waiters(tail).wait(self.place, &self.waker));
-            self.waits_at = Some(mark);
+            self.wait.begin(tail, &self.waker);
         }
         Fetched::Taken
+    }
+
+    /// Whether the cursor is where it is to begin, and not below.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    /// Moves the cursor to where it is to begin, as far as that is known. If it is not, asks the log and returns
+    /// false.
+    fn begin(&mut self) -> bool {
+        let Some(newest) = self.newest else { return true };
+        let (cursor, unknown) = self.topic.find_newest(newest);
+        self.cursor = cursor;
+        match unknown {
+            Some(base) => {
+                let pending = self.topic.index(base, cursor, &self.waker);
+                self.pending = pending.map(|pending| (pending, newest.before));
+            }
+            None => self.newest = None,
+        }
+        self.has_begun()
     }
 
     /// What the log has answered, if it was asked. Asks on if there is more.
@@ -245,6 +279,7 @@ impl Reader {
             Read::Other(Ok(found)) => found,
             Read::Other(Err(error)) => {
                 tracing::error!(topic = %self.topic.name, %error, "events cannot be read");
+                self.newest = None;
                 Found::Lag(from, Seq(in_memory.0 - 1))
             }
         };
@@ -282,7 +317,8 @@ impl Reader {
     pub(crate) fn rewind(&mut self, seq: Seq) {
         debug_assert!(seq <= self.cursor, "rewinding goes back");
         self.cursor = seq;
-        (self.pending, self.position, self.waits_at) = (None, None, None);
+        (self.pending, self.position) = (None, None);
+        self.wait.end();
     }
 
     /// The next events that are durable, as many as there are up to `events_max`, and what was
@@ -339,7 +375,7 @@ impl Drop for Reader {
         {
             let tail = &mut *self.topic.tail.lock();
             tail.leave(self.form);
-            self.waiters(tail).leave(self.place);
+            self.wait.leave(tail);
         }
         if let Some(keeper) = self.keeper {
             self.topic.forget_keeper(keeper);
@@ -347,8 +383,12 @@ impl Drop for Reader {
     }
 }
 
-/// Wakes whoever waits on a `Notify`, now or next.
-pub(super) struct Notifies(pub(super) Arc<Notify>);
+/// A waker for the task that waits on a `Notify`, now or next.
+pub(crate) fn waker_of(wake: Arc<Notify>) -> Waker {
+    Waker::from(Arc::new(Notifies(wake)))
+}
+
+struct Notifies(Arc<Notify>);
 
 impl Wake for Notifies {
     fn wake(self: Arc<Self>) {

@@ -5,13 +5,13 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use slab::Slab;
-use tidings_protocol::{MsgEncoder, Seq, StartAt};
+use tidings_concurrent::{Levels, Mark, Waiters, Watermarks};
+use tidings_protocol::{MsgEncoder, Seq};
 
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
 use super::marks::{Health, Marks};
 use super::recent::Recent;
-use super::waiters::Waiters;
 use crate::clock::Moment;
 use crate::log::Piece;
 use crate::mailbox::ConnId;
@@ -70,9 +70,9 @@ pub(super) struct Tail {
     /// Publishers that wait until there is less that has to be here.
     publishers: Vec<Waker>,
     /// Readers that have everything. Whoever appends takes all of them and wakes them.
-    pub(super) waiting: Waiters,
+    waiting: Waiters,
     /// Those who wait for the durable mark: groups, confirmations.
-    pub(super) settling: Waiters,
+    settling: Waiters,
     /// The newest ids of events.
     pub(super) recent: Recent,
     /// When the newest batch that is gone was appended.
@@ -213,9 +213,9 @@ impl Tail {
         }
     }
 
-    /// Shows readers what they may see. Whether that is more than before. In memory it is as safe as
-    /// the topic promises then: a number that was told must not be given again either.
-    pub(super) fn show(&mut self) -> bool {
+    /// Shows readers what they may see. In memory it is as safe as the topic promises then: a number
+    /// that was told must not be given again either.
+    pub(super) fn show(&mut self) {
         let before = self.visible;
         if self.head <= self.marks.reserved {
             self.visible = self.head;
@@ -233,7 +233,6 @@ impl Tail {
             self.marks.durable = self.marks.durable.max(self.visible);
             self.marks.taken = self.marks.durable;
         }
-        self.visible > before
     }
 
     /// What the log has not been given yet, up to `bytes_max` and at least one batch.
@@ -405,26 +404,23 @@ impl Tail {
         self.bare_readers -= usize::from(form != Form::Wire);
     }
 
-    /// Where a reader that asks for `from` begins, when the oldest event anywhere is `first`. What
-    /// it asked for and is gone lies below, so that it is told.
-    pub(super) fn resolve(&self, from: Option<StartAt>, first: Seq) -> Seq {
-        let seq = match from {
-            None => self.next_told(),
-            Some(StartAt::First) => first,
-            Some(StartAt::Last) => self.newest().max(first),
-            Some(StartAt::Seq(seq)) => seq,
-            Some(StartAt::Newest(n)) => Seq(self.head.0.saturating_sub(n)),
-            Some(StartAt::Time(unix_ms)) => self.resolve_time(unix_ms).unwrap_or(Seq(1)),
-        };
-        seq.clamp(Seq(1), self.next_told())
-    }
-
-    /// The newest event, or the next one.
-    fn newest(&self) -> Seq {
-        match self.batches.back() {
-            Some(newest) => Seq(newest.end().0 - 1),
-            None => Seq(self.head.0 - 1),
+    /// The first of the newest `count` events; if there are fewer here, how many are missing. What was lost does
+    /// not count.
+    pub(super) fn newest(&self, count: u64) -> Result<Seq, u64> {
+        let told = self.next_told();
+        if !self.marks.has_lost() {
+            // Then no number here is empty.
+            let here = told.0.saturating_sub(self.first_kept().0);
+            return if count <= here { Ok(Seq(told.0 - count)) } else { Err(count - here) };
         }
+        let mut missing = count;
+        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= told) {
+            if missing <= batch.count {
+                return Ok(Seq(batch.end().0 - missing));
+            }
+            missing -= batch.count;
+        }
+        Err(missing)
     }
 
     /// The first event here that is not older; `None` if some that are gone may not be either.
@@ -491,6 +487,24 @@ impl Tail {
         let there = self.batches.range(start..).find(|batch| !batch.lost);
         let next = there.map_or(end, |batch| batch.first.min(end));
         (next > cursor).then_some(next)
+    }
+}
+
+impl Watermarks for Tail {
+    fn levels(&self) -> Levels {
+        Levels {
+            head: self.head.0,
+            visible: self.visible.0,
+            durable: self.marks.durable.0,
+            has_lost: self.marks.has_lost(),
+        }
+    }
+
+    fn waiters(&mut self, mark: Mark) -> &mut Waiters {
+        match mark {
+            Mark::Visible => &mut self.waiting,
+            Mark::Durable => &mut self.settling,
+        }
     }
 }
 

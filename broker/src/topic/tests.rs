@@ -4,6 +4,7 @@ mod disk;
 mod faults;
 mod lives;
 mod model;
+mod newest;
 
 use std::fmt::Write;
 use std::io;
@@ -44,8 +45,8 @@ impl Topics {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         disk.create_dir(dir)?;
         disk.sync_dir(Path::new(""))?;
-        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock)?;
-        let storage = Storage { disk, dir: dir.join("topics") };
+        let (catalog, _) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None)?;
+        let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
         let defaults = TopicSettings { sync, ..TopicSettings::default() };
         Self::start(limits, clock, catalog, Some(storage), defaults)
     }
@@ -161,6 +162,7 @@ async fn a_time_finds_the_first_event_that_is_not_older() {
     }
 }
 
+// PROTOCOL: S11, D2
 #[test]
 fn what_is_gone_is_said() {
     // The first blocks of a topic are small, so this keeps but a few batches.
@@ -187,6 +189,7 @@ fn what_is_gone_is_said() {
     }
 }
 
+// PROTOCOL: S7
 #[test]
 fn a_peer_hears_everybody_but_itself() {
     let topic = topic(1 << 20);
@@ -428,6 +431,7 @@ fn one_topic_more_than_the_limit_is_refused() {
     assert_eq!(names, ["dead-letter", "job-done", "new-url", "second"]);
 }
 
+// PROTOCOL: D5
 #[test]
 fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
     const TAIL_BYTES: usize = 64 << 10;
@@ -438,7 +442,7 @@ fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
         topic.append(ConnId(1), [payload.as_str()]).unwrap();
     }
     let woken = Arc::new(Notify::new());
-    let waker = Waker::from(Arc::new(Notifies(woken.clone())));
+    let waker = waker_of(woken.clone());
     assert!(topic.is_held_up(Some(&waker)), "a megabyte in a tail of 64 KiB");
     let mut taken = 0;
     loop {

@@ -6,10 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
+use tidings_concurrent::{Arrivals, Watermarked};
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
     TopicName,
@@ -21,9 +22,9 @@ use super::memory::Memory;
 use super::reader::Reader;
 use super::recent::{IDS_MAX, id_of};
 use super::tail::{Form, Tail};
-use super::waiters::Arrivals;
 use super::{RESERVED_IN_MEMORY, Topic};
 use crate::catalog::{Catalog, Record, Sync, TopicSettings};
+use crate::clean_stop::{self, CleanStop, Ends};
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::log::committer::{Commit, Committers};
@@ -51,6 +52,8 @@ pub(crate) struct Storage {
     pub(crate) disk: Arc<dyn Disk>,
     /// A directory for each topic is made in here.
     pub(crate) dir: PathBuf,
+    /// Where the logs ended at the last orderly stop.
+    pub(crate) stopped: Arc<CleanStop>,
 }
 
 /// All topics of a broker.
@@ -191,6 +194,12 @@ impl Topics {
             for finding in &recovered.findings {
                 tracing::warn!(topic = %name, "{finding}");
             }
+            if recovered.has_lost_end
+                && let Err(error) = log.begin_after_loss()
+            {
+                // It is tried again with the first event, and otherwise by the next start.
+                tracing::error!(topic = %name, %error, "no new file can be begun");
+            }
             let deleted = self.shared.catalog.contents().next_of_deleted(&name);
             if deleted.is_some_and(|next| log.bounds().end <= next) {
                 // The broker ended while the topic was being deleted.
@@ -245,6 +254,7 @@ impl Topics {
             first: deleted.unwrap_or(FIRST_SEQ),
             segment_bytes: SEGMENT_BYTES.min(settings.retain_bytes / SEGMENTS_MIN),
             reserve_part: 1,
+            stopped: storage.stopped.end_of(&clean_stop::of_topic(name)).cloned(),
         }
     }
 
@@ -432,24 +442,20 @@ impl Topics {
         let topic = Arc::new(Topic {
             name: name.clone(),
             id,
-            head: AtomicU64::new(tail.head().0),
-            visible: AtomicU64::new(tail.visible().0),
-            durable: AtomicU64::new(tail.durable().0),
-            has_lost: AtomicBool::new(false),
             pressed: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
             shows_safe: tail.shows_safe,
             ids: AtomicUsize::new(0),
             settings: Mutex::new(settings),
-            tail: Mutex::new(tail),
+            tail: Watermarked::new(tail),
             log,
             shared: Arc::clone(&self.shared),
         });
         index.by_name.insert(name.clone(), Arc::clone(&topic));
         index.by_id.insert(id, Arc::clone(&topic));
         self.shared.memory.add(&topic);
-        self.arrivals.tell();
+        self.arrivals.announce();
         topic
     }
 
@@ -546,8 +552,8 @@ impl Topics {
         });
     }
 
-    /// Writes what is not written, and notes where every topic ends. Blocks.
-    pub(crate) fn close(&self) {
+    /// Writes what is not written, and notes where every topic ends. Returns where logs end. Blocks.
+    pub(crate) fn close(&self) -> Ends {
         self.index.write().closed = true;
         // Some connections may be there still. A number that is given after it was noted where the
         // topic ends would be given again.
@@ -557,12 +563,17 @@ impl Topics {
         }
         if let Some(store) = &self.shared.store {
             store.committers.close();
-            for topic in &topics {
-                topic.close();
-            }
+        }
+        let mut ends: Ends = Vec::new();
+        for topic in &topics {
+            ends.extend(topic.close().map(|end| (clean_stop::of_topic(topic.name()), end)));
+        }
+        if let Some(store) = &self.shared.store {
             store.cold.close();
         }
-        self.shared.catalog.close();
+        let catalog = self.shared.catalog.close();
+        ends.extend(catalog.map(|end| (clean_stop::of_catalog(), end)));
+        ends
     }
 }
 

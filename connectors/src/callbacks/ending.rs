@@ -77,6 +77,7 @@ mod tests {
                          scope=1 trap=0 budget=0 duplicates=0 cancelled=0 found=8 \
                          callback=https://a.example/done?group=x&job=1 group=craw.lers serial=17.4";
 
+    // PROTOCOL: F1
     #[test]
     fn the_words_of_the_event_are_an_object_and_its_serial_names_the_message() {
         let ending = Ending::parse(EVENT).unwrap().unwrap();

@@ -219,6 +219,7 @@ mod tests {
         judge(&answered, &CanonicalUrl::parse("http://a.example/done").unwrap())
     }
 
+    // PROTOCOL: F4
     #[test]
     fn an_answer_is_final_or_says_why_it_is_not() {
         use hyper::header::{LOCATION, RETRY_AFTER};

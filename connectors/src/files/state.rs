@@ -3,11 +3,14 @@
 //!
 //! ```text
 //! tidings-watch 1 topic=file-ready dir=/srv/out
-//! + 8123 17 1795290973.246000000 a.pdf     announced: inode, bytes, modified, name
-//! - a.pdf                                  gone
-//! = 3 12                                   batch 3 has begun, and has 12 files so far; each + is one more
-//! @ disk/                                  something is mounted there; - disk/: there is no such directory
+//! + 8123 17 1795290973.246000000 a.pdf #0c1f9a3e    announced: inode, bytes, modified, name
+//! - a.pdf #73..                            gone
+//! = 3 12 #5d..                             batch 3 has begun, and has 12 files so far; each + is one more
+//! @ disk/ #81..                            something is mounted there; - disk/: there is no such directory
 //! ```
+//!
+//! Behind `#` are the first digits of the BLAKE3 of what is before it on the line. Lines of earlier versions have no such
+//! word, and earlier versions read lines that have it.
 //!
 //! A line is written when the broker has confirmed what it says, so nothing is ever missing in the topic because it is
 //! here. What is missing here (the end of the file after a crash) is announced again, under the same id. A line that
@@ -46,6 +49,9 @@ const STALE_LINES_MIN: u64 = 10_000;
 
 /// The directory itself; what is below it ends in `/`.
 const ROOT: &str = ".";
+
+/// Digits of the checksum of a line.
+const SUM_DIGITS: usize = 8;
 
 /// Longer lines are of nobody here: each byte of a path takes three at most.
 const LINE_BYTES_MAX: u64 = 3 * 4096 + 200;
@@ -154,27 +160,27 @@ impl StateFile {
 
     /// Notes that a file was announced, with the next [`write`](Self::write).
     pub fn remember(&mut self, name: &Name, stamp: Stamp) {
-        self.unwritten.extend_from_slice(told_line(name, stamp).as_bytes());
+        self.unwritten.extend_from_slice(line(&told(name, stamp)).as_bytes());
         self.lines += 1;
     }
 
     /// Notes that something is mounted on a directory.
     pub fn note_mount(&mut self, dir: &Name) {
         self.mounts.insert(Arc::clone(dir));
-        self.unwritten.extend_from_slice(mount_line(dir).as_bytes());
+        self.unwritten.extend_from_slice(line(&mount(dir)).as_bytes());
         self.lines += 1;
     }
 
     /// Notes that a file is gone, or a directory on which something was mounted.
     pub fn forget(&mut self, name: &Name) {
         self.mounts.remove(name);
-        self.unwritten.extend_from_slice(format!("- {}\n", encode(name)).as_bytes());
+        self.unwritten.extend_from_slice(line(&format!("- {}", encode(name))).as_bytes());
         self.lines += 1;
     }
 
     /// Notes that a batch has begun.
     pub fn begin_batch(&mut self, number: u64, files: u64) {
-        self.unwritten.extend_from_slice(format!("= {number} {files}\n").as_bytes());
+        self.unwritten.extend_from_slice(line(&format!("= {number} {files}")).as_bytes());
         self.lines += 1;
     }
 
@@ -254,15 +260,15 @@ impl StateFile {
         let mut output = BufWriter::new(private().create(true).truncate(true).open(&new)?);
         writeln!(output, "{}", self.head)?;
         for dir in &self.mounts {
-            output.write_all(mount_line(dir).as_bytes())?;
+            output.write_all(line(&mount(dir)).as_bytes())?;
         }
         let mut lines = 1 + self.mounts.len() as u64;
         for (name, stamp) in told {
-            output.write_all(told_line(name, stamp).as_bytes())?;
+            output.write_all(line(&self::told(name, stamp)).as_bytes())?;
             lines += 1;
         }
         // Behind them: they are not of this batch alone.
-        writeln!(output, "= {number} {files}")?;
+        output.write_all(line(&format!("= {number} {files}")).as_bytes())?;
         let file = output.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_data()?;
         fs::rename(&new, &self.path)?;
@@ -281,13 +287,77 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn told_line(name: &Name, stamp: Stamp) -> String {
+fn told(name: &Name, stamp: Stamp) -> String {
     let Stamp { inode, size, modified_s, modified_ns } = stamp;
-    format!("+ {inode} {size} {modified_s}.{modified_ns:09} {}\n", encode(name))
+    format!("+ {inode} {size} {modified_s}.{modified_ns:09} {}", encode(name))
 }
 
-fn mount_line(dir: &Name) -> String {
-    format!("@ {}\n", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
+fn mount(dir: &Name) -> String {
+    format!("@ {}", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
+}
+
+/// A line of the file, with its checksum.
+fn line(text: &str) -> String {
+    format!("{text} {}\n", sum(text))
+}
+
+/// The checksum of what is before it on a line.
+fn sum(text: &str) -> String {
+    format!("#{}", &blake3::hash(text.as_bytes()).to_hex()[..SUM_DIGITS])
+}
+
+/// What a line says without its checksum, and whether it has one; `None` if it is not as it was written.
+fn whole(line: &str) -> Option<(&str, bool)> {
+    let words = match line.split_once(' ')?.0 {
+        "+" => 5,
+        "=" => 3,
+        "-" | "@" => 2,
+        _ => return None,
+    };
+    let found = line.split(' ').count();
+    if found == words + 1 {
+        let (text, last) = line.rsplit_once(' ')?;
+        return (last == sum(text)).then_some((text, true));
+    }
+    // Where the space before a checksum is damaged, it looks like the end of a name.
+    let before = line.len().checked_sub(SUM_DIGITS + 2).and_then(|at| line.get(..at));
+    let is_joined = before.is_some_and(|before| line.ends_with(&sum(before)));
+    (found == words && !is_joined).then_some((line, false))
+}
+
+/// Checks a state file without changing it: what is wrong, and what could not be checked, in words.
+pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+    let bytes = fs::read(path)?;
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let head = lines.next().unwrap_or_default();
+    let digest = blake3::hash(head.strip_suffix(b"\n").unwrap_or(head)).to_hex();
+    if !bytes.is_empty() && path.file_stem().is_none_or(|stem| *stem != digest[..16]) {
+        problems.push("its first line is not the one that its name is made from".to_owned());
+    }
+    let (mut without, mut remembered) = (0, Remembered::default());
+    for (number, line) in (2..).zip(lines) {
+        let Some(text) = line.strip_suffix(b"\n") else {
+            // A crash cuts a line off. It does not put another byte in the place of its end.
+            let before = line.split_last().and_then(|(_, line)| std::str::from_utf8(line).ok());
+            match before.and_then(whole) {
+                Some((_, true)) => problems.push(format!("line {number} has no end")),
+                _ => notes.push(format!("line {number} has no end, as after a crash")),
+            }
+            continue;
+        };
+        let line = std::str::from_utf8(text).ok().and_then(whole);
+        without += u64::from(line.is_some_and(|(_, has_sum)| !has_sum));
+        if line.and_then(|(text, _)| apply(text, &mut remembered)).is_none() {
+            problems.push(format!("line {number} is damaged"));
+        }
+    }
+    if without > 0 {
+        notes.push(format!(
+            "{without} lines have no checksum (from an earlier version): not checked"
+        ));
+    }
+    Ok((problems, notes))
 }
 
 /// What a file is found to be.
@@ -316,7 +386,8 @@ fn read(file: &File, head: &str) -> io::Result<Found> {
             return Ok(Found::Foreign);
         }
         if lines > 0 {
-            let applied = std::str::from_utf8(text).ok().and_then(|it| apply(it, &mut remembered));
+            let line = std::str::from_utf8(text).ok().and_then(self::whole);
+            let applied = line.and_then(|(text, _)| apply(text, &mut remembered));
             if applied.is_none() {
                 tracing::warn!(
                     line = lines + 1,
@@ -433,6 +504,39 @@ mod tests {
             let (_, remembered) = open(folder.path()).unwrap();
             assert_eq!(remembered.told.get(&name(b"c")), Some(&stamp(3)), "{length}");
         }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_named_and_lines_without_a_checksum_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut state, _) = open(folder.path()).unwrap();
+        for (n, text) in [(1, "a#1"), (2, "b"), (3, "c c")] {
+            state.remember(&name(text.as_bytes()), stamp(n));
+        }
+        state.forget(&name(b"b"));
+        state.begin_batch(2, 0);
+        state.note_mount(&name(b"d/"));
+        close(state, &BTreeMap::new());
+        let path = path(folder.path());
+        let none = (Vec::new(), Vec::new());
+        assert_eq!(check(&path).unwrap(), none);
+        let whole = fs::read(&path).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bytes).unwrap();
+            let (problems, notes) = check(&path).unwrap();
+            assert!(!problems.is_empty(), "bit {bit}: {notes:?}");
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+        }
+        let text = String::from_utf8(whole).unwrap();
+        let without = |line| str::rsplit_once(line, " #").map_or(line, |(text, _)| text);
+        let old = text.lines().map(without).collect::<Vec<_>>().join("\n") + "\n";
+        fs::write(&path, old).unwrap();
+        let (problems, notes) = check(&path).unwrap();
+        assert!(problems.is_empty() && notes[0].starts_with("6 lines"), "{problems:?} {notes:?}");
+        let (_, remembered) = open(folder.path()).unwrap();
+        assert_eq!((remembered.told.len(), remembered.batch_number), (2, 2));
     }
 
     #[test]

@@ -86,6 +86,7 @@ impl Drop for Outcomes<'_> {
 mod tests {
     use super::*;
 
+    // PROTOCOL: B2
     #[tokio::test(start_paused = true)]
     async fn all_are_waited_for_and_not_for_ever() {
         let awaited = Awaited::default();
@@ -104,6 +105,7 @@ mod tests {
         assert!(awaited.0.lock().is_empty());
     }
 
+    // PROTOCOL: B2
     #[test]
     fn so_many_are_waited_for_at_once() {
         let awaited = Awaited::default();

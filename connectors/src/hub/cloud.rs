@@ -102,6 +102,7 @@ mod tests {
         with(changed).unwrap()[0].callback.to_string()
     }
 
+    // PROTOCOL: B2, B3
     #[test]
     fn the_parts_make_a_callback() {
         assert_eq!(callback(&[]), "http://reader.example:8080/notify");

@@ -156,6 +156,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: B2
     #[test]
     fn a_challenge_says_what_the_subscriber_has_said() {
         let topic = "https%3A%2F%2FBlog.example%2Fa%3Fb%26c";
@@ -204,6 +205,7 @@ mod tests {
         assert!(denial(&wish).is_some());
     }
 
+    // PROTOCOL: B2
     #[test]
     fn only_the_whole_challenge_and_nothing_else_meets_it() {
         let challenge = Challenge::of(&wish(Kind::WebSub, Some(60), "https://r.example/cb"));
@@ -224,6 +226,7 @@ mod tests {
         assert!(!Challenge::Told.is_met(&answered(410, "", true)));
     }
 
+    // PROTOCOL: B5
     #[test]
     fn a_content_is_signed_as_the_specification_says() {
         // RFC 4231, test case 2.

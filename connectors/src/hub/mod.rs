@@ -57,7 +57,7 @@ use crate::worker::{self, WorkerConfig, WorkerError};
 
 pub use self::receiver::{Answer, DESCRIPTION, PATHS};
 pub use self::request::Rules;
-pub use self::store::{Bounds, Counts};
+pub use self::store::{Bounds, Counts, SCHEMA};
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-hub";

@@ -200,6 +200,9 @@ impl Rules {
         if url.as_str().len() > URL_BYTES_MAX {
             return Err(bad("the callback is too long"));
         }
+        url.check_callable().map_err(|_| {
+            bad("the callback's host has an xn-- label that is no valid IDNA, which this hub cannot send to")
+        })?;
         if lies_below(&url, &self.hub) {
             return Err(bad("the callback is this hub"));
         }
@@ -287,6 +290,7 @@ pub(super) mod tests {
         assert!(!format!("{wish:?}").contains("\"s\""));
     }
 
+    // PROTOCOL: B3
     #[test]
     fn leases_stay_within_the_bounds() {
         let hours = |asked: &str| {
@@ -298,6 +302,7 @@ pub(super) mod tests {
         assert_eq!(hours("99999999999999999999999999"), 720);
     }
 
+    // PROTOCOL: B1
     #[test]
     fn what_is_wrong_is_said() {
         let long = format!("https://blog.example/{}", "a".repeat(URL_BYTES_MAX));
@@ -380,6 +385,7 @@ pub(super) mod tests {
         }
     }
 
+    // PROTOCOL: B1
     #[test]
     fn no_topic_leads_out_of_its_prefix() {
         let rules = rules();

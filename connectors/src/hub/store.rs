@@ -20,14 +20,62 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidings_protocol::{CanonicalUrl, MemberId};
+use tidings_subscriber::digest::{self, Schema, Table};
 
 use super::request::Kind;
 
 pub(super) use self::wishes::{Granted, Heard};
 
 /// The version of the schema, `PRAGMA user_version`.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
+/// What the digests are of.
+pub const SCHEMA: Schema = Schema {
+    file: "hub.db",
+    since: 2,
+    newest: VERSION,
+    tables: &[
+        Table { name: "own", key: "rowid", columns: &["member"] },
+        Table {
+            name: "topics",
+            key: "id",
+            columns: &["url", "version", "announced", "hash", "content_type", "body"],
+        },
+        Table {
+            name: "subscriptions",
+            key: "id",
+            columns: &[
+                "topic",
+                "callback",
+                "kind",
+                "named",
+                "secret",
+                "until_unix_ms",
+                "delivered",
+                "given_up",
+                "failing_since_unix_ms",
+                "begun",
+                "begun_unix_ms",
+            ],
+        },
+        Table {
+            name: "wishes",
+            key: "id",
+            columns: &[
+                "url",
+                "callback",
+                "host",
+                "kind",
+                "named",
+                "secret",
+                "lease_ms",
+                "asked_unix_ms",
+            ],
+        },
+    ],
+};
+
+/// As version 1 had it, without digests.
 const CREATE: &str = "
     CREATE TABLE own (member TEXT NOT NULL);
     CREATE TABLE topics (
@@ -170,7 +218,7 @@ impl Store {
         if found > VERSION {
             return Err(format!("{} is of a newer version ({found})", path.display()));
         }
-        create(&mut connection, found == 0).map_err(text)?;
+        create(&mut connection, found).map_err(text)?;
         Ok(Self(Mutex::new(connection)))
     }
 
@@ -379,17 +427,26 @@ impl Store {
     }
 }
 
-fn create(connection: &mut Connection, is_new: bool) -> Outcome<()> {
+fn create(connection: &mut Connection, found: i64) -> Outcome<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    if is_new {
+    digest::register(connection)?;
+    if found < VERSION {
         let transaction = connection.transaction()?;
-        transaction.execute_batch(CREATE)?;
-        let member = MemberId::random().to_string();
-        transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
+        if found == 0 {
+            transaction.execute_batch(CREATE)?;
+        }
+        for table in SCHEMA.tables {
+            transaction.execute_batch(&table.add_column())?;
+            table.follow(&transaction)?;
+        }
+        if found == 0 {
+            let member = MemberId::random().to_string();
+            transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
+        }
         transaction.pragma_update(None, "user_version", VERSION)?;
-        transaction.commit()?;
+        return transaction.commit();
     }
-    Ok(())
+    SCHEMA.tables.iter().try_for_each(|table| table.follow(connection))
 }
 
 /// Lets go of contents that nobody misses any more, of the topics that `is_of` names.

@@ -60,9 +60,14 @@ pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> 
 
 fn through(proxy: &Proxy) -> reqwest::Proxy {
     let through = reqwest::Proxy::all(proxy.url()).expect("it was parsed from a URL");
-    match proxy.authorization() {
-        Some(authorization) => through.custom_http_auth(authorization.clone()),
-        None => through,
+    match (proxy.authorization(), proxy.login()) {
+        (Some(authorization), _) => through.custom_http_auth(authorization.clone()),
+        (None, Some((user, password))) => {
+            // reqwest escapes them, but for the escape itself.
+            let [user, password] = [user, password].map(|text| text.replace('%', "%25"));
+            through.basic_auth(&user, &password)
+        }
+        (None, None) => through,
     }
 }
 

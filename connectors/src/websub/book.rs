@@ -10,7 +10,7 @@ use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::feed::{Hubs, watch::Known};
 
 use super::store::{Store, StoreError};
-use super::subscription::{Subscription, Teller};
+use super::subscription::{Kind, Subscription, Teller};
 
 /// Subscriptions at once. Feeds beyond are looked at as if they had no hub.
 const SUBSCRIPTIONS_MAX: usize = 10_000;
@@ -34,6 +34,21 @@ pub(super) struct Book {
 /// Deliveries of one subscription in a minute; a hub that has more to tell gathers it.
 const DELIVERIES_A_MINUTE: u32 = 60;
 const MINUTE_MS: u64 = 60_000;
+
+/// How a feed or page is watched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Watched<'a> {
+    /// The URL that is scheduled.
+    pub(super) url: &'a str,
+    pub(super) kind: Kind,
+}
+
+impl Watched<'_> {
+    fn note(self, one: &mut Subscription) {
+        self.url.clone_into(&mut one.watched);
+        one.kind = self.kind;
+    }
+}
 
 impl Book {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
@@ -120,11 +135,11 @@ impl Book {
         Ok(())
     }
 
-    /// A crawler has found who tells of a feed, and knows these items.
+    /// A crawler has found the hubs of a feed or page, and knows these items.
     pub(super) fn found(
         &mut self,
         feed: &CanonicalUrl<'_>,
-        watched: &str,
+        watched: Watched<'_>,
         hubs: &Hubs,
         known: Known,
         now_ms: u64,
@@ -136,13 +151,13 @@ impl Book {
             let is_the_same = one.is_named_by(&tellers);
             if !one.is_leaving() && (is_the_same || !one.may_change(now_ms)) {
                 if is_the_same {
-                    self.change(&token, |one| watched.clone_into(&mut one.watched))?;
+                    self.change(&token, |one| watched.note(one))?;
                 }
                 return self.learn(&token, known);
             }
             if !one.is_leaving() && tellers.contains(&one.teller) {
                 self.change(&token, |one| {
-                    watched.clone_into(&mut one.watched);
+                    watched.note(one);
                     one.is_named_with(tellers, now_ms);
                 })?;
                 return self.learn(&token, known);
@@ -159,8 +174,9 @@ impl Book {
             }
             return Ok(());
         }
-        let (url, watched) = (feed.as_str().to_owned(), watched.to_owned());
-        let mut one = Subscription::new(url, watched, first.clone(), now_ms);
+        let (url, scheduled) = (feed.as_str().to_owned(), watched.url.to_owned());
+        let mut one = Subscription::new(url, scheduled, first.clone(), now_ms);
+        watched.note(&mut one);
         one.is_named_with(tellers, now_ms);
         self.store.put(&one)?;
         self.store.keep_known(&one.token, known)?;
@@ -188,7 +204,11 @@ impl Book {
     pub(super) fn learn(&mut self, token: &str, others: Known) -> Result<(), StoreError> {
         let mut known = self.store.known(token)?;
         let before = known.clone();
-        known.learn(others);
+        if self.all.get(token).is_some_and(|one| one.kind == Kind::Page) {
+            known.learn_version(others);
+        } else {
+            known.learn(others);
+        }
         if known == before { Ok(()) } else { self.store.keep_known(token, known) }
     }
 

@@ -17,7 +17,8 @@ fn found(book: &mut Book, feed: &str, hubs: &[&str], now_ms: u64) {
     let url = CanonicalUrl::parse(feed).unwrap();
     let hubs = Hubs { hubs: hubs.iter().map(ToString::to_string).collect(), ..Hubs::default() };
     let known = Known::newest(&[Entry { id: feed.into(), ..Entry::default() }], 9);
-    book.found(&url, feed, &hubs, known, now_ms).unwrap();
+    let watched = Watched { url: feed, kind: Kind::Feed };
+    book.found(&url, watched, &hubs, known, now_ms).unwrap();
 }
 
 fn is_verified(book: &mut Book, token: &str, now_ms: u64) {
@@ -34,6 +35,7 @@ const FEED: &str = "http://a.example/f";
 const A: &str = "http://a.example/hub";
 const B: &str = "http://b.example/hub";
 
+// PROTOCOL: V1
 #[test]
 fn a_feed_that_changes_its_hub_is_followed_once_a_day_and_the_old_one_is_left() {
     let (_directory, mut book) = open();
@@ -119,4 +121,28 @@ fn as_many_as_there_may_be_are_asked_again_one_after_the_other() {
     let path = directory.path().join("websub.db");
     let again = Book::open(&path).unwrap();
     assert_eq!(again.all, book.all);
+}
+
+#[test]
+fn of_a_page_the_newest_version_is_known() {
+    let (_directory, mut book) = open();
+    let url = CanonicalUrl::parse(FEED).unwrap();
+    let hubs = Hubs { hubs: vec![A.to_owned()], ..Hubs::default() };
+    let mut versions = Known::default();
+    let mut version = |version| {
+        versions.take_version(version);
+        versions.clone()
+    };
+    let (first, second) = (version(1), version(2));
+    let watched = Watched { url: FEED, kind: Kind::Page };
+    book.found(&url, watched, &hubs, first.clone(), NOW).unwrap();
+    let token = book.take_due(NOW, 9).remove(0);
+    assert_eq!(book.get(&token).unwrap().kind, Kind::Page);
+    book.learn(&token, second.clone()).unwrap();
+    // A crawler that has not seen the second one yet.
+    book.found(&url, watched, &hubs, first, NOW).unwrap();
+    assert_eq!(book.known(&token).unwrap(), second);
+    let third = version(3);
+    book.found(&url, watched, &hubs, third.clone(), NOW).unwrap();
+    assert_eq!(book.known(&token).unwrap(), third);
 }

@@ -9,6 +9,9 @@
 //! and a notification that brings the check of the feed forward. When a hub proves silent the crawlers notice by
 //! themselves: they find what nobody has told them.
 //!
+//! A page that names a hub and no feed is watched as a feed is: each delivery that differs from the one before is an item,
+//! with the URL of the page.
+//!
 //! | module | what it knows |
 //! |---|---|
 //! | `subscription` | what is agreed with a hub; pure |
@@ -37,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::service::Service;
 use self::store::Store;
-pub use self::store::StoreError;
+pub use self::store::{DIGESTS, StoreError};
 use crate::outgoing::Outgoing;
 
 /// Where everything is.

@@ -9,12 +9,13 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tidings_broker::{Receiver, Reply, Replying};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::{self, event};
+use tidings_subscriber::feed::watch::{Known, NewItem, Print};
+use tidings_subscriber::feed::{self, Feed, event};
 use url::form_urlencoded;
 
 use super::service::{Service, Trouble, aside};
 use super::signature::Trust;
-use super::subscription::{Lease, Subscription, Teller, Wish};
+use super::subscription::{Kind, Lease, Subscription, Teller, Wish};
 use super::{StoreError, WebSub, signature, unix_ms};
 
 /// Where they come: the paths of callbacks.
@@ -170,11 +171,12 @@ impl Service {
             if !self.is_still_watched(&one.token, &one.watched).await? {
                 return Ok(false);
             }
+            let mut version = None;
             if let Some((content_type, body)) = content {
-                self.announce(one, content_type, body).await?;
+                version = self.announce(one, content_type, body).await?;
             }
             let after = self.pace(&one.token);
-            self.bring_forward(&one.watched, until_ms, after.as_deref()).await?;
+            self.bring_forward(&one.watched, until_ms, after.as_deref(), version).await?;
             self.has_told(&one.token, until_ms).await?;
             Ok(true)
         };
@@ -185,27 +187,28 @@ impl Service {
         }
     }
 
-    /// Announces the items of a delivery that are new, under the ids that crawlers give them.
+    /// Announces the items of a delivery that are new, under the ids that crawlers give them. Returns the version of a page
+    /// that was announced.
     async fn announce(
         &self,
         one: &Subscription,
         content_type: Option<String>,
         body: Bytes,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Option<Print>, Trouble> {
         let (token, base) = (one.token.clone(), one.feed.clone());
+        let is_page = one.kind == Kind::Page;
         let mut known = self.with(move |book| book.known(&token)).await?;
-        let (known, events) = aside(move || {
+        let (known, events, version) = aside(move || {
             let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
-            let new = known.take_delivered(&feed.entries);
-            let new = new[new.len().saturating_sub(ITEMS_MAX as usize)..].iter();
+            let new = new_of(&feed, is_page, &base, &mut known);
             let url = CanonicalUrl::parse(&base).ok();
-            let events = new.filter_map(|item| event::of_item(url.as_ref()?, item));
+            let events = new.iter().filter_map(|item| event::of_item(url.as_ref()?, item));
             let events: Vec<_> = events.collect();
-            (known, events)
+            (known, events, new.first().filter(|_| is_page).map(|item| item.print))
         })
         .await;
         if events.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let count = events.len();
         self.take_share(count).map_err(Trouble::TooMuch)?;
@@ -217,8 +220,20 @@ impl Service {
             .inspect_err(|_| self.give_share_back(count))?;
         let token = one.token.clone();
         self.with(move |book| book.learn(&token, known)).await?;
-        Ok(())
+        Ok(version)
     }
+}
+
+/// The new items of a delivery, which are known from now on; at most so many of the newest. Of a page that is its version.
+fn new_of(feed: &Feed, is_page: bool, url: &str, known: &mut Known) -> Vec<NewItem> {
+    if is_page {
+        // A feed is none, so the look that follows finds out what that means.
+        let print = feed.version.and_then(|version| known.take_version(version));
+        return print.map(|print| NewItem::of_page(url, print)).into_iter().collect();
+    }
+    let mut new = known.take_delivered(&feed.entries);
+    new.drain(..new.len().saturating_sub(ITEMS_MAX as usize));
+    new
 }
 
 /// The last segment of a path.

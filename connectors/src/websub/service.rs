@@ -18,16 +18,17 @@ use tidings_protocol::{
     field, field_number, format_ms, push_attribute,
 };
 use tidings_subscriber::feed::event;
+use tidings_subscriber::feed::watch::Print;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::ask;
-use super::book::Book;
+use super::book::{Book, Watched};
 use super::receiver::ITEMS_MAX;
 use super::store::StoreError;
-use super::subscription::{Asked, Teller, Wish};
+use super::subscription::{Asked, Kind, Teller, Wish};
 use super::{WebSubConfig, milliseconds, unix_ms};
 use crate::complaints::Complaints;
 use crate::outgoing::Outgoing;
@@ -180,15 +181,19 @@ impl Service {
     }
 
     /// Tells crawlers until when news come of themselves. They look at the feed, at once or `after` that time; a look
-    /// that is due sooner is the same one.
+    /// that is due sooner is the same one. `item`: the version of a page that was announced.
     pub(super) async fn bring_forward(
         &self,
         watched: &str,
         until_ms: u64,
         after: Option<&str>,
+        item: Option<Print>,
     ) -> Result<(), Trouble> {
         let mut event = watched.to_owned();
         push_attribute(&mut event, event::PUSHED, &until_ms.to_string());
+        if let Some(item) = item {
+            push_attribute(&mut event, event::ITEM, &item.to_string());
+        }
         if let Some(after) = after {
             push_attribute(&mut event, "after", after);
         }
@@ -336,11 +341,14 @@ impl Service {
         if let Some((feed, hubs, known)) = event::read_hubs(payload) {
             let payload = Payload::parse(payload);
             let is_silent = payload.attribute(event::SILENT).is_some();
+            let is_page = payload.attribute(event::PAGE).is_some();
+            let kind = if is_page { Kind::Page } else { Kind::Feed };
             let watched = payload.attribute(event::WATCHED).map(str::to_owned);
             let watched = watched.unwrap_or_else(|| feed.as_str().to_owned());
             let found = move |book: &mut Book| {
                 let now_ms = unix_ms();
-                book.found(&feed, &watched, &hubs, known, now_ms)?;
+                let watched = Watched { url: &watched, kind };
+                book.found(&feed, watched, &hubs, known, now_ms)?;
                 if is_silent { book.was_silent(&feed, now_ms) } else { Ok(()) }
             };
             self.with(found).await?;
@@ -360,7 +368,7 @@ impl Service {
                 continue;
             };
             // Nothing is new yet, so it is looked at no sooner than it would be.
-            self.bring_forward(&watched, until_ms, Some(&every)).await?;
+            self.bring_forward(&watched, until_ms, Some(&every), None).await?;
             self.crawlers_know(&token, until_ms).await?;
         }
         Ok(())

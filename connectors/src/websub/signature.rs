@@ -38,6 +38,7 @@ mod tests {
         format!("{name}={}", HEXLOWER.encode(tag.as_ref()))
     }
 
+    // PROTOCOL: V4
     #[test]
     fn sha256_and_better_are_believed_and_sha1_where_that_was_said() {
         let body = b"<rss/>";

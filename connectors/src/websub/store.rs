@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
+use tidings_subscriber::database::Reading;
+use tidings_subscriber::digest::{self, Schema, Table};
 use tidings_subscriber::feed::watch::Known;
 
 use super::subscription::Subscription;
@@ -20,7 +22,25 @@ const SCHEMA: &str = "
     ) STRICT, WITHOUT ROWID;";
 
 /// A schema with another meaning has another number.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
+
+/// What the digests are of.
+pub const DIGESTS: Schema = Schema {
+    file: "websub.db",
+    since: 2,
+    newest: VERSION,
+    tables: &[Table {
+        name: "subscription",
+        key: "token",
+        columns: &[
+            "token",
+            "text",
+            "known",
+            // By which the database is known to brokers.
+            "(SELECT application_id FROM pragma_application_id)",
+        ],
+    }],
+};
 
 /// Why nothing can be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +66,16 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
-        check_version(&connection)?;
+        let version = check_version(&connection)?;
         connection.execute_batch(SCHEMA)?;
+        digest::register(&connection)?;
+        for table in DIGESTS.tables {
+            // A process that was killed in between has added the column, and not noted the version.
+            if version < VERSION && !connection.column_exists(None, table.name, "digest")? {
+                connection.execute_batch(&table.add_column())?;
+            }
+            table.follow(&connection)?;
+        }
         connection.pragma_update(None, "user_version", VERSION)?;
         let mut id: i32 =
             connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
@@ -74,10 +102,14 @@ impl Store {
         if !path.exists() {
             return Ok(Vec::new());
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)?;
-        check_version(&connection)?;
-        all(&connection)
+        let mut reading = Reading::open(path)?;
+        loop {
+            let read = check_version(&reading.connection).and_then(|_| all(&reading.connection));
+            if reading.is_current() {
+                return read;
+            }
+            reading.reopen()?;
+        }
     }
 
     pub(super) fn put(&self, subscription: &Subscription) -> Result<(), StoreError> {
@@ -117,9 +149,9 @@ impl Store {
     }
 }
 
-fn check_version(connection: &Connection) -> Result<(), StoreError> {
+fn check_version(connection: &Connection) -> Result<i64, StoreError> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version > VERSION { Err(StoreError::Newer(version)) } else { Ok(()) }
+    if version > VERSION { Err(StoreError::Newer(version)) } else { Ok(version) }
 }
 
 fn all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
@@ -138,6 +170,7 @@ fn random_id() -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use tidings_subscriber::database;
     use tidings_subscriber::feed::Entry;
 
     use super::super::subscription::Teller;
@@ -173,10 +206,36 @@ mod tests {
         store.remove("other").unwrap();
         assert_eq!(store.all().unwrap(), []);
         assert_eq!(store.known(&one.token).unwrap(), Known::default());
-        store.connection.pragma_update(None, "user_version", 2).unwrap();
+        store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
-        assert!(matches!(Store::open(&path), Err(StoreError::Newer(2))));
-        assert!(matches!(Store::read(&path), Err(StoreError::Newer(2))));
+        assert!(matches!(Store::open(&path), Err(StoreError::Newer(3))));
+        assert!(matches!(Store::read(&path), Err(StoreError::Newer(3))));
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_goes_on_and_its_number_is_checked_with_its_rows() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("websub.db");
+        let teller = Teller::Cloud { register: "http://a.example/".into() };
+        let one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(SCHEMA).unwrap();
+        let text = serde_json::to_string(&one).unwrap();
+        let insert = "INSERT INTO subscription (token, text) VALUES ('old', ?1)";
+        old.execute(insert, [text]).unwrap();
+        old.execute_batch("PRAGMA user_version = 1; PRAGMA application_id = 77").unwrap();
+        drop(old);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.id, 77);
+        store.put(&one).unwrap();
+        drop(store);
+        let checked = database::check(&path, Some(&DIGESTS)).unwrap();
+        assert_eq!((checked.problems.len(), checked.notes.len()), (0, 1), "{checked:?}");
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("PRAGMA application_id = 76").unwrap();
+        let checked = database::check(&path, Some(&DIGESTS)).unwrap();
+        assert!(checked.problems[0].starts_with("a row of subscription: "), "{checked:?}");
+        assert!(!format!("{checked:?}").contains(&one.token), "a token is a secret");
     }
 
     #[test]

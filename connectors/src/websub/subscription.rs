@@ -89,12 +89,25 @@ impl Teller {
     }
 }
 
+/// What the hub tells of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    #[default]
+    Feed,
+    /// A page without a feed, which is watched for its versions.
+    Page,
+}
+
 /// A subscription, and how far it has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Subscription {
     pub(super) feed: String,
     /// The URL that is scheduled: the feed's, or one that leads to it.
     pub(super) watched: String,
+    /// Earlier versions of Tidings had feeds alone.
+    #[serde(default)]
+    pub(super) kind: Kind,
     pub(super) teller: Teller,
     /// All that the feed names, this one among them; earlier versions kept none.
     #[serde(default)]
@@ -162,6 +175,7 @@ impl Subscription {
         Self {
             feed,
             watched,
+            kind: Kind::Feed,
             tellers: vec![teller.clone()],
             teller,
             token: token(),
@@ -346,6 +360,7 @@ impl Subscription {
         let (feed, watched) = (self.feed.clone(), self.watched.clone());
         let mut one = Self::new(feed, watched, self.tellers[next].clone(), now_ms);
         one.tellers.clone_from(&self.tellers);
+        one.kind = self.kind;
         one.silent_ms = self.silent_ms;
         (one.since_ms, one.crawlers_know_ms) = (self.since_ms, self.crawlers_know_ms);
         if next == 0 {

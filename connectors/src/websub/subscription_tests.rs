@@ -15,6 +15,7 @@ const fn lease(seconds: u64) -> Lease {
     Lease { asked, granted: Some(Duration::from_secs(seconds)) }
 }
 
+// PROTOCOL: V2, V3
 #[test]
 fn only_what_was_asked_for_is_verified() {
     let mut one = new();
@@ -47,6 +48,7 @@ fn a_verification_may_come_before_the_answer() {
     }
 }
 
+// PROTOCOL: V2
 #[test]
 fn who_is_silent_is_asked_again_more_and_more_seldom() {
     let mut one = new();
@@ -100,6 +102,7 @@ fn of_three() -> Subscription {
     one
 }
 
+// PROTOCOL: V2
 #[test]
 fn who_says_no_is_followed_by_who_else_tells_and_the_last_by_the_first_after_a_day() {
     let (mut one, mut now, mut hosts) = (of_three(), NOW, Vec::new());
@@ -118,6 +121,7 @@ fn who_says_no_is_followed_by_who_else_tells_and_the_last_by_the_first_after_a_d
     assert_eq!(hosts, [host("hub", 0), host("b", 0), host("cloud", 0), host("hub", 24)]);
 }
 
+// PROTOCOL: V2
 #[test]
 fn who_does_not_answer_is_asked_some_times_before_somebody_else_is() {
     let (mut one, mut now, mut hosts) = (of_three(), NOW, Vec::new());
@@ -161,6 +165,7 @@ fn nobody_else_is_asked_while_a_lease_holds() {
     assert_eq!((one.successor(renewed + 3), one.due_ms()), (None, renewed + 2 + REFUSED_MS));
 }
 
+// PROTOCOL: V5
 #[test]
 fn who_has_not_told_everything_is_asked_once_a_day_and_relied_upon_when_it_tells() {
     let mut one = new();

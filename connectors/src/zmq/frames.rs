@@ -132,6 +132,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: Z6
     #[test]
     fn one_frame_is_for_the_default_topic_and_two_name_it() {
         let says =

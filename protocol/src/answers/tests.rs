@@ -28,6 +28,7 @@ fn drained_by(answers: &mut Answers, fate: impl Fn(u64, Seq) -> (Fate, Seq)) -> 
     String::from_utf8(out.to_vec()).unwrap()
 }
 
+// PROTOCOL: A3, A5
 #[test]
 fn publishes_are_confirmed_as_far_as_they_are_durable_and_folded() {
     let mut answers = Answers::new();
@@ -43,6 +44,7 @@ fn publishes_are_confirmed_as_far_as_they_are_durable_and_folded() {
     assert!(answers.is_empty());
 }
 
+// PROTOCOL: A3
 #[test]
 fn one_confirmation_covers_several_topics() {
     let mut answers = Answers::new();
@@ -54,6 +56,7 @@ fn one_confirmation_covers_several_topics() {
     assert_eq!(drained(&mut answers, ALL), "+OK 8 3\r\n");
 }
 
+// PROTOCOL: A4
 #[test]
 fn refusals_in_a_row_are_folded_and_named() {
     let mut answers = Answers::new();
@@ -77,6 +80,7 @@ fn a_refusal_waits_for_the_publish_before_it() {
     assert_eq!(drained(&mut answers, |_| Seq(2)), "+OK 1 1\r\n-ERR full n=2 no\r\n");
 }
 
+// PROTOCOL: A1
 #[test]
 fn later_answers_keep_their_place() {
     let mut answers = Answers::new();
@@ -140,6 +144,7 @@ fn what_waits_to_be_written_folds_into_little() {
     );
 }
 
+// PROTOCOL: A5
 #[test]
 fn what_was_lost_is_refused_in_its_place() {
     let fates = |_, Seq(seq)| match seq {
@@ -277,6 +282,7 @@ fn unfolded(out: &str, confirmed_up_to: &mut u64, refused: &mut Vec<u64>) -> Vec
 
 proptest! {
     /// Against a model that keeps one entry per command and never folds.
+    // PROTOCOL: A1, A3, A4
     #[test]
     fn folding_changes_nothing(steps in proptest::collection::vec(step(), 0..120)) {
         let mut answers = Answers::new();

@@ -80,6 +80,7 @@ where
     address
 }
 
+// PROTOCOL: S6
 #[tokio::test]
 async fn everything_before_the_repeated_echo_is_discarded() {
     let address = listening(|stream| async {
@@ -143,6 +144,7 @@ async fn a_refused_hello_is_told_when_the_connection_ends() {
     assert_eq!(refused(connect(&address, ClientOptions::default()).await), Code::Denied);
 }
 
+// PROTOCOL: S6
 #[tokio::test(start_paused = true)]
 async fn who_never_answers_is_no_broker() {
     let address = listening(|mut stream| async move {
@@ -165,6 +167,7 @@ async fn nobody_there_is_said_with_the_address() {
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
 }
 
+// PROTOCOL: A3
 #[tokio::test]
 async fn one_confirmation_resolves_every_publish_up_to_it() {
     let (client, _deliveries, mut broker) = connected().await;
@@ -224,6 +227,7 @@ async fn refusals_at_the_front_are_done_with() {
     assert_eq!(third.await, Ok(Seq(2)));
 }
 
+// PROTOCOL: A8
 #[tokio::test]
 async fn what_is_outstanding_when_the_connection_goes_knows_it() {
     let (client, mut deliveries, broker) = connected().await;
@@ -250,6 +254,7 @@ async fn the_broker_says_why_it_ends_a_connection() {
     assert_eq!(deliveries.reason(), ended);
 }
 
+// PROTOCOL: A1, A2
 #[tokio::test]
 async fn answers_come_in_the_order_of_the_commands_between_deliveries() {
     let (client, mut deliveries, mut broker) = connected().await;
@@ -270,6 +275,7 @@ async fn answers_come_in_the_order_of_the_commands_between_deliveries() {
     assert_eq!(deliveries.next().await, msg(6, "x"));
 }
 
+// PROTOCOL: E5
 #[tokio::test]
 async fn every_delivery_has_its_form() {
     let (_client, mut deliveries, mut broker) = connected().await;
@@ -450,6 +456,7 @@ async fn what_no_broker_says_ends_the_connection() {
     }
 }
 
+// PROTOCOL: N4
 #[test]
 fn random_members_differ() {
     assert_ne!(MemberId::random(), MemberId::random());

@@ -22,6 +22,7 @@ fn task() -> TaskId {
     "crawlers:7.42.1".parse().unwrap()
 }
 
+// PROTOCOL: P1
 #[test]
 fn publishing() {
     let payload = "http://example.org/ job=docs";
@@ -34,6 +35,7 @@ fn publishing() {
     refused("PUB a/b x", Code::BadName, "name of a topic");
 }
 
+// PROTOCOL: P1
 #[test]
 fn the_longest_payload_and_one_more() {
     let longest = format!("PUB t {}", "x".repeat(PAYLOAD_BYTES_MAX));
@@ -41,6 +43,7 @@ fn the_longest_payload_and_one_more() {
     refused(&format!("{longest}x"), Code::TooLong, "61441 bytes is over the limit of 61440");
 }
 
+// PROTOCOL: C2, C3
 #[test]
 fn hello() {
     both_ways("HELLO", &Command::Hello(Hello::default()));
@@ -63,6 +66,7 @@ fn hello() {
     refused(&format!("HELLO name={}", "x".repeat(65)), Code::BadArgument, "64 bytes");
 }
 
+// PROTOCOL: C1, C3
 #[test]
 fn subscribing() {
     let sub = |from, cursor: Option<&str>, takeover| Command::Sub {
@@ -164,6 +168,7 @@ fn acks() {
     refused("ACK crawlers:7.42.1 pace=-5s", Code::BadArgument, "250ms");
 }
 
+// PROTOCOL: C4
 #[test]
 fn nacks() {
     let nack = |back, reason: Option<&str>| Command::Nack {

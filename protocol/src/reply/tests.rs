@@ -10,6 +10,7 @@ fn both_ways(line: &str, reply: &Reply<'_>) {
     assert_eq!(Reply::parse(line).as_ref(), Ok(reply));
 }
 
+// PROTOCOL: A2
 #[test]
 fn answers() {
     both_ways("+OK", &Reply::Ok(""));
@@ -27,6 +28,7 @@ fn answers() {
     both_ways("-ERR of-the-future", &Reply::Err { code: "of-the-future", n: None, text: "" });
 }
 
+// PROTOCOL: L2
 #[test]
 fn answers_fit_in_a_line() {
     let text = "x".repeat(LINE_BYTES_MAX);
@@ -80,6 +82,7 @@ fn what_no_broker_says_is_no_reply() {
     }
 }
 
+// PROTOCOL: S1
 #[test]
 fn the_greeting_has_two_blanks() {
     let mut out = Vec::new();
@@ -87,6 +90,7 @@ fn the_greeting_has_two_blanks() {
     assert_eq!(out, b"Connected.  (PID 12)\r\n");
 }
 
+// PROTOCOL: E2
 #[test]
 fn unknown_codes_stay_readable() {
     let error = refusal_from("of-the-future", "do that");
@@ -94,6 +98,7 @@ fn unknown_codes_stay_readable() {
     assert_eq!(refusal_from("full", "x"), ProtocolError::new(Code::Full, "x"));
 }
 
+// PROTOCOL: A7
 #[test]
 fn structured_answers_ignore_keys_of_the_future() {
     let resume = MemberId(7);

@@ -49,6 +49,7 @@ fn check(stream: impl AsRef<[u8]>, expected: &[&str]) {
     }
 }
 
+// PROTOCOL: S3
 #[test]
 fn s3_a_first_line_that_is_a_command_makes_a_client() {
     check(
@@ -59,6 +60,7 @@ fn s3_a_first_line_that_is_a_command_makes_a_client() {
     check("HELLO there\n", &["refused bad-argument", "EndOfInput"]);
 }
 
+// PROTOCOL: S3
 #[test]
 fn s3_any_other_first_line_makes_a_peer_for_good() {
     check("hello\nPUB t x\n", &["publish hello", "publish PUB t x", "EndOfInput"]);
@@ -67,6 +69,7 @@ fn s3_any_other_first_line_makes_a_peer_for_good() {
     check(" PING\n", &["publish  PING", "EndOfInput"]);
 }
 
+// PROTOCOL: L3, S5
 #[test]
 fn empty_lines_are_nothing_and_decide_nothing() {
     check("\r\n\n\r\nPING\n\n\r\nPING\n", &["command PING", "command PING", "EndOfInput"]);
@@ -74,6 +77,7 @@ fn empty_lines_are_nothing_and_decide_nothing() {
     check("", &["EndOfInput"]);
 }
 
+// PROTOCOL: S8
 #[test]
 fn a_peer_leaves_with_quit_or_exit_as_a_whole_line_in_any_case() {
     for word in ["quit", "exit", "QuIt", "EXIT"] {
@@ -87,6 +91,7 @@ fn a_peer_leaves_with_quit_or_exit_as_a_whole_line_in_any_case() {
     );
 }
 
+// PROTOCOL: S8
 #[test]
 fn quit_as_a_first_line_is_the_command() {
     let mut session = Session::new();
@@ -99,6 +104,7 @@ fn quit_as_a_first_line_is_the_command() {
     );
 }
 
+// PROTOCOL: L5
 #[test]
 fn ctrl_d_ends_where_a_line_begins() {
     check("\x04a\n", &["EndOfTransmission"]);
@@ -107,6 +113,7 @@ fn ctrl_d_ends_where_a_line_begins() {
     check("a\nb\x04\n\x04", &["publish a", "dropped control", "EndOfTransmission"]);
 }
 
+// PROTOCOL: L4
 #[test]
 fn the_last_line_needs_no_line_end() {
     check("http://example.org/", &["publish http://example.org/", "EndOfInput"]);
@@ -114,6 +121,7 @@ fn the_last_line_needs_no_line_end() {
     check("PING\nPUB t x", &["command PING", "command PUB", "EndOfInput"]);
 }
 
+// PROTOCOL: S4, S5
 #[test]
 fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
     for line in [
@@ -133,6 +141,7 @@ fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
     check("a\nGET / HTTP/1.1\n", &["publish a", "publish GET / HTTP/1.1", "EndOfInput"]);
 }
 
+// PROTOCOL: S4
 #[test]
 fn how_clients_of_other_protocols_begin_closes_and_sentences_do_not() {
     for line in [
@@ -182,6 +191,7 @@ fn how_clients_of_other_protocols_begin_closes_and_sentences_do_not() {
     }
 }
 
+// PROTOCOL: S4
 #[test]
 fn a_control_byte_in_the_first_line_is_not_waited_behind() {
     for beginning in [b"0\x0c".as_slice(), b"AMQP\0", b" \0", b"ab\x04", b"ab\rc", b"\r\n\n0\x7f"] {
@@ -232,6 +242,21 @@ fn the_longest_first_line_and_one_more() {
     check("x".repeat(LINE_BYTES_MAX), &["dropped too-long", "EndOfInput"]);
 }
 
+// PROTOCOL: L2, L8
+#[test]
+fn a_line_over_65536_bytes_is_rejected_once_and_its_rest_is_skipped() {
+    let longest = "x".repeat(65_536);
+    check(
+        format!("PING\n{longest}\r\nPING\n"),
+        &["command PING", "refused unknown-command", "command PING", "EndOfInput"],
+    );
+    check(
+        format!("PING\n{longest}x{longest}\nPING\n"),
+        &["command PING", "refused too-long", "command PING", "EndOfInput"],
+    );
+}
+
+// PROTOCOL: L6, L7, S9, P1
 #[test]
 fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
     let long = "x".repeat(PAYLOAD_BYTES_MAX + 1);
@@ -290,6 +315,7 @@ fn a_client_hears_why_a_line_was_refused() {
     );
 }
 
+// PROTOCOL: A1
 #[test]
 fn a_link_is_never_answered() {
     check(
@@ -298,6 +324,7 @@ fn a_link_is_never_answered() {
     );
 }
 
+// PROTOCOL: S13
 #[test]
 fn sixteen_lines_in_a_row_that_are_no_command_close() {
     let mut expected = vec!["command PING"];
@@ -310,6 +337,7 @@ fn sixteen_lines_in_a_row_that_are_no_command_close() {
     check(format!("PING\n{}PING\nx\n", "nonsense\n".repeat(15)), &expected);
 }
 
+// PROTOCOL: S14
 #[test]
 fn refusing_a_command_never_closes() {
     let mut expected = vec!["refused bad-argument"; 100];
@@ -317,6 +345,7 @@ fn refusing_a_command_never_closes() {
     check("SUB\n".repeat(100), &expected);
 }
 
+// PROTOCOL: S12
 #[test]
 fn a_client_that_sends_headers_is_closed() {
     for line in ["Host: example.org", "Content-Length:", "X-1:", "a: b"] {
@@ -374,6 +403,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
+    // PROTOCOL: L9
     #[test]
     fn any_split_of_any_stream_gives_the_same_events(
         stream in stream(),

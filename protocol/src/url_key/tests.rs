@@ -10,6 +10,7 @@ fn same(text: &str, canonical: &str) {
     assert_eq!(CanonicalUrl::parse(text).map(|url| url.to_string()).as_deref(), Ok(canonical));
 }
 
+// PROTOCOL: U1
 #[test]
 fn equal_pages_have_equal_texts() {
     same("HTTP://Example.ORG", "http://example.org/");
@@ -29,6 +30,7 @@ fn equal_pages_have_equal_texts() {
     same("http://example.org/a^b?c^d", "http://example.org/a%5Eb?c^d");
 }
 
+// PROTOCOL: U1
 #[test]
 fn no_escape_is_undone_that_was_not_one() {
     // Decoded once and no further.
@@ -41,6 +43,7 @@ fn no_escape_is_undone_that_was_not_one() {
     same("http://example.org/%?%41%", "http://example.org/%?A%");
 }
 
+// PROTOCOL: U1
 #[test]
 fn dots_that_come_out_of_escapes_resolve_nothing() {
     same("http://example.org/a/%2e%2E/b", "http://example.org/b");
@@ -51,6 +54,7 @@ fn dots_that_come_out_of_escapes_resolve_nothing() {
     same("http://example.org/a?/%2e%2e/", "http://example.org/a?/../");
 }
 
+// PROTOCOL: U1
 #[test]
 fn what_only_a_server_can_know_stays_apart() {
     same("http://example.org/A/?b=2&a=1", "http://example.org/A/?b=2&a=1");
@@ -60,6 +64,7 @@ fn what_only_a_server_can_know_stays_apart() {
     same("http://example.org/%2F%3F%26?%26=%3D", "http://example.org/%2F%3F%26?%26=%3D");
 }
 
+// PROTOCOL: U2
 #[test]
 fn what_is_no_page_is_refused_with_its_reason() {
     for (text, error) in [
@@ -79,6 +84,7 @@ fn what_is_no_page_is_refused_with_its_reason() {
     }
 }
 
+// PROTOCOL: U2
 #[test]
 fn the_limit_holds_before_and_after() {
     let at_limit = format!("http://a/{}", "x".repeat(URL_BYTES_MAX - 9));
@@ -92,6 +98,7 @@ fn the_limit_holds_before_and_after() {
     assert_eq!(CanonicalUrl::parse(&grows), Err(UrlError::TooLong));
 }
 
+// PROTOCOL: U3
 #[test]
 fn parts() {
     let url = CanonicalUrl::parse("https://www.Example.co.uk:8443/a/b?c").unwrap();
@@ -147,6 +154,17 @@ fn keys_are_stable() {
     // A fixed value: the key is stored, so a change of the hash must not go unnoticed.
     let url = CanonicalUrl::parse("http://example.org/").unwrap();
     assert_eq!(url.url_key().to_string(), "13dab8d42ad2218070c0198247c2304a");
+}
+
+// PROTOCOL: U1
+#[test]
+fn hosts_with_labels_that_idna_rejects_have_pages_only() {
+    let check = |url: &str| CanonicalUrl::parse(url).unwrap().check_callable();
+    for url in ["http://xn--bcher-kva.example/?q", "https://[::1]:8443/", "http://a_b.example/"] {
+        assert_eq!(check(url), Ok(()), "{url}");
+    }
+    let error = check("https://x.xn--pokxncvks:8443/done").unwrap_err().to_string();
+    assert!(error.starts_with("the host x.xn--pokxncvks has an xn-- label"), "{error}");
 }
 
 #[test]

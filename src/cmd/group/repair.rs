@@ -55,10 +55,16 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
     match repaired.kept {
         Some(kept) => {
             console.line(&format!("{group}: restored from {}", plural(kept, "record")))?;
+            if repaired.was_cut_short {
+                console.line("  by an earlier repair that was cut short, and is complete now")?;
+            }
             let lost = repaired.unreadable;
-            console.line(&format!("  {} cannot be read", plural(lost, "record")))?;
             let dropped: u64 = repaired.dropped.values().sum();
-            console.line(&format!("  {} after that were dropped", plural(dropped, "record")))?;
+            if !repaired.was_cut_short {
+                console.line(&format!("  {} cannot be read", plural(lost, "record")))?;
+                console
+                    .line(&format!("  {} after that were dropped", plural(dropped, "record")))?;
+            }
             for (kind, number) in &repaired.dropped {
                 console.line(&format!("    {kind}: {}", count(*number)))?;
             }

@@ -1,17 +1,14 @@
-//! `tidings topic verify` and `tidings verify`: is everything that was kept still what was written?
+//! `tidings topic verify`: is everything that was kept of topics still what was written?
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 use tidings_broker::{
     Checked, StartError,
-    verify::{VerifiedGroup, VerifiedTopic},
+    verify::{Stopped, VerifiedGroup, VerifiedTopic},
 };
-use tidings_protocol::{TopicName, client::Answer, field, field_number};
+use tidings_protocol::{GroupName, TopicName, client::Answer, field, field_number};
 
 use super::{NAME, command};
 use crate::{
@@ -45,99 +42,29 @@ pub(crate) struct VerifyArgs {
     output: OutputFlags,
 }
 
-const VERIFY_EXAMPLES: &str = "\
-Examples:
-  tidings verify --data tidings-data    while no broker and no crawler works there
-
-Nothing in the directory is changed. What is checked, and what cannot be: the databases have no checksum for
-the values in their rows, so a changed byte in a stored text is not found there.
-
-Exit codes: 0 no damage; 1 damage was found, or the directory cannot be read; 2 wrong usage.";
-
-/// The flags of `tidings verify`.
-#[derive(Debug, Args)]
-#[command(after_help = VERIFY_EXAMPLES)]
-pub(crate) struct VerifyAllArgs {
-    /// The data directory, in which no broker may work at the moment
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
-
-    /// Print JSON, one object a line
-    #[arg(long)]
-    json: bool,
-}
-
-/// Checks a whole data directory: topics, groups, catalog, databases, and the crawls below it.
-pub(crate) fn run_all(args: &VerifyAllArgs) -> Result<(), Failure> {
-    let mut reports = offline(&args.data, None, true)?;
-    reports.extend(databases(&args.data).map_err(|error| unreadable(&args.data, &error))?);
-    let crawls = args.data.join("crawls");
-    let below = entries(&crawls).map_err(|error| unreadable(&crawls, &error))?;
-    for crawl in below.into_iter().filter(|path| path.is_dir()) {
-        reports.extend(offline(&crawl, None, true)?);
-    }
-    let mut console = Console::new();
-    for report in &reports {
-        if args.json {
-            console.line(&serde_json::json!(report).to_string())?;
-        } else {
-            report.lines().iter().try_for_each(|line| console.line(line))?;
-        }
-    }
-    if reports.iter().any(|report| report.damaged) { Err(Failure::Unsuccessful) } else { Ok(()) }
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("{}: {error}", path.display()))
-}
-
-/// What lies in a directory, by name; nothing if it is missing.
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = match fs::read_dir(dir) {
-        Ok(found) => found.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    paths.sort();
-    Ok(paths)
-}
-
-/// Checks every database of `SQLite` in a directory.
-fn databases(data: &Path) -> io::Result<Vec<Report>> {
-    let is_database = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "db");
-    let check = |path: PathBuf| {
-        let problems = tidings_subscriber::database::check(&path)
-            .unwrap_or_else(|error| vec![error.to_string()]);
-        let remedy =
-            || "restore it from a backup, or move it away: README says what is lost without it";
-        Report {
-            database: Some(path.display().to_string()),
-            damaged: !problems.is_empty(),
-            remedy: (!problems.is_empty()).then(|| remedy().to_owned()),
-            problems,
-            ..Report::default()
-        }
-    };
-    Ok(entries(data)?.into_iter().filter(is_database).map(check).collect())
-}
-
 /// What was found of one topic, group or database, or of the catalog.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    database: Option<String>,
-    damaged: bool,
+    pub(crate) database: Option<String>,
+    /// Another file, which is none of a log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    pub(crate) damaged: bool,
     files: Vec<FileReport>,
+    /// What could not be checked, and what is no damage.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     /// What is wrong beside the damage of files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// What can be done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
+    pub(crate) remedy: Option<String>,
     /// What the next start of a broker will say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<String>,
@@ -188,7 +115,7 @@ async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<Top
 }
 
 /// What a data directory holds; of groups only those that are damaged, unless `everything` is asked for.
-fn offline(
+pub(crate) fn offline(
     data: &Path,
     only: Option<&TopicName>,
     everything: bool,
@@ -214,10 +141,12 @@ fn offline(
         ..Report::default()
     };
     let catalog = Some(catalog).filter(|catalog| !catalog.problems.is_empty());
+    let stop = Report::of_stop(verified.stopped, data).filter(|stop| everything || stop.damaged);
     let topics = verified.topics.into_iter().map(Report::from);
     let groups = verified.groups.into_iter().map(|group| Report::of_group(group, data));
     let groups = groups.filter(|group| everything || group.damaged);
-    Ok(catalog.into_iter().chain(topics).chain(groups).collect())
+    let cut_short = verified.cut_short.iter().map(|group| Report::of_repair(group, data));
+    Ok(stop.into_iter().chain(catalog).chain(topics).chain(groups).chain(cut_short).collect())
 }
 
 impl From<VerifiedTopic> for Report {
@@ -246,6 +175,42 @@ impl From<&Checked> for FileReport {
 }
 
 impl Report {
+    /// Whether damage at the end of a log can be told from what a crash leaves.
+    fn of_stop(stopped: Stopped, data: &Path) -> Option<Self> {
+        let file = Some(data.join("clean-stop").display().to_string());
+        match stopped {
+            Stopped::Noted => None,
+            Stopped::Unknown => Some(Self {
+                file,
+                notes: vec![
+                    "there is none: no broker of this version has stopped here in an orderly way, so a damaged \
+                     end of a log cannot be told from what a crash leaves"
+                        .to_owned(),
+                ],
+                ..Self::default()
+            }),
+            Stopped::Damaged(problem) => Some(Self {
+                file,
+                damaged: true,
+                problems: vec![problem],
+                remedy: Some("nothing needs to be done: the next orderly stop writes it again".to_owned()),
+                ..Self::default()
+            }),
+        }
+    }
+
+    /// A repair that was cut short.
+    fn of_repair(group: &GroupName, data: &Path) -> Self {
+        let command = format!("tidings group repair {group} --data {}", data.display());
+        Self {
+            group: Some(group.to_string()),
+            damaged: true,
+            problems: vec!["its repair was cut short, so there is no such group now".to_owned()],
+            remedy: Some(format!("{command}; the next start of a broker does the same")),
+            ..Self::default()
+        }
+    }
+
     fn of_group(group: VerifiedGroup, data: &Path) -> Self {
         let name = &group.name;
         let repair = format!("tidings group repair {name} --data {}", data.display());
@@ -292,13 +257,20 @@ impl Report {
         }
     }
 
+    /// What was found of a file that is none of a log.
+    pub(crate) fn of_file(path: &Path, problems: Vec<String>, notes: Vec<String>) -> Self {
+        let (file, damaged) = (Some(path.display().to_string()), !problems.is_empty());
+        Self { file, damaged, notes, problems, ..Self::default() }
+    }
+
     /// For people.
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.summary()];
         for file in self.files.iter().filter(|file| file.is_damaged()) {
             lines.extend(file.lines(self.unit()));
         }
-        lines.extend(self.problems.iter().map(|problem| format!("  {problem}")));
+        let told = self.problems.iter().chain(&self.notes);
+        lines.extend(told.map(|text| format!("  {text}")));
         if !self.findings.is_empty() {
             lines.push("  the next start of a broker will say:".to_owned());
             lines.extend(self.findings.iter().map(|finding| format!("    {finding}")));
@@ -309,9 +281,9 @@ impl Report {
 
     fn summary(&self) -> String {
         let named = self.topic.clone().or_else(|| Some(format!("group {}", self.group.as_ref()?)));
-        if let Some(database) = &self.database {
+        if let Some(file) = self.database.as_ref().or(self.file.as_ref()) {
             let state = if self.damaged { "damaged" } else { "no damage found" };
-            return format!("{database}: {state}");
+            return format!("{file}: {state}");
         }
         let Some(topic) = &named else {
             // Told only if there is something to say.

@@ -5,10 +5,16 @@
 //! host that is written as an address is judged likewise. Every request goes this way, each hop of
 //! a redirect too, since each is a request of its own.
 //!
-//! Behind a proxy ([`Proxy`]) it is the proxy that resolves and connects. Its own address is the
-//! operator's choice and not judged. Of the target, addresses are judged always; names if they
-//! resolve here, too, and are left to the proxy if they do not. A proxy that resolves names
-//! otherwise than this machine has to keep its own rules.
+//! Behind a proxy ([`Proxy`]) the proxy connects. Its own address is the operator's choice and not judged. What is judged of
+//! the target depends on the side that resolves names:
+//!
+//! | proxy | an address | a name |
+//! |---|---|---|
+//! | `http://` | is judged | is judged if it resolves here, too; else it is left to the proxy, which receives the name |
+//! | `socks5://` | is judged | is resolved here and judged; the proxy receives an allowed address |
+//! | `socks5h://` | is judged | is not resolved here, and only `localhost` is judged; the proxy receives the name |
+//!
+//! A proxy that resolves names itself has to keep its own rules.
 
 #![expect(clippy::disallowed_methods, reason = "connections are bounded in time here")]
 
@@ -19,7 +25,7 @@ mod resolve;
 mod stream;
 mod tls;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +36,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::dial::dial;
 use self::limit::AddressLimits;
 pub use self::limit::Permit;
+use self::proxy::Kind;
 pub use self::proxy::{Proxy, ProxyError};
 use self::resolve::Resolver;
 pub use self::resolve::{Lookup, SystemLookup};
@@ -131,20 +138,19 @@ impl Connector {
     }
 
     /// Checks a target before a request is sent to it: an address is checked as it is, a name by the addresses that
-    /// it resolves to. Behind a proxy a name that does not resolve here passes.
+    /// it resolves to. Behind a proxy that resolves names less is checked: see the module.
     pub async fn check(&self, target: &Target<'_>) -> Result<(), Failure> {
         let mut until = Instant::now() + self.timeout;
-        match self.judged(target, &mut until).await {
-            Err(failure) if self.proxy.is_none() || failure.reason != Reason::Dns => Err(failure),
-            _ => Ok(()),
-        }
+        self.allowed(target, &mut until).await.map(drop)
     }
 
-    /// Resolves a name for a client that makes its own connections, to allowed addresses only. Behind a proxy the
-    /// only such name is the proxy's, which is not checked.
+    /// Resolves a name for a client that makes its own connections, to allowed addresses only. The name of the proxy
+    /// is not checked.
     pub async fn resolve(&self, name: &str) -> Result<Vec<SocketAddr>, Failure> {
         let mut until = Instant::now() + self.timeout;
-        if self.proxy.is_some() {
+        let is_proxy =
+            |proxy: &Proxy| proxy.kind() != Kind::Socks5 || proxy.host().eq_ignore_ascii_case(name);
+        if self.proxy.as_ref().is_some_and(is_proxy) {
             let found = self.resolver.resolve(name, &mut until).await?;
             return Ok(found.iter().map(|address| SocketAddr::new(*address, 0)).collect());
         }
@@ -175,50 +181,90 @@ impl Connector {
     /// for a permit. Dropping the future ends it.
     pub async fn connect(&self, target: &Target<'_>) -> Result<Connection, Failure> {
         let mut until = Instant::now() + self.timeout;
-        let addresses = self.addresses(target, &mut until).await?;
-        let is_limited = self.limits.is_some() && self.proxy.is_none();
+        let addresses = self.allowed(target, &mut until).await?;
+        if let Some(proxy) = &self.proxy {
+            return self.connect_through(proxy, target, &addresses, until).await;
+        }
         let mut permit = None;
-        if is_limited {
+        if self.limits.is_some() {
             let waits_from = Instant::now();
             // The first one answers unless it is down.
             permit = self.permit(addresses[0].ip()).await?;
             until += waits_from.elapsed();
         }
-        let dialed = timeout_at(until, dial(&addresses)).await.map_err(|_| self.late())?;
-        let (stream, address) = dialed
-            .map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
-        if is_limited && address.ip() != addresses[0].ip() {
+        let (stream, address) =
+            timeout_at(until, reach(&addresses)).await.map_err(|_| self.late())??;
+        if self.limits.is_some() && address.ip() != addresses[0].ip() {
             // Given back first: who waits for another one holds none.
             drop(permit.take());
             let waits_from = Instant::now();
             permit = self.permit(address.ip()).await?;
             until += waits_from.elapsed();
         }
-        let established = timeout_at(until, self.establish(target, stream)).await;
-        let (stream, protocol) = established.map_err(|_| self.late())??;
-        let remote = self.proxy.is_none().then_some(address);
-        Ok(Connection { stream, remote, protocol, permit })
+        let secured = timeout_at(until, self.secure(target, stream)).await;
+        let (stream, protocol) = secured.map_err(|_| self.late())??;
+        Ok(Connection { stream, remote: Some(address), protocol, permit })
     }
 
-    /// Where to connect to: never empty, and everything in it may be asked.
-    async fn addresses(
+    /// The same by a proxy. One that receives addresses is asked for one after the other, until it reaches one.
+    async fn connect_through(
+        &self,
+        proxy: &Proxy,
+        target: &Target<'_>,
+        addresses: &[SocketAddr],
+        mut until: Instant,
+    ) -> Result<Connection, Failure> {
+        let found = match proxy.address() {
+            Some(address) => vec![address],
+            None => self.resolver.resolve(proxy.host(), &mut until).await?.to_vec(),
+        };
+        let place = |address| SocketAddr::new(address, proxy.port());
+        let places: Vec<_> = found.into_iter().map(place).collect();
+        let hosts = match proxy.kind() {
+            Kind::Socks5 => addresses.iter().map(|address| written(address.ip())).collect(),
+            Kind::Http | Kind::Socks5h => vec![target.host.to_owned()],
+        };
+        let led = async {
+            let mut failure = None;
+            for host in hosts {
+                let mut stream = reach(&places).await?.0;
+                if proxy.tunnels(target.tls) {
+                    match proxy.tunnel(stream, &host, target.port).await {
+                        Ok(tunnel) => stream = tunnel,
+                        Err(error) => {
+                            failure = Some(error);
+                            continue;
+                        }
+                    }
+                }
+                return self.secure(target, stream).await;
+            }
+            Err(failure.expect("a name has one address or more"))
+        };
+        let (stream, protocol) = timeout_at(until, led).await.map_err(|_| self.late())??;
+        Ok(Connection { stream, remote: None, protocol, permit: None })
+    }
+
+    /// The addresses of a target that may be asked: never empty, unless it is left to the proxy to find some.
+    async fn allowed(
         &self,
         target: &Target<'_>,
         until: &mut Instant,
     ) -> Result<Vec<SocketAddr>, Failure> {
-        let judged = self.judged(target, until).await;
-        let Some(proxy) = &self.proxy else { return judged };
-        // What does not resolve here is left to the proxy.
-        if let Err(failure) = judged
-            && failure.reason != Reason::Dns
-        {
-            return Err(failure);
+        match self.proxy.as_ref().map(Proxy::kind) {
+            Some(Kind::Socks5h) if target.address.is_none() => {
+                if is_localhost(target.host) {
+                    self.allow_private.check(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+                }
+                Ok(Vec::new())
+            }
+            Some(Kind::Http) => match self.judged(target, until).await {
+                // What does not resolve here is left to the proxy.
+                Err(failure) if failure.reason == Reason::Dns => Ok(Vec::new()),
+                judged => judged,
+            },
+            _ => self.judged(target, until).await,
         }
-        let found = match proxy.address() {
-            Some(address) => vec![address],
-            None => self.resolver.resolve(proxy.host(), until).await?.to_vec(),
-        };
-        Ok(found.into_iter().map(|address| SocketAddr::new(address, proxy.port())).collect())
     }
 
     async fn judged(
@@ -245,18 +291,13 @@ impl Connector {
         }
     }
 
-    async fn establish(
+    async fn secure(
         &self,
         target: &Target<'_>,
-        mut stream: TcpStream,
+        stream: TcpStream,
     ) -> Result<(Stream, Protocol), Failure> {
-        // Requests are one write each; waiting for more to send would only delay them.
-        let _ = stream.set_nodelay(true);
         if !target.tls {
             return Ok((Stream::Plain(stream), Protocol::Http1));
-        }
-        if let Some(proxy) = &self.proxy {
-            proxy.tunnel(&mut stream, target.host, target.port).await?;
         }
         self.tls.handshake(target.host, stream).await
     }
@@ -264,4 +305,28 @@ impl Connector {
     fn late(&self) -> Failure {
         Failure::new(Reason::ConnectTimeout, format!("no connection within {:?}", self.timeout))
     }
+}
+
+/// Connects to one of these addresses.
+async fn reach(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
+    let dialed = dial(addresses).await;
+    let (stream, address) =
+        dialed.map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
+    // Requests are one write each; waiting for more to send would only delay them.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, address))
+}
+
+/// As the host of a URL.
+fn written(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
+
+/// Whether the name leads to the machine that resolves it (RFC 6761 section 6.3).
+fn is_localhost(host: &str) -> bool {
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.eq_ignore_ascii_case("localhost")
 }

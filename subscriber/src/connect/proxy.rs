@@ -1,37 +1,79 @@
-//! An HTTP proxy: `CONNECT` for what is encrypted, the whole URL in the request for what is not.
+//! Proxies: HTTP, with `CONNECT` for what is encrypted and the whole URL in the request for what is not; and SOCKS5.
+//!
+//! `CONNECT` is written here, and not hyper-util's `Tunnel`: that accepts status 200 alone where any 2xx is a yes (RFC 9110
+//! section 9.3.6), reports every refusal as "unsuccessful" where operators need the proxy's own words, and drops what
+//! arrives behind the head of the answer.
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::task::{Context, Poll};
 
 use data_encoding::BASE64;
+use hyper::Uri;
 use hyper::header::HeaderValue;
+use hyper_util::client::legacy::connect::proxy::SocksV5;
+use hyper_util::rt::TokioIo;
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tower_service::Service;
 use url::Url;
 
-use crate::config::PROXY_HEAD_BYTES_MAX;
+use crate::config::{PROXY_HEAD_BYTES_MAX, SOCKS_CREDENTIALS_BYTES_MAX};
 use crate::outcome::{Failure, Reason};
+
+/// The port of a SOCKS proxy, where its URL has none.
+const SOCKS_PORT: u16 = 1080;
 
 /// Where all requests go through.
 #[derive(Clone)]
 pub struct Proxy {
+    kind: Kind,
     host: String,
     address: Option<IpAddr>,
     port: u16,
+    credentials: Option<Credentials>,
+}
+
+/// What is spoken with a proxy, and whether it resolves names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `http://`: it does.
+    Http,
+    /// `socks5://`: it receives addresses.
+    Socks5,
+    /// `socks5h://`: it does, and names are never resolved here.
+    Socks5h,
+}
+
+#[derive(Clone)]
+enum Credentials {
     /// The value of `Proxy-Authorization`.
-    authorization: Option<HeaderValue>,
+    Http(HeaderValue),
+    Socks {
+        user: String,
+        password: String,
+    },
 }
 
 /// The text names no proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no proxy: {what}; give http://HOST:PORT or http://USER:PASSWORD@HOST:PORT")]
+#[error(
+    "no proxy: {what}; give http://HOST:PORT, socks5://HOST:PORT or socks5h://HOST:PORT, with USER:PASSWORD@ before HOST if \
+     the proxy wants that"
+)]
 pub struct ProxyError {
     /// What is wrong with it. The text itself may hold a password.
     pub what: &'static str,
 }
 
 impl Proxy {
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     pub(super) fn host(&self) -> &str {
         &self.host
     }
@@ -46,25 +88,68 @@ impl Proxy {
 
     /// `http://HOST:PORT`, without the password.
     pub fn url(&self) -> String {
-        format!("http://{}:{}", self.host, self.port)
+        let scheme = match self.kind {
+            Kind::Http => "http",
+            Kind::Socks5 => "socks5",
+            Kind::Socks5h => "socks5h",
+        };
+        format!("{scheme}://{}:{}", self.host, self.port)
+    }
+
+    /// Whether it leads to a server with or without TLS by a tunnel; if not, it forwards requests.
+    pub fn tunnels(&self, tls: bool) -> bool {
+        tls || self.kind != Kind::Http
     }
 
     /// What requests that it forwards carry as `Proxy-Authorization`.
     pub fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+        match &self.credentials {
+            Some(Credentials::Http(authorization)) => Some(authorization),
+            _ => None,
+        }
+    }
+
+    /// User and password of a SOCKS proxy.
+    pub fn login(&self) -> Option<(&str, &str)> {
+        match &self.credentials {
+            Some(Credentials::Socks { user, password }) => Some((user, password)),
+            _ => None,
+        }
+    }
+
+    /// Makes a tunnel of a connection to this proxy. `host` is a name or an address, of IPv6 in brackets.
+    pub(super) async fn tunnel(
+        &self,
+        mut stream: TcpStream,
+        host: &str,
+        port: u16,
+    ) -> Result<TcpStream, Failure> {
+        if self.kind != Kind::Http {
+            return self.socks(stream, host, port).await;
+        }
+        self.connect(&mut stream, host, port).await?;
+        Ok(stream)
+    }
+
+    async fn socks(&self, stream: TcpStream, host: &str, port: u16) -> Result<TcpStream, Failure> {
+        let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
+        let target: Uri = format!("http://{host}:{port}/")
+            .parse()
+            .map_err(|_| failed(format!("it cannot be asked for the host {host}")))?;
+        let mut socks = SocksV5::new(Uri::default(), Connected(Some(stream)));
+        if let Some((user, password)) = self.login() {
+            socks = socks.with_auth(user.to_owned(), password.to_owned());
+        }
+        let connected = socks.call(target).await;
+        connected.map(TokioIo::into_inner).map_err(|error| failed(error.to_string()))
     }
 
     /// Asks for a tunnel. Reads exactly the head of the answer: what follows is the target's.
-    pub(super) async fn tunnel(
-        &self,
-        stream: &mut TcpStream,
-        host: &str,
-        port: u16,
-    ) -> Result<(), Failure> {
+    async fn connect(&self, stream: &mut TcpStream, host: &str, port: u16) -> Result<(), Failure> {
         let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
         let mut request =
             format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n").into_bytes();
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization() {
             request.extend_from_slice(b"proxy-authorization: ");
             request.extend_from_slice(authorization.as_bytes());
             request.extend_from_slice(b"\r\n");
@@ -96,45 +181,78 @@ impl FromStr for Proxy {
     fn from_str(text: &str) -> Result<Self, ProxyError> {
         let error = |what| ProxyError { what };
         let url = Url::parse(text).map_err(|_| error("this is no URL"))?;
-        if url.scheme() != "http" {
-            return Err(error("only http proxies are known"));
-        }
+        let kind = match url.scheme() {
+            "http" => Kind::Http,
+            "socks5" => Kind::Socks5,
+            "socks5h" => Kind::Socks5h,
+            _ => return Err(error("only http, socks5 and socks5h proxies are known")),
+        };
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
             return Err(error("nothing may follow its port"));
         }
-        let host = url.host_str().ok_or_else(|| error("it has no host"))?;
-        let decoded = |text: &str| {
-            percent_decoded(text).ok_or_else(|| error("its password has a broken %-escape"))
-        };
-        let authorization = match (url.username(), url.password()) {
-            ("", None) => None,
-            (user, password) => {
-                let mut plain = decoded(user)?;
-                plain.push(b':');
-                plain.extend(decoded(password.unwrap_or_default())?);
-                let value = HeaderValue::from_str(&format!("Basic {}", BASE64.encode(&plain)));
-                let mut value = value.expect("base64 is plain ASCII");
-                value.set_sensitive(true);
-                Some(value)
-            }
-        };
+        let host = url.host_str().filter(|host| !host.is_empty());
+        let host = host.ok_or_else(|| error("it has no host"))?;
+        let default = (kind != Kind::Http).then_some(SOCKS_PORT);
+        let port = url.port_or_known_default().or(default);
         Ok(Self {
+            kind,
             address: host.trim_matches(['[', ']']).parse().ok(),
             host: host.to_owned(),
-            port: url.port_or_known_default().ok_or_else(|| error("it has no port"))?,
-            authorization,
+            port: port.ok_or_else(|| error("it has no port"))?,
+            credentials: Credentials::of(kind, &url).map_err(error)?,
         })
+    }
+}
+
+impl Credentials {
+    /// Those in a URL. The error is what is wrong with them.
+    fn of(kind: Kind, url: &Url) -> Result<Option<Self>, &'static str> {
+        let (user, password) = (url.username(), url.password().unwrap_or_default());
+        if user.is_empty() && url.password().is_none() {
+            return Ok(None);
+        }
+        let decoded = |text| percent_decoded(text).ok_or("its password has a broken %-escape");
+        let (mut user, password) = (decoded(user)?, decoded(password)?);
+        if kind == Kind::Http {
+            user.push(b':');
+            user.extend(password);
+            let value = HeaderValue::from_str(&format!("Basic {}", BASE64.encode(&user)));
+            let mut value = value.expect("base64 is plain ASCII");
+            value.set_sensitive(true);
+            return Ok(Some(Self::Http(value)));
+        }
+        if user.len() + password.len() > SOCKS_CREDENTIALS_BYTES_MAX {
+            return Err("user and password are longer than 128 bytes together");
+        }
+        let text = |bytes| String::from_utf8(bytes).map_err(|_| "its password is no UTF-8");
+        Ok(Some(Self::Socks { user: text(user)?, password: text(password)? }))
+    }
+}
+
+/// The connection to a proxy, which is there already.
+struct Connected(Option<TcpStream>);
+
+impl Service<Uri> for Connected {
+    type Response = TokioIo<TcpStream>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        ready(Ok(TokioIo::new(self.0.take().expect("it is asked for once"))))
     }
 }
 
 /// Without the password.
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Proxy({}:{})", self.host, self.port)
+        write!(out, "Proxy({})", self.url())
     }
 }
 
-/// `None`: some `%` does not begin an escape.
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let decoded: Vec<_> = percent_decode_str(text).collect();
     let percent_signs = memchr::memchr_iter(b'%', text.as_bytes()).count();
@@ -151,13 +269,30 @@ mod tests {
         let proxy: Proxy = "http://user:p%40ss@proxy.example:3128".parse().unwrap();
         assert_eq!((proxy.host(), proxy.port(), proxy.address()), ("proxy.example", 3128, None));
         assert_eq!(proxy.authorization().unwrap(), "Basic dXNlcjpwQHNz");
-        assert_eq!(format!("{proxy:?}"), "Proxy(proxy.example:3128)");
+        assert_eq!(format!("{proxy:?}"), "Proxy(http://proxy.example:3128)");
         let proxy: Proxy = "http://[::1]".parse().unwrap();
         assert_eq!((proxy.port(), proxy.address()), (80, Some("::1".parse().unwrap())));
         assert!(proxy.authorization().is_none());
-        for text in ["proxy:3128", "socks5://h:1", "http://", "http://h/path", "http://u%zz@h"] {
+        for text in
+            ["proxy:3128", "socks4://h:1", "http://", "http://h/path", "http://u%zz@h", "socks5://"]
+        {
             assert!(text.parse::<Proxy>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_socks_proxy_is_read_with_its_password_which_is_not_shown() {
+        let proxy: Proxy = "socks5://us%3Aer:p%40ss%25@proxy.example".parse().unwrap();
+        assert_eq!((proxy.kind(), proxy.port()), (Kind::Socks5, 1080));
+        assert_eq!(proxy.login(), Some(("us:er", "p@ss%")));
+        assert!(proxy.authorization().is_none() && proxy.tunnels(false) && proxy.tunnels(true));
+        assert_eq!(format!("{proxy:?}"), "Proxy(socks5://proxy.example:1080)");
+        let proxy: Proxy = "socks5h://[::1]:9050".parse().unwrap();
+        assert_eq!((proxy.kind(), proxy.address()), (Kind::Socks5h, Some("::1".parse().unwrap())));
+        assert_eq!((proxy.url().as_str(), proxy.login()), ("socks5h://[::1]:9050", None));
+        let long = format!("socks5://user:{}@h", "hush".repeat(40));
+        let error = long.parse::<Proxy>().unwrap_err().to_string();
+        assert!(error.contains("128 bytes") && !error.contains("hush"), "{error}");
     }
 
     #[test]

@@ -29,32 +29,48 @@ pub const WATCHED: &str = "watched";
 /// The attribute of an event about a feed in which something new was found, of which nobody has told who was going to.
 pub const SILENT: &str = "silent";
 
+/// The attribute of an event about a page that is watched for its versions.
+pub const PAGE: &str = "page";
+
+/// The attribute of an event, and of the look that follows from it, with the item that was announced.
+pub const ITEM: &str = "item";
+
 /// That of a new item of this feed; `None` if it leads nowhere.
 pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     let NewItem { id, link, print } = item;
     let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
     let mut event = link.as_str().to_owned();
-    push_attribute(&mut event, "item", &item_word(id));
+    push_attribute(&mut event, ITEM, &item_word(id));
     push_attribute(&mut event, "source", feed.as_str());
     push_attribute(&mut event, "id", &short_hash(&format!("{} {print}", feed.as_str())));
     Some(event)
 }
 
-/// That of who tells of this feed, with the items that are known. `watched` is the URL that is scheduled. `is_silent`: they
-/// were going to tell of all items, and have not.
+/// What an event about the hubs of a feed says besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notes {
+    /// The hubs should have told of all items, and have not.
+    pub is_silent: bool,
+    /// It is a page that is watched for its versions.
+    pub is_page: bool,
+}
+
+/// That of the hubs of this feed, with the items that are known. `watched` is the URL that is scheduled.
 pub fn of_hubs(
     feed: &CanonicalUrl<'_>,
     watched: &CanonicalUrl<'_>,
     hubs: &Hubs,
     known: Known,
-    is_silent: bool,
+    notes: Notes,
 ) -> String {
     let mut event = feed.as_str().to_owned();
     if watched != feed {
         push_attribute(&mut event, WATCHED, watched.as_str());
     }
-    if is_silent {
-        push_attribute(&mut event, SILENT, "yes");
+    for (key, is_so) in [(SILENT, notes.is_silent), (PAGE, notes.is_page)] {
+        if is_so {
+            push_attribute(&mut event, key, "yes");
+        }
     }
     let Hubs { hubs, topic, cloud } = hubs;
     push_hubs(&mut event, hubs);
@@ -133,12 +149,12 @@ mod tests {
         };
         let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
         let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
-        let event = of_hubs(&feed, &feed, &hubs, known.clone(), false);
+        let event = of_hubs(&feed, &feed, &hubs, known.clone(), Notes::default());
         assert!(!event.contains(char::is_control), "{event}");
         assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
         // The same is one event, and with another item it is another one.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
-        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), false);
+        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), Notes::default());
         assert_ne!(id(&event), id(&other));
         for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
             assert_eq!(read_hubs(none), None, "{none}");

@@ -1,27 +1,52 @@
-//! Who tells of changes of a feed, so that nobody has to ask for them again and again.
+//! Where to subscribe to changes of a document, so that nothing has to ask for them again and again.
 
 use hyper::HeaderMap;
 use tidings_protocol::CanonicalUrl;
 
 use super::Feed;
 use crate::config::{FEED_HUBS_BYTES_MAX, FEED_HUBS_MAX};
-use crate::page::header_links;
+use crate::page::{as_written, header_links};
 
-/// What a feed and the head of the answer in which it came say of that.
+/// What a document and the head of the answer in which it came say of that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hubs {
-    /// All hubs of the first place that names any: the header, the feed, the page that led to it (W3C `WebSub` section 4).
+    /// All hubs of the first place that names any: the header, the document, the page that led to it (W3C `WebSub` section 4).
     /// None twice, `<= FEED_HUBS_MAX`.
     pub hubs: Vec<String>,
-    /// Under which URL the hub knows the feed.
+    /// Under which URL the hub knows the document.
     pub topic: Option<String>,
     /// Where to register, of `rssCloud`.
     pub cloud: Option<String>,
 }
 
+/// What the head of a page names, absolute.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Linked<'a> {
+    /// `rel=hub`.
+    pub hubs: &'a [String],
+    /// `rel=self`.
+    pub own: Option<&'a str>,
+}
+
 impl Hubs {
-    /// Of a feed that came from this URL with these headers. `named`: the hubs that a page has told which led here.
+    /// Of a feed that came from this URL with these headers. `named`: the hubs of the page that led here.
     pub fn of(feed: &Feed, headers: &HeaderMap, url: &CanonicalUrl<'_>, named: &[String]) -> Self {
+        let found = Self::found(headers, url, [&feed.hubs, named], feed.own.as_deref());
+        Self { cloud: feed.cloud.clone(), ..found }
+    }
+
+    /// Of a page that came from this URL with these headers.
+    pub fn of_page(linked: Linked<'_>, headers: &HeaderMap, url: &CanonicalUrl<'_>) -> Self {
+        Self::found(headers, url, [linked.hubs, &[]], linked.own)
+    }
+
+    /// The headers come first, then these places. `own`: the document's URL as its hubs know it, where no header says it.
+    fn found(
+        headers: &HeaderMap,
+        url: &CanonicalUrl<'_>,
+        places: [&[String]; 2],
+        own: Option<&str>,
+    ) -> Self {
         let values = headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
         let absolute = |text: &str| url.join(text).ok().map(|url| url.as_str().to_owned());
         let (mut in_head, mut topic) = (Vec::new(), None);
@@ -37,14 +62,13 @@ impl Hubs {
             }
         }
         let all_of = |hubs: &[String]| few(hubs.iter().filter_map(|hub| absolute(hub)));
-        let places = [few(in_head), all_of(&feed.hubs), all_of(named)];
+        let places = [few(in_head), all_of(places[0]), all_of(places[1])];
         let hubs = places.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
-        let own = feed.own.as_deref();
         let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
-        Self { hubs, topic, cloud: feed.cloud.clone() }
+        Self { hubs, topic, cloud: None }
     }
 
-    /// Nobody tells.
+    /// There is no hub, and no server of `rssCloud`.
     pub fn is_empty(&self) -> bool {
         self.hubs.is_empty() && self.cloud.is_none()
     }
@@ -61,13 +85,6 @@ pub(super) fn few(hubs: impl IntoIterator<Item = String>) -> Vec<String> {
         }
     }
     few
-}
-
-/// Hubs compare topics letter by letter, so one is told as it was advertised.
-fn as_written(url: &str) -> Option<String> {
-    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
-    let is_whole = url.starts_with("https://") || url.starts_with("http://");
-    (is_plain && is_whole && CanonicalUrl::parse(url).is_ok()).then(|| url.to_owned())
 }
 
 #[cfg(test)]

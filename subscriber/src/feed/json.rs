@@ -85,6 +85,7 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
         cloud: None,
         entries: entries.kept,
         hints: super::Hints::default(),
+        version: None,
         cut,
     }
 }

@@ -7,15 +7,23 @@ pub mod event;
 mod hubs;
 mod json;
 mod names;
+mod version;
 pub mod watch;
 mod xml;
 
 use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{Markup, Unpacker};
 
-pub use self::hubs::Hubs;
+pub use self::hubs::{Hubs, Linked};
 use self::json::is_json;
+use self::version::Digest;
 pub(crate) use self::xml::Elements;
+
+/// Why a look at a watched URL failed at which there is nothing to watch.
+pub const NOTHING: &str = "no feed and no hub at this URL";
+/// What to do then.
+pub const ADVICE: &str = "give the URL of the feed itself, or of a page whose head names its feed (<link rel=alternate \
+    type=application/rss+xml>) or a hub (<link rel=hub>)";
 
 /// What was read from a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +44,8 @@ pub struct Feed {
     pub entries: Vec<Entry>,
     /// When its publisher wants it to be read.
     pub hints: Hints,
+    /// Which version of a document this is that is no feed: a digest of what a reader of it sees.
+    pub version: Option<u64>,
     /// Why some of it was left out.
     pub cut: Option<&'static str>,
 }
@@ -101,6 +111,7 @@ struct Document {
     content_type: Option<String>,
     bytes: usize,
     state: State,
+    digest: Digest,
 }
 
 #[derive(Debug)]
@@ -146,8 +157,10 @@ pub fn parse(bytes: &[u8], content_type: Option<&str>, base: Option<&str>) -> Fe
 impl FeedReader {
     /// For a feed with this `Content-Type` header.
     pub fn new(content_type: Option<&str>) -> Self {
+        let digest = Digest::new(content_type);
         let content_type = content_type.map(str::to_owned);
-        let document = Document { content_type, bytes: 0, state: State::Begin(Vec::new()) };
+        let state = State::Begin(Vec::new());
+        let document = Document { content_type, bytes: 0, state, digest };
         Self { unpacker: Unpacker::new(), document }
     }
 
@@ -185,6 +198,7 @@ impl Document {
         let room = FEED_BYTES_MAX.saturating_sub(self.bytes);
         self.bytes += bytes.len();
         let kept = &bytes[..bytes.len().min(room)];
+        self.digest.take(kept);
         if let State::Begin(head) = &mut self.state {
             head.extend_from_slice(if head.is_empty() { kept.trim_ascii_start() } else { kept });
             if head.len() >= MARK_BYTES {
@@ -234,6 +248,7 @@ impl Document {
         if self.bytes > FEED_BYTES_MAX {
             feed.cut = Some("longer than a feed may be; the rest was left out");
         }
+        feed.version = feed.kind.is_none().then(|| self.digest.finish());
         feed
     }
 

@@ -1,5 +1,8 @@
 //! A feed that is watched: which of its items are known, and when it is looked at again. Pure; the time is an argument.
 //!
+//! A page that names a hub and no feed is watched as a feed is. Its versions are its items: each is announced once, under
+//! the URL of the page.
+//!
 //! ```text
 //!   items came      ──▶ sooner: towards half of the time from one item to the next
 //!   nothing, or 304 ──▶ half as long again
@@ -16,8 +19,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidings_protocol::{format_ms, parse_ms};
 
+use super::version::first_u64;
 use super::{Entry, Feed, Hints};
-use crate::config::{FEED_KNOWN_MAX, FEED_VALIDATOR_BYTES_MAX};
+use crate::config::{FEED_KNOWN_MAX, FEED_RESTLESS_MAX, FEED_VALIDATOR_BYTES_MAX};
 
 /// What is stored begins with this. Another version is read as if nothing was known, so whoever changes the meaning of a
 /// field raises it, and reads the old one where items would be announced again otherwise.
@@ -103,6 +107,15 @@ pub struct Watched {
     /// The next look was brought forward by them.
     #[serde(skip)]
     is_told: bool,
+    /// It was read as a page last; `known` is its version then.
+    #[serde(default)]
+    is_page: bool,
+    /// This look follows from the announcement of that version.
+    #[serde(skip)]
+    announced: Option<Print>,
+    /// How often in a row such a look has found another version: a page that differs in each answer tells nothing.
+    #[serde(default)]
+    restless: u32,
     rest_s: Option<u64>,
     skip_hours: u32,
     skip_days: u8,
@@ -113,6 +126,8 @@ pub struct Watched {
 pub enum Outcome<'a> {
     /// The feed came.
     Read(&'a Feed, Validators<'a>),
+    /// A page came that is watched for its versions, of which this is one.
+    Page(u64, Validators<'a>),
     /// 304, or the very bytes of the last time.
     Same,
     /// It did not come, or is no feed.
@@ -150,7 +165,7 @@ pub struct NewItem {
     pub print: Print,
 }
 
-/// An item: a hash of its id, and one of its id and its link.
+/// An item: a hash of its id, and one of its id and its link. Of a page: its version, and the number of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Print {
     id: u64,
@@ -160,14 +175,26 @@ pub struct Print {
 impl Print {
     fn of(entry: &Entry) -> Self {
         let mut hasher = blake3::Hasher::new();
-        let first = |hasher: &blake3::Hasher| {
-            let hash = *hasher.finalize().as_bytes();
-            u64::from_be_bytes(hash[..8].try_into().expect("a hash has 32 bytes"))
-        };
         hasher.update(entry.id.as_bytes());
-        let id = first(&hasher);
+        let id = first_u64(hasher.finalize());
         hasher.update(&[0]).update(entry.link.as_deref().unwrap_or_default().as_bytes());
-        Self { id, link: first(&hasher) }
+        Self { id, link: first_u64(hasher.finalize()) }
+    }
+
+    /// Of a version of a page, and its number: 1 for the first. A version that comes back has another number.
+    fn of_version(version: u64, before: Option<Self>) -> Self {
+        Self { id: version, link: before.map_or(0, |before| before.link).saturating_add(1) }
+    }
+}
+
+impl FromStr for Print {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match *Known::from_str(text)?.0 {
+            [print] => Ok(print),
+            _ => Err("a print is 32 hexadecimal digits"),
+        }
     }
 }
 
@@ -230,6 +257,25 @@ impl Known {
         new
     }
 
+    /// The version of a page is the only one that is known from now on. Returns it if it is another than before.
+    pub fn take_version(&mut self, version: u64) -> Option<Print> {
+        let before = self.0.last().copied();
+        if before.is_some_and(|before| before.id == version) {
+            return None;
+        }
+        let print = Print::of_version(version, before);
+        self.0 = vec![print];
+        Some(print)
+    }
+
+    /// Learns of a version of a page from another process, unless that is an older one.
+    pub fn learn_version(&mut self, other: Self) {
+        let number = |known: &Self| known.0.last().map_or(0, |print| print.link);
+        if number(&other) > number(self) {
+            *self = other;
+        }
+    }
+
     /// Learns of items from somebody else who knows them.
     pub fn learn(&mut self, others: Self) {
         let Self(prints) = others;
@@ -278,6 +324,13 @@ impl Known {
     }
 }
 
+impl NewItem {
+    /// The version of a page.
+    pub fn of_page(url: &str, print: Print) -> Self {
+        Self { id: print.to_string(), link: Some(url.to_owned()), print }
+    }
+}
+
 impl Watched {
     /// Nothing is known yet; looked at every so often at first.
     pub fn new(every: Duration, settings: Settings) -> Self {
@@ -293,6 +346,9 @@ impl Watched {
             failures: 0,
             pushed_until_unix_ms: None,
             is_told: false,
+            is_page: false,
+            announced: None,
+            restless: 0,
             rest_s: None,
             skip_hours: 0,
             skip_days: 0,
@@ -329,9 +385,29 @@ impl Watched {
         Validators { etag, last_modified }
     }
 
-    /// Whether it has ever been read as a feed.
+    /// Whether it has ever been read, as a feed or for its versions.
     pub fn was_read(&self) -> bool {
         self.changed_unix_ms.is_some()
+    }
+
+    /// Whether it is a page that was read for its versions.
+    pub fn is_page(&self) -> bool {
+        self.is_page
+    }
+
+    /// Looks that failed since the last one that did not.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// What is known.
+    pub fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// This look follows from the announcement of a version.
+    pub fn is_announced(&mut self, print: Print) {
+        self.announced = Some(print);
     }
 
     /// Somebody has told that there is something new, and is going to tell so until then; 0: not any more.
@@ -340,46 +416,102 @@ impl Watched {
         self.is_told = true;
     }
 
-    /// Takes note of how a look went. `rest` is what the server has asked for: `Retry-After`, or how long its answer is fresh.
+    /// Takes note of how a look at this URL went. `rest` is what the server has asked for: `Retry-After`, or how long its
+    /// answer is fresh.
     pub fn check(
         &mut self,
+        url: &str,
         settings: Settings,
         outcome: Outcome<'_>,
         rest: Duration,
         now_unix_ms: u64,
     ) -> Checked {
         self.pushed_until_unix_ms = self.pushed_until_unix_ms.filter(|until| *until > now_unix_ms);
-        let is_told = std::mem::take(&mut self.is_told);
         self.interval_ms = settings.within(self.interval_ms);
         let (mut new, mut untold) = (Vec::new(), false);
         match outcome {
             Outcome::Read(feed, validators) => {
+                self.begins_as(false);
                 new = self.known.take_new(&feed.entries);
-                if !new.is_empty() && !is_told && self.was_read() {
-                    // Nobody told us: whoever should have is not to be relied upon.
-                    untold = self.pushed_until_unix_ms.take().is_some();
-                }
-                self.failures = 0;
                 self.note(feed.hints, validators);
-                match self.changed_unix_ms {
-                    // How often something comes is not known yet.
-                    None => {
-                        self.changed_unix_ms = Some(now_unix_ms);
-                        if settings.new_only {
-                            new.clear();
-                        }
-                    }
-                    Some(_) if new.is_empty() => self.slow_down(settings),
-                    Some(changed) => self.speed_up(settings, new.len(), changed, now_unix_ms),
-                }
+                untold = self.was_looked_at(settings, &mut new, now_unix_ms);
+            }
+            Outcome::Page(version, validators) => {
+                self.begins_as(true);
+                self.is_told |= self.announced.is_some();
+                let print = self.take_version(version);
+                new.extend(print.map(|print| NewItem::of_page(url, print)));
+                self.note(Hints::default(), validators);
+                untold = self.was_looked_at(settings, &mut new, now_unix_ms);
             }
             Outcome::Same if self.was_read() => {
-                self.failures = 0;
+                (self.failures, self.restless) = (0, 0);
                 self.slow_down(settings);
             }
             Outcome::Same | Outcome::Failed => self.failures = self.failures.saturating_add(1),
         }
+        self.is_told = false;
         Checked { new, next: self.next(settings, rest, now_unix_ms), untold }
+    }
+
+    /// It came, as a page or as a feed. What was known of the other one counts no more.
+    fn begins_as(&mut self, page: bool) {
+        if self.is_page != page {
+            (self.is_page, self.changed_unix_ms) = (page, None);
+            self.known = Known::default();
+        }
+    }
+
+    /// The version of a page, if it is to be announced.
+    fn take_version(&mut self, version: u64) -> Option<Print> {
+        let announced = self.announced.take();
+        if let Some(announced) = announced.filter(|announced| announced.id == version) {
+            // Its hub has delivered it, and perhaps others before.
+            self.known.learn_version(Known(vec![announced]));
+        }
+        let Some(print) = self.known.take_version(version) else {
+            self.restless = 0;
+            return None;
+        };
+        match announced {
+            // It was announced, and the versions that are known here have higher numbers.
+            Some(announced) if announced.id == version => None,
+            Some(_) => {
+                self.restless = self.restless.saturating_add(1);
+                Some(print).filter(|_| self.restless < FEED_RESTLESS_MAX)
+            }
+            None => {
+                let is_told_otherwise = self.pushed_until_unix_ms.is_some();
+                Some(print).filter(|_| !is_told_otherwise || self.restless < FEED_RESTLESS_MAX)
+            }
+        }
+    }
+
+    /// It came, with these items that are new. Whether a hub should have told of them and has not.
+    fn was_looked_at(
+        &mut self,
+        settings: Settings,
+        new: &mut Vec<NewItem>,
+        now_unix_ms: u64,
+    ) -> bool {
+        // A hub that should have told and has not is not to be relied upon.
+        let untold = !new.is_empty()
+            && !self.is_told
+            && self.was_read()
+            && self.pushed_until_unix_ms.take().is_some();
+        self.failures = 0;
+        match self.changed_unix_ms {
+            // How often something comes is not known yet.
+            None => {
+                self.changed_unix_ms = Some(now_unix_ms);
+                if settings.new_only {
+                    new.clear();
+                }
+            }
+            Some(_) if new.is_empty() => self.slow_down(settings),
+            Some(changed) => self.speed_up(settings, new.len(), changed, now_unix_ms),
+        }
+        untold
     }
 
     fn note(&mut self, hints: Hints, validators: Validators<'_>) {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::Kind;
 use super::*;
 
+const URL: &str = "http://a.example/f";
 const MINUTE: u64 = 60_000;
 const START: u64 = 1_800_000_000_000;
 
@@ -31,11 +32,11 @@ fn new() -> Watched {
 
 impl Watched {
     fn reads(&mut self, feed: &Feed, now: u64) -> Checked {
-        self.check(settings(), Outcome::Read(feed, Validators::default()), Duration::ZERO, now)
+        self.check(URL, settings(), Outcome::Read(feed, Validators::default()), Duration::ZERO, now)
     }
 
     fn sees(&mut self, outcome: Outcome<'_>, rest: Duration) -> Duration {
-        self.check(settings(), outcome, rest, START).next
+        self.check(URL, settings(), outcome, rest, START).next
     }
 }
 
@@ -67,7 +68,7 @@ fn what_is_there_at_first_is_announced_unless_only_new_things_are_wanted() {
     let mut look = |ids: &[u32]| {
         let feed = feed_of(ids.iter().copied());
         let outcome = Outcome::Read(&feed, Validators::default());
-        watched.check(settings, outcome, Duration::ZERO, START).new.len()
+        watched.check(URL, settings, outcome, Duration::ZERO, START).new.len()
     };
     assert_eq!((look(&[2, 1]), look(&[3, 2, 1])), (0, 1));
 }
@@ -162,7 +163,7 @@ fn it_is_stored_and_comes_back() {
     let long = "x".repeat(FEED_VALIDATOR_BYTES_MAX + 1);
     let feed = feed_of(0..3000);
     let validators = Validators { etag: Some("\"1\""), last_modified: Some(&long) };
-    watched.check(settings(), Outcome::Read(&feed, validators), Duration::ZERO, START);
+    watched.check(URL, settings(), Outcome::Read(&feed, validators), Duration::ZERO, START);
     let bytes = watched.to_bytes();
     assert!(bytes.len() < 32 * 3000 + 500, "{}", bytes.len());
     let mut back = Watched::from_bytes(&bytes).unwrap();
@@ -246,7 +247,7 @@ proptest! {
                 Look::Same => Outcome::Same,
                 Look::Failed => Outcome::Failed,
             };
-            let Checked { new, next, .. } = watched.check(bounds, outcome, Duration::from_millis(rest), now);
+            let Checked { new, next, .. } = watched.check(URL, bounds, outcome, Duration::from_millis(rest), now);
             prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");
             announced.extend(new.into_iter().map(|item| item.id));
             if stored {
@@ -256,4 +257,82 @@ proptest! {
         announced.sort();
         prop_assert_eq!(announced, shown.into_iter().collect::<Vec<_>>());
     }
+}
+
+/// A page that is watched, with an hour between two looks.
+fn visit(watched: &mut Watched, version: u64, hours: u64) -> Vec<String> {
+    let outcome = Outcome::Page(version, Validators::default());
+    let now = START + hours * 60 * MINUTE;
+    let Checked { new, .. } = watched.check(URL, settings(), outcome, Duration::ZERO, now);
+    assert!(new.iter().all(|item| item.link.as_deref() == Some(URL)));
+    new.into_iter().map(|item| item.id).collect()
+}
+
+#[test]
+fn each_version_of_a_page_is_new_once_and_again_when_it_comes_back() {
+    let mut watched = new();
+    let versions = [1, 1, 2, 2, 1, 2].into_iter().zip(0..);
+    let found: Vec<_> =
+        versions.map(|(version, hour)| visit(&mut watched, version, hour)).collect();
+    let counts: Vec<_> = found.iter().map(Vec::len).collect();
+    assert_eq!(counts, [1, 0, 1, 0, 1, 1]);
+    let all: BTreeSet<_> = found.concat().into_iter().collect();
+    assert_eq!(all.len(), 4, "each is announced under an id of its own");
+    // Stored and read again, it is the same page.
+    let mut watched = Watched::from_bytes(&watched.to_bytes()).unwrap();
+    assert!(watched.is_page() && visit(&mut watched, 2, 9).is_empty());
+    // What another process finds from the same version on has the same id.
+    let mut other = Watched::from_bytes(&watched.to_bytes()).unwrap();
+    assert_eq!(visit(&mut watched, 3, 10), visit(&mut other, 3, 11));
+}
+
+#[test]
+fn a_version_that_a_hub_has_delivered_is_known_at_the_look_that_follows() {
+    let mut watched = new();
+    visit(&mut watched, 1, 0);
+    let mut hub: Known = String::from(watched.known().clone()).parse().unwrap();
+    let delivered = [2, 3].map(|version| hub.take_version(version).unwrap());
+    watched.is_announced(delivered[1].to_string().parse().unwrap());
+    assert!(visit(&mut watched, 3, 1).is_empty());
+    assert_eq!(*watched.known(), hub);
+    // An older version than the delivered one is no news, and the delivered one has its id.
+    let mut watched = new();
+    visit(&mut watched, 1, 0);
+    watched.is_announced(delivered[0]);
+    assert!(visit(&mut watched, 1, 1).is_empty());
+    assert_eq!(visit(&mut watched, 2, 2), [delivered[0].to_string()]);
+    assert!("0".repeat(31).parse::<Print>().is_err() && "0".repeat(64).parse::<Print>().is_err());
+}
+
+#[test]
+fn a_page_that_differs_in_each_answer_is_not_announced_without_end() {
+    let mut watched = new();
+    let mut announced = visit(&mut watched, 0, 0);
+    let mut version = 0;
+    // Each announcement leads to a look.
+    while let Some(item) = announced.pop() {
+        version += 1;
+        assert!(version < 9);
+        watched.is_announced(item.parse().unwrap());
+        announced = visit(&mut watched, version, 0);
+    }
+    assert_eq!(version, 3);
+    // While a hub tells of it, it is relied upon; and so is the content as soon as it stays the same.
+    watched.is_pushed(START + 600 * MINUTE);
+    assert!(visit(&mut watched, 10, 1).is_empty());
+    assert!(visit(&mut watched, 10, 2).is_empty());
+    assert_eq!(visit(&mut watched, 11, 3).len(), 1);
+}
+
+#[test]
+fn what_was_a_page_and_is_a_feed_begins_as_one() {
+    let mut watched = new();
+    visit(&mut watched, 1, 0);
+    let feed = feed_of([1, 2]);
+    let outcome = || Outcome::Read(&feed, Validators::default());
+    let check = |watched: &mut Watched, settings| {
+        watched.check(URL, settings, outcome(), Duration::ZERO, START).new.len()
+    };
+    assert_eq!(check(&mut watched.clone(), "10m-1d,new-only".parse().unwrap()), 0);
+    assert_eq!((check(&mut watched, settings()), watched.is_page()), (2, false));
 }

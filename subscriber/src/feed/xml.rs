@@ -456,6 +456,7 @@ impl Elements {
             cloud: self.cloud,
             entries: entries.kept,
             hints: self.hints,
+            version: None,
             cut: self.cut,
         }
     }

@@ -289,7 +289,7 @@ impl Fetcher {
         let mut connection = watch.finish(self.connector.connect(&target)).await??;
         let permit = connection.permit.take();
         let mut headers = self.headers.to(url);
-        let proxy = self.connector.proxy().filter(|_| url.scheme() == "http");
+        let proxy = self.connector.proxy().filter(|proxy| !proxy.tunnels(url.scheme() == "https"));
         if let Some(authorization) = proxy.and_then(Proxy::authorization) {
             headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
         }

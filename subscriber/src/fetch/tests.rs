@@ -98,6 +98,7 @@ async fn what_does_not_say_what_it_is_is_read_as_a_page() {
     assert_eq!((content.title.as_deref(), content.links.len()), (Some("T"), 1));
 }
 
+// PROTOCOL: T2
 #[tokio::test]
 async fn redirects_are_reported_and_not_followed() {
     for status in [301, 302, 303, 307, 308] {

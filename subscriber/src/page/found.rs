@@ -14,7 +14,9 @@ use super::link_header;
 use super::links::Links;
 use super::tag::{self, Name, Tag, Value, name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
-use super::{Content, Link, PageOptions, is_html};
+use super::version::Seen;
+use super::words::Words;
+use super::{Content, Link, PageOptions, as_written, is_html};
 use crate::config::{
     FEED_HUBS_MAX, FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX,
     QUICK_BASE_BYTES_MAX, QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,
@@ -23,6 +25,7 @@ use crate::config::{
 const A: Name = name(b"a");
 const AREA: Name = name(b"area");
 const BASE: Name = name(b"base");
+const BODY: Name = name(b"body");
 const FRAME: Name = name(b"frame");
 const IFRAME: Name = name(b"iframe");
 /// What `<image>` means, too.
@@ -43,6 +46,12 @@ pub(super) struct Found {
     feeds: Vec<String>,
     /// `<= FEED_HUBS_MAX`
     hubs: Vec<String>,
+    /// The first `rel=self`.
+    own: Option<String>,
+    /// The head is over, where hubs and the page's own URL may stand.
+    in_body: bool,
+    /// Wanted of watched pages alone.
+    seen: Option<Box<Seen>>,
     links: Links,
     /// Of the headers that were made absolute; `<= HEADER_LINKS_MAX`.
     header_links: usize,
@@ -50,6 +59,8 @@ pub(super) struct Found {
     /// What a `<meta>` says of the encoding.
     encoding: Option<&'static Encoding>,
     cut: Option<&'static str>,
+    /// If they are wanted.
+    words: Option<Words>,
 }
 
 /// The text of the first `<title>`, as it is written.
@@ -65,7 +76,7 @@ enum Title {
 }
 
 impl Found {
-    pub(super) fn new(options: Arc<PageOptions>) -> Self {
+    pub(super) fn new(options: Arc<PageOptions>, wants_words: bool) -> Self {
         Self {
             options,
             title: Title::Awaited,
@@ -73,11 +84,36 @@ impl Found {
             canonical: None,
             feeds: Vec::new(),
             hubs: Vec::new(),
+            own: None,
+            in_body: false,
+            seen: None,
             links: Links::default(),
             header_links: 0,
             directives: Directives::default(),
             encoding: None,
             cut: None,
+            words: wants_words.then(Words::new),
+        }
+    }
+
+    /// The page's digest is wanted.
+    pub(super) fn digest(&mut self) {
+        self.seen = Some(Box::default());
+    }
+
+    /// The page is over: its digest.
+    pub(super) fn version(self) -> blake3::Hash {
+        let title = self.title.text().and_then(|title| tidy_title(&title));
+        self.seen.unwrap_or_default().finish(title.as_deref())
+    }
+
+    /// The next piece of the text that is neither in a tag nor in a script.
+    pub(super) fn text(&mut self, bytes: &[u8]) {
+        if let Some(seen) = &mut self.seen {
+            seen.text(bytes);
+        }
+        if let Some(words) = &mut self.words {
+            words.feed(bytes);
         }
     }
 
@@ -92,8 +128,8 @@ impl Found {
         for link in link_header::links(value).filter(|link| !link.is_elsewhere) {
             let kind = kind_of(link.kind.as_deref());
             let relations = &*link.relations;
-            let is_hub = has_word(relations, HUB);
-            if !is_hub && !is_feed_relation(relations, kind) && !is_page(relations, kind) {
+            let is_known = has_word(relations, HUB) || has_word(relations, SELF);
+            if !is_known && !is_feed_relation(relations, kind) && !is_page(relations, kind) {
                 continue;
             }
             if self.header_links == HEADER_LINKS_MAX {
@@ -122,11 +158,29 @@ impl Found {
         self.directives.header(value, &self.options.token);
     }
 
+    /// The text is interrupted by a tag.
+    pub(super) fn end_word(&mut self) {
+        if let Some(words) = &mut self.words {
+            words.end_word();
+        }
+    }
+
     /// A start tag of HTML.
     pub(super) fn tag(&mut self, tag: &Tag<'_>) {
+        if let Some(seen) = &mut self.seen {
+            let target = match tag.name {
+                A | AREA => tag.value("href"),
+                FRAME | IFRAME | IMG | IMAGE | SOURCE => tag.value("src"),
+                _ => None,
+            };
+            if let Some(target) = target {
+                seen.target(&target.text());
+            }
+        }
         match tag.name {
             A | AREA => self.link(tag, "href"),
             FRAME | IFRAME => self.link(tag, "src"),
+            BODY => self.in_body = true,
             LINK => {
                 let [href, relations, kind] = tag.values(["href", "rel", "type"]);
                 if let (Some(href), Some(relations)) = (href, relations) {
@@ -204,8 +258,11 @@ impl Found {
             return;
         }
         let kind = kind_of(kind);
+        if has_word(relations, SELF) && self.own.is_none() && !self.in_body {
+            self.own = Some(target.to_owned());
+        }
         if has_word(relations, HUB) {
-            if self.hubs.len() < FEED_HUBS_MAX {
+            if self.hubs.len() < FEED_HUBS_MAX && !self.in_body {
                 self.hubs.push(target.to_owned());
             }
         } else if is_feed_relation(relations, kind) {
@@ -255,11 +312,15 @@ impl Found {
             canonical: self.canonical.and_then(|link| absolute(&link)),
             feeds: self.feeds.iter().filter_map(|link| absolute(link)).collect(),
             hubs: self.hubs.iter().filter_map(|link| absolute(link)).collect(),
+            own: self
+                .own
+                .and_then(|own| as_written(own.trim()).map(Into::into).or_else(|| absolute(&own))),
             charset: Some(encoding.name()),
             noindex: self.directives.noindex,
             nofollow: self.directives.nofollow,
             unavailable_after: self.directives.unavailable_after,
             cut: self.cut,
+            words: self.words.map(Words::print),
             ..Content::default()
         };
         resolve_links(&self.links, base, encoding, &mut content);
@@ -267,8 +328,9 @@ impl Found {
     }
 }
 
-/// Who tells of changes (W3C `WebSub` section 4).
+/// Where to subscribe to changes, and under which URL (W3C `WebSub` section 4).
 const HUB: &str = "hub";
+const SELF: &str = "self";
 
 /// The one relation that asks crawlers for something. `ugc` and `sponsored` only say whose the link
 /// is; who wants them not to be followed, either, writes `nofollow` beside them, as those who

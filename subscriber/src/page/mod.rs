@@ -25,6 +25,8 @@ mod tag;
 #[cfg(test)]
 mod tests;
 mod values;
+mod version;
+mod words;
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,9 +54,14 @@ pub struct Content {
     pub feeds: Vec<Box<str>>,
     /// Who tells of its changes: `rel=hub` (`WebSub`). Not among the links.
     pub hubs: Vec<Box<str>>,
+    /// Under which URL its hubs know it: `rel=self` in its head, the first one, as written if that is a whole URL.
+    pub own: Option<Box<str>>,
     /// The encoding that it was read in, as the Encoding Standard names it, such as `UTF-8`; `None`
     /// if this was no text of its own.
     pub charset: Option<&'static str>,
+    /// The print of the words of its text that have no digit, in their order. `None` if the URL of the page has no query:
+    /// they tell whether a parameter changes the page, and cost time for each byte.
+    pub words: Option<u64>,
     /// Whether it asks not to be shown.
     pub noindex: bool,
     /// Whether it asks for its links not to be followed; if so, they all say it.
@@ -69,6 +76,13 @@ pub struct Content {
 pub(crate) fn header_links(value: &str) -> impl Iterator<Item = (String, &str)> {
     let links = link_header::links(value).filter(|link| !link.is_elsewhere);
     links.map(|link| (link.relations.into_owned(), link.target))
+}
+
+/// A URL of a topic as it is written, if it is a whole one: hubs compare topics letter by letter.
+pub(crate) fn as_written(url: &str) -> Option<String> {
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_whole = url.starts_with("https://") || url.starts_with("http://");
+    (is_plain && is_whole && CanonicalUrl::parse(url).is_ok()).then(|| url.to_owned())
 }
 
 impl Content {
@@ -139,7 +153,8 @@ impl PageReader {
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
         options: &Arc<PageOptions>,
     ) -> Self {
-        let mut found = Found::new(Arc::clone(options));
+        let has_query = url.path_and_query().len() > url.path().len();
+        let mut found = Found::new(Arc::clone(options), has_query);
         let mut of_header = None;
         for (name, value) in headers {
             let is = |header: &str| name.eq_ignore_ascii_case(header);
@@ -158,6 +173,15 @@ impl PageReader {
         };
         let state = State::Head(Vec::new());
         Self { of_header, top_level, state, scanner: Scanner::new(), found }
+    }
+
+    /// For the digest of a page with this `Content-Type` header: see [`PageReader::version`].
+    pub(crate) fn of_version(content_type: &str) -> Self {
+        let nowhere = CanonicalUrl::parse("http://page.invalid/").expect("it is a URL");
+        let headers = [("content-type", content_type.as_bytes())];
+        let mut reader = Self::new(&nowhere, headers, &Arc::default());
+        reader.found.digest();
+        reader
     }
 
     /// Takes the next bytes of the page.
@@ -187,13 +211,24 @@ impl PageReader {
 
     /// The page is over: resolves what was found. `url` is where the page was found.
     pub fn finish(mut self, url: &CanonicalUrl<'_>) -> Content {
+        let encoding = self.end();
+        self.found.resolve(url, encoding)
+    }
+
+    /// The page is over: a digest of what a reader of it sees.
+    pub(crate) fn version(mut self) -> blake3::Hash {
+        self.end();
+        self.found.version()
+    }
+
+    fn end(&mut self) -> &'static Encoding {
         self.begin();
         self.decide(true);
         self.read(&[], true);
         let State::Read { encoding, .. } = self.state else {
             unreachable!("it has been decided");
         };
-        self.found.resolve(url, encoding)
+        encoding
     }
 
     /// Looks for a declared encoding, if that has not been done, and reads the head.

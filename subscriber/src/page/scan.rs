@@ -103,7 +103,10 @@ impl Scanner {
                     Some(end) => self.end_state(end),
                     None => bytes.len(),
                 },
-                State::PlainText => bytes.len(),
+                State::PlainText => {
+                    found.text(bytes);
+                    bytes.len()
+                }
             };
             bytes = &bytes[taken..];
         }
@@ -117,8 +120,10 @@ impl Scanner {
 
     fn text(&mut self, bytes: &[u8], found: &mut Found) -> usize {
         let Some(at) = memchr(b'<', bytes) else {
+            found.text(bytes);
             return bytes.len();
         };
+        found.text(&bytes[..at]);
         let token = &bytes[at..];
         let Some((opening, length)) = Opening::of(&token[1..], self.foreign.is_inside()) else {
             self.cut.extend_from_slice(token);
@@ -196,6 +201,7 @@ impl Scanner {
 
     /// A tag from `<` to `>`, except if it is longer than the limit.
     fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
+        found.end_word();
         if self.foreign.is_empty() && !may_matter(&bytes[1..]) {
             return;
         }
@@ -260,10 +266,11 @@ const TITLE: &str = "title";
 const PLAINTEXT: Name = name(b"plaintext");
 
 /// The names of start tags that matter outside of pictures and formulas.
-const MATTERING: [&str; 19] = [
+const MATTERING: [&str; 20] = [
     "a",
     "area",
     "base",
+    "body",
     "frame",
     "iframe",
     "image",

@@ -596,3 +596,50 @@ proptest! {
         prop_assert_eq!(read(&[], &bytes), whole);
     }
 }
+
+#[test]
+fn hubs_and_the_own_url_are_those_of_the_head() {
+    let found = |headers: &[(&str, &str)], page: &str| {
+        let url = CanonicalUrl::parse("http://a.example/dir/page").unwrap();
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let mut reader = PageReader::new(&url, headers, &Arc::default());
+        reader.feed(page.as_bytes());
+        let content = reader.finish(&url);
+        let hubs: Vec<_> = content.hubs.iter().map(ToString::to_string).collect();
+        (hubs, content.own.map(String::from))
+    };
+    let both = |hubs: &[&str], own: Option<&str>| {
+        (hubs.iter().map(ToString::to_string).collect::<Vec<_>>(), own.map(str::to_owned))
+    };
+    for (head, hubs, own) in [
+        (
+            "<link rel=hub href=/h><link rel=self href=own>",
+            &["http://a.example/h"][..],
+            Some("http://a.example/dir/own"),
+        ),
+        // Letter by letter, also of another host; the first one counts.
+        (
+            "<link rel=SELF href='http://B.example/%7e'><link rel=self href=x>",
+            &[],
+            Some("http://B.example/%7e"),
+        ),
+        (
+            "<base href=http://c.example/d/><link rel='foo hub' href=h><link rel=hub href=../i>",
+            &["http://c.example/d/h", "http://c.example/i"],
+            None,
+        ),
+        (
+            "<link rel=hub href=><!-- <link rel=hub href=/n> --><script>'<link rel=hub href=/n>'</script>",
+            &["http://a.example/dir/page"],
+            None,
+        ),
+        ("<link rel=hubs href=/h><a rel=hub href=/h>h</a><meta name=hub content=/h>", &[], None),
+    ] {
+        assert_eq!(found(&[], head), both(hubs, own), "{head}");
+    }
+    // What stands in the body is the text of others, perhaps.
+    assert_eq!(found(&[], "<body><link rel=hub href=/h><link rel=self href=/s>"), both(&[], None));
+    let link = "<h>; rel=\"hub\"; title=x, </s>; rel=self";
+    let expected = both(&["http://a.example/dir/h"], Some("http://a.example/s"));
+    assert_eq!(found(&[("Link", link)], "<base href=/other/><body>"), expected);
+}

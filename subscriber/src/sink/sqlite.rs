@@ -14,6 +14,7 @@
 //! | 1 | a row was known by its `task`, which another run of the broker numbers anew |
 //! | 2 | a row is known by its `page`; what is needed to ask whether a page has changed, and by URL |
 //! | 3 | in which way links were read |
+//! | 4 | a digest of each row, see [`crate::digest`] |
 
 #![expect(
     clippy::disallowed_methods,
@@ -36,10 +37,50 @@ pub(super) use self::last::Lookup;
 use super::row::{LinkUrls, Row};
 use super::{OpenError, Sink, StoreError};
 use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
+use crate::digest::{self, Schema, Table};
 use crate::report::PageRecord;
 
 /// The version of the schema.
-pub const VERSION: i64 = 3;
+pub const VERSION: i64 = 4;
+
+/// What the digests are of.
+pub const SCHEMA: Schema = Schema { file: "pages.db", since: 4, newest: VERSION, tables: &[PAGES] };
+
+/// The columns in the order of [`UPSERT`].
+const PAGES: Table = Table {
+    name: "pages",
+    key: "rowid",
+    columns: &[
+        "page",
+        "task",
+        "url",
+        "status",
+        "content_type",
+        "bytes",
+        "hash",
+        "title",
+        "fetched_at",
+        "duration_ms",
+        "job",
+        "pass",
+        "depth",
+        "attempt",
+        "outcome",
+        "reason",
+        "error",
+        "redirect",
+        "canonical",
+        "noindex",
+        "etag",
+        "last_modified",
+        "remote",
+        "url_print",
+        "links",
+        "link_urls",
+        "nofollow",
+        "reading",
+    ],
+};
 
 /// Pause between two tries to open a file that others open, too.
 const OPEN_RETRY: Duration = Duration::from_millis(20);
@@ -78,7 +119,8 @@ pub(super) const CREATE: &str = "
         links INTEGER NOT NULL,         -- how many different ones
         link_urls TEXT NOT NULL,        -- a JSON array, in the order of the page
         nofollow TEXT,                  -- a JSON array: positions among link_urls, from 0
-        reading TEXT                    -- in which way links are not the usual ones
+        reading TEXT,                   -- in which way links are not the usual ones
+        digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
     -- Of those that a server can be asked about, as the last ones. An entry costs as much as half a row.
     CREATE INDEX pages_by_url ON pages (url_print)
@@ -88,9 +130,10 @@ pub(super) const CREATE: &str = "
 pub(super) const UPSERT: &str = "
     INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
         duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
-        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow, reading)
+        noindex, etag, last_modified, remote, url_print, links, link_urls, nofollow, reading, digest)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)
+        ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, row_digest(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
+        ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28))
     ON CONFLICT (page) DO UPDATE SET task = excluded.task, url = excluded.url,
         status = excluded.status, content_type = excluded.content_type, bytes = excluded.bytes,
         hash = excluded.hash, title = excluded.title, fetched_at = excluded.fetched_at,
@@ -100,7 +143,7 @@ pub(super) const UPSERT: &str = "
         canonical = excluded.canonical, noindex = excluded.noindex, etag = excluded.etag,
         last_modified = excluded.last_modified, remote = excluded.remote,
         url_print = excluded.url_print, links = excluded.links, link_urls = excluded.link_urls,
-        nofollow = excluded.nofollow, reading = excluded.reading
+        nofollow = excluded.nofollow, reading = excluded.reading, digest = excluded.digest
     WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
 
 /// A task was `group:run.entry`, and its run is the best that is known of the group's number for life.
@@ -113,6 +156,8 @@ const FROM_V1: &str = "
     DROP TABLE pages_v1";
 
 const FROM_V2: &str = "ALTER TABLE pages ADD COLUMN reading TEXT";
+
+const FROM_V3: &str = "ALTER TABLE pages ADD COLUMN digest INTEGER";
 
 /// The open database.
 #[derive(Debug)]
@@ -203,6 +248,7 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("url_print", 1, pure, |arguments| {
         Ok(url_print(arguments.get_raw(0).as_str()?))
     })?;
+    digest::register(connection)?;
     // A user's views of the table are not to follow it when it is renamed.
     connection.pragma_update(None, "legacy_alter_table", true)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -210,7 +256,8 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     match version(&transaction)? {
         0 => transaction.execute_batch(CREATE)?,
         1 => migrate_v1(&transaction)?,
-        2 => transaction.execute_batch(FROM_V2)?,
+        2 => transaction.execute_batch(&format!("{FROM_V2}; {FROM_V3}"))?,
+        3 => transaction.execute_batch(FROM_V3)?,
         _ => return Ok(()),
     }
     transaction.pragma_update(None, "user_version", VERSION)?;

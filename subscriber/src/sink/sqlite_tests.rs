@@ -1,6 +1,7 @@
 use rusqlite::types::Value;
 
 use super::*;
+use crate::database;
 use crate::report::{PageId, PageOutcome};
 use crate::sink::testing::{record, transient};
 
@@ -86,6 +87,7 @@ fn a_page_is_one_readable_row() {
         text(r#"["http://site.example/\"x\"","http://a.example/"]"#),
         text("[1]"),
         Value::Null,
+        Value::Integer(-3_991_008_123_072_687_422),
     ];
     assert_eq!(rows(&path, "SELECT * FROM pages"), [expected]);
 }
@@ -252,12 +254,45 @@ fn a_file_of_the_second_version_goes_on_as_one_of_this() {
     let path = data.path().join("pages.db");
     store(&mut open(&path), [record(1, 1)]);
     let old = Connection::open(&path).unwrap();
-    old.execute_batch("ALTER TABLE pages DROP COLUMN reading; PRAGMA user_version = 2").unwrap();
+    let without = "ALTER TABLE pages DROP COLUMN digest; ALTER TABLE pages DROP COLUMN reading;
+        PRAGMA user_version = 2";
+    old.execute_batch(without).unwrap();
     drop(old);
     store(&mut open(&path), [record(2, 1)]);
     assert_eq!(rows(&path, "PRAGMA user_version"), [[Value::Integer(VERSION)]]);
     let readings = rows(&path, "SELECT reading FROM pages");
     assert_eq!(readings, [[Value::Null], [Value::Null]]);
+}
+
+#[test]
+fn a_file_of_the_third_version_gets_digests_with_new_rows() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().join("pages.db");
+    store(&mut open(&path), [record(1, 1)]);
+    let old = Connection::open(&path).unwrap();
+    let without = "ALTER TABLE pages DROP COLUMN digest; PRAGMA user_version = 3";
+    old.execute_batch(without).unwrap();
+    drop(old);
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+    assert!(checked.notes[0].contains("schema version 3"), "{checked:?}");
+    store(&mut open(&path), [record(2, 1), record(3, 1)]);
+    store(&mut open(&path), [record(3, 2)]);
+    let missing = rows(&path, "SELECT page FROM pages WHERE digest IS NULL");
+    assert_eq!(missing, [[text(&page(1).to_string())]]);
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+    assert!(checked.notes[0].contains("1 row of pages has no digest"), "{checked:?}");
+    // Another program may write to it. One that does not know of digests is taken for damage.
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("UPDATE pages SET title = 'mine' WHERE id = 2").unwrap();
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert!(checked.problems[0].starts_with("row 2 of pages: "), "{checked:?}");
+    other.execute_batch("UPDATE pages SET digest = NULL WHERE id = 2").unwrap();
+    assert_eq!(database::check(&path, Some(&SCHEMA)).unwrap().problems, [""; 0]);
+    other.execute_batch("ALTER TABLE pages RENAME COLUMN title TO titlf").unwrap();
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert!(checked.problems[0].contains("title"), "{checked:?}");
 }
 
 #[test]
@@ -282,7 +317,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None).unwrap_err();
-    assert!(error.to_string().contains("schema version 4, this Tidings knows up to 3"), "{error}");
+    assert!(error.to_string().contains("schema version 5, this Tidings knows up to 4"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
 }

@@ -51,14 +51,20 @@ fn crawl(
         count += 1;
         assert!(count < 200_000, "no end in sight at {url}");
         let (body, links) = page(&url);
-        if let Err(trap) = traps.after(pass(), &url, depth, &hash(&body)) {
+        let links = links.iter().map(|link| url.join(link).unwrap().as_str().into());
+        let links: Vec<Link> = links.map(|url| Link { url, nofollow: false }).collect();
+        let words = Some(xxh3_64(body.as_bytes()));
+        let body = hash(&body);
+        let reading = Reading { body: &body, title: None, words, links: &links };
+        traps.learn(pass(), &url, Some(&reading));
+        if let Err(trap) = traps.after(pass(), &url, depth, &body) {
             reasons.insert(trap);
             continue;
         }
-        for link in links {
-            let link = url.join(&link).unwrap();
-            if met.insert(link.to_string()) {
-                waiting.push_back((link, depth + 1));
+        for Link { url: link, .. } in links {
+            let link = traps.without_session(pass(), &link).unwrap_or_else(|| link.into());
+            if met.insert(link.clone()) {
+                waiting.push_back((link.parse().unwrap(), depth + 1));
             }
         }
     }

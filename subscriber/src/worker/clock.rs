@@ -49,6 +49,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: T3
     #[test]
     fn the_tightest_of_the_newest_readings_counts() {
         let mut clock = BrokerClock::default();
@@ -67,6 +68,7 @@ mod tests {
 
     proptest! {
         /// Whatever the way costs, a task is never taken for younger than it is.
+        // PROTOCOL: T3
         #[test]
         fn the_age_is_never_underestimated(
             ahead in 0_u64..1 << 40,

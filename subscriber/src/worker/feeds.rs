@@ -1,5 +1,6 @@
 //! What the worker does with a watched feed, a URL whose task carries `feed=`: announces what is new in it, remembers
-//! it, and has the broker look again sooner or later.
+//! it, and has the broker look again sooner or later. A page that names a hub and no feed is watched likewise: each of its
+//! versions is an item, with the URL of the page. A page that names neither fails, with the reason.
 //!
 //! In this order: announce, confirmed; remember, synced; then the caller's ACK. A worker that ends in between announces the
 //! same items again under the same `id=`, which the topic keeps once. What is known decides what is new, so a look at a
@@ -16,9 +17,9 @@ use tidings_protocol::{CanonicalUrl, Payload, format_ms, parse_ms, push_attribut
 
 use super::link::Link;
 use crate::config::{FEED_ANNOUNCED_AT_ONCE, FEED_KNOWN_FOR, FEED_TOLD_MAX};
-use crate::feed::event::{self, ITEMS, PUSHED, SCHEDULES};
+use crate::feed::event::{self, ITEMS, Notes, PUSHED, SCHEDULES};
 use crate::feed::watch::{Checked, Known, NewItem, Outcome, Settings, Validators, Watched};
-use crate::feed::{Feed, Hubs};
+use crate::feed::{ADVICE, Feed, Hubs, Linked, NOTHING};
 use crate::state::State;
 
 /// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
@@ -103,7 +104,7 @@ pub(super) struct Watch<'a> {
 /// What was answered to the request.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
-    /// A document, read as a feed; `kind` of it may be none. If it is a page, what it names.
+    /// A document, read as a feed; `kind` of it may be none. If it is a page, what its head names.
     Document {
         feed: &'a Feed,
         headers: &'a HeaderMap,
@@ -116,11 +117,13 @@ pub(super) enum Answer<'a> {
     Failed,
 }
 
-/// What a page names, absolute.
-#[derive(Debug)]
+/// What the head of a page names, absolute.
+#[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) feeds: Vec<Box<str>>,
     pub(super) hubs: Vec<String>,
+    /// The page itself, as its hubs know it.
+    pub(super) own: Option<Box<str>>,
 }
 
 /// How a look has ended.
@@ -132,6 +135,15 @@ pub(super) enum Looked {
     Elsewhere,
     /// Nothing could be learned.
     Failed,
+    /// There is no feed, and no hub; it is looked at again after that time.
+    Nothing { next: Duration },
+}
+
+/// What came that is new may be in.
+enum Came<'a> {
+    Feed(&'a Feed),
+    /// The page's hubs.
+    Page(Hubs),
 }
 
 impl<'a> Watch<'a> {
@@ -162,6 +174,9 @@ impl<'a> Watch<'a> {
         }
         if let Some(until) = payload.attribute(PUSHED).and_then(|until| until.parse().ok()) {
             watched.is_pushed(until);
+        }
+        if let Some(print) = payload.attribute(event::ITEM).and_then(|item| item.parse().ok()) {
+            watched.is_announced(print);
         }
         let (feed, every) = (feed.into(), every.map(Into::into));
         let is_named = payload.attribute(NAMED).is_some();
@@ -195,39 +210,74 @@ impl<'a> Watch<'a> {
         broker: &impl Announce,
         states: &impl States,
     ) -> Result<Looked, String> {
-        let mut read = None;
+        let (mut came, mut is_nothing) = (None, false);
         let outcome = match answer {
             Answer::Document { feed, headers, validators, .. } if feed.kind.is_some() => {
-                read = Some((feed, headers));
+                came = Some((Came::Feed(feed), headers));
                 Outcome::Read(feed, validators)
             }
             // A feed that was one may be a page of an error today.
-            Answer::Document { named: Named { feeds, hubs }, .. }
+            Answer::Document { named: Named { feeds, hubs, .. }, .. }
                 if !feeds.is_empty() && !self.watched.was_read() && !self.is_named =>
             {
                 self.watch_instead(&feeds[0], hubs, broker).await?;
                 return Ok(Looked::Elsewhere);
             }
+            Answer::Document { feed, headers, named, validators } => {
+                let page = self.page(feed, headers, named);
+                is_nothing = page.is_none() && !self.watched.was_read();
+                match page {
+                    Some((version, hubs)) => {
+                        came = Some((Came::Page(hubs), headers));
+                        Outcome::Page(version, validators)
+                    }
+                    None => Outcome::Failed,
+                }
+            }
             Answer::NotModified => Outcome::Same,
-            Answer::Document { .. } | Answer::Failed => Outcome::Failed,
+            Answer::Failed => Outcome::Failed,
         };
         let has_failed = matches!(outcome, Outcome::Failed);
-        let Checked { new, next, untold } =
-            self.watched.check(self.settings, outcome, rest, now_unix_ms);
+        let url = self.url.as_str();
+        let checked = self.watched.check(url, self.settings, outcome, rest, now_unix_ms);
+        let Checked { new, next, untold } = checked;
         let announced = self.announce(&new, broker).await?;
-        if let Some((feed, headers)) = read {
-            self.announce_hubs(feed, headers, untold, broker).await?;
+        if let Some((came, headers)) = came {
+            self.announce_hubs(came, headers, untold, broker).await?;
         }
         let changes = self.interval.is_some_and(|interval| differs(interval, next));
         if changes {
             self.watched.reschedule(next);
         }
-        states.store(self.url.as_str(), self.watched.to_bytes().into()).await?;
+        states.store(url, self.watched.to_bytes().into()).await?;
         if let Some(was) = self.every.as_deref().filter(|_| changes) {
             let every = format_ms(u64::try_from(next.as_millis()).unwrap_or(u64::MAX));
             broker.publish(SCHEDULES, self.change(was, &every)).await?;
         }
-        Ok(if has_failed { Looked::Failed } else { Looked::Feed { announced } })
+        Ok(match (is_nothing, has_failed) {
+            (true, _) => self.nothing(next),
+            (_, true) => Looked::Failed,
+            _ => Looked::Feed { announced },
+        })
+    }
+
+    /// The version and the hubs of a page, if it is watched for its versions: it names a hub, or did once. What was read as
+    /// a feed is none.
+    fn page(&self, feed: &Feed, headers: &HeaderMap, named: &Named) -> Option<(u64, Hubs)> {
+        if self.watched.was_read() && !self.watched.is_page() {
+            return None;
+        }
+        let linked = Linked { hubs: &named.hubs, own: named.own.as_deref() };
+        let hubs = Hubs::of_page(linked, headers, self.url);
+        let is_watched = !hubs.is_empty() || self.watched.is_page();
+        Some((feed.version?, hubs)).filter(|_| is_watched)
+    }
+
+    fn nothing(&self, next: Duration) -> Looked {
+        if self.watched.failures() == 1 {
+            tracing::warn!(url = %self.url, "{NOTHING}: {ADVICE}");
+        }
+        Looked::Nothing { next }
     }
 
     /// Announces items that have a link, in their order.
@@ -246,20 +296,27 @@ impl<'a> Watch<'a> {
         Ok(announced)
     }
 
-    /// Tells who tells of this feed, and which of its items are known. `untold`: they have not told of all of these.
+    /// Says which hubs tell of this feed or page, and what is known of it. `is_silent`: they have not told all of that.
     async fn announce_hubs(
         &self,
-        feed: &Feed,
+        came: Came<'_>,
         headers: &HeaderMap,
-        untold: bool,
+        is_silent: bool,
         broker: &impl Announce,
     ) -> Result<(), String> {
-        let hubs = Hubs::of(feed, headers, self.url, &self.hubs);
+        let is_page = matches!(came, Came::Page(_));
+        let (hubs, known) = match came {
+            Came::Feed(feed) => {
+                let hubs = Hubs::of(feed, headers, self.url, &self.hubs);
+                (hubs, Known::newest(&feed.entries, FEED_TOLD_MAX))
+            }
+            Came::Page(hubs) => (hubs, self.watched.known().clone()),
+        };
         if hubs.is_empty() {
             return Ok(());
         }
-        let known = Known::newest(&feed.entries, FEED_TOLD_MAX);
-        let event = event::of_hubs(self.url, &self.scheduled, &hubs, known, untold);
+        let notes = Notes { is_silent, is_page };
+        let event = event::of_hubs(self.url, &self.scheduled, &hubs, known, notes);
         broker.publish(event::HUBS, event).await
     }
 

@@ -82,7 +82,7 @@ fn items(ids: &[&str]) -> Feed {
 }
 
 /// Of pages and of heads that tell nothing.
-static NOTHING: Named = Named { feeds: Vec::new(), hubs: Vec::new() };
+static NOTHING: Named = Named { feeds: Vec::new(), hubs: Vec::new(), own: None };
 static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
 fn document(feed: &Feed) -> Answer<'_> {
@@ -96,7 +96,7 @@ fn page_with<'a>(page: &'a Feed, named: &'a Named) -> Answer<'a> {
 
 /// A page that names this feed.
 fn naming(feed: &str) -> Named {
-    Named { feeds: vec![feed.into()], hubs: Vec::new() }
+    Named { feeds: vec![feed.into()], ..Named::default() }
 }
 
 #[tokio::test]
@@ -174,10 +174,11 @@ async fn what_a_page_names_is_not_followed_further() {
     let task = published.strip_prefix("new-url ").unwrap();
     let named = naming("http://a.example/g");
     let answer = || page_with(&page, &named);
-    assert_eq!(fake.look(task, answer()).await, Ok(Looked::Failed));
+    let hours = |hours| Looked::Nothing { next: Duration::from_hours(hours) };
+    assert_eq!(fake.look(task, answer()).await, Ok(hours(2)));
     assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
     // Its schedule keeps what else is said of it.
-    assert_eq!(fake.look(&task.replace("=1h", "=2h"), answer()).await, Ok(Looked::Failed));
+    assert_eq!(fake.look(&task.replace("=1h", "=2h"), answer()).await, Ok(hours(4)));
 }
 
 #[tokio::test]
@@ -260,6 +261,7 @@ async fn what_is_known_is_in_the_crawlers_memory() {
     }
 }
 
+// PROTOCOL: V1
 #[tokio::test]
 async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     let fake = Fake::default();
@@ -295,6 +297,69 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     assert_eq!(hubs.hubs, ["https://page.example/"]);
 }
 
+/// A page of HTML with this text.
+fn html(text: &str) -> Feed {
+    feed::parse(format!("<html><body>{text}").as_bytes(), Some("text/html"), None)
+}
+
+#[tokio::test]
+async fn a_page_with_a_hub_and_no_feed_is_announced_as_its_versions_are() {
+    let fake = Fake::default();
+    let named = Named {
+        hubs: vec!["https://hub.example/".into(), "https://b.example/".into()],
+        own: Some("http://own.example/%7Ex".into()),
+        ..Named::default()
+    };
+    let (one, two) = (html("one"), html("two"));
+    assert_eq!(fake.look(TASK, page_with(&one, &named)).await, Ok(Looked::Feed { announced: 1 }));
+    let done = fake.take();
+    let begin = "post-ready http://a.example/f item=";
+    let item = &done[0].strip_prefix(begin).unwrap()[..32];
+    assert!(done[0].contains(&format!("{item} source=http://a.example/f id=")), "{}", done[0]);
+    let found = done[1].strip_prefix("hub-found ").unwrap();
+    let (page, hubs, known) = event::read_hubs(found).unwrap();
+    assert_eq!((page.as_str(), hubs.hubs), ("http://a.example/f", named.hubs.clone()));
+    assert_eq!(hubs.topic.as_deref(), Some("http://own.example/%7Ex"));
+    assert_eq!(String::from(known), item);
+    assert_eq!(Payload::parse(found).attribute(event::PAGE), Some("yes"));
+    assert_eq!(done[2..], ["stored"]);
+
+    // The look that follows from the announcement, and one by the clock.
+    let follows = format!("{TASK} item={item} source=http://a.example/f");
+    for task in [&follows, TASK] {
+        let looked = fake.look(task, page_with(&one, &named)).await;
+        assert_eq!(looked, Ok(Looked::Feed { announced: 0 }));
+    }
+    assert_eq!(fake.look(TASK, page_with(&two, &named)).await, Ok(Looked::Feed { announced: 1 }));
+    fake.take();
+    // The hub is gone: the page is looked at as before. And its `Link` header counts more than what stands in it.
+    assert_eq!(fake.look(TASK, page_with(&one, &NOTHING)).await, Ok(Looked::Feed { announced: 1 }));
+    assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
+    let mut headers = HeaderMap::new();
+    headers.insert("link", "</hub>; rel=\"x hub\", <s>; rel=self".parse().unwrap());
+    let validators = Validators::default();
+    let answer = Answer::Document { feed: &one, headers: &headers, named: &named, validators };
+    fake.look(TASK, answer).await.unwrap();
+    let found = &fake.take()[0];
+    assert!(found.contains(" hub=http://a.example/hub topic=http://a.example/s known="), "{found}");
+}
+
+#[tokio::test]
+async fn a_page_without_a_feed_or_a_hub_fails_unless_it_was_something_before() {
+    let page = html("x");
+    let hours = |hours| Ok(Looked::Nothing { next: Duration::from_hours(hours) });
+    let fake = Fake::default();
+    assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, hours(2));
+    let task = TASK.replace("=1h", "=2h");
+    assert_eq!(fake.look(&task, page_with(&page, &NOTHING)).await, hours(4));
+    let fake = Fake::default();
+    fake.look(TASK, document(&items(&["a"]))).await.unwrap();
+    assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, Ok(Looked::Failed));
+    // A page of an error that names a hub is no feed's.
+    let named = Named { hubs: vec!["https://hub.example/".into()], ..Named::default() };
+    assert_eq!(fake.look(TASK, page_with(&page, &named)).await, Ok(Looked::Failed));
+}
+
 #[tokio::test]
 async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
     let fake = Fake::default();
@@ -307,6 +372,7 @@ async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
     );
 }
 
+// PROTOCOL: V5
 #[tokio::test]
 async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_silent() {
     let fake = Fake::default();
@@ -327,6 +393,7 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
     assert!(!often.contains("every=1d"), "{often}");
 }
 
+// PROTOCOL: V1, V5
 #[tokio::test]
 async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
     let fake = Fake::default();

@@ -16,12 +16,17 @@ use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
 
+/// A task comes back after a day at the latest (`NACK after=`).
+const NACK_MAX: Duration = Duration::from_hours(24);
+
 /// Why a task is not answered with what became of its page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undone {
     pub(super) reason: String,
     /// It was up to the page, or to what is done with it, so it is an attempt.
     pub(super) counts: bool,
+    /// When it is due again, if it is an attempt; the group's backoff otherwise. At most a day counts.
+    pub(super) after: Option<Duration>,
 }
 
 /// Stores the page, tells the people, and then the broker.
@@ -34,7 +39,7 @@ pub(super) async fn finish(
     mut record: Arc<PageRecord>,
     over: Option<Hold>,
     read: impl FnOnce(&mut PageRecord),
-    then: impl Future<Output = Result<(), String>>,
+    then: impl Future<Output = Result<(), Undone>>,
 ) {
     let was_asked = over.is_some();
     let free = async {
@@ -48,14 +53,14 @@ pub(super) async fn finish(
         read(Arc::get_mut(&mut record).expect("nobody else has it yet"));
         let stored = async {
             store(&crawler.sinks, &record, STORE_PATIENCE).await?;
-            then.await.map_err(|reason| Undone { reason, counts: true })
+            then.await
         };
         let stored = tokio::select! {
             biased;
             stored = stored => stored,
             () = crawler.abandon.cancelled() => {
                 let reason = "the crawler ends before the page is stored".to_owned();
-                Err(Undone { reason, counts: false })
+                Err(Undone { reason, counts: false, after: None })
             }
             () = keep_lease(crawler, task) => return None,
         };
@@ -79,11 +84,13 @@ pub(super) async fn finish(
 
 /// Hands a task back. If there `was` a request for it, and it is not an attempt, then the next is for its page.
 async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool), undone: Undone) {
-    let Undone { reason, counts } = undone;
+    let Undone { reason, counts, after } = undone;
     let back = match (counts, was_asked) {
         (false, true) => return again(crawler, task, url, (Hold::default(), Some(reason))).await,
         (false, false) => Return::Uncounted { after_ms: None },
-        (true, _) => Return::Retry { after_ms: None },
+        (true, _) => {
+            Return::Retry { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
+        }
     };
     crawler.link.answer(&[], &task.nack(back, Hold::default(), Some(reason))).await;
 }
@@ -185,11 +192,16 @@ pub(super) async fn store(
         match timeout_at(until, stored.as_mut()).await {
             // Where nothing can be written any more, that is not the page's fault either.
             Ok(stored) => {
-                return stored
-                    .map_err(|error| Undone { reason: error.to_string(), counts: !error.closed });
+                return stored.map_err(|error| Undone {
+                    reason: error.to_string(),
+                    counts: !error.closed,
+                    after: None,
+                });
             }
             Err(_) => match sinks.trouble() {
-                Some(trouble) => return Err(Undone { reason: trouble.to_string(), counts: false }),
+                Some(trouble) => {
+                    return Err(Undone { reason: trouble.to_string(), counts: false, after: None });
+                }
                 None => until += patience,
             },
         }

@@ -264,6 +264,8 @@ fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<
         ClientError::Ended(refusal) if refusal.code == Code::Replaced => {
             Some(CrawlError::Replaced { broker })
         }
+        // The group's log is damaged: an operator can repair it, and the broker's words say how.
+        ClientError::Refused(refusal) if refusal.code == Code::Conflict => None,
         ClientError::Refused(refusal) if !refusal.code.is_transient() => {
             Some(CrawlError::Refused { broker, refusal: refusal.clone() })
         }

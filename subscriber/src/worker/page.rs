@@ -16,13 +16,13 @@ use tidings_protocol::{CanonicalUrl, Hold, Return};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::feeds::{Answer, Named, Remembered, Watch};
-use super::finish::finish;
+use super::feeds::{Answer, Looked, Named, Remembered, Watch};
+use super::finish::{Undone, finish};
 use super::record::{judge, unix_ms};
 use super::task::{Work, milliseconds, pace};
 use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
 use crate::document::Reader;
-use crate::feed::{Feed, FeedReader, watch};
+use crate::feed::{Feed, FeedReader, NOTHING, watch};
 use crate::fetch::{Fetched, Request, Wanted};
 use crate::outcome::{Failure, Reason};
 use crate::page::{Content, Link};
@@ -30,8 +30,7 @@ use crate::report::{Keep, PageOutcome, PageRecord, Validators};
 use crate::robots::Rules;
 use crate::sink::Last;
 use crate::spool::Spool;
-use crate::tracking::TrackingParams;
-use crate::traps::Trap;
+use crate::traps::{Reading, Trap};
 
 impl Work<'_> {
     pub(super) async fn fetch_page(&self, rules: &Rules) {
@@ -94,14 +93,18 @@ impl Work<'_> {
         let mut record = self.record(outcome, fetched, failure, duration);
         let sitemaps = self.sitemaps(&record).await;
         let read = |record: &mut PageRecord| {
+            let mut words = None;
             if let (true, Some(last)) = (is_same, last) {
                 record.take_over(last);
             } else if let Some(content) =
                 content.or_else(|| page.map(|page| page.finish(&self.page)))
             {
+                words = content.words;
                 self.keep(record, content);
             }
+            self.learn(record, words);
             add_first(sitemaps, &mut record.links);
+            self.strip_sessions(record);
             record.report.links = record.links.len();
             if outcome == PageOutcome::Done
                 && let Err(trap) = self.is_worth_following(record)
@@ -150,7 +153,7 @@ impl Work<'_> {
             self.strip_target(&mut record);
         }
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
-        let named = Named { feeds: content.feeds.clone(), hubs };
+        let named = Named { feeds: content.feeds.clone(), hubs, own: content.own.clone() };
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => Answer::NotModified,
             (PageOutcome::Done, _) => {
@@ -166,10 +169,17 @@ impl Work<'_> {
         let announce = async {
             let (broker, memory) = (&self.crawler.link, self.remembered());
             // A redirect is followed as a task of its own, with the same attributes.
-            if is_final && outcome != PageOutcome::Redirect {
-                watch.look(answer, rest, unix_ms(), broker, &memory).await?;
+            if !is_final || outcome == PageOutcome::Redirect {
+                return Ok(());
             }
-            Ok(())
+            let failed = |reason| Undone { reason, counts: true, after: None };
+            match watch.look(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
+                // No sooner than by its schedule: until then the reason can be read at the broker.
+                Looked::Nothing { next } => {
+                    Err(Undone { after: Some(next), ..failed(NOTHING.to_owned()) })
+                }
+                _ => Ok(()),
+            }
         };
         let read = |record: &mut PageRecord| self.keep(record, content);
         let record = Arc::new(record);
@@ -199,18 +209,49 @@ impl Work<'_> {
         let cut = content.cut.map(str::to_owned);
         record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);
-        record.links = strip(&self.crawler.config.links.tracking, content.links);
+        let tracking = &self.crawler.config.links.tracking;
+        record.links = strip(content.links, |url| Some(tracking.strip_text(url)?.as_str().into()));
         record.report.links = record.links.len();
+    }
+
+    /// Learns from a page which parameters of its site are session ids.
+    fn learn(&self, record: &PageRecord, words: Option<u64>) {
+        let (PageOutcome::Done, Some(pass)) = (record.report.outcome, self.task.pass()) else {
+            return;
+        };
+        let Some(hash) = &record.hash else { return };
+        let title = record.report.title.as_deref();
+        let reading = Reading { body: hash.as_bytes(), title, words, links: &record.links };
+        // A page that has not changed says nothing of today's session ids.
+        let reading = Some(&reading).filter(|_| record.last_unix_ms.is_none());
+        let found = self.crawler.traps.lock().learn(pass, &self.page, reading);
+        for name in found {
+            let site = self.page.authority();
+            tracing::info!("{site}: parameter {name} is a session id; links lose it");
+        }
+    }
+
+    /// The links lose the session ids that were recognized.
+    fn strip_sessions(&self, record: &mut PageRecord) {
+        let Some(pass) = self.task.pass() else { return };
+        let traps = self.crawler.traps.lock();
+        let links = std::mem::take(&mut record.links);
+        record.links = strip(links, |url| Some(traps.without_session(pass, url)?.into()));
     }
 
     /// The same of where a redirect leads, unless that is the page itself then.
     fn strip_target(&self, record: &mut PageRecord) {
-        let Some(target) = &record.redirect else { return };
-        let target = CanonicalUrl::parse(target).expect("it was joined from one");
-        if let Some(stripped) = self.crawler.config.links.tracking.strip(&target)
-            && stripped != self.page
+        let Some(target) = &mut record.redirect else { return };
+        if let Some(bare) = self.crawler.config.links.tracking.strip_text(target)
+            && bare != self.page
         {
-            record.redirect = Some(stripped.as_str().to_owned());
+            *target = bare.as_str().to_owned();
+        }
+        if let Some(pass) = self.task.pass()
+            && let Some(bare) = self.crawler.traps.lock().without_session(pass, target)
+            && bare != self.page.as_str()
+        {
+            *target = bare;
         }
     }
 
@@ -268,15 +309,16 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
     }
 }
 
-fn strip(tracking: &TrackingParams, links: Vec<Link>) -> Vec<Link> {
-    if links.iter().all(|link| tracking.strip_text(&link.url).is_none()) {
+/// Replaces links by what is left of them; `None`: a link stays as it is.
+fn strip(links: Vec<Link>, left: impl Fn(&str) -> Option<Box<str>>) -> Vec<Link> {
+    if links.iter().all(|link| left(&link.url).is_none()) {
         return links;
     }
     let mut stripped: IndexMap<Box<str>, bool> = IndexMap::with_capacity(links.len());
     for Link { url, nofollow } in links {
-        let bare = tracking.strip_text(&url).map(|bare| bare.as_str().into());
         // It is followed if one of those that are the same now may be.
-        stripped.entry(bare.unwrap_or(url)).and_modify(|all| *all &= nofollow).or_insert(nofollow);
+        let url = left(&url).unwrap_or(url);
+        stripped.entry(url).and_modify(|all| *all &= nofollow).or_insert(nofollow);
     }
     stripped.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect()
 }
@@ -351,6 +393,7 @@ fn fresh_for(fetched: &Fetched) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracking::TrackingParams;
 
     #[test]
     fn a_link_is_followed_if_one_that_is_the_same_without_its_tracking_may_be() {
@@ -361,7 +404,8 @@ mod tests {
             link("http://a.example/x", false),
             link("http://a.example/y", true),
         ];
-        let stripped = strip(&TrackingParams::default(), links);
+        let tracking = TrackingParams::default();
+        let stripped = strip(links, |url| Some(tracking.strip_text(url)?.as_str().into()));
         let expected = [link("http://a.example/x", false), link("http://a.example/y", true)];
         assert_eq!(stripped, expected);
     }

@@ -249,6 +249,7 @@ fn plain_site(path: &str) -> String {
     }
 }
 
+// PROTOCOL: T2, T12
 #[tokio::test]
 async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_told() {
     let mut site = Site::start(plain_site).await;
@@ -296,6 +297,7 @@ impl Connection {
     }
 }
 
+// PROTOCOL: T3
 #[tokio::test]
 async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
     let mut site = Site::start(plain_site).await;
@@ -342,6 +344,7 @@ async fn a_permission_that_was_long_under_way_is_asked_for_again_and_costs_no_at
     run.stop().await;
 }
 
+// PROTOCOL: T3
 #[tokio::test]
 async fn a_request_ends_before_its_lease_does() {
     let mut site = Site::start(plain_site).await;
@@ -409,6 +412,7 @@ async fn a_task_whose_next_turn_is_refused_does_not_lie_until_its_lease_is_over(
     run.stop().await;
 }
 
+// PROTOCOL: T9
 #[tokio::test]
 async fn a_lost_connection_ends_no_request_and_the_answer_comes_on_the_next() {
     let mut site = Site::start(plain_site).await;
@@ -452,6 +456,7 @@ async fn an_attempt_that_was_overtaken_ends_before_the_next_begins() {
     run.stop().await;
 }
 
+// PROTOCOL: T11
 #[tokio::test]
 async fn a_stop_hands_everything_back_within_a_second() {
     let mut site = Site::start(plain_site).await;
@@ -474,6 +479,7 @@ async fn a_stop_hands_everything_back_within_a_second() {
     assert!(site.was_asked_nothing_more());
 }
 
+// PROTOCOL: T11
 #[tokio::test]
 async fn a_task_right_behind_the_last_answer_is_handed_back() {
     let site = Site::start(plain_site).await;

@@ -6,6 +6,7 @@ pub(crate) mod hooked;
 pub(crate) mod hostile;
 pub(crate) mod http;
 pub(crate) mod hub_site;
+pub(crate) mod namespace;
 pub(crate) mod nc;
 pub(crate) mod nginx;
 pub(crate) mod openssl;

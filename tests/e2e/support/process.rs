@@ -210,10 +210,16 @@ impl Running {
 
     /// Waits for the end of the process and of everything that it printed.
     #[track_caller]
-    pub(crate) fn finish(mut self) -> Finished {
+    pub(crate) fn finish(self) -> Finished {
+        self.finish_within(PATIENCE)
+    }
+
+    /// As `finish`, for a process that may take longer than others.
+    #[track_caller]
+    pub(crate) fn finish_within(mut self, patience: Duration) -> Finished {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait();
+        let status = self.wait(patience);
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
@@ -231,7 +237,7 @@ impl Running {
     }
 
     #[track_caller]
-    fn wait(&mut self) -> ExitStatus {
+    fn wait(&mut self, patience: Duration) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
         let (sender, ended) = mpsc::channel();
         // Its own handle of the process can only be asked, or waited for without end. This leaves the status to it.
@@ -240,7 +246,7 @@ impl Running {
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
             let _ = sender.send(());
         });
-        let ended = ended.recv_timeout(PATIENCE);
+        let ended = ended.recv_timeout(patience);
         assert!(ended.is_ok(), "{} does not end", self.name);
         self.child.wait().unwrap()
     }
@@ -421,6 +427,12 @@ impl Server {
     pub(crate) fn restart_here(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, address } = self;
         process.finish_by(signal);
+        Self::start_at(&address.to_string(), folder, arguments, |_| ())
+    }
+
+    /// Starts one where an earlier one listened, in its folder.
+    #[track_caller]
+    pub(crate) fn start_here(address: SocketAddr, folder: TempDir, arguments: &[&str]) -> Self {
         Self::start_at(&address.to_string(), folder, arguments, |_| ())
     }
 

@@ -1,7 +1,11 @@
 //! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed, and what the hub verifies and
 //! delivers, which curl does in its place.
 
-use std::{fs, net::TcpListener};
+use std::{
+    fs,
+    net::TcpListener,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -31,6 +35,8 @@ pub(crate) enum Named {
     InHead,
     InFeed,
     ByPage,
+    /// There is no feed: it is the page that has a hub.
+    Page,
     Cloud,
     /// Hubs that answer like this, and then a cloud.
     Several(&'static [&'static str]),
@@ -44,6 +50,17 @@ pub(crate) fn feed(items: &[&str], more: &str) -> String {
     format!(
         "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>News</title>{more}{items}\
          </channel></rss>"
+    )
+}
+
+/// A page that has a hub, and no feed. What a reader of it does not see is another thing each time.
+pub(crate) fn page(hub: &str, text: &str) -> String {
+    static NONCE: AtomicUsize = AtomicUsize::new(0);
+    let nonce = NONCE.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "<!doctype html><html><head><title>Page</title><base href=\"/base/\"><meta name=csrf content={nonce}>\
+         <link rel=\"me hub\" href=\"{hub}\"><link rel=self href=\"/\"></head><body><p>{text}</p>\
+         <script>nonce = {nonce}</script></body></html>"
     )
 }
 
@@ -62,7 +79,7 @@ impl Scene {
         let (link, more) = match named {
             Named::InHead => (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new()),
             Named::InFeed => (String::new(), in_feed(&at_hub)),
-            Named::ByPage => (String::new(), String::new()),
+            Named::ByPage | Named::Page => (String::new(), String::new()),
             Named::Cloud => (String::new(), cloud),
             Named::Several(answers) => {
                 let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
@@ -70,10 +87,13 @@ impl Scene {
             }
         };
         fs::write(folder.path().join("feed.rss"), feed(&["old"], &more)).unwrap();
-        let page = format!(
-            "<!doctype html><link rel=hub href=\"{at_hub}\">\
-             <link rel=alternate type=application/rss+xml href=/feed.rss>"
-        );
+        let page = match named {
+            Named::Page => page(&at_hub, "one"),
+            _ => format!(
+                "<!doctype html><link rel=hub href=\"{at_hub}\">\
+                 <link rel=alternate type=application/rss+xml href=/feed.rss>"
+            ),
+        };
         fs::write(folder.path().join("index.html"), page).unwrap();
         let http =
             "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
@@ -90,7 +110,7 @@ impl Scene {
         let http = Http::of(&server);
         let scene = Self { nginx, hub, server, http, flags };
         let watched = match named {
-            Named::ByPage => scene.nginx.url(),
+            Named::ByPage | Named::Page => scene.nginx.url(),
             _ => scene.feed_url(),
         };
         let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
@@ -132,8 +152,13 @@ impl Scene {
 
     /// Looks of crawlers at the feed.
     pub(crate) fn looks(&self) -> usize {
+        self.looks_at("/feed.rss")
+    }
+
+    pub(crate) fn looks_at(&self, path: &str) -> usize {
         let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
-        log.unwrap_or_default().lines().filter(|line| line.starts_with("/feed.rss ")).count()
+        let log = log.unwrap_or_default();
+        log.lines().filter(|line| line.split(' ').next() == Some(path)).count()
     }
 
     /// What people see of it.
@@ -222,8 +247,18 @@ pub(crate) fn confirm(scene: &Scene, form: &Form, lease: &str) {
 }
 
 pub(crate) fn deliver(scene: &Scene, form: &Form, body: &str, signature: &str) -> Got {
+    deliver_as(scene, form, "application/rss+xml", body, signature)
+}
+
+pub(crate) fn deliver_as(
+    scene: &Scene,
+    form: &Form,
+    kind: &str,
+    body: &str,
+    signature: &str,
+) -> Got {
     let signature = format!("X-Hub-Signature: {signature}");
-    scene.http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], body)
+    scene.http.with_body("POST", &form.path(), kind, &[&signature], body)
 }
 
 pub(crate) fn signed(form: &Form, body: &str) -> String {

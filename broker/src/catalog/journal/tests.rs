@@ -21,12 +21,17 @@ struct Life {
     contents: Contents,
     /// What there may be after a restart instead, because nobody was told.
     perhaps: Option<Contents>,
+    /// Where the last orderly stop left it. That is known at every later start.
+    stopped: Option<LogEnd>,
     crashes: u32,
     refusals: u32,
 }
 
-fn open(disk: &SimulatedDisk) -> io::Result<(Journal, Contents, Vec<String>)> {
-    Journal::open(Arc::new(disk.clone()), Path::new("d"), Clock::new())
+fn open(
+    disk: &SimulatedDisk,
+    stopped: Option<&LogEnd>,
+) -> io::Result<(Journal, Contents, Vec<String>)> {
+    Journal::open(Arc::new(disk.clone()), Path::new("d"), Clock::new(), stopped)
 }
 
 impl Life {
@@ -34,9 +39,10 @@ impl Life {
         let disk = SimulatedDisk::new(seed);
         disk.create_dir(Path::new("d")).unwrap();
         disk.sync_dir(Path::new("")).unwrap();
-        let (journal, contents, _) = open(&disk).unwrap();
+        let (journal, contents, _) = open(&disk, None).unwrap();
         let rng = Rng::with_seed(seed);
-        Self { rng, disk, journal, contents, perhaps: None, crashes: 0, refusals: 0 }
+        let (perhaps, stopped) = (None, None);
+        Self { rng, disk, journal, contents, perhaps, stopped, crashes: 0, refusals: 0 }
     }
 
     fn records(&mut self) -> Vec<Record> {
@@ -89,6 +95,12 @@ impl Life {
     fn crash(&mut self) {
         self.crashes += 1;
         self.disk.set_room(1 << 30);
+        if self.rng.bool()
+            && let Some(end) = self.journal.end()
+        {
+            // It was an orderly stop.
+            self.stopped = Some(end);
+        }
         loop {
             if self.rng.bool() {
                 self.disk.cut_power();
@@ -97,7 +109,8 @@ impl Life {
             }
             let off_in = self.rng.bool().then(|| self.rng.u64(..8));
             self.disk.set_faults(Faults { off_in, ..Faults::default() });
-            let Ok((journal, contents, findings)) = open(&self.disk) else { continue };
+            let opened = open(&self.disk, self.stopped.as_ref());
+            let Ok((journal, contents, findings)) = opened else { continue };
             let expected = contents == self.contents || self.perhaps.as_ref() == Some(&contents);
             assert!(expected, "{contents:#?}\nis not what was confirmed: {:#?}", self.contents);
             assert!(journal.aside.is_none(), "a crash is no damage: {findings:?}");
@@ -153,19 +166,19 @@ fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
 fn a_file_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
-    let (mut journal, contents, _) = open(&disk).unwrap();
+    let (mut journal, contents, _) = open(&disk, None).unwrap();
     journal.append(&["deleted a 7".parse().unwrap()], &contents).unwrap();
     disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
-    let error = open(&disk).unwrap_err().to_string();
+    let error = open(&disk, None).unwrap_err().to_string();
     assert_eq!(error, "d/catalog.log: the disk cannot read that");
-    assert_eq!(open(&disk).unwrap().1.snapshot().count(), 1);
+    assert_eq!(open(&disk, None).unwrap().1.snapshot().count(), 1);
 }
 
 #[test]
 fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
-    let (mut journal, mut contents, _) = open(&disk).unwrap();
+    let (mut journal, mut contents, _) = open(&disk, None).unwrap();
     let mut after = vec![contents.clone()];
     for line in ["deleted a 7", "cursor b c 3 0", "reserved b 5"] {
         let record: Record = line.parse().unwrap();
@@ -178,7 +191,7 @@ fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
     for bit in 0..bytes * 8 {
         let disk = disk.copy();
         disk.damage(path, |file| file[bit / 8] ^= 1 << (bit % 8));
-        let (_, found, findings) = open(&disk).unwrap();
+        let (_, found, findings) = open(&disk, None).unwrap();
         assert!(!findings.is_empty(), "bit {bit}");
         assert!(found.snapshot().count() >= 2, "bit {bit}: {findings:?}");
         let kept = disk
@@ -187,4 +200,37 @@ fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
             .any(|(path, _)| path.to_string_lossy().contains("catalog.log.damaged-"));
         assert!(kept || found == after[2], "bit {bit}: {findings:?}");
     }
+}
+
+#[test]
+fn what_an_orderly_stop_left_is_not_torn() {
+    let disk = SimulatedDisk::new(1);
+    disk.create_dir(Path::new("d")).unwrap();
+    let (mut journal, mut contents, _) = open(&disk, None).unwrap();
+    for line in ["reserved a 5", "reserved b 6"] {
+        let record: Record = line.parse().unwrap();
+        journal.append(std::slice::from_ref(&record), &contents).unwrap();
+        contents.apply(&record);
+    }
+    let end = journal.end().unwrap();
+    drop(journal);
+    let path = Path::new("d").join(FILE);
+    let (_, whole) = disk.files().into_iter().find(|(file, _)| *file == path).unwrap();
+    assert_eq!(end.bytes, whole.len() as u64);
+    for bit in 0..whole.len() * 8 {
+        disk.damage(&path, |file| {
+            file.clone_from(&whole);
+            file[bit / 8] ^= 1 << (bit % 8);
+        });
+        let (problems, is_damaged) = check(&disk, Path::new("d"), Some(&end)).unwrap();
+        assert!(is_damaged && !problems.is_empty(), "bit {bit}: {problems:?}");
+    }
+    // A start says so, and keeps the damaged file.
+    let (journal, found, problems) = open(&disk, Some(&end)).unwrap();
+    let is_told = problems.iter().any(|it| it.contains("the last orderly stop left"));
+    assert!(found != contents && is_told, "{problems:?}");
+    assert!(disk.files().iter().any(|(path, _)| path.to_string_lossy().contains("damaged-")));
+    // Another file is there now, which the old end says nothing about.
+    drop(journal);
+    assert_eq!(check(&disk, Path::new("d"), Some(&end)).unwrap(), (Vec::new(), false));
 }

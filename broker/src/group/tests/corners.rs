@@ -260,6 +260,7 @@ fn a_job_that_is_opened_again_waits_for_its_seeds() {
     assert_eq!(bench.refusal(), Code::Busy);
 }
 
+// PROTOCOL: T4
 #[test]
 fn parallel_keys_are_asked_so_often_at_once_and_no_more() {
     let mut bench = Bench::new(&[("delay", "0"), ("parallel", "2")]);
@@ -273,6 +274,7 @@ fn parallel_keys_are_asked_so_often_at_once_and_no_more() {
     assert_eq!(bench.tasks.len(), 2, "one ended, one began");
 }
 
+// PROTOCOL: T1, T6
 #[test]
 fn a_seeds_redirect_lets_its_targets_host_in() {
     let mut bench = Bench::new(&[("delay", "0")]);
@@ -311,6 +313,7 @@ fn a_pace_is_believed_for_a_day() {
     bench.task();
 }
 
+// PROTOCOL: T13
 #[test]
 fn a_host_that_was_just_asked_rests_after_a_reboot_whatever_the_wall_clock_says() {
     let mut bench = Bench::new(&[("delay", "1s")]);

@@ -61,6 +61,7 @@ fn a_key_that_is_no_host_is_looked_for_as_it_is_written() {
     assert_eq!(bench.refusal(), Code::NotFound);
 }
 
+// PROTOCOL: G6
 #[test]
 fn keys_are_listed_by_what_is_left_to_do_behind_them() {
     let mut bench = Bench::new(&[("delay", "5s")]);

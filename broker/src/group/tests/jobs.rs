@@ -188,6 +188,7 @@ fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
     assert_eq!(bench.refusal(), Code::NotFound);
 }
 
+// PROTOCOL: T1
 #[test]
 fn tasks_say_how_far_the_scope_has_grown_and_what_was_out_of_it_is_let_in() {
     for (scope, link) in [("host", "http://b.org/x"), ("domain", "http://w.b.org/x")] {
@@ -518,6 +519,7 @@ fn settings_of_jobs_have_bounds_and_names() {
     }
 }
 
+// PROTOCOL: J1, T6
 #[test]
 fn links_belong_to_a_job_if_its_patterns_let_them_in_and_seeds_whatever_these_say() {
     let mut bench = Bench::new(&[("delay", "0")]);

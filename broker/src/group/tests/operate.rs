@@ -104,6 +104,7 @@ fn a_closed_job_of_which_everything_was_purged_is_done() {
     assert!(bench.events.pop().expect("done").1.contains("result=done "));
 }
 
+// PROTOCOL: G2
 #[test]
 fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
     let mut bench = deadly();
@@ -145,6 +146,7 @@ fn an_answer_to_a_dead_task_is_stale_also_after_it_was_sent_back() {
     assert_eq!(bench.refusal(), Code::Stale);
 }
 
+// PROTOCOL: G2
 #[test]
 fn a_dead_entry_goes_back_into_its_pass() {
     let mut bench = deadly();
@@ -166,6 +168,7 @@ fn a_dead_entry_goes_back_into_its_pass() {
     assert!(done.contains("completed=3 ") && done.contains("failed=0 "), "{done}");
 }
 
+// PROTOCOL: G2
 #[test]
 fn a_dead_entry_of_a_finished_pass_runs_outside_of_it() {
     let mut bench = deadly();
@@ -217,6 +220,7 @@ fn a_dead_entry_that_its_pass_has_no_page_for_runs_outside_of_it() {
     }
 }
 
+// PROTOCOL: G2
 #[test]
 fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
     let mut bench = deadly();
@@ -231,6 +235,7 @@ fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
     bench.assert_no_task("one URL, one request");
 }
 
+// PROTOCOL: G2
 #[test]
 fn the_newest_dead_are_kept() {
     let mut bench = deadly();
@@ -246,6 +251,7 @@ fn the_newest_dead_are_kept() {
     assert!(kept.len() == 1 && kept[0].contains("key=d.org"), "{kept:?}");
 }
 
+// PROTOCOL: G1
 #[test]
 fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     let mut bench = Bench::new(&[("delay", "1s")]);
@@ -279,6 +285,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     bench.ack(A, &held.id, Outcome::Done, &[]);
 }
 
+// PROTOCOL: G1
 #[test]
 fn what_cannot_be_asked_of_tasks_is_refused() {
     for setting in [("state", "done"), ("limit", "1001"), ("entry", "x"), ("job", "/"), ("a", "b")]

@@ -7,6 +7,7 @@ use crate::group::config::GroupConfig;
 use crate::group::{Asked, Input};
 use crate::mailbox::ConnId;
 
+// PROTOCOL: T4
 #[test]
 fn one_task_per_key_and_the_delay_counts_from_the_end() {
     let mut bench = Bench::new(&[("delay", "1s")]);
@@ -38,6 +39,7 @@ fn the_delay_holds_although_moments_are_cut_to_milliseconds() {
     assert_eq!(bench.group.deadline(), Some(bench.now + 1001));
 }
 
+// PROTOCOL: T4
 #[test]
 fn what_a_rule_forbids_costs_its_host_no_rest() {
     for outcome in [Outcome::Robots, Outcome::Scope, Outcome::Trap] {
@@ -66,6 +68,7 @@ fn loopback_has_no_delay_unless_one_is_set() {
     assert_eq!(bench.task().payload, "http://127.0.0.1:8000/2");
 }
 
+// PROTOCOL: T4
 #[test]
 fn over_starts_the_delay_and_keeps_credit_and_job() {
     let mut bench = Bench::new(&[("delay", "1s")]);
@@ -101,6 +104,7 @@ fn a_worker_lengthens_the_rest_of_a_key() {
     bench.task();
 }
 
+// PROTOCOL: T5
 #[test]
 fn an_answer_counts_once_and_only_from_its_holder() {
     let mut bench = Bench::new(&[]);
@@ -119,6 +123,7 @@ fn an_answer_counts_once_and_only_from_its_holder() {
     assert_eq!(bench.refusal(), Code::Stale);
 }
 
+// PROTOCOL: T4, T8
 #[test]
 fn a_lost_task_goes_to_another_member_after_lease_and_delay() {
     let mut bench = Bench::new(&[("delay", "1s"), ("lease", "10s")]);
@@ -149,6 +154,7 @@ fn touch_extends_the_lease() {
     assert!(bench.ok().starts_with(&task.id.to_string()));
 }
 
+// PROTOCOL: T9
 #[test]
 fn a_member_that_comes_back_is_told_what_it_holds() {
     let mut bench = Bench::new(&[("lease", "10s")]);
@@ -223,6 +229,7 @@ fn again_is_bounded_and_forgotten_with_its_member() {
     assert_eq!(bench.task().payload, "http://b.org/page");
 }
 
+// PROTOCOL: P3, T1, T7
 #[test]
 fn failures_back_off_and_end_as_a_dead_letter() {
     let mut bench = Bench::new(&[("max-attempts", "2"), ("backoff", "1s"), ("delay", "0")]);
@@ -242,6 +249,7 @@ fn failures_back_off_and_end_as_a_dead_letter() {
     assert!(letter.starts_with("http://a.org/ reason=max-attempts group=crawlers"), "{letter}");
 }
 
+// PROTOCOL: T4
 #[test]
 fn uncounted_returns_cost_neither_attempt_nor_delay() {
     let mut bench = Bench::new(&[("max-attempts", "1"), ("delay", "1h")]);
@@ -254,6 +262,7 @@ fn uncounted_returns_cost_neither_attempt_nor_delay() {
     bench.task();
 }
 
+// PROTOCOL: T10
 #[test]
 fn a_member_that_stands_still_is_given_nothing_until_it_is_heard_from() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s")]);
@@ -279,6 +288,7 @@ fn a_member_that_stands_still_is_given_nothing_until_it_is_heard_from() {
     assert_eq!(bench.tasks.len(), 2, "and alive again");
 }
 
+// PROTOCOL: T7
 #[test]
 fn a_member_holds_one_suspect_at_most() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s"), ("max-losses", "3")]);
@@ -364,6 +374,7 @@ fn announced_while_in_flight_it_runs_once_more() {
     bench.assert_no_task("two announcements while it was in flight are one");
 }
 
+// PROTOCOL: T6
 #[test]
 fn without_a_job_links_are_not_followed_but_redirects_are() {
     let mut bench = Bench::new(&[("delay", "0")]);
@@ -376,6 +387,7 @@ fn without_a_job_links_are_not_followed_but_redirects_are() {
     assert_eq!(bench.task().payload, "http://b.org/target kind=redirect hops=1");
 }
 
+// PROTOCOL: T6
 #[test]
 fn redirects_end_after_ten_hops() {
     let mut bench = Bench::new(&[("delay", "0")]);
@@ -390,6 +402,7 @@ fn redirects_end_after_ten_hops() {
     assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
 }
 
+// PROTOCOL: C7, T5, T6
 #[test]
 fn the_broker_judges_children_and_the_job_is_done_once() {
     let mut bench = Bench::new(&[("delay", "0")]);
@@ -517,6 +530,7 @@ fn one_job_more_than_the_limit_is_refused_until_one_is_done() {
     assert!(bench.ok().starts_with("c number=3 "), "{}", bench.ok());
 }
 
+// PROTOCOL: P4
 #[test]
 fn what_cannot_be_keyed_is_a_dead_letter_up_to_a_hundred_a_minute() {
     let mut bench = Bench::new(&[]);
@@ -547,6 +561,7 @@ fn a_key_stays_with_its_member_until_that_one_is_clearly_more_loaded() {
     assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "its connections are there");
 }
 
+// PROTOCOL: T1
 #[test]
 fn keyless_groups_take_any_text_and_coalesce_nothing() {
     let mut bench = Bench::new(&[("key", "none")]);
@@ -557,6 +572,7 @@ fn keyless_groups_take_any_text_and_coalesce_nothing() {
     assert!(bench.tasks.iter().all(|(_, task)| task.payload == "same text"));
 }
 
+// PROTOCOL: C3
 #[test]
 fn settings_out_of_range_change_nothing() {
     let mut bench = Bench::new(&[]);

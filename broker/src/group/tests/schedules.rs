@@ -36,6 +36,7 @@ fn bench() -> Bench {
     bench
 }
 
+// PROTOCOL: G3
 #[test]
 fn a_url_is_looked_at_at_once_and_then_every_so_often() {
     let mut bench = bench();
@@ -49,6 +50,7 @@ fn a_url_is_looked_at_at_once_and_then_every_so_often() {
     }
 }
 
+// PROTOCOL: G3
 #[test]
 fn the_next_time_counts_from_the_last_one_and_missed_ones_are_one() {
     let mut bench = bench();
@@ -68,6 +70,7 @@ fn the_next_time_counts_from_the_last_one_and_missed_ones_are_one() {
     bench.fetch("http://a.org/");
 }
 
+// PROTOCOL: G3
 #[test]
 fn a_fetch_that_ended_well_meanwhile_stands_in_for_the_next_and_no_further() {
     let mut bench = bench();
@@ -105,6 +108,7 @@ fn a_notification_while_it_waits_is_one_with_it() {
     bench.fetch("http://a.org/");
 }
 
+// PROTOCOL: T1
 #[test]
 fn what_a_later_event_says_of_a_url_that_waits_counts() {
     let mut bench = bench();
@@ -129,6 +133,7 @@ fn what_a_later_event_says_of_a_url_that_waits_counts() {
     bench.fetch(&format!("http://a.org/ a={long} feed=10m-1d"));
 }
 
+// PROTOCOL: G3
 #[test]
 fn failure_neither_ends_it_nor_stands_in() {
     let mut bench = bench();
@@ -161,6 +166,7 @@ fn zero_ends_it_and_is_no_reason_to_look() {
     assert!(bench.events.is_empty(), "{:?}", bench.events);
 }
 
+// PROTOCOL: G3
 #[test]
 fn another_every_takes_the_place_of_the_first() {
     let mut bench = bench();
@@ -197,6 +203,7 @@ fn a_schedule_is_of_the_url_and_not_of_the_job_that_it_came_with() {
     bench.fetch("http://a.org/");
 }
 
+// PROTOCOL: G3
 #[test]
 fn what_is_scheduled_takes_turns_with_jobs_and_behind_announcements() {
     let mut bench = bench();
@@ -273,6 +280,7 @@ fn a_schedule_explains_itself() {
     assert_eq!(bench.explain_url("http://a.org/"), None);
 }
 
+// PROTOCOL: G5
 #[test]
 fn schedules_are_listed_by_when_they_are_due() {
     let mut bench = bench();
@@ -323,6 +331,7 @@ fn a_task_says_how_often_its_url_is_looked_at() {
     assert_eq!(bench.task().payload, "http://a.org/");
 }
 
+// PROTOCOL: T1
 #[test]
 fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
     let mut bench = bench();
@@ -348,6 +357,7 @@ fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
     bench.fetch("http://a.org/feed");
 }
 
+// PROTOCOL: T1
 #[test]
 fn attributes_for_which_there_is_no_room_beside_its_own_are_left_out() {
     let mut bench = bench();
@@ -366,6 +376,7 @@ fn schedules(bench: &mut Bench) -> Vec<String> {
     bench.answers.pop().unwrap().unwrap().more
 }
 
+// PROTOCOL: G7
 #[test]
 fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhile() {
     let mut bench = bench();
@@ -429,6 +440,7 @@ fn a_look_that_was_brought_forward_and_changes_how_often_skips_none_behind_that(
     bench.fetch("http://a.org/feed feed=15m-1d");
 }
 
+// PROTOCOL: T1
 #[test]
 fn what_a_scheduled_url_has_moved_to_is_told_of_its_schedule() {
     let mut bench = bench();

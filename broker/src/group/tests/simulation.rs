@@ -28,6 +28,7 @@ const SHOWN: usize = 60;
 const EVERYTHING: Nature =
     Nature { clock_jumps: true, reboots: true, narrow: Some(20), parallel_max: 3, traced: false };
 
+// PROTOCOL: T8, T13
 #[test]
 #[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
 fn every_promise_holds_whatever_happens() {

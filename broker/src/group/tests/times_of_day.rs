@@ -79,6 +79,7 @@ fn after_a_time_of_day_is_the_next_time_that_the_clock_shows_it() {
     assert!(!bench.group.has_clock_times(), "nothing is left behind");
 }
 
+// PROTOCOL: N8
 #[test]
 fn a_clock_that_is_set_moves_what_waits_for_a_time_of_day_and_nothing_else() {
     let mut bench = bench();
@@ -96,6 +97,7 @@ fn a_clock_that_is_set_moves_what_waits_for_a_time_of_day_and_nothing_else() {
     bench.fetch_now("http://day.org/");
 }
 
+// PROTOCOL: N8
 #[test]
 fn what_a_clock_jumps_over_is_due_and_what_it_jumps_back_behind_comes_again() {
     let mut bench = bench();

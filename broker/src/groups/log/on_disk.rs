@@ -2,9 +2,8 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use tidings_concurrent::Progress;
 use tidings_protocol::{GroupName, Seq};
 use tokio::sync::Notify;
 
@@ -13,7 +12,7 @@ use crate::clock::Clock;
 use crate::group::record::{Decision, Record};
 use crate::log::committer::{Commit, Committers};
 use crate::log::{LogError, Piece, Retention, TopicLog};
-use crate::topic::Health;
+use crate::topic::{Health, waker_of};
 
 /// Bytes of records that may wait for a slow disk before no more events are taken.
 const BEHIND_BYTES: usize = 8 << 20;
@@ -61,12 +60,9 @@ struct Shared {
     name: GroupName,
     log: Arc<dyn TopicLog>,
     committers: Arc<Committers>,
-    state: Mutex<State>,
-    /// See [`GroupLog`].
-    written: AtomicU64,
-    durable: AtomicU64,
-    /// Woken when a committer has written more, when there is more that is safe, or when the health has changed.
-    wake: Arc<Notify>,
+    /// How far it is written and safe. Wakes the owner when a committer has written more, when there is more that is
+    /// safe, or when the health has changed.
+    state: Progress<State>,
 }
 
 #[derive(Debug)]
@@ -99,7 +95,7 @@ impl DiskLog {
         wake: Arc<Notify>,
     ) -> Self {
         let grown = log.bounds().bytes;
-        let state = Mutex::new(State {
+        let state = State {
             pieces: Vec::new(),
             unsynced: 0,
             awaited: next.0,
@@ -107,9 +103,9 @@ impl DiskLog {
             queued: false,
             queued_later: false,
             snapshot: None,
-        });
-        let (written, durable) = (AtomicU64::new(next.0), AtomicU64::new(next.0));
-        let shared = Arc::new(Shared { name, log, committers, state, written, durable, wake });
+        };
+        let state = Progress::new(state, next.0, waker_of(wake));
+        let shared = Arc::new(Shared { name, log, committers, state });
         Self {
             open: String::new(),
             count: 0,
@@ -159,19 +155,19 @@ impl GroupLog for DiskLog {
     fn flush(&mut self, awaited: Mark) {
         let piece = self.take_piece();
         let shared = &self.shared;
-        let state = &mut *shared.state.lock();
+        let mut state = shared.state.lock();
         state.awaited = state.awaited.max(awaited);
         if let Some(piece) = piece {
             let bytes = piece.wire.len();
             let is_next = state.pieces.is_empty() && state.health == Health::Good;
             if is_next && bytes <= AT_ONCE_BYTES && shared.log.append_at_once(&piece) {
                 state.unsynced += bytes;
-                shared.written.store(self.next, Ordering::Release);
+                shared.state.owner_wrote(&state, self.next);
             } else {
                 state.pieces.push(piece);
             }
         }
-        shared.ask(state);
+        shared.ask(&mut state);
     }
 
     fn flush_much(&mut self) -> bool {
@@ -183,7 +179,7 @@ impl GroupLog for DiskLog {
     }
 
     fn written(&self) -> Mark {
-        self.shared.written.load(Ordering::Acquire)
+        self.shared.state.written()
     }
 
     fn durable(&self) -> Mark {
@@ -237,7 +233,7 @@ impl GroupLog for DiskLog {
 
 impl Shared {
     fn durable(&self) -> Mark {
-        self.durable.load(Ordering::Acquire)
+        self.state.durable()
     }
 
     /// Has a committer do what there is to do: now if somebody waits for it, otherwise in a moment.
@@ -272,14 +268,10 @@ impl Shared {
         let next = Seq(last.first.0 + last.count);
         // Nobody sees these numbers, so none are reserved.
         self.log.append(&pieces, next, next)?;
-        {
-            let state = &mut *self.state.lock();
+        self.state.wrote(next.0, |state| {
             let done = state.pieces.drain(..pieces.len());
             state.unsynced += done.map(|piece| piece.wire.len()).sum::<usize>();
-            self.written.store(next.0, Ordering::Release);
-        }
-        // Not before: whoever wakes up looks at what was just locked.
-        self.wake.notify_one();
+        });
         Ok(())
     }
 
@@ -291,9 +283,7 @@ impl Shared {
         }
         let safe = self.log.sync()?.durable;
         self.forget_before(safe);
-        self.state.lock().unsynced -= unsynced;
-        self.durable.store(safe.0, Ordering::Release);
-        self.wake.notify_one();
+        self.state.synced(safe.0, |state| state.unsynced -= unsynced);
         Ok(())
     }
 
@@ -344,7 +334,7 @@ impl Commit for Shared {
         };
         // Whoever looks whether there is room again is not to be told that there is none.
         if before != state.health {
-            self.wake.notify_one();
+            self.state.wake();
         }
         if state.health == Health::Good && state.is_due(self.durable()) {
             return Some(state.waiting_bytes());
@@ -435,8 +425,13 @@ mod tests {
     impl Rig {
         fn new(log_bytes: u64) -> Self {
             let (disk, dir) = (SimulatedDisk::new(1), Path::new(DIR).to_owned());
-            let storage =
-                GroupStorage { disk: Arc::new(disk.clone()), dir, log_bytes, taken: [].into() };
+            let storage = GroupStorage {
+                disk: Arc::new(disk.clone()),
+                dir,
+                log_bytes,
+                taken: [].into(),
+                stopped: Arc::default(),
+            };
             let (name, committers) = ("g".parse().unwrap(), Arc::new(Committers::start()));
             let ((store, next), wake) = (storage.fresh(&name), Arc::new(Notify::new()));
             let (store, clock) = (Arc::new(store), Clock::new());

@@ -28,6 +28,7 @@ async fn until_written(rig: &Rig, record: &str) {
     assert!(is_there, "{record:?} is not among {:?}", written(rig));
 }
 
+// PROTOCOL: T13
 #[tokio::test]
 async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_they_are_synced() {
     let (rig, mut own, mut other, mut boss) = rig();
@@ -69,6 +70,7 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
     assert!(joined.starts_with("+OK team "), "{joined}");
 }
 
+// PROTOCOL: R6, T13
 #[tokio::test]
 async fn a_topic_keeps_what_a_group_has_taken_until_that_is_synced() {
     let (rig, mut own, _, mut boss) = rig();

@@ -32,7 +32,12 @@ fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
 /// Every event of `pieces` is heard, or was lost with a `Lag`; `unsure` also with a gap, if it was
 /// said in words that the end was damaged. Nothing else is heard. Returns what was lost.
 #[track_caller]
-fn check(log: &SegmentLog, pieces: &[(u64, u64)], findings: &[String], case: &str) -> Vec<u64> {
+pub(super) fn check(
+    log: &SegmentLog,
+    pieces: &[(u64, u64)],
+    findings: &[String],
+    case: &str,
+) -> Vec<u64> {
     let mut lost = Vec::new();
     let all = events(pieces);
     let is_event =
@@ -94,6 +99,7 @@ fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -
     lost
 }
 
+// PROTOCOL: R8, R9
 #[test]
 fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
     let (disk, log, pieces) = written(true);
@@ -282,6 +288,7 @@ fn garbage_of_any_kind_is_survived() {
     }
 }
 
+// PROTOCOL: R9
 #[test]
 fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
     let (disk, log, _) = written(true);

@@ -22,6 +22,7 @@ fn nearly_full(bytes: u64, hides_full: bool) -> (SimulatedDisk, SegmentLog) {
     (disk, log)
 }
 
+// PROTOCOL: R4
 #[test]
 fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     for hides_full in [false, true] {
@@ -75,6 +76,7 @@ fn a_full_disk_does_not_keep_what_is_too_old() {
     assert_eq!(hear(&log, log.bounds().first.0, BUFFER).unwrap().last(), events(&[(5, 2)]).last());
 }
 
+// PROTOCOL: R5
 #[test]
 fn after_a_sync_that_failed_nothing_is_confirmed_until_a_start() {
     for seed in 0..200 {

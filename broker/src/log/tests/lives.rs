@@ -7,7 +7,7 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::model::{Event, Model};
-use super::{BUFFER, hear, options, piece};
+use super::{BUFFER, Heard, hear, options, piece};
 use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::log::{
@@ -17,6 +17,7 @@ use crate::log::{
 const RUNS: u64 = 400;
 const STEPS: u32 = 120;
 
+// PROTOCOL: R2, R6
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_whatever_the_power_does() {
@@ -233,6 +234,35 @@ impl Life {
             Ok(heard) => self.model.check(from, &heard),
             Err(error) => assert!(matches!(error, LogError::Io { .. }), "{error}"),
         }
+        let count = self.rng.u64(1..40);
+        match self.newest(count) {
+            Ok(()) | Err(LogError::Io { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Compares the newest `count` events with what a reader of everything hears.
+    fn newest(&self, count: u64) -> Result<(), LogError> {
+        let before = Seq(self.model.next);
+        let found = loop {
+            let found = self.log.newest(count, before);
+            match found.unknown {
+                Some(base) => self.log.index(base)?,
+                None => break found,
+            }
+        };
+        let heard = hear(&self.log, 1, BUFFER)?;
+        let event = |heard: &Heard| match heard {
+            Heard::Event(seq, _) if *seq < before.0 => Some(*seq),
+            _ => None,
+        };
+        let events: Vec<u64> = heard.iter().rev().filter_map(event).collect();
+        let nth = usize::try_from(count - 1).ok().and_then(|nth| events.get(nth));
+        match nth {
+            Some(seq) => assert_eq!((found.from, found.missing), (Seq(*seq), 0), "{count}"),
+            None => assert_eq!(found.missing, count - events.len() as u64, "{found:?}"),
+        }
+        Ok(())
     }
 
     /// Reads what is not older than some moment, up to the first lines.
@@ -334,6 +364,8 @@ impl Life {
             self.model.floor = self.model.floor.min(next);
             return self.crash(false);
         }
+        // What is known of a stop is known at every later start, until another one.
+        self.options.stopped = result.expect("it was closed");
         self.model.synced(0);
         self.model.floor = next;
         self.crash(true);

@@ -77,6 +77,7 @@ fn long_lines_are_read_one_batch_at_a_time() {
     assert!(error.to_string().contains("does not fit"), "not an empty log, and no damage: {error}");
 }
 
+// PROTOCOL: D2, R6
 #[test]
 fn holes_are_gaps_and_what_was_let_go_of_is_not() {
     let disk = SimulatedDisk::new(1);
@@ -135,6 +136,7 @@ fn a_whole_segment_that_is_too_old_is_passed_over() {
 }
 
 /// On real files: what readers hear while segments come and go is never wrong.
+// PROTOCOL: R6
 #[test]
 fn readers_and_retention_do_not_trip_over_each_other() {
     let folder = tempfile::tempdir().unwrap();

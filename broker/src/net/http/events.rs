@@ -158,7 +158,8 @@ impl Stream {
     /// does not begin before all of these when it comes back: an id without data is no event.
     fn alive(&self) -> Bytes {
         let last = self.following.cursor().0.saturating_sub(1);
-        if self.filter.is_open() || last == 0 { ALIVE } else { format!("id: {last}\n\n").into() }
+        let says_where = !self.filter.is_open() && last > 0 && self.following.has_begun();
+        if says_where { format!("id: {last}\n\n").into() } else { ALIVE }
     }
 }
 
@@ -212,7 +213,41 @@ fn missed(kind: &str, from: Seq, to: Seq) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
+    use crate::mailbox::ConnId;
+    use crate::{Broker, BrokerConfig, HttpConfig};
+
+    // PROTOCOL: H5
+    #[tokio::test]
+    async fn a_silent_stream_sends_a_comment_or_how_far_it_has_read() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let http = HttpConfig { listen, keep_alive_ms: 20, ..HttpConfig::default() };
+        let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+        topic.append(ConnId(1), ["http://b.example/"]).unwrap();
+        for (query, expected) in [("", "\n:\n\n"), ("?from=first&host=a.example", "\nid: 1\n\n")] {
+            let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+            let request =
+                format!("GET /topics/t/events{query} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut received = String::new();
+            let receive = async {
+                while !received.contains(expected) {
+                    let mut bytes = [0; 1_000];
+                    let count = stream.read(&mut bytes).await.unwrap();
+                    assert_ne!(count, 0, "it ended: {received}");
+                    received += std::str::from_utf8(&bytes[..count]).unwrap();
+                }
+            };
+            tokio::time::timeout(Duration::from_mins(1), receive).await.expect(expected);
+            assert!(!received.contains("data:"), "{received}");
+        }
+        broker.stop().await;
+    }
 
     #[test]
     fn an_event_has_its_number_as_its_id_and_its_payload_as_it_is() {

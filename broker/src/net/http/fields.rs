@@ -253,6 +253,7 @@ mod tests {
         Some(words.join(" "))
     }
 
+    // PROTOCOL: H9
     #[test]
     fn no_field_is_given_twice() {
         let read = |text: &str| serde_json::from_str::<Fields>(text).map(|fields| fields.0.len());
@@ -261,6 +262,7 @@ mod tests {
         assert!(read("[]").is_err());
     }
 
+    // PROTOCOL: H9
     #[test]
     fn a_field_is_what_it_has_to_be_and_nothing_else() {
         for (value, wanted) in [

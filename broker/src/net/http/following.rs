@@ -103,6 +103,11 @@ impl Following {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
+    /// Whether the cursor is where it was to begin, and not below because the disk is asked where that is.
+    pub(super) fn has_begun(&self) -> bool {
+        self.reader.as_ref().is_none_or(Reader::has_begun)
+    }
+
     /// The number of the topic, once it is there.
     pub(super) fn topic_id(&self) -> Option<u64> {
         self.reader.as_ref().map(|reader| reader.topic().id())
@@ -111,7 +116,6 @@ impl Following {
     /// Takes at most about so many bytes, and at least one batch if there is one.
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Next {
         if self.reader.is_none() && self.is_born(cx) {
-            self.hub.topics.arrivals.leave(self.place.take());
             let first = Some(StartAt::First);
             self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
         }
@@ -130,8 +134,9 @@ impl Following {
 
     /// Whether the topic has come into being. If not, the task is woken to look again.
     fn is_born(&mut self, cx: &Context<'_>) -> bool {
-        self.place = Some(self.hub.topics.arrivals.wait(self.place, cx.waker()));
-        self.hub.topics.find(self.topic.as_str()).is_some()
+        let topics = &self.hub.topics;
+        let look = || topics.find(self.topic.as_str());
+        topics.arrivals.look(&mut self.place, cx.waker(), look).is_some()
     }
 }
 
@@ -150,6 +155,7 @@ mod tests {
         Filter::of(&Params::of(&uri, &Filter::PARAMS).unwrap())
     }
 
+    // PROTOCOL: H6
     #[test]
     fn a_filter_looks_at_the_target_alone() {
         let host = filter("host=Example.org");

@@ -109,6 +109,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: H8
     #[test]
     fn who_was_led_here_by_another_name_is_not() {
         for host in ["evil.example", "127.0.0.1.evil.example:12346", "localhost.evil.example", ""] {
@@ -118,6 +119,7 @@ mod tests {
         assert!(!is_let_in(&[("host", "localhost"), ("host", "localhost")]));
     }
 
+    // PROTOCOL: H8
     #[test]
     fn a_page_of_another_site_is_not_let_in() {
         let host = ("host", "localhost:12346");

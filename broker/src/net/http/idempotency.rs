@@ -142,6 +142,7 @@ mod tests {
         *serial
     }
 
+    // PROTOCOL: H3
     #[test]
     fn what_was_done_is_answered_and_not_done_again() {
         let keys = Keys::default();
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(keys.begin(&id(T, "a"), 2, Moment(0)), Earlier::Done(vec![Seq(1)]));
     }
 
+    // PROTOCOL: H3
     #[test]
     fn memory_is_bounded_in_keys_and_in_numbers() {
         let keys = Keys::default();

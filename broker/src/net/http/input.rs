@@ -289,6 +289,7 @@ mod tests {
         Params::of(&format!("/x?{query}").parse().unwrap(), &["from", "wait"])
     }
 
+    // PROTOCOL: H9
     #[test]
     fn parameters_are_known_and_given_once() {
         assert_eq!(params("from=%31&wait=5s").unwrap().get("from"), Some("1"));
@@ -300,6 +301,7 @@ mod tests {
         }
     }
 
+    // PROTOCOL: H10
     #[test]
     fn a_body_is_read_as_what_it_says_it_is_or_not_at_all() {
         let allowed = |headers: &[(&str, &str)]| {

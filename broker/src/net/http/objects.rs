@@ -161,6 +161,7 @@ mod tests {
 
     use super::*;
 
+    // PROTOCOL: H9
     #[test]
     fn the_type_of_a_value_depends_on_its_key_alone() {
         let line = "7 next=1043 rate=0.5 retain-bytes=1g sync=always state=ok";

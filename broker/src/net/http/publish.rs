@@ -343,6 +343,7 @@ mod tests {
         of_lines(body.as_bytes()).ok().map(Iterator::collect)
     }
 
+    // PROTOCOL: H2
     #[test]
     fn a_body_is_lines_with_either_end_and_the_last_may_have_none() {
         assert_eq!(lines("a\r\n\n\r\nb\nc"), Some(vec!["a", "b", "c"]));
@@ -354,6 +355,7 @@ mod tests {
         assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX + 1)).is_none());
     }
 
+    // PROTOCOL: H3
     #[test]
     fn ids_are_given_to_what_can_carry_them_and_has_none() {
         let mut payloads = ["/a", "text", "/b id=mine", "/c x=1"].map(Cow::Borrowed);

@@ -115,15 +115,15 @@ struct Page {
     bytes: usize,
     looked: usize,
     missed: Vec<Value>,
-    /// The number behind the last one that was looked at.
-    next: Seq,
+    /// The number behind the last one that was looked at, if any was.
+    next: Option<Seq>,
 }
 
 impl Page {
     fn new(topic: TopicName, following: Following) -> Self {
         Self {
             topic,
-            next: following.cursor(),
+            next: None,
             following,
             filter: Filter::default(),
             limit: LIMIT,
@@ -169,7 +169,7 @@ impl Page {
             if self.events.len() >= self.limit {
                 return;
             }
-            self.next = Seq(seq.0 + 1);
+            self.next = Some(Seq(seq.0 + 1));
             if self.filter.wants(&payload) {
                 self.bytes += payload.len();
                 self.events.push(json!({ "seq": seq.0, "payload": payload }));
@@ -179,7 +179,7 @@ impl Page {
 
     fn miss(&mut self, kind: &str, from: Seq, to: Seq) {
         self.missed.push(json!({ "kind": kind, "from": from.0, "to": to.0 }));
-        self.next = Seq(to.0 + 1);
+        self.next = Some(Seq(to.0 + 1));
     }
 
     fn into_json(self) -> Value {
@@ -187,7 +187,7 @@ impl Page {
             "topic": self.topic.as_str(),
             "events": self.events,
             "missed": self.missed,
-            "next": self.next.0,
+            "next": self.next.unwrap_or_else(|| self.following.cursor()).0,
         })
     }
 }

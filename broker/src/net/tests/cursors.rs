@@ -39,6 +39,7 @@ fn refused(answer: &str, code: &str) {
     assert!(answer.starts_with(&format!("-ERR {code} ")), "{answer}");
 }
 
+// PROTOCOL: K1, K2
 #[tokio::test]
 async fn a_cursor_goes_on_where_it_was_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -66,6 +67,7 @@ async fn a_cursor_goes_on_where_it_was_also_after_a_restart() {
     running.stop().await;
 }
 
+// PROTOCOL: K2, K4
 #[tokio::test]
 async fn a_new_cursor_begins_with_what_comes_and_moves_by_seen_alone() {
     let broker = broker(Limits::default()).await;
@@ -81,6 +83,7 @@ async fn a_new_cursor_begins_with_what_comes_and_moves_by_seen_alone() {
     client.expect("+OK\r\nMSG a 4 y\r\n").await;
 }
 
+// PROTOCOL: K2
 #[tokio::test]
 async fn a_cursor_below_what_is_kept_hears_what_it_missed() {
     let limits = Limits { tail_bytes_max: 4096, ..Limits::default() };
@@ -96,6 +99,7 @@ async fn a_cursor_below_what_is_kept_hears_what_it_missed() {
     assert!(line.starts_with("LAG a 1 "), "{line:.40}");
 }
 
+// PROTOCOL: K4
 #[tokio::test]
 async fn seen_is_of_what_there_is_and_of_who_has_the_cursor() {
     let broker = broker(Limits::default()).await;
@@ -119,6 +123,7 @@ async fn seen_is_of_what_there_is_and_of_who_has_the_cursor() {
     refused(&client.ask("SEEN a 3").await, "conflict");
 }
 
+// PROTOCOL: K3
 #[tokio::test]
 async fn a_cursor_is_one_connections_until_it_ends_or_is_taken_over() {
     let broker = broker(Limits::default()).await;
@@ -140,6 +145,7 @@ async fn a_cursor_is_one_connections_until_it_ends_or_is_taken_over() {
     assert_eq!(third.ask("SUB b as=c").await, "+OK\r\n");
 }
 
+// PROTOCOL: K7
 #[tokio::test]
 async fn a_cursor_can_be_forgotten() {
     let broker = broker(Limits::default()).await;
@@ -236,9 +242,11 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
         tasks,
         socket_file: None,
         _data: None,
+        stopped: None,
     }
 }
 
+// PROTOCOL: D6, K5
 #[tokio::test]
 async fn no_cursor_is_ahead_of_the_disk() {
     let disk = SimulatedDisk::new(1);

@@ -48,6 +48,7 @@ async fn what_has_arrived_counts_also_when_its_sender_closes_without_reading() {
     listener.expect("next\r\n").await;
 }
 
+// PROTOCOL: S15
 #[tokio::test]
 async fn whoever_reads_slowly_gets_everything_before_the_end() {
     let limits = Limits { closing_ms: 1_000, tail_bytes_max: 32 << 20, ..Limits::default() };
@@ -122,6 +123,7 @@ async fn whoever_only_manages_may_still_come_back_as_a_member() {
     assert!(other.starts_with("-ERR conflict "), "{other}");
 }
 
+// PROTOCOL: C6
 #[tokio::test]
 async fn children_stay_with_a_task_that_stays() {
     let broker = broker(Limits::default()).await;
@@ -143,6 +145,34 @@ async fn children_stay_with_a_task_that_stays() {
     }
 }
 
+// PROTOCOL: C6
+#[tokio::test]
+async fn children_go_when_their_task_goes_back_and_when_the_connection_ends() {
+    let broker = broker(Limits::default()).await;
+    let hello = "HELLO resume=000102030405060708090a0b0c0d0e0f";
+    let id = |task: String| task.split(' ').nth(1).unwrap().to_owned();
+    let mut worker = Peer::client(&broker).await;
+    worker.ask(hello).await;
+    worker.ask("JOB open j scope=any").await;
+    worker.ask("PUB new-url http://127.0.0.1:9/ job=j").await;
+    worker.ask("JOIN crawlers credit=1").await;
+    let first = id(worker.line().await);
+    worker.send(&format!("LINK {first} http://127.0.0.1:9/first\n")).await;
+    let nack = worker.ask(&format!("NACK {first} count=no")).await;
+    assert_eq!(nack, format!("+OK {first}\r\n"));
+    let second = id(worker.line().await);
+    worker.send(&format!("LINK {second} http://127.0.0.1:9/second\n")).await;
+    // The broker has read the link when it answers this.
+    worker.ask("PING").await;
+    let mut again = Peer::client(&broker).await;
+    again.ask(hello).await;
+    again.ask("JOIN crawlers credit=1").await;
+    assert_eq!(id(again.line().await), second);
+    let ack = again.ask(&format!("ACK {second}")).await;
+    assert_eq!(ack, format!("+OK {second} new=0 known=0 refused=0\r\n"));
+}
+
+// PROTOCOL: C8
 #[tokio::test]
 async fn a_link_that_cannot_be_read_counts_for_its_own_task() {
     let broker = broker(Limits::default()).await;
@@ -169,6 +199,7 @@ async fn durable(folder: &tempfile::TempDir, limits: Limits) -> Broker {
     Broker::start(BrokerConfig { listen, data, limits, ..BrokerConfig::default() }).await.unwrap()
 }
 
+// PROTOCOL: S10
 #[tokio::test]
 async fn the_farewell_confirms_every_line_and_not_only_the_last() {
     let folder = tempfile::tempdir().unwrap();
@@ -192,6 +223,7 @@ async fn the_farewell_confirms_every_line_and_not_only_the_last() {
     broker.stop().await;
 }
 
+// PROTOCOL: S10
 #[tokio::test]
 async fn a_stop_makes_no_farewell_of_what_the_disk_has_not() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,6 +242,7 @@ async fn a_stop_makes_no_farewell_of_what_the_disk_has_not() {
     assert_eq!(peer.rest().await, "");
 }
 
+// PROTOCOL: S15
 #[tokio::test]
 async fn whoever_asks_and_ends_gets_what_is_on_the_disk_first() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ use crate::config::Limits;
 use crate::group::GroupConfig;
 use crate::{Broker, BrokerConfig};
 
+// PROTOCOL: A1
 #[tokio::test]
 async fn whoever_waits_for_a_job_is_heard_meanwhile_and_answered_in_order() {
     let broker = broker(Limits::default()).await;
@@ -41,6 +42,7 @@ async fn whoever_waits_for_a_job_may_leave() {
     assert!(stays.ask("JOB close site").await.starts_with("+OK site "));
 }
 
+// PROTOCOL: G4
 #[tokio::test]
 async fn whoever_watches_a_job_sees_how_it_goes_and_its_end() {
     let broker = broker(Limits::default()).await;
@@ -74,6 +76,7 @@ async fn whoever_watches_a_job_sees_how_it_goes_and_its_end() {
     assert_eq!(again, line, "the pass is over");
 }
 
+// PROTOCOL: G4
 #[tokio::test]
 async fn a_watch_of_a_group_ends_with_it_or_with_the_connection() {
     let broker = broker(Limits::default()).await;

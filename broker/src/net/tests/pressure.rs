@@ -53,6 +53,7 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     (connection, Peer { read: BufReader::new(read), write })
 }
 
+// PROTOCOL: A6
 #[tokio::test]
 async fn a_producer_of_several_topics_that_never_reads_is_never_deadlocked() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
@@ -92,6 +93,7 @@ async fn a_producer_goes_on_after_its_refusals_were_read() {
     assert!(producer.line().await.starts_with("-ERR bad-name n=2000 "));
 }
 
+// PROTOCOL: D3
 #[tokio::test]
 async fn a_task_never_leaves_before_the_answer_to_its_join() {
     let broker = broker(Limits::default()).await;
@@ -214,6 +216,7 @@ async fn a_busy_subscription_leaves_room_for_the_others() {
     assert!(before < 1_000, "{before} lines came before the other topic's turn");
 }
 
+// PROTOCOL: L10
 #[tokio::test]
 async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
     let limits = Limits { half_line_ms: 500, unanswered_max: 2, ..Limits::default() };
@@ -232,6 +235,21 @@ async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
     client.expect("+OK slow\r\n").await;
     assert!(client.line().await.starts_with("PONG "));
     assert!(client.line().await.starts_with("PONG "));
+    client.send(" and ended\n").await;
+    client.expect("+OK 1 1\r\n").await;
+}
+
+// PROTOCOL: L10
+#[tokio::test]
+async fn a_line_that_arrives_slowly_is_not_silent() {
+    let broker = broker(Limits { half_line_ms: 3_000, ..Limits::default() }).await;
+    let (mut client, mut clock) = (Peer::client(&broker).await, Peer::client(&broker).await);
+    // Each pause is far below the limit, all of them together are above it.
+    for piece in ["P", "UB", " a", " begun"] {
+        client.send(piece).await;
+        let start = clock.clock_ms().await;
+        while clock.clock_ms().await < start + 1_000 {}
+    }
     client.send(" and ended\n").await;
     client.expect("+OK 1 1\r\n").await;
 }

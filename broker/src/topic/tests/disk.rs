@@ -29,9 +29,9 @@ pub(super) fn waker() -> Waker {
 pub(super) fn open(dir: &Path, limits: &Limits) -> Arc<Topics> {
     let clock = Clock::new();
     let disk: Arc<dyn Disk> = Arc::new(FileSystem);
-    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock).unwrap();
+    let (catalog, findings) = Catalog::open(Arc::clone(&disk), dir, limits, clock, None).unwrap();
     assert_eq!(findings, Vec::<String>::new());
-    let storage = Storage { disk, dir: dir.join("topics") };
+    let storage = Storage { disk, dir: dir.join("topics"), stopped: Arc::default() };
     Topics::start(limits, clock, catalog, Some(storage), TopicSettings::default()).unwrap()
 }
 
@@ -87,6 +87,7 @@ pub(super) fn expected(range: Range<u64>) -> Vec<(u64, String)> {
     range.map(|n| (n, format!("event {n}"))).collect()
 }
 
+// PROTOCOL: R3
 #[test]
 fn an_orderly_restart_keeps_everything_and_leaves_no_gap() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,6 +102,7 @@ fn an_orderly_restart_keeps_everything_and_leaves_no_gap() {
     }
 }
 
+// PROTOCOL: N2, D6, R3
 #[test]
 fn after_a_crash_no_number_is_given_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -172,6 +174,7 @@ fn a_group_takes_what_is_on_the_disk() {
     topics.close();
 }
 
+// PROTOCOL: P5
 #[test]
 fn an_event_that_is_sent_again_is_known_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,6 +196,7 @@ fn an_event_that_is_sent_again_is_known_after_a_restart() {
     assert_eq!(texts, once);
 }
 
+// PROTOCOL: N2, R7
 #[test]
 fn a_deleted_topic_comes_back_with_its_next_number() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,6 +217,7 @@ fn a_deleted_topic_comes_back_with_its_next_number() {
     assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(4..6), vec![]));
 }
 
+// PROTOCOL: R2, R3
 #[test]
 fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,6 +260,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     /// Whatever the sizes of tail and reads: from every number on, everything, once, in order.
+    // PROTOCOL: D2
     #[test]
     fn every_beginning_sees_everything(
         sizes in proptest::collection::vec((1_usize..40, 1_usize..2_000), 1..30),

@@ -14,7 +14,7 @@ use crate::log::simulated::{Faults, SimulatedDisk};
 
 /// Waits for something of which the waker tells.
 #[track_caller]
-fn until(mut is_so: impl FnMut(&Waker) -> bool) {
+pub(super) fn until(mut is_so: impl FnMut(&Waker) -> bool) {
     let waker = waker();
     // Not everything wakes.
     let step = Duration::from_millis(10);
@@ -48,6 +48,7 @@ fn a_topic_that_could_not_be_deleted_is_as_it_was() {
     assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(1..6), vec![]));
 }
 
+// PROTOCOL: A9
 #[test]
 fn nothing_is_published_after_it_was_noted_where_topics_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,6 +65,7 @@ fn nothing_is_published_after_it_was_noted_where_topics_end() {
     assert_eq!(topics.open(&"new".parse().unwrap()).unwrap_err().code, Code::Closing);
 }
 
+// PROTOCOL: A9, R5
 #[test]
 fn who_publishes_to_a_topic_that_takes_nothing_is_told_and_not_held_up() {
     let disk = SimulatedDisk::new(1);
@@ -128,6 +130,7 @@ fn settings_that_cannot_be_stored_do_not_take_effect() {
     assert_eq!(topic.settings().sync, Sync::Interval);
 }
 
+// PROTOCOL: R3
 #[test]
 fn a_reader_that_began_ahead_of_what_is_shown_is_woken() {
     let topic = topic(1 << 20);
@@ -210,6 +213,7 @@ fn what_is_in_memory_is_there_though_the_disk_cannot_be_read() {
 
 /// The log has been given more than is safe, and its syncs wait. Nobody is shown a number that is
 /// not reserved yet, and no group is given what may not be there after a crash, however they read.
+// PROTOCOL: R1
 #[test]
 fn what_is_being_written_is_not_read_from_the_log() {
     let disk = SimulatedDisk::new(1);

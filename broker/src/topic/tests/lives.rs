@@ -70,6 +70,14 @@ impl Witness {
                 assert_eq!(there.get(seq), Some(payload), "{seq} was confirmed; {missed:?}");
             }
         }
+        let newest: Vec<(u64, String)> = there.into_iter().collect();
+        for count in [1, 2, 7, newest.len(), newest.len() + 3] {
+            let wanted = &newest[newest.len().saturating_sub(count)..];
+            let (events, _) = replay(&topic, StartAt::Newest(count.max(1) as u64));
+            assert_eq!(events, wanted, "the newest {count} of {}", self.name);
+        }
+        let (last, missed) = replay(&topic, StartAt::Last);
+        assert_eq!(last, newest[newest.len().saturating_sub(1)..], "{missed:?}");
         let seen = self.shown.keys().next_back().map_or(0, |last| *last);
         assert!(topic.head().0 > seen, "{seen} was seen, and will be given again");
     }
@@ -134,6 +142,23 @@ impl Life {
     }
 }
 
+/// While nothing is published, the newest events are the last ones of all.
+fn look_back(topic: &Arc<Topic>, rng: &mut Rng) {
+    let is_calm = topic.visible() == topic.head() && topic.show().health == Health::Good;
+    if !is_calm {
+        return;
+    }
+    let before = replay(topic, StartAt::Seq(Seq(1)));
+    let count = rng.usize(1..2 + before.0.len());
+    let (events, _) = replay(topic, StartAt::Newest(count as u64));
+    // Where the disk fails meanwhile, events cannot be read.
+    let fails = topic.is_logged() && before.1.iter().any(|range| range.starts_with("lag"));
+    if !fails && before == replay(topic, StartAt::Seq(Seq(1))) {
+        let wanted = &before.0[before.0.len().saturating_sub(count)..];
+        assert_eq!(events, wanted, "the newest {count} of {}", topic.name());
+    }
+}
+
 fn some_faults(rng: &mut Rng) -> Faults {
     match rng.u8(..3) {
         0 => Faults { off_in: Some(rng.u64(..30)), ..Faults::default() },
@@ -195,6 +220,9 @@ fn live(seed: u64) {
                     // What waits for numbers gets them, or not, when it is looked after.
                     lives[at].topic.tend();
                     settle(&lives[at].topic);
+                    if rng.u8(..3) == 0 {
+                        look_back(&lives[at].topic, rng);
+                    }
                 }
                 _ => lives[at].append(rng, &mut number),
             }
@@ -213,6 +241,7 @@ fn live(seed: u64) {
     }
 }
 
+// PROTOCOL: R1, R2, R3
 #[test]
 #[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
 fn nothing_confirmed_is_lost_and_no_number_is_given_twice() {

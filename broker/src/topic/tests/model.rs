@@ -195,6 +195,7 @@ fn run(steps: Vec<Step>) {
 proptest! {
     /// Random appends and reads give every reader every event in order, or a lag that says
     /// exactly which it missed.
+    // PROTOCOL: D1, D2
     #[test]
     fn readers_see_what_a_plain_vector_would_show(steps in steps()) {
         run(steps);

@@ -66,6 +66,7 @@ mod tests {
     use super::*;
     use crate::{clock::Clock, config::Limits};
 
+    // PROTOCOL: Z10
     #[test]
     fn who_only_publishes_leaves_half_of_the_topics_to_others() {
         let limits = Limits { topics_max: 10, ..Limits::default() };

@@ -1,6 +1,7 @@
 //! On real files, as they are after each step.
 
 use tempfile::TempDir;
+use tidings_subscriber::database;
 
 use super::wishes::{WISHES_OF_HOST, WISHES_OF_ONE};
 use super::*;
@@ -72,6 +73,38 @@ fn everything_is_there_after_a_restart() {
 }
 
 #[test]
+fn a_file_of_the_first_version_goes_on_and_rows_that_change_have_digests() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("hub.db");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(CREATE).unwrap();
+    old.execute_batch(&format!(
+        "INSERT INTO own VALUES ('{}');
+        INSERT INTO topics (url) VALUES ('{TOPIC}'), ('https://blog.example/other');
+        PRAGMA user_version = 1",
+        MemberId::random()
+    ))
+    .unwrap();
+    drop(old);
+    let store = Store::open(&path).unwrap();
+    let id = subscribe(&store, 1);
+    let stored = put(&store, "one");
+    store.begun(&[id], stored, 5).unwrap();
+    store.delivered(id, stored.version).unwrap();
+    noted(&store, &wish(2, Some(10)));
+    drop(store);
+    // `own` and one topic are as they were.
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert_eq!((checked.problems.len(), checked.notes.len()), (0, 2), "{checked:?}");
+    drop(Store::open(&path).unwrap());
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("UPDATE subscriptions SET secret = 'hushed'").unwrap();
+    let checked = database::check(&path, Some(&SCHEMA)).unwrap();
+    assert!(checked.problems[0].starts_with("row 1 of subscriptions: "), "{checked:?}");
+    assert!(!format!("{checked:?}").contains("hushed"), "no secret is shown");
+}
+
+#[test]
 fn a_newer_file_is_refused_and_left_alone() {
     let (folder, store) = store();
     store.0.lock().pragma_update(None, "user_version", VERSION + 1).unwrap();
@@ -80,6 +113,7 @@ fn a_newer_file_is_refused_and_left_alone() {
     assert!(error.contains("newer"), "{error}");
 }
 
+// PROTOCOL: B2
 #[test]
 fn of_two_wishes_for_the_same_the_later_one_wins_in_whatever_order_they_are_verified() {
     let (_folder, store) = store();
@@ -106,6 +140,7 @@ fn what_nobody_has_shown_to_want_changes_nothing() {
     assert!(store.due(subscribed, 0).unwrap().is_some());
 }
 
+// PROTOCOL: B3
 #[test]
 fn a_renewal_is_the_same_subscription_with_a_new_lease_and_secret() {
     let (_folder, store) = store();

@@ -441,20 +441,30 @@ async fn a_proxy_leads_to_servers_with_and_without_tls() {
 async fn a_proxy_does_not_lead_where_nobody_may_go() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let proxy = proxy("127.0.0.1:1".parse().unwrap(), Arc::clone(&heads)).await;
-    let config = CrawlerConfig {
-        proxy: Some(format!("http://{}", proxy.address)),
+    let inside = "10.0.0.1".parse().unwrap();
+    let targets =
+        ["http://169.254.169.254/", "https://[::1]/", "http://localhost/", "http://name.example/"];
+    let config = |scheme: &str| CrawlerConfig {
+        proxy: Some(format!("{scheme}://{}", proxy.address)),
         allow_private: AllowPrivate::None,
         ..config()
     };
-    let web = web(&config, Names::always("10.0.0.1".parse().unwrap()), RootCertStore::empty());
-    for url in ["http://169.254.169.254/", "https://[::1]/", "http://name.example/"] {
-        failed(
-            &web.page(&url.parse().unwrap()).await,
-            Reason::Address,
-            "start with --allow-private",
-        );
+    // Where the proxy resolves names, a name may lead anywhere.
+    for (scheme, targets) in
+        [("http", &targets[..]), ("socks5", &targets), ("socks5h", &targets[..3])]
+    {
+        let web = web(&config(scheme), Names::always(inside), RootCertStore::empty());
+        for url in targets {
+            let fetched = web.page(&url.parse().unwrap()).await;
+            failed(&fetched, Reason::Address, "start with --allow-private");
+        }
     }
     assert!(heads.lock().is_empty());
-    let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config };
+    // A name that does not resolve here is not left to a proxy that receives addresses.
+    let nowhere = Arc::new(Names(Mutex::new(vec![vec![]])));
+    let web = web(&config("socks5"), nowhere, RootCertStore::empty());
+    let fetched = web.page(&"http://name.example/".parse().unwrap()).await;
+    failed(&fetched, Reason::Dns, "the name has no address");
+    let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config("http") };
     assert!(Fetcher::new(&config).unwrap_err().to_string().contains("no proxy"));
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
 use super::ExportError;
 use super::record::{Record, SELECT};
@@ -12,7 +12,11 @@ use crate::config::{
     EXPORT_STEP_BYTES, EXPORT_STEP_RECORDS, JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX,
     STORE_BUSY_TIMEOUT,
 };
+use crate::database::Reading;
 use crate::sink::sqlite::{VERSION, version};
+
+/// The oldest version with all columns that are read.
+const OLDEST: i64 = 3;
 
 /// What every database of `SQLite` begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -28,7 +32,7 @@ pub(super) struct Input {
 }
 
 enum Source {
-    Database(Connection),
+    Database(Reading),
     Lines(BufReader<File>),
 }
 
@@ -49,7 +53,7 @@ impl Input {
     /// Hands on every record, in the order of the file.
     pub(super) fn each(self, take: &mut Take<'_>) -> Result<(), ExportError> {
         match self.source {
-            Source::Database(connection) => each_row(&self.path, &connection, take),
+            Source::Database(reading) => each_row(&self.path, reading, take),
             Source::Lines(lines) => each_line(&self.path, lines, take),
         }
     }
@@ -66,10 +70,10 @@ fn begins_with(file: &mut File, magic: &[u8]) -> io::Result<bool> {
     Ok(start == magic)
 }
 
-fn open_database(path: &Path) -> Result<Connection, ExportError> {
+fn open_database(path: &Path) -> Result<Reading, ExportError> {
     let failed = |source| ExportError::Database { path: path.to_owned(), source };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    let reading = Reading::open(path).map_err(failed)?;
+    let connection = &reading.connection;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
     // Columns that every version has.
     let ours = "SELECT count(*) = 3 FROM pragma_table_info('pages')
@@ -78,35 +82,47 @@ fn open_database(path: &Path) -> Result<Connection, ExportError> {
     if !is_ours {
         return Err(ExportError::NotOurs { path: path.to_owned() });
     }
-    match version(&connection).map_err(failed)? {
-        VERSION => Ok(connection),
-        found @ ..VERSION => Err(ExportError::Older { path: path.to_owned(), found }),
+    match version(connection).map_err(failed)? {
+        OLDEST..=VERSION => Ok(reading),
+        found @ ..OLDEST => Err(ExportError::Older { path: path.to_owned(), found }),
         found => Err(ExportError::Newer { path: path.to_owned(), found }),
     }
 }
 
 /// In many short transactions: a long one would have the log of a crawler that writes grow until its end.
-fn each_row(path: &Path, connection: &Connection, take: &mut Take<'_>) -> Result<(), ExportError> {
+fn each_row(path: &Path, mut reading: Reading, take: &mut Take<'_>) -> Result<(), ExportError> {
     let failed = |source| ExportError::Database { path: path.to_owned(), source };
-    let mut statement = connection.prepare(SELECT).map_err(failed)?;
-    let (mut records, mut last) = (Vec::new(), i64::MIN);
+    let mut last = i64::MIN;
     loop {
-        let mut rows = statement.query((last, EXPORT_STEP_RECORDS)).map_err(failed)?;
-        let mut bytes = 0;
-        while bytes < EXPORT_STEP_BYTES
-            && let Some(row) = rows.next().map_err(failed)?
-        {
-            last = row.get("id").map_err(failed)?;
-            let record = Record::from_row(row).map_err(failed)?;
-            bytes += record.link_bytes();
-            records.push(record);
+        let read = some_rows(&reading.connection, last);
+        if !reading.is_current() {
+            reading.reopen().map_err(failed)?;
+            reading.connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
+            continue;
         }
-        drop(rows);
+        let (records, until) = read.map_err(failed)?;
         if records.is_empty() {
             return Ok(());
         }
-        records.drain(..).try_for_each(&mut *take)?;
+        last = until;
+        records.into_iter().try_for_each(&mut *take)?;
     }
+}
+
+/// The next rows behind `last`, and the last of them.
+fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Record>, i64)> {
+    let mut statement = connection.prepare_cached(SELECT)?;
+    let mut rows = statement.query((last, EXPORT_STEP_RECORDS))?;
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    while bytes < EXPORT_STEP_BYTES
+        && let Some(row) = rows.next()?
+    {
+        last = row.get("id")?;
+        let record = Record::from_row(row)?;
+        bytes += record.link_bytes();
+        records.push(record);
+    }
+    Ok((records, last))
 }
 
 fn each_line(

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use super::record::Record;
 use super::{ExportError, Target};
 use crate::config::{EXPORT_CACHE_BYTES, JSONL_CHUNK_BYTES};
+use crate::digest;
 use crate::sink::ledger::with_suffix;
 use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 
@@ -79,6 +80,7 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "OFF")?;
     // A negative size is in KiB.
     connection.pragma_update(None, "cache_size", -(EXPORT_CACHE_BYTES / 1024))?;
+    digest::register(&connection)?;
     connection.execute_batch("BEGIN")?;
     connection.execute_batch(CREATE)?;
     Ok(connection)

@@ -9,6 +9,7 @@ fn after(pause: Duration) -> String {
     format!("after={}", format_ms(u64::try_from(pause.as_millis()).unwrap()))
 }
 
+// PROTOCOL: T12
 #[tokio::test]
 async fn redirects_and_errors_have_their_own_answers() {
     let site = Site::start(plain_site).await;

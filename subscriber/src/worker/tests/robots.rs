@@ -47,6 +47,7 @@ async fn what_robots_disallows_is_recorded_and_never_asked_for() {
     assert_eq!(rows(data.path(), sql), [disallowed, disallowed, "done -", disallowed]);
 }
 
+// PROTOCOL: T2
 #[tokio::test]
 async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn() {
     fn away(path: &str) -> String {

@@ -122,7 +122,7 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     let (sinks, _closing) = Sinks::open(&CrawlerConfig { sinks, ..config }).unwrap();
     let refused = store(&sinks, &page, Duration::from_secs(1)).await;
     let reason = "the page cannot be stored: false: exit_code_1".to_owned();
-    assert_eq!(refused, Err(Undone { reason, counts: true }));
+    assert_eq!(refused, Err(Undone { reason, counts: true, after: None }));
 }
 
 #[tokio::test]

@@ -57,7 +57,13 @@ pub(super) fn survive(
     let disk = SimulatedDisk::new(rng.u64(..));
     let dir = PathBuf::from("groups");
     let (disk_of_it, taken) = (Arc::new(disk.clone()), BTreeSet::new());
-    let mut storage = GroupStorage { disk: disk_of_it, dir, log_bytes: LOG_BYTES, taken };
+    let mut storage = GroupStorage {
+        disk: disk_of_it,
+        dir,
+        log_bytes: LOG_BYTES,
+        taken,
+        stopped: Arc::default(),
+    };
     let name = "crawlers".parse().expect("it is a name");
     let (log, mut next) = (storage.fresh_at(&name, first), first.0);
     append(&log, safe, &mut next);

@@ -322,6 +322,7 @@ mod tests {
         hook.events(&authentic, &headers, body.as_bytes())
     }
 
+    // PROTOCOL: W4
     #[test]
     fn a_request_becomes_events_of_the_recipe_with_ids() {
         let recipe = with("attributes", json!({ "source": "forge", "prio": 5, "every": "1h" }));
@@ -347,6 +348,7 @@ mod tests {
         assert_ne!(Payload::parse(&other.payloads[0]).attribute("id"), Some(&*ids[0]));
     }
 
+    // PROTOCOL: W3
     #[test]
     fn one_url_of_somebody_else_and_nothing_is_announced() {
         let hook = with("topic", json!("news")).unwrap().with_secret(SECRET).unwrap();

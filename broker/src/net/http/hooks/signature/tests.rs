@@ -160,6 +160,7 @@ fn what_we_sign_others_take_with_each_of_the_secrets() {
     }
 }
 
+// PROTOCOL: W2
 #[test]
 fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
     let scheme = scheme(&json!("slack"));
@@ -195,6 +196,7 @@ fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
     assert_eq!(verify(&scheme, "s", &headers, "x"), Err(Doubt::Wrong));
 }
 
+// PROTOCOL: W5
 #[test]
 fn the_same_said_again_is_known_and_something_else_is_not() {
     let github = scheme(&json!("github"));
@@ -304,6 +306,7 @@ proptest! {
         }
     }
 
+    // PROTOCOL: W2
     #[test]
     fn one_changed_bit_is_another_signature(at in 0..32_usize, bit in 0..8_u32, body in ".{0,50}") {
         let mut tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"k"), body.as_bytes()).as_ref().to_vec();

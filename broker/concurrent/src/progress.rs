@@ -1,0 +1,191 @@
+//! How far the log of a group is written and synced. The group's owner reads it without a lock.
+
+use std::fmt::Debug;
+use std::task::Waker;
+
+use crate::mutants::{self, Mutant};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, look, publish};
+
+/// The marks of a log, and the state that its owner and the committers share behind a lock.
+///
+/// - `durable <= written`, for a thread that loads `durable` first.
+/// - A thread that sees a mark sees what was done before the mark moved there: what rests on records before `durable` may
+///   leave.
+/// - An owner that looks, finds nothing, and then waits for `waker` is woken when a committer moves a mark.
+#[derive(Debug)]
+pub struct Progress<S> {
+    written: AtomicU64,
+    durable: AtomicU64,
+    state: Mutex<S>,
+    waker: Waker,
+}
+
+impl<S> Progress<S> {
+    /// Both marks at `next`; `waker` wakes the owner.
+    pub fn new(state: S, next: u64, waker: Waker) -> Self {
+        let (written, durable) = (AtomicU64::new(next), AtomicU64::new(next));
+        Self { written, durable, state: Mutex::new(state), waker }
+    }
+
+    /// Locks the state.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, S> {
+        self.state.lock()
+    }
+
+    /// Everything before this mark outlives the process.
+    #[inline]
+    pub fn written(&self) -> u64 {
+        look(&self.written)
+    }
+
+    /// Everything before this mark is as safe as the log promises.
+    #[inline]
+    pub fn durable(&self) -> u64 {
+        look(&self.durable)
+    }
+
+    /// The owner itself has written everything before `mark`, under the lock, so that no committer writes meanwhile.
+    pub fn owner_wrote(&self, _lock: &MutexGuard<'_, S>, mark: u64) {
+        publish(&self.written, mark);
+    }
+
+    /// A committer has written everything before `mark`, which changes the state.
+    pub fn wrote(&self, mark: u64, change: impl FnOnce(&mut S)) {
+        self.moved(&self.written, mark, change);
+    }
+
+    /// A committer has synced everything before `mark`, which changes the state.
+    pub fn synced(&self, mark: u64, change: impl FnOnce(&mut S)) {
+        self.moved(&self.durable, mark, change);
+    }
+
+    fn moved(&self, which: &AtomicU64, mark: u64, change: impl FnOnce(&mut S)) {
+        if mutants::is(Mutant::WakesFirst) {
+            self.wake();
+        }
+        {
+            let state = &mut *self.lock();
+            change(state);
+            publish(which, mark);
+        }
+        // Not before: the owner wakes up and locks the state.
+        if !mutants::is(Mutant::WakesFirst) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the owner, because the state has changed.
+    #[inline]
+    pub fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc as StdArc;
+
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::model::{Permit, check, finds};
+    use crate::sync::Ordering;
+
+    /// A log of which the disk has synced everything before a mark, as the system knows it.
+    struct Log {
+        synced: AtomicU64,
+        progress: Progress<u64>,
+    }
+
+    impl Log {
+        fn new(wake: &StdArc<Permit>) -> Arc<Self> {
+            let (synced, progress) = (AtomicU64::new(0), Progress::new(0, 0, wake.waker()));
+            Arc::new(Self { synced, progress })
+        }
+
+        /// What a committer does, as often as there is something to write.
+        fn commit(&self, mark: u64) {
+            self.progress.wrote(mark, |state| *state += 1);
+            self.synced.store(mark, Ordering::Relaxed);
+            self.progress.synced(mark, |state| *state -= 1);
+        }
+    }
+
+    /// The owner waits until its records are safe; only then a confirmation leaves.
+    fn owner_and_committer() {
+        let wake = StdArc::new(Permit::default());
+        let log = Log::new(&wake);
+        let committer = {
+            let log = Arc::clone(&log);
+            thread::spawn(move || {
+                log.commit(1);
+                log.commit(2);
+            })
+        };
+        let mut before = (0, 0);
+        loop {
+            let durable = log.progress.durable();
+            let written = log.progress.written();
+            assert!(durable <= written, "durable {durable} is beyond written {written}");
+            assert!(before.0 <= durable && before.1 <= written, "a mark goes back");
+            let synced = log.synced.load(Ordering::Relaxed);
+            assert!(durable <= synced, "durable {durable} is beyond synced {synced}");
+            if durable == 2 {
+                break;
+            }
+            before = (durable, written);
+            wake.wait();
+        }
+        committer.join().expect("a thread of a model ends");
+    }
+
+    /// Of two committers and the owner, each changes the state only under the lock.
+    fn owner_writes_too() {
+        let wake = StdArc::new(Permit::default());
+        let log = Log::new(&wake);
+        let committer = {
+            let log = Arc::clone(&log);
+            thread::spawn(move || {
+                // The owner writes only while no piece waits for a committer.
+                let synced = *log.progress.lock();
+                log.progress.synced(synced, |_| {});
+            })
+        };
+        {
+            let mut state = log.progress.lock();
+            *state = 1;
+            log.progress.owner_wrote(&state, 1);
+        }
+        let durable = log.progress.durable();
+        assert!(durable <= log.progress.written());
+        committer.join().expect("a thread of a model ends");
+        assert!(log.progress.durable() <= log.progress.written());
+    }
+
+    #[test]
+    fn a_confirmation_leaves_after_the_sync_and_the_owner_never_sleeps_through_it() {
+        check(owner_and_committer);
+    }
+
+    #[test]
+    fn what_the_owner_writes_itself_is_written_before_it_is_durable() {
+        check(owner_writes_too);
+    }
+
+    #[test]
+    fn a_relaxed_store_is_found() {
+        finds(Mutant::RelaxedStore, owner_and_committer, " is beyond ");
+    }
+
+    #[test]
+    fn a_relaxed_load_is_found() {
+        finds(Mutant::RelaxedLoad, owner_and_committer, " is beyond ");
+    }
+
+    #[test]
+    fn a_wake_up_before_the_mark_is_found() {
+        finds(Mutant::WakesFirst, owner_and_committer, "deadlock");
+    }
+}

@@ -1,0 +1,49 @@
+//! The atomics and the lock of this crate: those of std and `parking_lot`, or, with `--cfg loom`, those of loom.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::Arc;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use parking_lot::Mutex;
+#[cfg(not(loom))]
+pub(crate) use std::sync::Arc;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub use loom::sync::MutexGuard;
+#[cfg(not(loom))]
+pub use parking_lot::MutexGuard;
+
+use crate::mutants::{self, Mutant};
+
+/// loom's lock with the interface of `parking_lot`'s.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+#[cfg(loom)]
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("a model ends with its first panic")
+    }
+}
+
+/// Moves a mark: a thread that [sees](look) it there sees what this thread did before.
+#[inline]
+pub(crate) fn publish(mark: &AtomicU64, to: u64) {
+    let is_weak = mutants::is(Mutant::RelaxedStore);
+    mark.store(to, if is_weak { Ordering::Relaxed } else { Ordering::Release });
+}
+
+/// Where a mark is.
+#[inline]
+pub(crate) fn look(mark: &AtomicU64) -> u64 {
+    let is_weak = mutants::is(Mutant::RelaxedLoad);
+    mark.load(if is_weak { Ordering::Relaxed } else { Ordering::Acquire })
+}

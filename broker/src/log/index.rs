@@ -1,0 +1,116 @@
+//! An index of one segment: where its batches begin, and which of its numbers are empty.
+
+use std::ops::Range;
+
+use tidings_protocol::Seq;
+
+use super::Newest;
+use super::format::BatchHeader;
+use super::segments::{Segment, Shared};
+
+/// Bytes of a segment between two places of its index.
+const INDEX_BYTES: u64 = 256 << 10;
+
+/// Some places of a segment, and all its empty numbers.
+#[derive(Debug, Clone)]
+pub(super) struct Index {
+    /// A number and an offset: no batch before the offset holds the number. Both rise; there is one place for
+    /// each [`INDEX_BYTES`] or so.
+    places: Vec<(Seq, u64)>,
+    /// The ranges of numbers that no batch holds, oldest first: a crash or a full disk left them empty, or their
+    /// batch is damaged.
+    empty: Vec<Range<Seq>>,
+    /// The number after the newest event of the batches that were added.
+    end: Seq,
+}
+
+impl Index {
+    /// The index of a segment that begins at `base` and has no batch yet.
+    pub(super) fn new(base: Seq) -> Self {
+        Self { places: Vec::new(), empty: Vec::new(), end: base }
+    }
+
+    /// Adds the next batch, which lies at `offset`. Returns whether readers need to know the change.
+    pub(super) fn add(&mut self, header: &BatchHeader, offset: u64) -> bool {
+        let last = self.places.last();
+        // Numbers go up, whatever has come to lie in the file.
+        let is_far =
+            last.is_none_or(|(seq, last)| header.first > *seq && offset >= last + INDEX_BYTES);
+        if is_far {
+            self.places.push((header.first, offset));
+        }
+        if header.count == 0 || header.end() <= self.end {
+            return is_far;
+        }
+        let leaves_empty = header.first > self.end;
+        if leaves_empty {
+            self.empty.push(self.end..header.first);
+        }
+        self.end = header.end();
+        is_far || leaves_empty
+    }
+
+    /// The number after the newest event of the batches that were added.
+    pub(super) fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// Ends the index of a segment whose numbers end at `end`: those that no batch holds are empty.
+    pub(super) fn end_at(&mut self, end: Seq) {
+        if self.end < end {
+            self.empty.push(self.end..end);
+            self.end = end;
+        }
+    }
+
+    /// The offset at which a search for `seq` begins, if it is not the first batch.
+    pub(super) fn offset(&self, seq: Seq) -> Option<u64> {
+        let after = self.places.partition_point(|(first, _)| *first <= seq);
+        after.checked_sub(1).map(|at| self.places[at].1)
+    }
+
+    /// Where the newest `count` events of the numbers from `base` up to before `end` begin; if there are fewer,
+    /// how many are missing.
+    pub(super) fn newest(&self, base: Seq, end: Seq, count: u64) -> Result<Seq, u64> {
+        let (mut missing, mut end) = (count, end);
+        let below = self.empty.partition_point(|empty| empty.start < end);
+        let lowest = base..base;
+        for empty in self.empty[..below].iter().rev().chain([&lowest]) {
+            let events = end.0.saturating_sub(empty.end.0);
+            if missing <= events {
+                return Ok(Seq(end.0 - missing));
+            }
+            missing -= events;
+            end = end.min(empty.start);
+        }
+        Err(missing)
+    }
+}
+
+impl Shared {
+    /// [`TopicLog::newest`](super::TopicLog::newest).
+    pub(super) fn newest(&self, count: u64, before: Seq) -> Newest {
+        let (mut missing, mut limit, mut next) = (count, before, None::<&Segment>);
+        for segment in self.segments.iter().rev() {
+            // Where the events of this segment end.
+            let end = next.map_or(self.end, |next| next.previous_end).min(limit);
+            next = Some(segment);
+            if end <= segment.base {
+                continue;
+            }
+            let Some(index) = &segment.index else {
+                return Newest { missing, from: self.first(before), unknown: Some(segment.base) };
+            };
+            match index.newest(segment.base, end, missing) {
+                Ok(from) => return Newest { missing: 0, from, unknown: None },
+                Err(left) => (missing, limit) = (left, segment.base),
+            }
+        }
+        Newest { missing, from: self.first(before), unknown: None }
+    }
+
+    /// The number below which no event is kept, or `before` if that is less.
+    fn first(&self, before: Seq) -> Seq {
+        self.segments.front().map_or(self.end, |oldest| oldest.previous_end).min(before)
+    }
+}

@@ -1,0 +1,183 @@
+//! `from=-<n>` and `from=last` begin at the newest events that exist, whatever numbers are empty or gone.
+
+use std::path::Path;
+
+use super::disk::{expected, keep, named, numbered, open, replay, waker};
+use super::faults::until;
+use super::*;
+use crate::catalog::TopicSettings;
+
+type Numbered = Vec<(u64, String)>;
+
+/// Publishes so many events in each life of a broker. The process is killed at the end of each life.
+/// Returns the events and the topics of one more life.
+fn killed(folder: &Path, limits: &Limits, lives: &[u64]) -> (Numbered, Arc<Topics>) {
+    let mut all = Vec::new();
+    for count in lives {
+        let topics = open(folder, limits);
+        let topic = named(&topics, "t");
+        let next = topic.head().0;
+        if *count > 0 {
+            keep(&topic, &numbered(next..next + count));
+        }
+        all.extend(expected(next..next + count));
+        // Numbers are reserved, also where there is no event.
+        topic.tend();
+        until(|_| topic.tail.lock().marks.reserved > topic.head());
+    }
+    (all, open(folder, limits))
+}
+
+/// The newest n events are read for each n. A range is named only if it lies behind the first event.
+#[track_caller]
+fn check(topic: &Arc<Topic>, all: &[(u64, String)]) {
+    for count in 1..=all.len() {
+        let wanted = &all[all.len() - count..];
+        let (events, missed) = replay(topic, StartAt::Newest(count as u64));
+        assert_eq!(events, wanted, "the newest {count}");
+        let first = wanted[0].0;
+        for range in missed {
+            let from: u64 = range.split(' ').nth(1).unwrap().parse().unwrap();
+            assert!(range.starts_with("gap ") && from > first, "{count} from {first}: {range}");
+        }
+    }
+    let newest = all.last().cloned();
+    assert_eq!(replay(topic, StartAt::Last).0, newest.into_iter().collect::<Vec<_>>());
+    // With more than there are it is all of them.
+    let more = StartAt::Newest(all.len() as u64 + 3);
+    assert_eq!(replay(topic, more), replay(topic, StartAt::First));
+}
+
+#[test]
+fn numbers_that_crashes_left_empty_do_not_count() {
+    for lives in [&[3][..], &[2, 4, 1], &[3, 0, 0], &[0, 2, 0, 3], &[1, 1, 1, 1, 0]] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut all, topics) = killed(folder.path(), &Limits::default(), lives);
+        let topic = named(&topics, "t");
+        check(&topic, &all);
+        let next = topic.head().0;
+        keep(&topic, &numbered(next..next + 2));
+        all.extend(expected(next..next + 2));
+        check(&topic, &all);
+        topics.close();
+    }
+}
+
+#[test]
+fn of_nothing_but_empty_numbers_there_is_no_newest_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, topics) = killed(folder.path(), &Limits::default(), &[0, 0]);
+    let topic = named(&topics, "t");
+    let head = topic.head();
+    assert!(head > Seq(1), "numbers were reserved");
+    let from = |from| topic.subscribe(Some(from), Form::Wire, waker()).cursor();
+    assert_eq!(from(StartAt::Last), head);
+    assert_eq!(from(StartAt::Newest(1)), Seq(1));
+    assert_eq!(replay(&topic, StartAt::Newest(7)), (vec![], vec![format!("gap 1 {}", head.0 - 1)]));
+}
+
+#[test]
+fn what_a_full_disk_lost_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let topics = open(folder.path(), &Limits::default());
+    let topic = named(&topics, "t");
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let next = topic.head().0;
+        keep(&topic, &numbered(next..next + 2));
+        all.extend(expected(next..next + 2));
+        topic.hold();
+        topic.append(ConnId(1), ["lost", "lost"]).unwrap();
+        topic.lose_held();
+        check(&topic, &all);
+    }
+    topics.close();
+}
+
+#[test]
+fn what_fell_out_of_the_tail_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Limits { tail_bytes_max: 4_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
+    let (mut all, topics) = killed(folder.path(), &limits, &[5, 2]);
+    let topic = named(&topics, "t");
+    for at in 0..60 {
+        let next = topic.head().0;
+        keep(&topic, &numbered(next..next + 3));
+        all.extend(expected(next..next + 3));
+        if at % 20 == 10 {
+            topic.hold();
+            topic.append(ConnId(1), ["lost"]).unwrap();
+            topic.lose_held();
+        }
+    }
+    let first_kept = topic.tail.lock().first_kept().0;
+    assert!(first_kept > all[10].0, "the tail keeps all of it");
+    check(&topic, &all);
+    topics.close();
+}
+
+/// A topic of so many files that a start reads only the headers of most, with empty numbers in some.
+/// Returns its events, as far as they are kept.
+fn many_files(folder: &Path) -> (Numbered, Arc<Topics>) {
+    let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
+    let small = TopicSettings { retain_bytes: 1 << 20, ..TopicSettings::default() };
+    let topics = open(folder, &limits);
+    topics.create(&"t".parse().unwrap(), small, |result| result.unwrap()).unwrap();
+    drop(topics);
+    let text = "x".repeat(40_000);
+    let mut all = Vec::new();
+    for count in [20, 7, 1, 14] {
+        let topics = open(folder, &limits);
+        let topic = named(&topics, "t");
+        for _ in 0..count {
+            let seq = topic.head().0;
+            keep(&topic, &[format!("{seq} {text}")]);
+            all.push((seq, seq.to_string()));
+        }
+        topic.tend();
+        let first = topic.show().first_kept.0;
+        all.retain(|(seq, _)| *seq >= first);
+    }
+    (all, open(folder, &limits))
+}
+
+#[test]
+fn files_of_an_earlier_run_are_looked_into() {
+    let folder = tempfile::tempdir().unwrap();
+    let (all, topics) = many_files(folder.path());
+    let topic = named(&topics, "t");
+    assert!(topic.show().segments > 5, "{:?}", topic.show());
+    let mut gone = 0;
+    for count in (1..all.len() + 6).rev() {
+        let (events, missed) = replay(&topic, StartAt::Newest(count as u64));
+        let wanted = &all[all.len().saturating_sub(count)..];
+        let numbers = |events: &[(u64, String)]| events.iter().map(|e| e.0).collect::<Vec<_>>();
+        assert_eq!(numbers(&events), numbers(wanted), "the newest {count}");
+        if count > all.len() {
+            // As many as are missing lie below the oldest event, and are named.
+            let missing = (count - all.len()) as u64;
+            let first = all[0].0;
+            assert_eq!(missed[0], format!("lag {} {}", first - missing, first - 1));
+            gone += 1;
+        } else {
+            assert!(missed.iter().all(|range| range.starts_with("gap ")), "{count}: {missed:?}");
+        }
+    }
+    assert_eq!(gone, 5);
+    topics.close();
+}
+
+#[test]
+fn a_topic_in_memory_begins_below_what_is_gone() {
+    let topic = topic(1 << 20);
+    append(&topic, 1, &["a", "b"]);
+    topic.tail.lock().lose(Health::Full);
+    // What a topic in memory has shown is not lost any more.
+    assert_eq!(wire(&topic, Some(StartAt::Newest(1))).cursor(), Seq(2));
+    let mut tail = topic.tail.lock();
+    tail.append("new-url", ConnId(1), ["c", "d"], false, topic.shared.clock.now(), 0);
+    tail.lose(Health::Full);
+    drop(tail);
+    assert_eq!(wire(&topic, Some(StartAt::Newest(1))).cursor(), Seq(2));
+    assert_eq!(wire(&topic, Some(StartAt::Last)).cursor(), Seq(2));
+}

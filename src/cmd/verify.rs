@@ -1,0 +1,150 @@
+//! `tidings verify`: is everything in a data directory still what was written?
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use tidings_connectors::{files::state, hub, websub};
+use tidings_subscriber::{database, digest::Schema, sink::sqlite, state as crawler};
+
+use super::topic::{Report, offline};
+use crate::{failure::Failure, output::Console, principals::Principals};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings verify --data tidings-data    while no broker and no crawler works there
+
+Nothing in the directory is changed. Each file that was written with checksums is checked, and each row of a
+database that has a digest. What could not be checked is named: rows and lines from before there were
+checksums, access.toml, which people edit, and files of other programs.
+
+Exit codes: 0 no damage; 1 damage was found, or the directory cannot be read; 2 wrong usage.";
+
+/// Databases that are checked row by row, by the names that they have in a data directory.
+const SCHEMAS: [Schema; 4] = [sqlite::SCHEMA, crawler::SCHEMA, hub::SCHEMA, websub::DIGESTS];
+
+/// What else is in a data directory: what the broker's own check reads, what says nothing, and what has a check of its own.
+const OTHERS: [&str; 10] = [
+    "topics",
+    "groups",
+    "catalog.log",
+    "clean-stop",
+    "lock",
+    "access.toml",
+    "watch",
+    "crawls",
+    // Bodies of pages that are on their way: the next start removes what is left of them.
+    "spool",
+    // Damaged logs that were replaced.
+    "set-aside",
+];
+
+/// The flags of `tidings verify`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct VerifyArgs {
+    /// The data directory, in which no broker may work at the moment
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks a whole data directory, and the crawls below it.
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let mut reports = directory(&args.data)?;
+    for crawl in entries(&args.data.join("crawls"))?.into_iter().filter(|path| path.is_dir()) {
+        reports.extend(directory(&crawl)?);
+    }
+    let mut console = Console::new();
+    for report in &reports {
+        if args.json {
+            console.line(&serde_json::json!(report).to_string())?;
+        } else {
+            report.lines().iter().try_for_each(|line| console.line(line))?;
+        }
+    }
+    if reports.iter().any(|report| report.damaged) { Err(Failure::Unsuccessful) } else { Ok(()) }
+}
+
+/// Checks everything in a data directory but the crawls below it.
+fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
+    let mut reports = offline(data, None, true)?;
+    for path in entries(data)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if has_extension(&path, "db") {
+            reports.push(checked_database(&path));
+        } else if !OTHERS.contains(&&*name) && !is_beside_a_database(&name) {
+            let note = "not checked: it is of another program, or a copy of what was damaged";
+            reports.push(Report::of_file(&path, Vec::new(), vec![note.to_owned()]));
+        }
+    }
+    let states = entries(&data.join("watch"))?;
+    for path in states.into_iter().filter(|path| has_extension(path, "state")) {
+        let (problems, notes) =
+            state::check(&path).unwrap_or_else(|error| (vec![error.to_string()], Vec::new()));
+        let mut report = Report::of_file(&path, problems, notes);
+        if report.damaged {
+            let loss = "nothing needs to be done: files in damaged lines are announced again, under the same ids";
+            report.remedy = Some(loss.to_owned());
+        }
+        reports.push(report);
+    }
+    reports.extend(access(data));
+    Ok(reports)
+}
+
+/// Checks `access.toml`, if it is there.
+fn access(data: &Path) -> Option<Report> {
+    let principals = Principals::at(data);
+    let problem = match principals.read() {
+        Ok(None) => return None,
+        Ok(Some(_)) => None,
+        Err(failure) => Some(failure.text().unwrap_or_default()),
+    };
+    let note = "it can be read; whether it says what was written is not checked, as people edit it";
+    let notes = if problem.is_none() { vec![note.to_owned()] } else { Vec::new() };
+    let mut report = Report::of_file(principals.path(), Vec::from_iter(problem), notes);
+    report.remedy = report.damaged.then(|| "edit it, or restore it from a backup".to_owned());
+    Some(report)
+}
+
+fn checked_database(path: &Path) -> Report {
+    let schema = SCHEMAS.iter().find(|schema| path.file_name() == Some(OsStr::new(schema.file)));
+    let checked = database::check(path, schema).unwrap_or_else(|error| database::Checked {
+        problems: vec![error.to_string()],
+        notes: Vec::new(),
+    });
+    let mut report = Report::of_file(path, checked.problems, checked.notes);
+    report.database = report.file.take();
+    let remedy = "restore it from a backup, or move it away: README says what is lost without it";
+    report.remedy = report.damaged.then(|| remedy.to_owned());
+    report
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension() == Some(OsStr::new(extension))
+}
+
+/// Whether a file is one of those that `SQLite` has beside a database, which is checked with it.
+fn is_beside_a_database(name: &str) -> bool {
+    [".db-wal", ".db-shm", ".db-journal"].iter().any(|end| name.ends_with(end))
+}
+
+/// What lies in a directory, by name; nothing if it is missing.
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let listed = match fs::read_dir(dir) {
+        Ok(found) => found.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    };
+    let mut paths =
+        listed.map_err(|error| Failure::failed(format!("{}: {error}", dir.display())))?;
+    paths.sort();
+    Ok(paths)
+}

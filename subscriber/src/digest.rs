@@ -1,0 +1,154 @@
+//! A digest of each row's values, in a column of the row. `SQLite` has no checksum for values, so without it a changed byte
+//! in a stored text is not found.
+//!
+//! The column `digest` holds XXH3-64 of the row's other values that the program knows, each with its type and length, in a
+//! fixed order. It is NULL in rows of before there were digests, and where another program wrote a row. A program that
+//! changes a row sets it to NULL: the digest of the old values shows as damage.
+//!
+//! Rows are written with the SQL function [`FUNCTION`], which exists on our own connections only. So no trigger in the file
+//! needs it, and other programs can write to the file.
+
+use std::fmt::Write as _;
+
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Result};
+use xxhash_rust::xxh3::Xxh3;
+
+/// The SQL function: the digest of its arguments.
+pub const FUNCTION: &str = "row_digest";
+
+/// A table with digests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// What a row is known by: `rowid`, or the key of a table without one.
+    pub key: &'static str,
+    /// The values that the digest is of, in this order: columns, or expressions in parentheses. Numbers of rows are not
+    /// among them: indexes show whether these are right.
+    pub columns: &'static [&'static str],
+}
+
+/// A database that the program writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Schema {
+    /// Its file in a data directory.
+    pub file: &'static str,
+    /// The version of the schema from which on there are digests, `PRAGMA user_version`.
+    pub since: i64,
+    /// The newest version.
+    pub newest: i64,
+    /// Its tables.
+    pub tables: &'static [Table],
+}
+
+impl Table {
+    /// The columns as a list in SQL.
+    pub(crate) fn list(&self) -> String {
+        self.columns.join(", ")
+    }
+
+    /// Statements that add the column to a table which has none.
+    pub fn add_column(&self) -> String {
+        format!("ALTER TABLE {} ADD COLUMN digest INTEGER;", self.name)
+    }
+
+    /// Has every row that this connection writes from now on given its digest. For tables that change seldom: each change
+    /// writes its row twice.
+    pub fn follow(&self, connection: &Connection) -> Result<()> {
+        let Self { name, key, .. } = self;
+        let (list, mut statements) = (self.list(), String::new());
+        let columns = self.columns.iter().copied().filter(|column| !column.starts_with('('));
+        let updates = format!("UPDATE OF {}", columns.collect::<Vec<_>>().join(", "));
+        for (event, on) in [("insert", "INSERT"), ("update", &updates)] {
+            let _ = write!(
+                statements,
+                "CREATE TEMP TRIGGER {name}_{event}_digest AFTER {on} ON main.{name} BEGIN
+                    UPDATE {name} SET digest = {FUNCTION}({list}) WHERE {key} = NEW.{key};
+                END;"
+            );
+        }
+        connection.execute_batch(&statements)
+    }
+}
+
+/// Lets the statements of a connection use the function.
+pub fn register(connection: &Connection) -> Result<()> {
+    let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    connection.create_scalar_function(FUNCTION, -1, pure, |arguments| {
+        Ok(digest((0..arguments.len()).map(|at| arguments.get_raw(at))))
+    })
+}
+
+/// The digest of values.
+fn digest<'a>(values: impl Iterator<Item = ValueRef<'a>>) -> i64 {
+    let mut hasher = Xxh3::new();
+    let mut add = |kind: u8, bytes: &[u8]| {
+        hasher.update(&[kind]);
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    for value in values {
+        match value {
+            ValueRef::Null => add(0, &[]),
+            ValueRef::Integer(number) => add(1, &number.to_le_bytes()),
+            ValueRef::Real(number) => add(2, &number.to_le_bytes()),
+            ValueRef::Text(text) => add(3, text),
+            ValueRef::Blob(bytes) => add(4, bytes),
+        }
+    }
+    hasher.digest().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Table = Table { name: "t", key: "rowid", columns: &["a", "b"] };
+
+    fn connection() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        register(&connection).unwrap();
+        connection
+    }
+
+    #[test]
+    fn values_of_other_types_and_lengths_have_other_digests() {
+        let connection = connection();
+        let arguments =
+            ["", "NULL", "0", "1", "0.0", "''", "'1'", "x'31'", "'a', 'bc'", "'ab', 'c'", "'abc'"];
+        let mut digests: Vec<i64> = arguments
+            .iter()
+            .map(|it| {
+                connection.query_row(&format!("SELECT row_digest({it})"), [], |row| row.get(0))
+            })
+            .collect::<Result<_>>()
+            .unwrap();
+        // What is on disks cannot change.
+        assert_eq!(digests[8], -8_641_163_627_453_405_046);
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), arguments.len());
+    }
+
+    #[test]
+    fn rows_that_change_have_new_digests() {
+        let connection = connection();
+        connection.execute_batch("CREATE TABLE t (a, b UNIQUE, c)").unwrap();
+        connection.execute_batch(&T.add_column()).unwrap();
+        connection.execute("INSERT INTO t (a, b) VALUES (0, 0)", []).unwrap();
+        T.follow(&connection).unwrap();
+        connection.execute_batch("INSERT INTO t (a, b) VALUES (1, 1), (2, 2), (3, 3)").unwrap();
+        let changed = connection.execute("UPDATE t SET a = a + 10 WHERE a > 1", []).unwrap();
+        assert_eq!((changed, connection.last_insert_rowid()), (2, 4));
+        connection
+            .execute_batch("INSERT INTO t (a, b) VALUES (4, 1) ON CONFLICT DO UPDATE SET a = 9")
+            .unwrap();
+        let count = |which: &str| {
+            let sql = format!("SELECT count(*) FROM t WHERE {which}");
+            connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
+        };
+        assert_eq!((count("digest IS NULL"), count("digest = row_digest(a, b)")), (1, 3));
+    }
+}

@@ -1,0 +1,73 @@
+//! The print of the words of a page: whether two readings of it say the same.
+//!
+//! Words with a digit do not count: times, counters and ids differ from reading to reading. Words end at white space and at
+//! tags; what is in a raw text (a script, a title) is none.
+
+use super::tag::is_space;
+
+/// The offset and the prime of FNV-1a.
+const START: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0100_0000_01b3;
+
+/// Reads text in any pieces.
+#[derive(Debug)]
+pub(super) struct Words {
+    /// Of the words before this one.
+    all: u64,
+    /// Of this word, so far.
+    word: u64,
+    has_digit: bool,
+}
+
+impl Words {
+    pub(super) fn new() -> Self {
+        Self { all: START, word: START, has_digit: false }
+    }
+
+    pub(super) fn feed(&mut self, text: &[u8]) {
+        for byte in text {
+            if is_space(*byte) {
+                self.end_word();
+            } else {
+                self.has_digit |= byte.is_ascii_digit();
+                self.word = (self.word ^ u64::from(*byte)).wrapping_mul(PRIME);
+            }
+        }
+    }
+
+    pub(super) fn end_word(&mut self) {
+        if self.word != START && !self.has_digit {
+            // In another order they are another text.
+            self.all = (self.all.rotate_left(5) ^ self.word).wrapping_mul(PRIME);
+        }
+        (self.word, self.has_digit) = (START, false);
+    }
+
+    pub(super) fn print(mut self) -> u64 {
+        self.end_word();
+        self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(pieces: &[&str]) -> u64 {
+        let mut words = Words::new();
+        for piece in pieces {
+            words.feed(piece.as_bytes());
+        }
+        words.print()
+    }
+
+    #[test]
+    fn white_space_pieces_and_words_with_a_digit_do_not_matter() {
+        let text = print(&["some words of a page"]);
+        assert_eq!(text, print(&["so", "me wor", "ds\n\tof  a", " page "]));
+        assert_eq!(text, print(&["some words 12:07 of a 4page page"]));
+        for other in ["", "some words of a", "some words of page a", "somewords of a page"] {
+            assert_ne!(text, print(&[other]), "{other}");
+        }
+    }
+}

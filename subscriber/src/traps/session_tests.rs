@@ -1,0 +1,620 @@
+//! Sites that put new session ids into their links, which must be read whole and end, and honest sites, which must keep every
+//! parameter that means something. Names and values are drawn.
+
+#![expect(clippy::print_stderr, reason = "a test that fails says its seed")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use fastrand::Rng;
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
+use crate::page::{Content, PageOptions, PageReader};
+
+const SEEDS: std::ops::Range<u64> = 0..30;
+
+fn pass() -> PassKey {
+    PassKey::new(1, "a", 1)
+}
+
+/// What values look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Hex,
+    Decimal,
+    Uuid,
+    Base64Url,
+    Milliseconds,
+    /// Several pages have the same one.
+    Seconds,
+}
+
+const VALUES: [Value; 6] = [
+    Value::Hex,
+    Value::Decimal,
+    Value::Uuid,
+    Value::Base64Url,
+    Value::Milliseconds,
+    Value::Seconds,
+];
+
+/// Pages by path and query: what they say and where they link to.
+type Pages = BTreeMap<String, (String, Vec<String>)>;
+
+/// A parameter that each page has a new value for.
+struct Session {
+    name: String,
+    value: Value,
+    one_per_link: bool,
+    milliseconds: u64,
+}
+
+impl Session {
+    fn draw(value: Value, rng: &mut Rng) -> Self {
+        let one_per_link = value != Value::Seconds && rng.bool();
+        Self { name: name(rng), value, one_per_link, milliseconds: 1_750_000_000_000 }
+    }
+
+    fn value(&mut self, rng: &mut Rng) -> String {
+        match self.value {
+            Value::Hex => format!("{:016x}", rng.u64(..)),
+            Value::Decimal => format!("{:08}", rng.u32(..100_000_000)),
+            Value::Uuid => {
+                let hex = format!("{:032x}", rng.u128(..));
+                [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+            }
+            Value::Base64Url => (0..22).map(|_| base64url(rng)).collect(),
+            Value::Milliseconds => {
+                self.milliseconds += rng.u64(1..2_000);
+                self.milliseconds.to_string()
+            }
+            Value::Seconds => {
+                self.milliseconds += rng.u64(1..400);
+                (self.milliseconds / 1_000).to_string()
+            }
+        }
+    }
+}
+
+fn base64url(rng: &mut Rng) -> char {
+    match rng.u32(..64) {
+        62 => '-',
+        63 => '_',
+        _ => rng.alphanumeric(),
+    }
+}
+
+/// A name that nothing else has.
+fn name(rng: &mut Rng) -> String {
+    (0..rng.usize(6..10)).map(|_| rng.lowercase()).collect()
+}
+
+fn word(rng: &mut Rng) -> String {
+    (0..rng.usize(3..8)).map(|_| rng.lowercase()).collect()
+}
+
+/// Without the parameters of these names.
+fn without(link: &str, names: &[&str]) -> String {
+    let (place, query) = link.split_once('?').unwrap_or((link, ""));
+    let is_left = |pair: &&str| !names.contains(&pair.split('=').next().unwrap());
+    let left: Vec<&str> = query.split('&').filter(is_left).collect();
+    let left = left.join("&");
+    if left.is_empty() { place.to_owned() } else { format!("{place}?{left}") }
+}
+
+fn read(url: &CanonicalUrl<'_>, html: &str) -> Content {
+    let options = Arc::new(PageOptions::default());
+    let mut reader = PageReader::new(url, [("content-type", b"text/html".as_slice())], &options);
+    reader.feed(html.as_bytes());
+    reader.finish(url)
+}
+
+/// What became of a site.
+#[derive(Debug, Default)]
+struct Outcome {
+    requests: usize,
+    /// Paths and queries as they were asked for.
+    asked: BTreeSet<String>,
+    reasons: BTreeSet<Trap>,
+    /// Names that were taken for those of session ids.
+    known: Vec<String>,
+}
+
+/// Crawls a site from `/` on as a worker with a broker does, and stops after so many requests.
+fn crawl(traps: &mut Traps, requests_max: usize, mut html: impl FnMut(&str) -> String) -> Outcome {
+    let start: CanonicalUrl = "http://example.org/".parse().unwrap();
+    let mut met = BTreeSet::from([start.to_string()]);
+    let mut waiting = VecDeque::from([(start, 0)]);
+    let mut outcome = Outcome::default();
+    while let Some((url, depth)) = waiting.pop_front() {
+        if let Err(trap) = traps.before(pass(), &url, depth) {
+            outcome.reasons.insert(trap);
+            continue;
+        }
+        outcome.requests += 1;
+        if outcome.requests > requests_max {
+            return outcome;
+        }
+        outcome.asked.insert(url.path_and_query().to_owned());
+        let html = html(url.path_and_query());
+        let content = read(&url, &html);
+        let body = *blake3::hash(html.as_bytes()).as_bytes();
+        let reading = Reading {
+            body: &body,
+            title: content.title.as_deref(),
+            words: content.words,
+            links: &content.links,
+        };
+        outcome.known.extend(traps.learn(pass(), &url, Some(&reading)));
+        if let Err(trap) = traps.after(pass(), &url, depth, &body) {
+            outcome.reasons.insert(trap);
+            continue;
+        }
+        for link in content.links {
+            let bare = traps.without_session(pass(), &link.url);
+            let link = bare.unwrap_or_else(|| link.url.into());
+            if met.insert(link.clone()) {
+                waiting.push_back((link.parse().unwrap(), depth + 1));
+            }
+        }
+    }
+    outcome
+}
+
+/// Serves pages, with sessions in their links.
+fn serve<'a>(
+    pages: &'a Pages,
+    sessions: &'a mut [Session],
+    rng: &'a mut Rng,
+) -> impl FnMut(&str) -> String + 'a {
+    move |path| {
+        let names: Vec<&str> = sessions.iter().map(|session| session.name.as_str()).collect();
+        let (text, links) = &pages[&without(path, &names)];
+        let mut html = format!("<title>The same</title><p>{text}</p>");
+        let mut values: Vec<String> =
+            sessions.iter_mut().map(|session| session.value(rng)).collect();
+        for link in links {
+            let mut link = link.clone();
+            for (session, value) in sessions.iter_mut().zip(&mut values) {
+                if session.one_per_link {
+                    *value = session.value(rng);
+                }
+                let mark = if link.contains('?') { "&" } else { "?" };
+                link.extend([mark, &session.name, "=", value.as_str()]);
+            }
+            html.extend(["<a href='", &link.replace('&', "&amp;"), "'>more</a>"]);
+        }
+        html
+    }
+}
+
+/// Pages that link to others at random, so that each is found; some by number, some by name, some with a query.
+fn graph(rng: &mut Rng) -> Pages {
+    let (page, count) = (name(rng), rng.usize(30..90));
+    let mut paths: Vec<String> = vec!["/".to_owned()];
+    for n in 1..count {
+        paths.push(match rng.u32(..3) {
+            0 => format!("/p/{n}"),
+            1 => format!("/{}-{}", word(rng), word(rng)),
+            _ => format!("/list?{page}={n}"),
+        });
+    }
+    let mut pages = Pages::new();
+    for n in 0..paths.len() {
+        let children = [2 * n + 1, 2 * n + 2].into_iter().filter(|child| *child < paths.len());
+        let others: Vec<usize> = (0..rng.usize(1..8)).map(|_| rng.usize(..paths.len())).collect();
+        let links = children.chain(others).chain([0]).map(|n| paths[n].clone()).collect();
+        pages.insert(paths[n].clone(), (format!("About {}", word(rng)), links));
+    }
+    pages
+}
+
+/// Crawls pages with these sessions: all are read, few twice, and the names are known in the end.
+#[track_caller]
+fn ends(pages: &Pages, sessions: &mut [Session], rng: &mut Rng) {
+    let names: Vec<String> = sessions.iter().map(|session| session.name.clone()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let requests_max = 4 * pages.len() + 20;
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    let outcome = crawl(&mut traps, requests_max, serve(pages, sessions, rng));
+    assert!(outcome.requests <= requests_max, "no end in sight of {} pages", pages.len());
+    let asked = outcome.asked.iter().map(|path| without(path, &names)).collect::<BTreeSet<_>>();
+    assert!(asked.iter().eq(pages.keys()), "{asked:?}");
+    assert!(outcome.known.iter().all(|name| names.contains(&name.as_str())), "{outcome:?}");
+    assert_eq!(outcome.known.len(), names.len(), "{outcome:?}");
+}
+
+/// Crawls pages without sessions: each is read once, and none is refused.
+#[track_caller]
+fn passes(what: &str, pages: &Pages) {
+    let mut rng = Rng::with_seed(0);
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    let outcome = crawl(&mut traps, pages.len(), serve(pages, &mut [], &mut rng));
+    assert_eq!(outcome.reasons, BTreeSet::new(), "{what}");
+    assert!(outcome.asked.iter().eq(pages.keys()), "{what}: {:?}", outcome.asked);
+    assert_eq!(outcome.known, Vec::<String>::new(), "{what}");
+}
+
+#[test]
+fn a_session_id_of_any_name_and_form_ends_and_every_page_is_read() {
+    for (seed, value) in SEEDS.flat_map(|seed| VALUES.map(|value| (seed, value))) {
+        eprintln!("seed {seed}, {value:?}");
+        let mut rng = Rng::with_seed(seed);
+        let pages = graph(&mut rng);
+        let mut sessions = [Session::draw(value, &mut rng)];
+        ends(&pages, &mut sessions, &mut rng);
+    }
+}
+
+#[test]
+fn two_session_ids_in_one_link_end() {
+    for seed in SEEDS {
+        eprintln!("seed {seed}");
+        let mut rng = Rng::with_seed(seed);
+        let pages = graph(&mut rng);
+        let mut sessions =
+            [Value::Hex, Value::Milliseconds].map(|value| Session::draw(value, &mut rng));
+        ends(&pages, &mut sessions, &mut rng);
+    }
+}
+
+#[test]
+fn times_counters_and_old_sessions_in_the_text_do_not_matter() {
+    for seed in SEEDS {
+        eprintln!("seed {seed}");
+        let mut rng = Rng::with_seed(seed);
+        let pages = graph(&mut rng);
+        let mut sessions = [Session::draw(Value::Hex, &mut rng)];
+        let name = sessions[0].name.clone();
+        let (mut traps, mut count) = (Traps::new(TrapLimits::default(), 2026), 0);
+        let requests_max = 4 * pages.len() + 20;
+        let mut page = serve(&pages, &mut sessions, &mut rng);
+        let outcome = crawl(&mut traps, requests_max, |path| {
+            count += 1;
+            let pasted = if path.starts_with("/p/") {
+                format!("<a href='/?{name}=0123456789abcdef'>as I said</a>")
+            } else {
+                String::new()
+            };
+            format!("{}{pasted}<p>visitor {count} at 12:{count:02}:07 on web{count}", page(path))
+        });
+        assert_eq!(outcome.known, std::slice::from_ref(&name));
+        assert!(outcome.requests <= requests_max);
+        let asked = outcome.asked.iter().map(|path| without(path, &[&name]));
+        assert!(asked.collect::<BTreeSet<_>>().iter().eq(pages.keys()));
+    }
+}
+
+/// Of one list: pages with links to the next, and perhaps to the one before.
+fn list(rng: &mut Rng, both_ways: bool) -> Pages {
+    let (page, sections) = (name(rng), [word(rng), word(rng)]);
+    let mut pages = Pages::new();
+    let path = |section: &str, n: usize| format!("/{section}?{page}={n}");
+    let starts = sections.iter().map(|section| path(section, 1)).collect();
+    pages.insert("/".to_owned(), ("A list".to_owned(), starts));
+    for (section, n) in sections.iter().flat_map(|section| (1..=40).map(move |n| (section, n))) {
+        let mut links = vec!["/".to_owned()];
+        links.extend((n < 40).then(|| path(section, n + 1)));
+        links.extend((both_ways && n > 1).then(|| path(section, n - 1)));
+        pages.insert(path(section, n), ("Nothing new".to_owned(), links));
+    }
+    pages
+}
+
+/// A shop: half of the products are sold out, and say nothing else.
+fn products(rng: &mut Rng, related: usize) -> Pages {
+    let (id, page) = (name(rng), name(rng));
+    let (thing, list) = (format!("/thing?{id}="), format!("/list?{page}="));
+    let mut pages = Pages::new();
+    pages.insert("/".to_owned(), ("A shop".to_owned(), vec![format!("{list}0")]));
+    for n in 0..5 {
+        let things = (1..=50).filter(|thing| thing % 5 == n).map(|n| format!("{thing}{n}"));
+        let next = (n < 4).then(|| format!("{list}{}", n + 1));
+        pages.insert(format!("{list}{n}"), ("Things".to_owned(), things.chain(next).collect()));
+    }
+    for n in 1..=50 {
+        let text = if n % 2 == 0 { "Sold out".to_owned() } else { word(rng) };
+        let mut links: Vec<String> =
+            (0..related).map(|_| format!("{thing}{}", rng.u32(1..=50))).collect();
+        links.push("/".to_owned());
+        pages.insert(format!("{thing}{n}"), (text, links));
+    }
+    pages
+}
+
+/// Articles, each of which links to nothing but the next one and its form for printers.
+fn chain(rng: &mut Rng) -> Pages {
+    let id = name(rng);
+    let links = |n: usize| vec![format!("/article?{id}={n}"), format!("/print?{id}={n}")];
+    let mut pages = Pages::from([("/".to_owned(), ("Articles".to_owned(), links(0)))]);
+    for n in 0..60 {
+        let text = format!("A long text that differs in one word, which is {}", word(rng));
+        let next = if n < 59 { links(n + 1) } else { Vec::new() };
+        pages.insert(format!("/article?{id}={n}"), (text.clone(), next.clone()));
+        pages.insert(format!("/print?{id}={n}"), (text, next));
+    }
+    pages
+}
+
+/// Two sections by day, most of which say the same.
+fn calendar(rng: &mut Rng) -> Pages {
+    let day = name(rng);
+    let path = |section: &str, n: usize| {
+        format!("/{section}?{day}=2026-{:02}-{:02}", n / 28 + 1, n % 28 + 1)
+    };
+    let both = |n: usize| [path("events", n), path("rooms", n)];
+    let mut pages = Pages::from([("/".to_owned(), ("Days".to_owned(), both(0).to_vec()))]);
+    for (n, section) in (0..112_usize).flat_map(|n| [(n, "events"), (n, "rooms")]) {
+        let near = [n.saturating_sub(1), (n + 1).min(111)];
+        let links = near.iter().map(|n| path(section, *n)).chain(both(n)).collect();
+        let text = if n % 9 == 0 { word(rng) } else { "Nothing on this day".to_owned() };
+        pages.insert(path(section, n), (text, links));
+    }
+    pages
+}
+
+/// Filters and an order, in one order of names.
+fn facets(rng: &mut Rng) -> Pages {
+    let names = [name(rng), name(rng), name(rng)];
+    let path = |values: [usize; 3]| {
+        let pairs = names.iter().zip(values).filter(|(_, value)| *value > 0);
+        let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}={value}")).collect();
+        if pairs.is_empty() { "/".to_owned() } else { format!("/?{}", pairs.join("&")) }
+    };
+    let mut pages = Pages::new();
+    for values in (0..4).flat_map(|a| (0..4).flat_map(move |b| (0..4).map(move |c| [a, b, c]))) {
+        let changed = (0..3).flat_map(|at| {
+            (0..4).map(move |value| {
+                let mut changed = values;
+                changed[at] = value;
+                path(changed)
+            })
+        });
+        pages.insert(path(values), ("Shoes".to_owned(), changed.collect()));
+    }
+    pages
+}
+
+/// Each page has its own number, and there is a language in all links.
+fn numbered(rng: &mut Rng) -> Pages {
+    let (number, language) = (name(rng), name(rng));
+    let path = |n: usize, tongue: &str| {
+        format!("/{}?{number}={n}&{language}={tongue}", "abcdefghij".split_at(n % 9).1)
+    };
+    let mut pages = Pages::new();
+    let all = || (0..60).flat_map(|n| [(n, "de"), (n, "en")]);
+    let links = |n: usize, tongue: &'static str| -> Vec<String> {
+        (0..7).map(|step| path((n + step * step) % 60, tongue)).collect()
+    };
+    pages.insert("/".to_owned(), (String::new(), [links(0, "de"), links(1, "en")].concat()));
+    for (n, tongue) in all() {
+        let text = "The same in all languages".to_owned();
+        pages.insert(path(n, tongue), (text, links(n + 1, tongue)));
+    }
+    pages
+}
+
+#[test]
+fn parameters_that_mean_something_stay_and_all_pages_are_read() {
+    for seed in SEEDS {
+        eprintln!("seed {seed}");
+        let rng = &mut Rng::with_seed(seed);
+        passes("a list with links to the next page", &list(rng, false));
+        passes("a list", &list(rng, true));
+        passes("products", &products(rng, 0));
+        passes("products with related ones", &products(rng, 3));
+        passes("products with one related product", &products(rng, 1));
+        passes("a chain", &chain(rng));
+        passes("a calendar", &calendar(rng));
+        passes("facets", &facets(rng));
+        passes("numbers and languages", &numbered(rng));
+    }
+}
+
+/// The honest sites, with a session id in every link.
+#[test]
+fn what_means_something_is_read_behind_a_session_id_too() {
+    for (seed, value) in SEEDS.flat_map(|seed| VALUES.map(|value| (seed, value))) {
+        eprintln!("seed {seed}, {value:?}");
+        let rng = &mut Rng::with_seed(seed);
+        let sites = [
+            list(rng, false),
+            list(rng, true),
+            products(rng, 1),
+            products(rng, 3),
+            calendar(rng),
+            facets(rng),
+            numbered(rng),
+        ];
+        for pages in sites {
+            let mut sessions = [Session::draw(value, rng)];
+            ends(&pages, &mut sessions, rng);
+        }
+        // Few of its pages link to two others, so a time in seconds is seen late.
+        if value != Value::Seconds {
+            let pages = products(rng, 0);
+            ends(&pages, &mut [Session::draw(value, rng)], rng);
+        }
+        // Its numbers are as new on each page as the session ids are.
+        let (pages, mut sessions) = (chain(rng), [Session::draw(value, rng)]);
+        let name = sessions[0].name.clone();
+        let mut traps = Traps::new(TrapLimits::default(), 2026);
+        let outcome = crawl(&mut traps, 10_000, serve(&pages, &mut sessions, rng));
+        let asked = outcome.asked.iter().map(|path| without(path, &[&name]));
+        assert!(asked.collect::<BTreeSet<_>>().iter().eq(pages.keys()));
+    }
+}
+
+/// A parameter that says from which page a link was followed has few values. Whether it is left out or not, all is read.
+#[test]
+fn where_a_visitor_comes_from_is_no_page() {
+    for seed in SEEDS {
+        eprintln!("seed {seed}");
+        let mut rng = Rng::with_seed(seed);
+        let (pages, from) = (graph(&mut rng), name(&mut rng));
+        let mut traps = Traps::new(TrapLimits::default(), 2026);
+        let links: usize = pages.values().map(|(_, links)| links.len()).sum();
+        let outcome = crawl(&mut traps, links + 1, |path| {
+            let path = without(path, &[&from]);
+            let (text, links) = &pages[&path];
+            let tag = path.replace(['/', '?', '='], "-");
+            let mark = |link: &str| if link.contains('?') { "&amp;" } else { "?" };
+            let link = |link: &String| format!("<a href='{link}{}{from}={tag}'>", mark(link));
+            format!("<title>The same</title>{text}{}", links.iter().map(link).collect::<String>())
+        });
+        assert!(outcome.requests <= links + 1);
+        let asked = outcome.asked.iter().map(|path| without(path, &[&from]));
+        assert!(asked.collect::<BTreeSet<_>>().iter().eq(pages.keys()));
+    }
+}
+
+/// A server that continues the session of a URL has few of them.
+#[test]
+fn a_session_that_goes_on_is_left_in_place() {
+    let mut rng = Rng::with_seed(1);
+    let pages = graph(&mut rng);
+    let mut begun = 0;
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    let outcome = crawl(&mut traps, 2 * pages.len(), |path| {
+        let session = path.split(['?', '&']).find_map(|pair| pair.strip_prefix("goes-on="));
+        let session = session.map_or_else(
+            || {
+                begun += 1;
+                format!("{begun:016x}")
+            },
+            str::to_owned,
+        );
+        let (text, links) = &pages[&without(path, &["goes-on"])];
+        let mark = |link: &str| if link.contains('?') { "&amp;" } else { "?" };
+        let link = |link: &String| format!("<a href='{link}{}goes-on={session}'>", mark(link));
+        format!("{text}{}", links.iter().map(link).collect::<String>())
+    });
+    assert_eq!((outcome.known, outcome.reasons), (Vec::new(), BTreeSet::new()));
+    assert_eq!(outcome.requests, pages.len() + 1);
+}
+
+/// Teaches that `s` is a session id; returns how many pages that took.
+fn teach(traps: &mut Traps, of: PassKey, site: &str) -> usize {
+    for n in 0_usize.. {
+        let url = format!("{site}/{}?s=v{n}", n % 4);
+        let links = (0..4).map(|page| format!("{site}/{page}?s=v{}", n + 1));
+        let links: Vec<Link> = links.map(|url| Link { url: url.into(), nofollow: false }).collect();
+        let reading = Reading { body: &[0; 32], title: None, words: Some(0), links: &links };
+        if traps.learn(of, &url.parse().unwrap(), Some(&reading)) == ["s"] {
+            return n + 1;
+        }
+        assert!(n < 100);
+    }
+    unreachable!()
+}
+
+#[test]
+fn links_lose_a_session_id_and_nothing_else() {
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    assert_eq!(traps.without_session(pass(), "http://a.example/?s=1"), None);
+    let pages = teach(&mut traps, pass(), "http://a.example:81");
+    assert!(pages <= 4 + usize::from(2 * SESSION_EVIDENCE_MIN), "{pages}");
+    let bare = |link: &str| traps.without_session(pass(), link);
+    for (link, left) in [
+        ("http://a.example:81/?s=1", "http://a.example:81/"),
+        ("https://a.example:81/b;c=d?s", "="),
+        ("http://a.example:81/?b=2&s=1&a&&s=2", "http://a.example:81/?b=2&a&"),
+        ("http://a.example:81/?S=1&ss=2&b=s", "="),
+        ("http://a.example:81/s=1", "="),
+        ("http://a.example/?s=1", "="),
+        ("http://b.example:81/?s=1", "="),
+    ] {
+        assert_eq!(bare(link).as_deref().unwrap_or("="), left, "{link}");
+    }
+    assert_eq!(traps.without_session(PassKey::new(1, "a", 2), "http://a.example:81/?s=1"), None);
+    traps.forget(pass());
+    assert_eq!(traps.without_session(pass(), "http://a.example:81/?s=1"), None);
+}
+
+#[test]
+fn a_page_that_was_read_is_refused_under_another_session_only() {
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    teach(&mut traps, pass(), "http://a.example");
+    let url = |path: &str| format!("http://a.example{path}").parse::<CanonicalUrl>().unwrap();
+    let mut before = |path: &str| traps.before(pass(), &url(path), 1);
+    assert_eq!(before("/0?s=other"), Err(Trap::SessionId));
+    assert_eq!(before("/0"), Ok(()), "under its lasting URL it is read once more");
+    assert_eq!(before("/new?s=other"), Ok(()));
+    assert_eq!(traps.learn(pass(), &url("/new?s=other"), None), Vec::<String>::new());
+    assert_eq!(traps.before(pass(), &url("/new?s=another"), 1), Err(Trap::SessionId));
+    let reading = Reading { body: &[0; 32], title: None, words: None, links: &[] };
+    traps.learn(pass(), &url("/late?s=other"), Some(&reading));
+    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task comes again");
+    assert_eq!(traps.before(pass(), &url("/late?s=another"), 1), Err(Trap::SessionId));
+}
+
+#[test]
+fn nothing_is_learnt_when_traps_are_off() {
+    let mut traps = Traps::new(TrapLimits { enabled: false, ..TrapLimits::default() }, 2026);
+    let links: Vec<Link> = ["/a", "/b"]
+        .map(|path| Link { url: format!("http://a.example{path}?s=1").into(), nofollow: false })
+        .into();
+    for _ in 0..100 {
+        let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
+        let url = "http://a.example/".parse().unwrap();
+        assert!(traps.learn(pass(), &url, Some(&reading)).is_empty());
+    }
+    assert!(traps.young.is_empty());
+}
+
+/// As many names, values and pages as there are: what is known of one site stays small.
+#[test]
+fn what_is_known_of_parameters_is_bounded() {
+    let mut traps = Traps::new(TrapLimits::default(), 2026);
+    teach(&mut traps, pass(), "http://a.example");
+    let mut rng = Rng::with_seed(1);
+    let mut most = 0;
+    for n in 0..30_000 {
+        let url = format!("http://a.example/{n}?s={n}").parse().unwrap();
+        let link = |at: usize| {
+            let (name, value) = (rng.usize(..2 * SESSION_PARAMS_MAX), rng.u32(..));
+            let url = format!("http://a.example/{n}/{at}?n{name}={value}&s={n}").into();
+            Link { url, nofollow: false }
+        };
+        let links: Vec<Link> = (0..if n < 300 { 300 } else { 0 }).map(link).collect();
+        let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
+        traps.learn(pass(), &url, Some(&reading));
+        most = most.max(traps.young_bytes);
+    }
+    assert!(most < 600 * 1024, "{most}");
+    // A name that came too late is not watched; the one that is known stays known.
+    let left = traps.without_session(pass(), "http://a.example/?n1=2&s=3").unwrap();
+    assert_eq!(left, "http://a.example/?n1=2");
+}
+
+proptest! {
+    /// What is left of a link has no session id.
+    #[test]
+    fn what_is_left_of_a_link_is_canonical_and_has_no_session(
+        query in "[?&=a-csS0-9%.-]{0,40}",
+        pages in prop::collection::vec("[a-c]?[?](s|a|b)=[0-9]{1,3}(&s=[0-9]{1,9})?", 1..30),
+    ) {
+        let mut traps = Traps::new(TrapLimits::default(), 2026);
+        for page in &pages {
+            let url: CanonicalUrl = format!("http://a.example/{page}").parse().unwrap();
+            let links: Vec<Link> = pages
+                .iter()
+                .map(|link| Link { url: format!("http://a.example/{link}").into(), nofollow: false })
+                .collect();
+            let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
+            traps.learn(pass(), &url, Some(&reading));
+        }
+        teach(&mut traps, pass(), "http://b.example");
+        let url: CanonicalUrl = format!("http://b.example/?{query}").parse().unwrap();
+        if let Some(left) = traps.without_session(pass(), url.as_str()) {
+            let again: CanonicalUrl = left.parse().unwrap();
+            prop_assert_eq!(again.as_str(), &left);
+            prop_assert_eq!(traps.without_session(pass(), &left), None);
+            prop_assert!(left.len() < url.as_str().len());
+        } else {
+            prop_assert!(!shape::params(&url).any(|(name, _)| name == "s"));
+        }
+    }
+}

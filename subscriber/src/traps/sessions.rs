@@ -1,0 +1,438 @@
+//! Recognizes session ids in the queries of a site by their behaviour: the links of each page have values that no page had
+//! before, and a page is the same with any value.
+//!
+//! Names and the form of values do not matter. Each parameter of the site's links goes through these states:
+//!
+//! ```text
+//!            new values in the links of 3 pages           3 equal readings, of 2 pages at least
+//!   Watched ────────────────────────────────▶ Volatile ────────────────────────────────▶ Session
+//!      │    ◀────────────────────────────────    │
+//!      │       too many doubts for that          │  8 different readings
+//!      │                                         │
+//!      └──────────────▶ Meaningful ◀─────────────┘
+//!         8 doubts: pages with values of before,
+//!         or with several values for one target
+//! ```
+//!
+//! The links alone tell most honest parameters apart: a number of a page, an id, an order or a language comes again on other
+//! pages. What the pages say is compared for volatile parameters only, so an honest site costs no memory for that.
+//!
+//! Evidence has to outweigh doubts by [`SESSION_EVIDENCE_PER_DOUBT`], so a link with an old session id that a visitor pasted
+//! into a text does not matter. Pure: [`Sessions::note_links`] and [`Sessions::note_page`] change it, in this order for each page.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+use tidings_protocol::CanonicalUrl;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::{Reading, shape::params};
+use crate::config::{
+    SESSION_DOUBTS_MAX, SESSION_EVIDENCE_MIN, SESSION_EVIDENCE_PER_DOUBT, SESSION_LINKS_MAX,
+    SESSION_PARAMS_MAX, SESSION_VALUES_MAX, SESSION_VOLATILE_MAX, TRAP_ENTRIES_MAX,
+};
+use crate::page::Link;
+
+/// What is known of the parameters of one site.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    /// `<= SESSION_PARAMS_MAX`. Later names are not watched.
+    params: Vec<Param>,
+    /// Pages that were read, by their URL without volatile parameters; empty while there are none.
+    /// `<= TRAP_ENTRIES_MAX`: beyond that all are forgotten, and each may be read once more under a session id.
+    views: HashMap<u64, View>,
+}
+
+/// One name.
+#[derive(Debug)]
+struct Param {
+    name: u64,
+    state: State,
+    /// In [`Values`], if it is volatile: two that are volatile at a time have different ones.
+    place: usize,
+    /// Pages with new values in their links, and pages that make it unlikely that this is a session id.
+    pages: Evidence,
+    /// Pages that were read again with another value: equal and different ones.
+    readings: Evidence,
+    /// The target of the first equal reading.
+    first_equal: Option<u64>,
+    /// Whether there was an equal reading of another target.
+    is_general: bool,
+    /// Values in the links of the last page that had other values than the page before; `<= SESSION_LINKS_MAX` pairs of
+    /// them.
+    latest: Vec<u32>,
+    /// Values of the pages before that; `<= SESSION_VALUES_MAX`, the oldest first.
+    earlier: VecDeque<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Watched,
+    Volatile,
+    /// Final: links lose it.
+    Session,
+    /// Final: links keep it.
+    Meaningful,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Evidence {
+    found: u16,
+    doubts: u16,
+}
+
+/// A page as it was read last.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    values: Values,
+    /// What it said. `None`: that is not known, or it had no volatile parameter.
+    digest: Option<u32>,
+}
+
+/// The values of volatile parameters, each at its own place; 0: it is not there.
+type Values = [u32; SESSION_VOLATILE_MAX];
+
+impl Evidence {
+    fn note(&mut self, is_found: bool) {
+        let count = if is_found { &mut self.found } else { &mut self.doubts };
+        *count = count.saturating_add(1);
+    }
+
+    fn strength(self) -> i32 {
+        i32::from(self.found) - i32::from(SESSION_EVIDENCE_PER_DOUBT) * i32::from(self.doubts)
+    }
+
+    fn is_enough(self) -> bool {
+        self.found >= SESSION_EVIDENCE_MIN && self.found / SESSION_EVIDENCE_PER_DOUBT >= self.doubts
+    }
+}
+
+impl Sessions {
+    /// Notes which values the links of a page have. Links to other sites do not count.
+    pub(super) fn note_links(&mut self, page: &CanonicalUrl<'_>, links: &[Link]) {
+        // In the order of the names, which is that in which the names were found.
+        let mut found = BTreeMap::<usize, Vec<(u64, u32)>>::new();
+        let with_query = links.iter().filter(|link| link.url.contains('?'));
+        let links = with_query.filter_map(|link| CanonicalUrl::parse(&link.url).ok());
+        let links = links.filter(|link| link.authority() == page.authority());
+        for link in links.take(SESSION_LINKS_MAX) {
+            for (name, value) in params(&link) {
+                let Some(at) = self.watched(name) else { continue };
+                let target = print_without(&link, |other| other == name || self.is_volatile(other));
+                found.entry(at).or_default().push((target, print(value)));
+            }
+        }
+        for (at, links) in found {
+            let place = self.free_place();
+            let param = &mut self.params[at];
+            let own = params(page).find(|(name, _)| param.is(name));
+            let was_volatile = param.is_volatile();
+            param.note_links(own.map(|(_, value)| print(value)), links);
+            match (was_volatile, param.is_volatile()) {
+                (true, false) => self.compare_again(),
+                (false, true) => match place {
+                    Some(place) => param.place = place,
+                    None => param.state = State::Watched,
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// A place in [`Values`] that no volatile parameter has.
+    fn free_place(&self) -> Option<usize> {
+        let is_taken = |place: &usize| {
+            self.params.iter().any(|param| param.is_volatile() && param.place == *place)
+        };
+        (0..SESSION_VOLATILE_MAX).find(|place| !is_taken(place))
+    }
+
+    /// Notes what a page says, if it can tell anything of a volatile parameter. `None`: what it said before. Returns the names
+    /// that are known for session ids from now on.
+    pub(super) fn note_page(
+        &mut self,
+        url: &CanonicalUrl<'_>,
+        reading: Option<&Reading<'_>>,
+    ) -> Vec<String> {
+        if !self.params.iter().any(Param::is_volatile) {
+            return Vec::new();
+        }
+        let target = print_without(url, |name| self.is_volatile(name));
+        let values = self.values(url);
+        let with_values = reading.filter(|_| values != Values::default());
+        let digest = with_values.map(|reading| self.digest(url, reading));
+        if self.views.len() == TRAP_ENTRIES_MAX {
+            self.views.clear();
+        }
+        if digest.is_none() {
+            self.views.entry(target).or_insert(View { values, digest });
+            return Vec::new();
+        }
+        let before = self.views.insert(target, View { values, digest });
+        let Some(before) = before.filter(|view| view.digest.is_some()) else { return Vec::new() };
+        let is_open = |param: &&Param| param.state == State::Volatile;
+        let has_changed = |param: &&Param| {
+            let value = values[param.place];
+            value != 0 && value != before.values[param.place]
+        };
+        let changed = self.params.iter().filter(is_open).filter(has_changed);
+        let is_equal = before.digest == digest;
+        let meant = meant_by_reading(changed, is_equal);
+        let found = self.note_reading(&meant, target, is_equal);
+        let names =
+            params(url).map(|(name, _)| name).filter(|name| found.contains(&print_of(name)));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Notes whether a page said the same with other values of these parameters. Returns those that are known for session
+    /// ids now.
+    fn note_reading(&mut self, names: &[u64], target: u64, is_equal: bool) -> Vec<u64> {
+        let mut known = Vec::new();
+        for name in names {
+            let param = self.params.iter_mut().find(|param| param.name == *name);
+            match param.map(|param| param.note_reading(target, is_equal)) {
+                Some(State::Session) => known.push(*name),
+                Some(State::Meaningful) => self.compare_again(),
+                _ => {}
+            }
+        }
+        known
+    }
+
+    /// A parameter may mean something after all, so pages were compared that are not the same.
+    fn compare_again(&mut self) {
+        self.views.clear();
+        for param in self.params.iter_mut().filter(|param| !param.is_settled()) {
+            (param.readings, param.first_equal) = (Evidence::default(), None);
+            param.is_general = false;
+        }
+    }
+
+    /// Whether a URL has a session id, and its page was read already under another URL.
+    pub(super) fn is_copy(&self, url: &CanonicalUrl<'_>) -> bool {
+        let states = || params(url).filter_map(|(name, _)| self.state(name));
+        // Of one that is still volatile it is not known whether it is another page.
+        if states().all(|state| state != State::Session)
+            || states().any(|state| state == State::Volatile)
+        {
+            return false;
+        }
+        let view = self.views.get(&print_without(url, |name| self.is_volatile(name)));
+        // The task of a page that was read may come again.
+        view.is_some_and(|view| view.values != self.values(url))
+    }
+
+    /// A URL without its session ids; `None` if it has none.
+    pub(super) fn strip(&self, url: &CanonicalUrl<'_>) -> Option<String> {
+        let is_session = |name: &str| self.state(name) == Some(State::Session);
+        if !params(url).any(|(name, _)| is_session(name)) {
+            return None;
+        }
+        let (place, query) = url.as_str().split_once('?')?;
+        let is_kept = |pair: &&str| pair.is_empty() || !is_session(name_of(pair));
+        let left: Vec<&str> = query.split('&').filter(is_kept).collect();
+        let left = left.join("&");
+        Some(if left.is_empty() { place.to_owned() } else { format!("{place}?{left}") })
+    }
+
+    /// Memory of its tables, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let values = |param: &Param| param.latest.capacity() + param.earlier.capacity();
+        let values: usize = self.params.iter().map(values).sum();
+        self.views.allocation_size()
+            + self.params.capacity() * size_of::<Param>()
+            + values * size_of::<u32>()
+    }
+
+    /// The index of a name that is not settled; the name is added if there is room.
+    fn watched(&mut self, name: &str) -> Option<usize> {
+        match self.params.iter().position(|param| param.is(name)) {
+            Some(at) => Some(at).filter(|at| !self.params[*at].is_settled()),
+            None if self.params.len() == SESSION_PARAMS_MAX => None,
+            None => {
+                self.params.push(Param::new(name));
+                Some(self.params.len() - 1)
+            }
+        }
+    }
+
+    fn state(&self, name: &str) -> Option<State> {
+        self.param(name).map(|param| param.state)
+    }
+
+    fn param(&self, name: &str) -> Option<&Param> {
+        if self.params.is_empty() {
+            return None;
+        }
+        let name = print_of(name);
+        self.params.iter().find(|param| param.name == name)
+    }
+
+    /// The values of the volatile parameters of a URL.
+    fn values(&self, url: &CanonicalUrl<'_>) -> Values {
+        let mut values = Values::default();
+        for (name, value) in params(url) {
+            if let Some(param) = self.param(name).filter(|param| param.is_volatile()) {
+                // Of several with one name the last one counts.
+                values[param.place] = print(value).max(1);
+            }
+        }
+        values
+    }
+
+    fn is_volatile(&self, name: &str) -> bool {
+        matches!(self.state(name), Some(State::Volatile | State::Session))
+    }
+
+    /// The title, the words, and where the links lead, of all of them, without volatile parameters.
+    fn digest(&self, page: &CanonicalUrl<'_>, reading: &Reading<'_>) -> u32 {
+        let mut digest = xxh3_64(reading.title.unwrap_or_default().as_bytes());
+        digest = match reading.words {
+            Some(words) => xxh3_64_with_seed(&words.to_be_bytes(), digest),
+            None => xxh3_64_with_seed(reading.body, digest),
+        };
+        for link in reading.links {
+            let url = CanonicalUrl::parse(&link.url).ok();
+            let own = url.filter(|url| url.authority() == page.authority());
+            let target = match own {
+                Some(url) => print_without(&url, |name| self.is_volatile(name)),
+                None => xxh3_64(link.url.as_bytes()),
+            };
+            digest = xxh3_64_with_seed(&target.to_be_bytes(), digest);
+        }
+        low(digest)
+    }
+}
+
+impl Param {
+    fn new(name: &str) -> Self {
+        Self {
+            name: print_of(name),
+            state: State::Watched,
+            place: 0,
+            pages: Evidence::default(),
+            readings: Evidence::default(),
+            first_equal: None,
+            is_general: false,
+            latest: Vec::new(),
+            earlier: VecDeque::new(),
+        }
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.name == print_of(name)
+    }
+
+    fn is_volatile(&self) -> bool {
+        matches!(self.state, State::Volatile | State::Session)
+    }
+
+    fn is_settled(&self) -> bool {
+        matches!(self.state, State::Session | State::Meaningful)
+    }
+
+    /// Targets and values of the links of a page. `own`: the value in the URL of the page.
+    ///
+    /// One target with several values is a list. Values that come again mean something, or are those of a page that is read
+    /// a second time. Those of the page itself, or of the page before it, mean nothing yet: a session that a server
+    /// continues, two pages in the same second.
+    fn note_links(&mut self, own: Option<u32>, mut links: Vec<(u64, u32)>) {
+        links.sort_unstable();
+        links.dedup();
+        let (mut targets, mut lists) = (0, 0);
+        for target in links.chunk_by(|one, other| one.0 == other.0) {
+            targets += 1;
+            lists += usize::from(target.len() > 1);
+        }
+        let is_current = |value: u32| own == Some(value) || self.latest.contains(&value);
+        let (mut current, mut again) = (0, 0);
+        for (_, value) in &links {
+            if is_current(*value) {
+                current += 1;
+            } else if self.earlier.contains(value) {
+                again += 1;
+            }
+        }
+        // A few of them may be otherwise. With a session id for each link, a target that a page links to twice looks like a
+        // list.
+        let is_doubtful = 2 * lists > targets || 4 * again > links.len();
+        if !is_doubtful && 4 * current > links.len() {
+            return;
+        }
+        if is_doubtful || targets > 1 {
+            self.pages.note(!is_doubtful);
+        }
+        self.earlier.extend(self.latest.drain(..));
+        self.earlier.drain(..self.earlier.len().saturating_sub(SESSION_VALUES_MAX));
+        self.latest.extend(links.into_iter().map(|(_, value)| value));
+        self.latest.sort_unstable();
+        self.latest.dedup();
+        if self.pages.is_enough() {
+            self.state = State::Volatile;
+        } else if self.pages.doubts >= SESSION_DOUBTS_MAX {
+            self.settle(State::Meaningful);
+        } else {
+            self.state = State::Watched;
+        }
+    }
+
+    /// Whether a page that was read with another value said the same now; returns what is known since.
+    fn note_reading(&mut self, target: u64, is_equal: bool) -> State {
+        self.readings.note(is_equal);
+        if is_equal {
+            self.is_general |= *self.first_equal.get_or_insert(target) != target;
+        }
+        if self.readings.doubts >= SESSION_DOUBTS_MAX {
+            self.settle(State::Meaningful);
+        } else if self.pages.is_enough() && self.readings.is_enough() && self.is_general {
+            self.settle(State::Session);
+        }
+        self.state
+    }
+
+    fn settle(&mut self, state: State) {
+        self.state = state;
+        (self.latest, self.earlier) = (Vec::new(), VecDeque::new());
+    }
+}
+
+/// The names of the parameters that a reading counts for. Several values have changed: an equal reading counts for the
+/// parameter with the strongest evidence in links, a different one against the parameter with the weakest. So a session
+/// id, which is on every page, is not blamed for a page number beside it.
+fn meant_by_reading<'a>(
+    changed: impl Iterator<Item = &'a Param> + Clone,
+    is_equal: bool,
+) -> Vec<u64> {
+    let strengths = changed.clone().map(|param| param.pages.strength());
+    let strength = if is_equal { strengths.max() } else { strengths.min() };
+    let meant = changed.filter(|param| Some(param.pages.strength()) == strength);
+    meant.map(|param| param.name).collect()
+}
+
+/// As [`params`] has it.
+fn name_of(pair: &str) -> &str {
+    pair.split_once('=').map_or("", |(name, _)| name)
+}
+
+/// The print of a URL without some parameters.
+fn print_without(url: &CanonicalUrl<'_>, is_left_out: impl Fn(&str) -> bool) -> u64 {
+    let mut text = String::with_capacity(url.path_and_query().len());
+    text.push_str(url.path());
+    for (name, value) in params(url).filter(|(name, _)| !is_left_out(name)) {
+        text.extend(["&", name, "=", value]);
+    }
+    xxh3_64(text.as_bytes())
+}
+
+fn print_of(name: &str) -> u64 {
+    xxh3_64(name.as_bytes())
+}
+
+fn print(text: &str) -> u32 {
+    low(xxh3_64(text.as_bytes()))
+}
+
+fn low(print: u64) -> u32 {
+    let [_, _, _, _, low @ ..] = print.to_be_bytes();
+    u32::from_be_bytes(low)
+}

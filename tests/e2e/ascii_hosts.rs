@@ -1,0 +1,78 @@
+//! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled like any other. Only the crawler
+//! knows the names: it has an /etc/hosts of its own.
+
+use std::{fs, process::Command};
+
+use tempfile::TempDir;
+
+use crate::support::{
+    namespace::mount_flags,
+    origin::{Answer, Hit, Origin, Site, html, whole},
+    pages,
+    process::{Running, tidings},
+};
+
+/// As the standard writes them.
+const HOSTS: [&str; 2] = ["xn--8i7caa.famitei.net", "a.b.c.xn--pokxncvks"];
+
+/// Each host has a page with links in several forms, and a redirect to its own name in upper case.
+fn answer(hit: &Hit) -> Option<Answer> {
+    let authority = hit.header("Host")?.to_ascii_uppercase();
+    match hit.path.as_str() {
+        "/" => Some(whole(
+            "200 OK",
+            "Content-Type: text/html\r\nSet-Cookie: a=b\r\n",
+            &format!(
+                "<a href='sekou/all'>x</a> <a href='/moved'>x</a> <a href='//{authority}/net'>x</a>\
+                 <a href='http://{authority}/whole'>x</a>"
+            ),
+        )),
+        "/moved" => Some(whole("302 Found", &format!("Location: http://{authority}/new\r\n"), "")),
+        "/sekou/all" | "/net" | "/whole" | "/new" => Some(html("<title>here</title>")),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
+    let origin = Origin::serve_with(Site::default(), answer);
+    let seed = origin.url(0, "/");
+    let folder = TempDir::new().unwrap();
+    let (address, port) =
+        seed.trim_start_matches("http://").trim_end_matches('/').split_once(':').unwrap();
+    let hosts = folder.path().join("hosts");
+    fs::write(&hosts, format!("127.0.0.1 localhost\n{address} {}\n", HOSTS.join(" "))).unwrap();
+
+    let seeds = HOSTS.map(|host| format!("http://{}:{port}/", host.to_ascii_uppercase()));
+    let words = ["crawl", "--allow-private", "--cookies", "--quiet", &seeds[0], &seeds[1]];
+    let crawl = tidings(folder.path(), words);
+    let mut inside = Command::new("unshare");
+    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+    inside.args([mount_flags(), "sh", "-c", script, "sh"]).arg(&hosts);
+    inside.arg(crawl.get_program()).args(crawl.get_args()).current_dir(folder.path());
+    for (name, value) in crawl.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    Running::start(&mut inside).finish().expect_code(0);
+
+    let record = origin.record();
+    for host in HOSTS {
+        let authority = format!("{host}:{port}");
+        let of_host = || record.0.iter().filter(|hit| hit.header("Host") == Some(&authority));
+        let mut paths: Vec<&str> = of_host().map(|hit| hit.path.as_str()).collect();
+        assert_eq!(paths.remove(0), "/robots.txt", "{host}: {paths:?}");
+        paths.sort_unstable();
+        assert_eq!(paths, ["/", "/moved", "/net", "/new", "/sekou/all", "/whole"], "{host}");
+        let with_cookie = of_host().filter(|hit| hit.header("Cookie") == Some("a=b")).count();
+        assert_eq!(with_cookie, 5, "{host}: all but robots.txt and the page that sets it");
+    }
+    assert_eq!(record.0.len(), 14, "{record:#?}");
+    let data = folder.path().join("tidings-data");
+    let stored =
+        "select distinct substr(url, 1, instr(substr(url, 8), '/') + 7) from pages order by 1";
+    let urls = HOSTS.map(|host| format!("http://{host}:{port}/"));
+    assert_eq!(pages::query(&data, stored).unwrap(), [urls[1].as_str(), urls[0].as_str()]);
+}

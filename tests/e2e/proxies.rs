@@ -1,0 +1,202 @@
+//! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which host it was asked for.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    nginx::Nginx,
+    openssl::openssl,
+    origin::{Origin, Site, html},
+    process::{Finished, Running, Server, tidings},
+    receiver::Receiver,
+    subscriber_scene::Form,
+    talk::Talk,
+    wait::until,
+};
+
+const LOGIN: &str = "user:p@ss";
+/// The same in a URL.
+const WRITTEN_LOGIN: &str = "user:p%40ss";
+const SCHEMES: [&str; 3] = ["http", "socks5", "socks5h"];
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A running proxy.
+struct Proxy {
+    process: Running,
+    port: u16,
+}
+
+impl Proxy {
+    /// It speaks that, and wants the login.
+    #[track_caller]
+    fn start(scheme: &str) -> Self {
+        let (port, scheme) = (free_port(), scheme.trim_end_matches('h'));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(root.join("target/venv/bin/python"));
+        let listen = format!("{scheme}://127.0.0.1:{port}#{LOGIN}");
+        command.args(["-u", "-m", "pproxy", "-v", "-l", &listen]);
+        let process = Running::start(&mut command);
+        until("the proxy to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { process, port }
+    }
+
+    fn url(&self, scheme: &str, login: &str) -> String {
+        format!("{scheme}://{login}@127.0.0.1:{}", self.port)
+    }
+
+    /// Waits until it was asked for this host and port.
+    #[track_caller]
+    fn was_asked_for(&self, host: &str, port: u16) {
+        self.process.line_with(&format!("-> {host}:{port}"));
+    }
+}
+
+/// What the proxy is asked for by each of [`SCHEMES`] when it is to lead to `localhost`.
+const ASKED_FOR: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
+
+#[track_caller]
+fn crawl(url: &str, proxy: &str, certificate: Option<&Path>) -> Finished {
+    let folder = TempDir::new().unwrap();
+    let words = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
+    let mut command = tidings(folder.path(), words);
+    command.envs(certificate.map(|file| ("SSL_CERT_FILE", file)));
+    Running::start(&mut command).finish()
+}
+
+/// What is said of the one page.
+#[track_caller]
+fn page(finished: &Finished) -> Value {
+    let lines = finished.stdout();
+    let pages = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    pages.into_iter().find(|line| line["url"].is_string()).unwrap_or_else(|| panic!("{lines:?}"))
+}
+
+/// A server with TLS for `localhost` and 127.0.0.1 in front of another one, and its certificate.
+fn with_tls(to: u16) -> (Nginx, u16, PathBuf) {
+    let (folder, port) = (TempDir::new().unwrap(), free_port());
+    let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+    let [certificate, key] = files.clone().map(|file| file.display().to_string());
+    let about = ["-subj", "/CN=localhost", "-days", "2"];
+    let names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"];
+    let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    openssl(
+        &[&new[..], &about, &names, &leaf, &["-keyout", &key, "-out", &certificate]].concat(),
+        b"",
+    );
+    let server = format!(
+        "listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
+        location / {{ proxy_pass http://127.0.0.1:{to}; }}"
+    );
+    let [certificate, _] = files;
+    (Nginx::start(folder, "", &server), port, certificate)
+}
+
+#[test]
+fn a_crawler_fetches_by_http_and_socks_proxies_with_and_without_tls() {
+    let origin = Origin::serve_with(Site::default(), |_| Some(html("<title>seen</title>")));
+    let plain = origin.url(0, "/page");
+    let port: u16 = plain.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
+    let (_nginx, tls_port, certificate) = with_tls(port);
+    for (scheme, host) in SCHEMES.into_iter().zip(ASKED_FOR) {
+        let proxy = Proxy::start(scheme);
+        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        for (url, port) in [
+            (format!("http://localhost:{port}/page"), port),
+            (format!("https://localhost:{tls_port}/page"), tls_port),
+        ] {
+            let page = page(&crawl(&url, &by, Some(&certificate)));
+            assert_eq!(
+                (&page["status"], &page["title"]),
+                (&200.into(), &"seen".into()),
+                "{scheme}: {page}"
+            );
+            proxy.was_asked_for(host, port);
+        }
+    }
+}
+
+#[test]
+fn a_proxy_that_refuses_is_named_without_its_password() {
+    let origin = Origin::serve_with(Site::default(), |_| Some(html("<title>seen</title>")));
+    let port = origin.url(0, "/").rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    for (scheme, url, said) in [
+        ("http", format!("https://127.0.0.1:{port}/"), "proxy: "),
+        ("socks5", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
+        ("socks5h", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
+    ] {
+        let proxy = Proxy::start(scheme);
+        let finished = crawl(&url, &proxy.url(scheme, "user:hush"), None);
+        let (stdout, stderr) = (finished.stdout().join("\n"), finished.stderr());
+        assert!(stdout.contains(said) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
+        assert!(
+            !stdout.contains("hush") && !stderr.contains("hush"),
+            "{scheme}: {stdout} {stderr}"
+        );
+    }
+    assert!(origin.record().0.is_empty());
+    // Nothing is asked for that may not be, and the proxy finds out of no such name.
+    let proxy = Proxy::start("socks5");
+    let folder = TempDir::new().unwrap();
+    for scheme in ["socks5", "socks5h"] {
+        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        for host in ["localhost", "127.0.0.1", "[::1]"] {
+            let url = format!("http://{host}:{port}/");
+            let words = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &by];
+            let finished = Running::start(&mut tidings(folder.path(), words)).finish();
+            let page = page(&finished);
+            assert_eq!(page["reason"], "address", "{scheme} {host}: {page}");
+        }
+    }
+    assert!(proxy.process.printed(|line| line.contains("->").then_some(())).is_none());
+}
+
+#[test]
+fn a_hub_is_asked_by_http_and_socks_proxies_with_tls() {
+    let hub = Receiver::start();
+    let (_nginx, tls_port, certificate) = with_tls(hub.port);
+    for (n, (scheme, host)) in SCHEMES.into_iter().zip(ASKED_FOR).enumerate() {
+        let proxy = Proxy::start(scheme);
+        let http = format!("127.0.0.1:{}", free_port());
+        let public = format!("http://{http}/");
+        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        let flags =
+            ["broker", "--http", &http, "--public-url", &public, "--allow-private", "--proxy", &by];
+        let server = Server::start_in(TempDir::new().unwrap(), &flags, |command| {
+            command.env("SSL_CERT_FILE", &certificate);
+        });
+        let feed = format!("http://blog.example/{scheme}");
+        let mut talk = Talk::client(server.address);
+        assert!(talk.ask(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
+        let found = format!("PUB hub-found {feed} hub=https://localhost:{tls_port}/202/hub");
+        assert!(talk.ask(&found).starts_with("+OK"));
+        let form = Form::of(&hub.told(n + 1)[n]);
+        assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
+        // A tunnel: what it carries is encrypted.
+        proxy.was_asked_for(host, tls_port);
+    }
+    // A hub that may not be asked is not, and the proxy hears nothing of it.
+    let proxy = Proxy::start("socks5");
+    let http = format!("127.0.0.1:{}", free_port());
+    let public = format!("http://{http}/");
+    let by = proxy.url("socks5", WRITTEN_LOGIN);
+    let server =
+        Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &by]);
+    let mut talk = Talk::client(server.address);
+    talk.ask("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    talk.ask(&format!(
+        "PUB hub-found http://blog.example/f hub=https://localhost:{tls_port}/202/hub"
+    ));
+    server.process.line_with("private");
+    assert!(proxy.process.printed(|line| line.contains("->").then_some(())).is_none());
+    assert!(server.process.printed(|line| line.contains("ss@").then_some(())).is_none());
+}
