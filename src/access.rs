@@ -18,22 +18,25 @@ use crate::{failure::Failure, principals::Principals, zmq::ZmqFlags};
 /// Who may come in, and what those may do who do not say who they are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AccessFlags {
-    /// What those may do who do not log in, once `tidings token` knows somebody: rights as in `tidings token create`; may be
-    /// given several times [default: nothing]
+    /// Permissions of anonymous clients when login is required; see `tidings token create --help`
+    /// [default: none]
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "RIGHT")]
     strangers: Vec<Right>,
 
-    /// The topic that plain lines go to and come from, as nc and telnet have them [default: new-url; off once `tidings token`
-    /// knows somebody]
+    /// Topic for plain lines from nc and telnet [default: new-url; off when login is required]
     #[arg(long, value_name = "TOPIC")]
     notifier: Option<TopicName>,
 
-    /// Listen for other machines although anybody there may then do everything, or read what is sent
+    /// Accept other machines without login or encryption; anyone on the network can then read and
+    /// publish
     #[arg(long)]
     insecure: bool,
 
-    /// Do not start before `tidings token` knows somebody: also not on loopback, behind a web server, with another data
-    /// directory or one that has lost its access.toml
+    /// Refuse to start when no token, certificate or user has been set up
+    ///
+    /// This protects against a wrong data directory or a lost access.toml, on loopback too.
     #[arg(long, conflicts_with = "insecure")]
     require_login: bool,
 }

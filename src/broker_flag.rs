@@ -27,7 +27,7 @@ pub(crate) struct BrokerIfAny {
 
 #[derive(Args)]
 struct Flag {
-    /// The broker: HOST:PORT, or unix:PATH
+    /// Address of the broker: HOST:PORT or unix:PATH
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
     broker: BrokerAddress,
 
@@ -37,7 +37,8 @@ struct Flag {
 
 #[derive(Args)]
 struct IfAny {
-    /// The broker: HOST:PORT, or unix:PATH [default: the one that runs on the data directory, or one of its own]
+    /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or a
+    /// new one]
     #[arg(long, value_name = "HOST:PORT")]
     broker: Option<BrokerAddress>,
 
@@ -48,28 +49,30 @@ struct IfAny {
 /// Each of them but the last asks for TLS.
 #[derive(Args)]
 struct SecurityFlags {
-    /// Encrypt the connection to the broker, and check its certificate (not that to a unix socket)
+    /// Encrypt the connection to the broker and verify its certificate (not used on a unix socket)
     #[arg(long)]
     tls: bool,
 
-    /// Authorities that may have signed the broker's certificate, in PEM [default: those of the system]
+    /// PEM file with the authorities that may sign the broker's certificate [default: those of the
+    /// system]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Lists of certificates that were revoked, in PEM, one at least of each authority that the broker's certificate rests on
+    /// PEM file with revocation lists, at least one for each authority in the broker's certificate
+    /// chain
     #[arg(long, value_name = "FILE")]
     crl: Option<PathBuf>,
 
-    /// A certificate to show to the broker, in PEM
+    /// PEM file with the client certificate for login
     #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
 
-    /// The key of --cert, in PEM [default: it is in the same file]
-    // Also --key, where that is no key of a queue (cli.rs).
+    /// PEM file with the private key of --cert [default: the file of --cert]
+    // Also --key, except in the commands where that is the key of a queue (cli.rs).
     #[arg(long, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
 
-    /// The file that holds the token to show to the broker [default: what `TIDINGS_TOKEN` in the environment holds itself]
+    /// File with the token for login [default: the token in `TIDINGS_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -99,7 +102,7 @@ fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
     let token = word.and_then(|word| Token::new(word).ok());
     // Without a word of what is in it: it is a secret, or was meant to be one.
     let text = format!(
-        "{TOKEN_VARIABLE} in the environment holds no token: that is one word of up to 256 bytes"
+        "the environment variable {TOKEN_VARIABLE} is not a token; a token is one word of up to 256 bytes"
     );
     token.map(Some).ok_or_else(|| Error::raw(ErrorKind::ValueValidation, text))
 }

@@ -22,8 +22,9 @@ use crate::{
 /// Flags of what is told to the callbacks of jobs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CallbackFlags {
-    /// A file with the secret with which callbacks of jobs are signed, in Base64, perhaps behind whsec_, as the Standard Webhooks
-    /// have it; or several, one a line, each of which signs
+    /// File with the secrets that sign callbacks of jobs, one in Base64 on each line
+    ///
+    /// The prefix whsec_ of Standard Webhooks is allowed. Each secret adds a signature.
     #[arg(long, value_name = "FILE")]
     callback_secret_file: Option<PathBuf>,
 }

@@ -5,9 +5,11 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{
     Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
     builder::BoolishValueParser,
-    error::{Error, ErrorKind},
+    error::{ContextKind, Error, ErrorKind},
     parser::ValueSource,
 };
+
+use tidings_protocol::ProtocolError;
 
 use crate::{
     cmd::{
@@ -17,32 +19,39 @@ use crate::{
     config::ConfigFile,
     failure::Failure,
     logging,
+    output::printable,
+    wire,
 };
 
-const ABOUT: &str = "\
-Ring the bell: a line typed into nc becomes a page fetched, politely, stored and announced.
+mod help;
 
-Tidings is a notification broker and the crawlers that listen to it. Without a subcommand, `tidings`
-is `tidings up`: a broker and a crawler in one process, with their data in ./tidings-data.";
+const ABOUT: &str = "\
+A notification broker with polite web crawlers.
+
+Each line that nc sends is an event for all subscribers; crawlers fetch its URL and store the page.
+Without a subcommand, `tidings` is `tidings up`: broker and crawler in one process, with their data
+in ./tidings-data.";
+
+/// A wrong value is repeated up to this many characters.
+const VALUE_CHARS_MAX: usize = 300;
 
 const EXAMPLES: &str = "\
 Examples:
   tidings                                            broker and crawler, on 127.0.0.1:12345
-  echo https://example.org/ | nc -N 127.0.0.1 12345  have that one page fetched
+  echo https://example.org/ | nc -N 127.0.0.1 12345  fetch that page
   tidings crawl https://example.org/ --depth 2       crawl a site, with a summary at the end
-  tidings sub new-url                                see events as they come
-  tidings pub file-ready /srv/out/report.pdf         tell everybody
-  tidings watch /srv/out                             and have that done for every complete file
-  tidings explain example.org                        why nothing comes from there just now
+  tidings sub new-url                                print events as they arrive
+  tidings pub file-ready /srv/out/report.pdf         announce a file to all subscribers
+  tidings watch /srv/out                             announce every complete file
+  tidings explain example.org                        why this host waits
 
-Every flag is also a variable in the environment (--allow-private is TIDINGS_ALLOW_PRIVATE) and
-a key in the file named by --config (allow-private). A flag wins over the environment, and that
-over the file.
+Every flag is also an environment variable (TIDINGS_ALLOW_PRIVATE for --allow-private) and a key of
+the file of --config (allow-private). A flag overrides the environment, which overrides the file.
 
-Exit codes: 0 it worked; 1 it did not, or some pages failed; 2 wrong flag, address or
-configuration; 130 stopped by Ctrl-C before it was finished.";
+Exit codes: 0 success; 1 failure, or some pages failed; 2 wrong flag, address or configuration;
+130 interrupted by Ctrl-C.";
 
-/// Everything that can be said on the command line.
+/// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "tidings", version, about = ABOUT, after_help = EXAMPLES)]
 #[command(subcommand_help_heading = "Subcommands", disable_help_subcommand = true)]
@@ -66,67 +75,67 @@ pub(crate) struct Common {
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
 
-    /// What is logged: error, warn, info, debug, trace, or more precisely such as `info,tidings_broker=debug` [default:
-    /// warn]
+    /// Log level: error, warn, info, debug or trace; or a filter such as
+    /// `info,tidings_broker=debug` [default: warn]
     #[arg(long, value_name = "FILTER", global = true, value_parser = logging::parse_filter)]
     pub(crate) log: Option<String>,
 
     /// Write logs as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub(crate) log_json: bool,
 }
 
 /// A subcommand with its flags.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cmd {
-    /// Broker and crawler in one process (what `tidings` alone does)
+    /// Run a broker and a crawler in one process (same as `tidings` alone)
     Up(cmd::up::UpArgs),
-    /// Only the broker
+    /// Run only the broker
     Broker(cmd::broker::BrokerArgs),
-    /// Crawl these URLs as a job; without URLs: fetch for a broker until stopped
+    /// Crawl URLs as a job, or fetch for a broker until stopped
     Crawl(cmd::crawl::CrawlArgs),
-    /// Publish arguments, or the lines of standard input
+    /// Publish the arguments, or the lines of standard input
     Pub(cmd::publish::PubArgs),
     /// Print the events of a topic, or run a program for each
     Sub(cmd::subscribe::SubArgs),
-    /// Announce the files of directories when they are complete
+    /// Announce files in directories when they are complete
     Watch(cmd::watch::WatchArgs),
-    /// List topics, configure, delete and verify them
+    /// List, configure, delete and verify topics
     #[command(subcommand)]
     Topic(Topic),
-    /// Check a whole data directory: topics, groups, the catalog and databases
+    /// Check a data directory: topics, groups, catalog and databases
     Verify(cmd::verify::VerifyArgs),
-    /// Say who may log in to a broker, and what each may do
+    /// Manage tokens and permissions
     #[command(subcommand)]
     Token(Token),
-    /// List groups, configure, pause and purge them, and see what is in them
+    /// List, inspect, configure, pause and purge groups
     #[command(subcommand)]
     Group(Group),
-    /// Open jobs, add seeds to them, watch, pause and cancel them
+    /// Open jobs, add seeds; watch, pause and cancel jobs
     #[command(subcommand)]
     Job(Job),
-    /// Say why a URL or a host does not move, and when it will
+    /// Explain why a URL or a host waits and what comes next
     Explain(cmd::explain::ExplainArgs),
-    /// List what was given up, send it back, or forget it
+    /// List, retry or drop dead letters
     #[command(subcommand)]
     Dead(Dead),
-    /// Have feeds looked at again and again, and what is new in them announced and fetched
+    /// Watch feeds; announce and fetch their new items
     WatchFeed(cmd::watch_feed::WatchFeedArgs),
-    /// Write the pages of one or many crawlers as JSON lines, or as one database
+    /// Export pages of crawlers as JSON lines or as one database
     Export(cmd::export::ExportArgs),
-    /// Say what the crawler would make of a URL, a page, a feed, a robots.txt ..
+    /// Show how the crawler reads a URL, page, feed or robots.txt
     #[command(subcommand)]
     Probe(Probe),
-    /// Publish what somebody says elsewhere
+    /// Publish messages of another system
     #[command(subcommand)]
     Bridge(Bridge),
-    /// Say what the configuration file and the environment come to, or what is wrong with them
+    /// Check or print the configuration
     #[command(subcommand)]
     Config(Config),
-    /// The process that talks ZeroMQ, for whoever starts it
+    /// Run the ZeroMQ process (internal)
     #[command(hide = true)]
     Zmq(cmd::zmq::ZmqArgs),
-    /// Measure how fast a broker is
+    /// Measure the performance of a broker
     #[command(subcommand)]
     Bench(cmd::bench::Bench),
 }
@@ -145,22 +154,28 @@ pub(crate) struct Parsed {
 /// The definition of the command line, with a variable in the environment for every flag.
 pub(crate) fn command() -> Command {
     fn with_environment(command: Command) -> Command {
-        let has_keys = command.get_arguments().any(|arg| arg.get_long() == Some("key"));
-        let command = command.mut_args(|arg| {
-            // As other programs call it, where no key of a queue is meant.
-            let is_key = arg.get_long() == Some("cert-key") && !has_keys;
-            let arg = if is_key { arg.visible_alias("key") } else { arg };
-            match variable(&arg) {
-                Some(variable) => arg.env(variable).hide_env(true),
-                None => arg,
-            }
+        let command = command.mut_args(|arg| match variable(&arg) {
+            Some(variable) => arg.env(variable).hide_env(true),
+            None => arg,
         });
         command.mut_subcommands(with_environment)
     }
-    with_environment(definition())
+    with_environment(definition()).mut_subcommands(with_old_key)
 }
 
-/// The same, deaf to the environment.
+/// Keeps an earlier spelling of `--cert-key`, except in the commands where `--key` is the key of a group.
+fn with_old_key(command: Command) -> Command {
+    if ["group", "dead", "job", "explain"].contains(&command.get_name()) {
+        return command;
+    }
+    let command = command.mut_args(|arg| match arg.get_long() {
+        Some("cert-key") => arg.alias("key"),
+        _ => arg,
+    });
+    command.mut_subcommands(with_old_key)
+}
+
+/// The same without the environment.
 pub(crate) fn definition() -> Command {
     fn with_switches(command: Command) -> Command {
         let command = command.mut_args(|arg| match arg.get_action() {
@@ -169,7 +184,7 @@ pub(crate) fn definition() -> Command {
         });
         command.mut_subcommands(with_switches)
     }
-    with_switches(Cli::command())
+    help::arrange(with_switches(Cli::command()))
 }
 
 /// The variable in the environment that is the same as this flag.
@@ -237,7 +252,7 @@ fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(
         .find(|long| typed.iter().any(|name| name == long));
     misplaced.map_or(Ok(()), |long| {
         Err(Failure::Usage(format!(
-            "--{long} stands before `{subcommand}` and would be lost; write it after: \
+            "--{long} stands before `{subcommand}` and would be ignored; write it after the subcommand: \
              tidings {subcommand} --{long} .."
         )))
     })
@@ -259,9 +274,9 @@ fn refusal(words: &[OsString], error: &Error) -> Failure {
             let name = name.map_or(String::new(), |name| format!(" {name}"));
             let problem = match kind {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                    "it needs to be told what".to_owned()
+                    "a subcommand or an argument is missing".to_owned()
                 }
-                _ => one_line(error),
+                _ => wrong_value(error).unwrap_or_else(|| one_line(error)),
             };
             Failure::Usage(format!("{problem} (see tidings{name} --help)"))
         }
@@ -284,6 +299,23 @@ pub(crate) fn one_line(error: &Error) -> String {
         .collect();
     // The standard library's words for what is no number.
     parts.join("; ").replace("invalid digit found in string", "write a whole number")
+}
+
+/// `--flag value: what it must be`, if a parser of this program rejected the value.
+fn wrong_value(error: &Error) -> Option<String> {
+    let context = |kind| error.get(kind).map(ToString::to_string);
+    let reason = std::error::Error::source(error)?;
+    let reason = match reason.downcast_ref::<ProtocolError>() {
+        Some(error) => wire::in_flags(&error.text),
+        None => reason.to_string(),
+    };
+    let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
+    let flag = arg.split([' ', '[', '=']).next().filter(|word| word.starts_with("--"));
+    let flag = flag.map_or(String::new(), |flag| format!("{flag} "));
+    // The standard library's words for what is no number.
+    let reason = reason.replace("invalid digit found in string", "write a whole number");
+    let (value, reason) = (printable(&value, VALUE_CHARS_MAX), printable(&reason, usize::MAX));
+    Some(format!("{flag}{value}: {reason}"))
 }
 
 #[cfg(test)]
@@ -354,6 +386,37 @@ mod tests {
             "unexpected argument '--lisen' found; a similar argument exists: '--listen' \
              (see tidings up --help)"
         );
+    }
+
+    #[test]
+    fn a_wrong_value_is_repeated_without_words_of_the_protocol() {
+        assert_eq!(
+            usage("tidings sub t --from yesterday"),
+            "--from yesterday: expected first, last, a number, -N or a time such as \
+             2026-01-31T12:00:00Z (see tidings sub --help)"
+        );
+        let text = usage("tidings topic create t sync=maybe");
+        assert!(text.starts_with("sync=maybe: "), "{text}");
+        let text = usage("tidings crawl --depth x http://a.example/");
+        assert_eq!(text, "--depth x: write a whole number (see tidings crawl --help)");
+    }
+
+    #[test]
+    fn key_means_the_key_of_a_group_where_there_are_groups() {
+        let text = usage("tidings group purge crawlers --key a.example");
+        assert!(!text.contains("--cert"), "{text}");
+        assert!(parse_words("tidings group tasks --key a.example").is_ok());
+        // As scripts may have it.
+        assert!(parse_words("tidings topic ls --cert c --key k").is_ok());
+        assert!(parse_words("tidings group purge crawlers --cert c --cert-key k").is_ok());
+    }
+
+    #[test]
+    fn the_help_of_each_command_about_tokens_lists_the_permissions() {
+        for words in ["tidings token create --help", "tidings token set --help"] {
+            let Err(Failure::Told(text)) = parse_words(words) else { panic!("{words}") };
+            assert!(text.contains("pub:TOPIC") && text.contains("url:PREFIX"), "{text}");
+        }
     }
 
     #[test]

@@ -39,24 +39,25 @@ const DATA_DEFAULT: &str = "./tidings-data";
 /// Flags of everything that runs a broker that others connect to.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
-    /// Where to listen: HOST:PORT, or a port (then on 127.0.0.1); port 0 takes a free one
+    /// Listen on HOST:PORT, or on a port of 127.0.0.1; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
     pub(crate) listen: Listen,
 
-    /// Pause between the end of one request to a host and the next [default: 1s, 0 for loopback]
+    /// Wait this long between two requests to one host [default: 1s, 0 for loopback]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
 
-    /// Threads that move bytes [default: one per core]
+    /// Number of network threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
-    /// Log every received line (the same as `TIDINGS_LOG=tidings::line=debug`)
+    /// Log every received line (same as `TIDINGS_LOG=tidings::line=debug`)
     #[arg(long)]
     pub(crate) log_lines: bool,
 
-    /// Keep records of who did what, a line of JSON each: at the end of this file, or - for standard error. It is opened again
-    /// at SIGHUP
+    /// Append an audit log in JSON Lines to FILE, or write it to standard error with -
+    ///
+    /// The file is reopened on SIGHUP.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
 
@@ -75,9 +76,12 @@ pub(crate) struct ServerFlags {
     #[command(flatten)]
     pub(crate) http: HttpFlags,
 
-    /// What gives a sender power over others and is taken by that way in (line, http, zmq): every, prio and job are
-    /// attributes; hub is who tells of a feed (hub=, cloud=, pushed=) and what a hub tells (the topics hub-found, hub and
-    /// hub-verify), job also the topic job-done; may be given several times [default: all four for line and http, none for zmq]
+    /// Privileged attributes that a transport accepts [default: all for line and http, none for
+    /// zmq]
+    ///
+    /// Transports are line, http and zmq. The attributes every=, prio= and job= control schedules,
+    /// priority and jobs. hub allows notifications of feed changes (hub=, cloud=, pushed=) and the
+    /// topics hub-found, hub and hub-verify. job also allows the topic job-done. May be repeated.
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
     grant: Vec<Grant>,
 
@@ -94,18 +98,21 @@ pub(crate) struct ServerFlags {
 /// Flags of the HTTP listener.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HttpFlags {
-    /// Where to listen for HTTP: HOST:PORT, a port, or off [default: 127.0.0.1:12346, or a free port if --listen takes
-    /// one]
+    /// Listen for HTTP on HOST:PORT or a port, or off [default: 127.0.0.1:12346, or a free port if
+    /// --listen takes one]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<ListenHttp>,
 
-    /// A name under which this broker is asked for (the Host of a request), besides localhost and addresses; may be given several
-    /// times
+    /// Also accept HTTP requests with this Host header; may be repeated
+    ///
+    /// localhost and IP addresses are always accepted.
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
 
-    /// The URL under which others reach what HTTP answers here, perhaps through a proxy, with a path or without. Hubs of watched
-    /// feeds are asked to tell there what is new, and its name is one of --http-host
+    /// Public URL of the HTTP listener, for example behind a proxy
+    ///
+    /// Hubs of watched feeds send their notifications there. Its host is accepted as with
+    /// --http-host.
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
 
@@ -190,16 +197,16 @@ impl HttpFlags {
 /// What topics are told that were given no settings of their own.
 #[derive(Debug, Clone, Args)]
 struct TopicFlags {
-    /// When an event of a topic is confirmed: always (it is synced to the disk), interval (it is
-    /// written), memory (nothing of it is on the disk)
+    /// When an event is confirmed: always (after a sync to disk), interval (after the write) or
+    /// memory (never on disk)
     #[arg(long, value_name = "WHEN", default_value = "always", value_parser = parse_sync)]
     sync: Sync,
 
-    /// Bytes of each topic that are kept; a number, or with k, m or g behind it
+    /// Keep this many bytes of each topic; k, m and g are units
     #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_retain_bytes)]
     retain_bytes: u64,
 
-    /// How long events are kept; 0: as long as there is room
+    /// Keep events for this time; 0 sets no limit
     #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
     retain_age: Duration,
 }
@@ -278,7 +285,7 @@ pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerCo
 /// The data directory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataFlag {
-    /// Directory for everything that is stored: topics, groups, pages.db; made if it is missing
+    /// Data directory for topics, groups and pages.db; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
     pub(crate) data: PathBuf,
 }
@@ -286,7 +293,7 @@ pub(crate) struct DataFlag {
 /// Which addresses outside the public internet may be asked.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AllowPrivateFlag {
-    /// Also fetch private, loopback and link-local addresses: all, or only these networks
+    /// Allow private, loopback and link-local addresses: all of them, or only these networks
     #[arg(
         id = "allow_private",
         long = "allow-private",
@@ -304,8 +311,10 @@ pub(crate) struct AllowPrivateFlag {
 /// What is taken out of links.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrackingFlag {
-    /// Parameters that are taken out of links, with commas between them: NAME, NAME* for all that begin so, ;NAME in
-    /// a path; `default` stands for the built-in list, `none` alone for nothing
+    /// Parameters to remove from links, separated by commas
+    ///
+    /// NAME removes one, NAME* all with this prefix, and ;NAME one within a path. `default` is the
+    /// built-in list, `none` removes nothing.
     #[arg(
         id = "tracking_params",
         long = "tracking-params",
@@ -318,11 +327,11 @@ pub(crate) struct TrackingFlag {
 /// What counts as a link of a page.
 #[derive(Debug, Clone, Args)]
 struct LinkFlags {
-    /// Fetch the images of pages, too
+    /// Also fetch the images of pages
     #[arg(long)]
     images: bool,
 
-    /// Follow the sitemaps that robots.txt names
+    /// Follow the sitemaps that robots.txt lists
     #[arg(long)]
     sitemaps: bool,
 
@@ -346,32 +355,33 @@ pub(crate) struct CrawlerFlags {
     #[command(flatten)]
     pub(crate) outgoing: OutgoingFlags,
 
-    /// Tasks held at once; an open request is cheap, and no host ever has two
+    /// Work on at most this many tasks at once; one host never gets two requests at once
     #[arg(long, alias = "credit", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
-    /// Requests at once to one address, however many hosts it has [default: no limit]
+    /// Send at most this many requests at once to one IP address [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     per_address: Option<u32>,
 
-    /// The most time that one request may take in all
+    /// Abort a request after this time
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
 
-    /// Most bytes of a page, decoded; a number, or with k, m or g behind it [default: 64m]
+    /// Read at most this many bytes of a page after decoding; k, m and g are units [default: 64m]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     max_body: Option<u64>,
 
-    /// A header for every request, or with `https://HOST=` before it for those to that scheme, host and port alone; may
-    /// be given several times
+    /// Add a header to every request; may be repeated
+    ///
+    /// The prefix `https://HOST=` limits it to that scheme, host and port.
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<AddedHeader>,
 
-    /// Send cookies back to the hosts that set them
+    /// Store cookies and send them back to the hosts that set them
     #[arg(long)]
     cookies: bool,
 
-    /// Read pages whole, also those on record that may not have changed since (`ETag`, `Last-Modified`)
+    /// Fetch stored pages in full, without a conditional request (`ETag`, `Last-Modified`)
     #[arg(long)]
     refetch: bool,
 

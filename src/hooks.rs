@@ -13,11 +13,12 @@ pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
 /// Flags of the webhooks that a broker receives.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HookFlags {
-    /// A webhook, as an object of JSON: what `[[hook]]` is in the configuration file
+    /// A webhook as a JSON object; same as `[[hook]]` in the configuration file
     #[arg(long, value_name = "JSON", hide = true)]
     hook: Vec<Recipe>,
 
-    /// Events a minute that all webhooks together may publish; and as many items that hubs deliver
+    /// Webhooks may publish this many events per minute in total; hub deliveries have the same
+    /// limit
     #[arg(long, value_name = "N", default_value_t = 6000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) hook_events: u32,
 }

@@ -42,36 +42,40 @@ const WISHES_MAX: u64 = 10_000;
 /// Flags of the hub.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HubFlags {
-    /// Be the hub (WebSub, rssCloud) of the feeds and pages that lie below this URL, at PUBLIC-URL/hub; may be given several
-    /// times. Needs --public-url. They are fetched also from private addresses; subscribers there are asked only with
-    /// --allow-private. A proxy in front has to set X-Forwarded-For (or Forwarded, X-Real-IP, Via): without it everybody who
-    /// comes through it is who is on its machine, and may publish if that one may
+    /// Act as a hub (WebSub, rssCloud) for feeds and pages below this URL, at PUBLIC-URL/hub
+    ///
+    /// Needs --public-url. The feeds may be at private addresses; subscribers may be only with
+    /// --allow-private. A proxy in front must set X-Forwarded-For, Forwarded, X-Real-IP or Via.
+    /// Without one of these, all clients of the proxy count as local and may publish if local
+    /// clients may. May be repeated.
     #[arg(long, value_name = "URL")]
     hub: Vec<CanonicalUrl<'static>>,
 
-    /// From where publishers may say to the hub that something has changed; never through a proxy, if that says so (--hub)
+    /// Networks from which publishers may notify the hub of a change; requests that name a proxied
+    /// client never may
     #[arg(long, value_name = "NET,..", value_delimiter = ',', default_value = "127.0.0.0/8,::1")]
     hub_publishers: Vec<Net>,
 
-    /// For how long the hub has subscribers that ask for no other time
+    /// Lease of a hub subscription when the subscriber requests none
     #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_duration)]
     hub_lease: Duration,
 
-    /// For how long it has them at most
+    /// Longest lease of a hub subscription
     #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
     hub_lease_max: Duration,
 
-    /// The most subscribers that the hub has
+    /// Maximum number of hub subscriptions
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     hub_subscribers: u64,
 
-    /// Deliveries in a row that may come to nothing until the hub drops a subscriber
+    /// Remove a hub subscription after this many failed deliveries in a row
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     hub_failures: u32,
 
-    /// Requests to the hub that one source may make a minute; as many that mean nothing, and a few about each subscription
-    /// that there is, count apart. All who come through a proxy are one source, apart from those on its machine if it says
-    /// so (--hub)
+    /// Requests per minute from one source to the hub
+    ///
+    /// Renewals and requests without an effect have limits of their own. All clients of a proxy
+    /// count as one source.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     hub_rate: u32,
 

@@ -9,6 +9,7 @@ use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliver
 use crate::{
     address::{self, BrokerAddress},
     failure::Failure,
+    wire,
 };
 
 /// How long a broker that was noted in a data directory has to prove that it lives. It is on this
@@ -26,7 +27,7 @@ pub(crate) async fn connect(
                 "{error}; start a broker with `tidings up`, or name another one with --broker"
             ),
             error @ ClientError::Tls { .. } => error.to_string(),
-            error => format!("{broker}: {error}"),
+            error => format!("{broker}: {}", wire::client_error(&error)),
         })
     })
 }

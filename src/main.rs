@@ -44,6 +44,7 @@ mod waiting;
 mod watch;
 mod websub;
 mod window;
+mod wire;
 mod zmq;
 
 use std::{process::ExitCode, time::Duration};

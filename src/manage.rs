@@ -15,6 +15,7 @@ use crate::{
     failure::Failure,
     link,
     output::{Console, count},
+    wire,
 };
 
 /// The flags of what is printed as a table or as JSON.
@@ -23,7 +24,7 @@ pub(crate) struct OutputFlags {
     #[command(flatten)]
     pub(crate) broker: BrokerFlag,
 
-    /// One JSON object a line
+    /// Print one JSON object on each line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -64,8 +65,8 @@ impl<'a> Broker<'a> {
 pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
     match error {
         // The code is for programs, which see the exit code.
-        ClientError::Refused(error) => Failure::failed(error.text),
-        error => Failure::failed(format!("{broker}: {error}")),
+        ClientError::Refused(error) => Failure::failed(wire::rejection(&error)),
+        error => Failure::failed(format!("{broker}: {}", wire::client_error(&error))),
     }
 }
 

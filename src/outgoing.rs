@@ -18,16 +18,18 @@ pub(crate) struct OutgoingFlags {
     #[command(flatten)]
     allow_private: AllowPrivateFlag,
 
-    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
+    /// User-Agent of requests; its first word selects the rules in robots.txt
     #[arg(long, value_name = "TEXT")]
     agent: Option<String>,
 
-    /// Whom a site may ask about this crawler; it stands in the User-Agent
+    /// Contact for site owners, added to the User-Agent
     #[arg(long, value_name = "URL|MAIL", value_parser = contact::parse)]
     contact: Option<String>,
 
-    /// Send all requests through this proxy: http://, socks5:// (names are resolved and checked here) or socks5h:// (the proxy
-    /// resolves names, as with http://, and has to refuse those of private addresses)
+    /// Send all requests through this proxy: http://, socks5:// or socks5h://
+    ///
+    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy resolves them, and must
+    /// itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }

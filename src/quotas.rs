@@ -10,14 +10,16 @@ use crate::flags::parse_bytes;
 /// How much one address, and one who is known by a name, may have.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct QuotaFlags {
-    /// How much one may have at most: of each address (source) or of each name that tokens and certificates have (principal),
-    /// WHAT being connections, connects (a minute), events and bytes (a second), topics, cursors, subscriptions, groups, jobs, credit
-    /// or parked (bytes that wait for it); a number, perhaps with k, m or g behind it, or none; may be given several times.
-    /// PROTOCOL.md has the defaults and what happens at each
+    /// Change a limit, such as source.connections=64; may be repeated
+    ///
+    /// source limits each IP address, principal each name that logs in. The limits are connections,
+    /// connects (per minute), events and bytes (per second), topics, cursors, subscriptions,
+    /// groups, jobs, credit and parked (bytes that wait for the client). The value is a number,
+    /// with k, m or g as unit, or none. PROTOCOL.md lists the defaults and the effect of each.
     #[arg(long, value_name = "WHO.WHAT=N")]
     limit: Vec<Limit>,
 
-    /// Count addresses of this machine as all others, too, as behind a proxy that does not limit anything
+    /// Apply source limits to loopback addresses too, for example behind a proxy without limits
     #[arg(long)]
     limit_loopback: bool,
 }

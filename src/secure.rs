@@ -13,29 +13,31 @@ const SOCKET: &str = "broker.sock";
 /// What --listen and --http are encrypted with, and where else the broker listens.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecureFlags {
-    /// Encrypt --listen and --http with this certificate, and those between it and its authority, in PEM; it is read again when
-    /// it changes
+    /// PEM file with the certificate chain for --listen and --http; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// The key of --tls-cert, in PEM
+    /// PEM file with the private key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Ask for certificates of clients that one of these authorities has signed, in PEM; a client may come without
+    /// PEM file with the authorities that may sign client certificates; a client may connect
+    /// without one
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
 
-    /// Certificates of clients that count no more: lists of what the authorities of --client-ca have revoked, in PEM, one at least
-    /// of each; without a list that is still good no certificate of that authority is taken
+    /// PEM file with revocation lists, at least one for each authority of --client-ca
+    ///
+    /// Without a current list, certificates of that authority are rejected.
     #[arg(long, value_name = "FILE", requires = "client_ca")]
     client_crl: Option<PathBuf>,
 
-    /// Listen for the line protocol on a unix socket, too [default: with --tls-cert, DIR/broker.sock]
+    /// Also listen for the line protocol on this unix socket [default with TLS or tokens:
+    /// DIR/broker.sock]
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// Who may connect to --unix: the permissions of the file, in octal digits
+    /// Permissions of the --unix socket, in octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     unix_mode: u32,
 }

@@ -14,35 +14,36 @@ use crate::flags::{DataFlag, parse_bytes};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Where pages are stored (in all places that are named)")]
 pub(crate) struct SinkFlags {
-    /// An SQL database (`SQLite`): FILE, or pages.db in the data directory [default, if no other
-    /// place is named]
+    /// Store pages in an `SQLite` database: FILE, or pages.db in the data directory [default without
+    /// another place]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     sqlite: Option<OsString>,
 
-    /// Lines of JSON at the end of FILE; -: standard output
+    /// Append pages to FILE as JSON lines; - is standard output
     #[arg(long, value_name = "FILE")]
     jsonl: Option<PathBuf>,
 
-    /// WARC files with what went over the wire, `PREFIX-<time>-<number>.warc.gz`
+    /// Store requests and responses in WARC files named `PREFIX-<time>-<number>.warc.gz`
     #[arg(long, value_name = "PREFIX")]
     warc: Option<PathBuf>,
 
-    /// A WARC file of this size is closed and another begun; a number, or with k, m or g behind it
+    /// Begin a new WARC file at this size; k, m and g are units
     #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
     warc_size: u64,
 
-    /// A `PostgreSQL` database, such as `postgres://crawler@db.example.org/pages`; the password is taken from
-    /// `PGPASSWORD` in the environment
+    /// Store pages in a database such as `postgres://crawler@db.example.org/pages`; `PGPASSWORD`
+    /// holds the password
     #[arg(long, value_name = "URL", value_parser = parse_postgres)]
     postgres: Option<SinkConfig>,
 
-    /// Run a program for each page, with `PAGE_URL`, `PAGE_PATH` (a file with its body) and more in its
-    /// environment; a page is stored when it exits with 0
+    /// Run a program for each page, with `PAGE_URL`, `PAGE_PATH` (file with the body) and more in
+    /// its environment
+    ///
+    /// A page is stored when the program exits with 0.
     #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
     exec: Option<SinkConfig>,
 
-    /// With --exec: variables of this environment that the program is given, too, besides PATH, HOME, LANG, LC_*, TZ, USER
-    /// and TMPDIR
+    /// With --exec: pass these variables too, besides PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = parse_variable)]
     exec_env: Vec<String>,
 }

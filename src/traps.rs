@@ -16,19 +16,19 @@ pub(crate) struct TrapFlags {
     #[arg(long, value_name = "BYTES", default_value_t = URL_WISE_BYTES_MAX as u64, value_parser = value_parser!(u64).range(1..))]
     max_url: u64,
 
-    /// Most segments of a path
+    /// Most segments in a path
     #[arg(long, value_name = "N", default_value_t = SEGMENTS_MAX as u64, value_parser = value_parser!(u64).range(1..))]
     max_segments: u64,
 
-    /// How often one segment may be in a path; numbers may be there more often
+    /// Most repetitions of one segment in a path; numbers may repeat more often
     #[arg(long, value_name = "N", default_value_t = SEGMENT_REPEATS_MAX as u64, value_parser = value_parser!(u64).range(1..))]
     max_repeats: u64,
 
-    /// Most pages of a host whose URLs differ in numbers, ids and values of parameters only
+    /// Most pages of a host with URLs that differ only in numbers, ids and parameter values
     #[arg(long, value_name = "N", default_value_t = SHAPE_PAGES_MAX, value_parser = value_parser!(u32).range(1..))]
     max_alike: u32,
 
-    /// Take nothing for a trap: only scope, depth, patterns and budgets end a crawl
+    /// Do not detect traps; only scope, depth, patterns and budgets end a crawl
     #[arg(long)]
     no_traps: bool,
 }

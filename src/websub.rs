@@ -13,15 +13,17 @@ use crate::{
 /// Flags of who hears from hubs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebSubFlags {
-    /// Ask no hubs (WebSub, rssCloud) to tell what is new in watched feeds; without --public-url none is asked anyway
+    /// Do not subscribe to hubs (WebSub, rssCloud) of watched feeds; without --public-url there is
+    /// no subscription either
     #[arg(long)]
     no_websub: bool,
 
-    /// Believe what a hub has signed with SHA-1, as some know nothing else; without it the feed is asked instead
+    /// Accept notifications that are signed with SHA-1; otherwise they only cause a read of the
+    /// feed
     #[arg(long)]
     websub_sha1: bool,
 
-    /// For how long hubs are asked to tell; they are asked again before that is over
+    /// Lease to request from hubs; it is renewed before it ends
     #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_lease)]
     websub_lease: Duration,
 }

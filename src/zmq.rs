@@ -55,15 +55,17 @@ const LIVED: Duration = Duration::from_secs(10);
 )]
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ZmqFlags {
-    /// Send all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT: frames topic, number, payload
+    /// Publish all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT, in the frames topic,
+    /// number, payload
     #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
     zmq_pub: Option<Bind>,
 
-    /// Take events from ZeroMQ (PULL) at tcp://ADDRESS:PORT: frames topic and payload, or a payload for new-url
+    /// Accept events from ZeroMQ (PULL) at tcp://ADDRESS:PORT, in the frames topic, payload, or a
+    /// payload for new-url
     #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
     zmq_pull: Option<Bind>,
 
-    /// With --zmq-pub: only these topics, with commas between them; NAME* for all that begin so
+    /// With --zmq-pub: only these topics, separated by commas; NAME* matches a prefix
     #[arg(
         long,
         help_heading = "ZeroMQ",
@@ -73,8 +75,8 @@ pub(crate) struct ZmqFlags {
     )]
     zmq_topics: Vec<TopicPattern>,
 
-    /// A file with the server's secret key of CURVE: only peers that know the public one are talked to (needs a build
-    /// with --features libzmq)
+    /// File with the server's secret CURVE key; only peers that know its public key can connect
+    /// (needs libzmq)
     #[arg(long, help_heading = "ZeroMQ", value_name = "FILE")]
     zmq_key: Option<PathBuf>,
 }

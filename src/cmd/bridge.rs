@@ -36,7 +36,7 @@ const NAME: &str = "zmq-bridge";
 /// What is bridged.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bridge {
-    /// The messages of a ZeroMQ PUB socket
+    /// Publish the messages of a ZeroMQ PUB socket
     Zmq(ZmqBridgeArgs),
 }
 
@@ -44,19 +44,19 @@ pub(crate) enum Bridge {
 #[derive(Debug, Args)]
 #[command(after_help = ZMQ_EXAMPLES)]
 pub(crate) struct ZmqBridgeArgs {
-    /// Where the PUB socket is: `tcp://HOST:PORT`
+    /// Address of the PUB socket: `tcp://HOST:PORT`
     #[arg(long, value_name = "ENDPOINT")]
     connect: Connect,
 
-    /// The topic that gets its messages; it comes into being if it is new
+    /// Topic to publish on; created if it does not exist
     #[arg(long)]
     topic: TopicName,
 
-    /// Only messages of which the first frame begins so; may be given several times
+    /// Receive only messages with this prefix in the first frame; may be repeated
     #[arg(long, value_name = "PREFIX")]
     subscribe: Vec<String>,
 
-    /// Which frame is the payload: a number from 0, or last
+    /// Frame that holds the payload: a number from 0, or last
     #[arg(long, value_name = "N", default_value = "last")]
     frame: PayloadFrame,
 

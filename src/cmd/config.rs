@@ -12,22 +12,20 @@ use crate::{
 };
 
 const CHECK: &str = "\
-Exit code 0: it can be used. 2: it cannot; each mistake is a line on standard error, with file, line and
-column, or the variable in the environment. Also looked at, for up and broker: whether files with the secrets
-of webhooks can be read.";
+Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error, with file,
+line and column, or the environment variable. For up and broker, the files with webhook secrets are read too.";
 
 const SHOW: &str = "\
-What is printed is a configuration file that comes to the same. Behind each value is where it comes from: a
-variable, file and line, or the default. What holds a password, or a header that nobody knows, is a comment
-without it.";
+The output is an equivalent configuration file. A comment behind each value names its origin: a variable,
+file and line, or the default. Passwords and headers with secrets are left out.";
 
 /// What about the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Say everything that is wrong with the configuration file and the environment
+    /// Report every mistake in the configuration file and the environment
     #[command(after_help = CHECK)]
     Check(Of),
-    /// Print what each flag is, and who says so
+    /// Print the value of each flag and its origin
     #[command(after_help = SHOW)]
     Show(Of),
 }
@@ -35,7 +33,7 @@ pub(crate) enum Config {
 /// Whose flags are meant.
 #[derive(Debug, Args)]
 pub(crate) struct Of {
-    /// Of this subcommand
+    /// The subcommand to check
     #[arg(value_name = "SUBCOMMAND", default_values = ["up"])]
     subcommand: Vec<String>,
 }

@@ -46,21 +46,22 @@ What robots.txt, scope or a limit kept out has not failed.
 
 A pattern is one of robots.txt: * is anything, $ at its end the end of the URL. It is compared with
 the whole URL if it begins with http, and with path and query if it begins with / or *.
-Write %2C for a comma.";
+Upper and lower case differ, as in URLs: '*.pdf$' does not match report.PDF. Write %2C for a comma.";
 
 /// The flags of `tidings crawl`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CrawlArgs {
-    /// Where to begin; none (and no --seeds): fetch for the broker named by --broker
+    /// URLs to begin with; with --broker and without URLs, fetch for that broker
     #[arg(value_name = "URL")]
     urls: Vec<String>,
 
-    /// Begin at the URLs of this file, too, one a line; -: of standard input
+    /// Read more URLs from this file, one on each line; - reads standard input
     #[arg(long, value_name = "FILE")]
     seeds: Option<PathBuf>,
 
-    /// Follow links up to this many steps away from the URLs; 0: only the URLs [default: no limit]
+    /// Follow links up to this many steps from the first URLs; 0 fetches only those [default: no
+    /// limit]
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
@@ -68,7 +69,7 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_pages: Option<u64>,
 
-    /// Take at most this many pages of a host [default: no limit]
+    /// Fetch at most this many pages from each host [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_per_host: Option<u64>,
 
@@ -76,35 +77,35 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     max_time: Option<Duration>,
 
-    /// Which links belong to it: those on the URLs' hosts, in their registrable domains, below
-    /// their own paths, or any
+    /// Links to follow: those on the same hosts, in the same registrable domains, below the same
+    /// paths, or any
     #[arg(long, value_enum, default_value_t)]
     scope: Scope,
 
-    /// Of these links, follow only those that match this pattern; may be given several times
+    /// Follow only links that match this pattern; may be repeated
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     include: Vec<String>,
 
-    /// Follow none that match this pattern; may be given several times
+    /// Do not follow links that match this pattern; may be repeated
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     exclude: Vec<String>,
 
-    /// Pause between two requests to a host [default: 1s, 0 for loopback]
+    /// Wait this long between two requests to one host [default: 1s, 0 for loopback]
     #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     delay: Option<Duration>,
 
     #[command(flatten)]
     broker: BrokerIfAny,
 
-    /// Print no line for each page, only the summary
+    /// Print only the summary
     #[arg(long, short)]
     quiet: bool,
 
-    /// Print a JSON object for each page, and one with the summary, a line each
+    /// Print one JSON object for each page, then one for the summary
     #[arg(long)]
     json: bool,
 
-    /// Write the number of this process here, and refuse to start while another one has the file
+    /// Write the process id to this file; refuse to start while another process holds it
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
 

@@ -16,15 +16,15 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings dead ls                          what was given up, and why
-  tidings dead retry 42 57                 these two once more, as if nothing had happened
-  tidings dead retry --key example.org     all of a host that is there again
-  tidings dead drop --job old-crawl        forget those of a job
+  tidings dead ls                          all dead letters and their reasons
+  tidings dead retry 42 57                 release these two again
+  tidings dead retry --key example.org     all of a host that works again
+  tidings dead drop --job old-crawl        remove those of a job
   tidings dead drop --all
 
-Each of them is also announced on the topic dead-letter, once, when it is given up.
+The topic dead-letter announces each dead letter once.
 
-Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-dead";
@@ -33,12 +33,12 @@ const NAME: &str = "tidings-dead";
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Dead {
-    /// List dead entries with the reason of each
+    /// List dead letters with their reasons
     #[command(alias = "list")]
     Ls(LsArgs),
-    /// Send them back into the queue; attempts and losses start at 0
+    /// Return dead letters to the queue; attempts and losses start at 0
     Retry(ChooseArgs),
-    /// Forget them
+    /// Remove dead letters
     Drop(ChooseArgs),
 }
 
@@ -59,19 +59,19 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["entries", "key", "job", "all"]))]
 pub(crate) struct ChooseArgs {
-    /// Numbers of entries, as `tidings dead ls` shows them
+    /// Entry numbers, as `tidings dead ls` prints them
     #[arg(value_name = "ENTRY")]
     entries: Vec<u64>,
 
-    /// All of this key, which mostly is a host
+    /// All entries of this key, usually a host
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// All of this job
+    /// All entries of this job
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
 
-    /// All there are
+    /// All entries
     #[arg(long)]
     all: bool,
 

@@ -27,22 +27,21 @@ Examples:
 Crawlers may write meanwhile; nothing that is read is changed. What is merged is sorted in a temporary
 file, in the directory TMPDIR: it needs about as much room as the result.
 
-Exit codes: 0 it worked; 1 it did not, and there is no new file; 2 wrong usage; 130 stopped by Ctrl-C.";
+Exit codes: 0 success; 1 failure, without a new file; 2 wrong usage; 130 interrupted by Ctrl-C.";
 
 /// The flags of `tidings export`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
-    /// Databases and files of JSON lines that crawlers have written, or their data directories
-    /// [default: the data directory]
+    /// Databases, JSON Lines files or data directories of crawlers [default: the data directory]
     #[arg(value_name = "FILE|DIR")]
     inputs: Vec<PathBuf>,
 
-    /// One record of each page of a pass, that of the newest attempt, in the order of time
+    /// Write one record for each page and pass, from its newest attempt, ordered by time
     #[arg(long)]
     merge: bool,
 
-    /// JSON lines, or an SQL database, which has one record of each page in any case
+    /// Output format; sqlite always writes one record for each page
     #[arg(long, value_enum, default_value_t = Format::Jsonl, requires_if("sqlite", "output"))]
     format: Format,
 

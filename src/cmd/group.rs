@@ -25,28 +25,31 @@ use self::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings group ls                                  which groups there are, and how they do
-  tidings group watch                               the same of one, as it changes
-  tidings group tasks --state processing            what the crawlers are at just now
-  tidings group tasks --key example.org             what is known of that host
-  tidings group keys --limit 10                     which hosts hold everything up
-  tidings group schedules                           what is looked at again and again, and when
-  tidings group set crawlers delay=2s parallel=1    holds from the next task on
+  tidings group ls                                  all groups and their counts
+  tidings group watch                               the counts of one group, as they change
+  tidings group tasks --state processing            what the crawlers fetch now
+  tidings group tasks --key example.org             entries of that host
+  tidings group keys --limit 10                     hosts with the longest remaining time
+  tidings group schedules                           scheduled URLs and when they are due
+  tidings group set crawlers delay=2s parallel=1    applies from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
-  tidings group pause                               the crawlers get nothing new until `resume`
+  tidings group pause                               crawlers get no new tasks until `resume`
 
-Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
 const SETTINGS: &str = "\
 Examples:
   tidings group set crawlers delay=2s lease=30s
   tidings group create thumbs topics=file-ready key=none lease=5m
 
-Settings: topics=TOPIC,.. (which feed it); key=host|domain|attr:NAME|none (what is never worked on
-twice at once) and parallel=N (unless so often); delay=DURATION|default (rest of a key between two
-requests); lease=DURATION (how long a worker may be silent about a task); max-attempts=N and
-max-losses=N (failures, and workers lost, until a task is a dead letter); backoff=DURATION (rest of
-a task after its first failure).";
+Settings:
+  topics=TOPIC,..                 topics that feed the group
+  key=host|domain|attr:NAME|none  what is never worked on twice at once
+  parallel=N                      tasks of one key at once
+  delay=DURATION|default          wait between two tasks of one key
+  lease=DURATION                  time for which a task belongs to a member
+  max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
+  backoff=DURATION                wait after the first failure of a task";
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-group";
@@ -58,29 +61,29 @@ pub(crate) enum Group {
     /// List all groups
     #[command(alias = "list")]
     Ls(LsArgs),
-    /// Show one group: its numbers and its settings
+    /// Show the counts and settings of a group
     Show(ShowArgs),
-    /// Make a group
+    /// Create a group
     Create(SettingsArgs),
-    /// Change the settings of a group, at once; what is not named stays
+    /// Change settings of a group; other settings stay
     Set(SettingsArgs),
-    /// Show how a group does, until interrupted
+    /// Show the counts of a group as they change
     Watch(WatchArgs),
-    /// Release nothing more; what is being worked on is finished
+    /// Stop releasing tasks; members finish those they hold
     Pause(ShowArgs),
-    /// Go on after a pause
+    /// Release tasks again after a pause
     Resume(ShowArgs),
-    /// Drop everything that waits; in its job it counts as cancelled
+    /// Drop all waiting entries; their jobs count them as cancelled
     Purge(NamedArgs),
-    /// Delete a group without members and jobs; what waits in it is gone
+    /// Delete a group and its entries; it must have no members and no jobs
     Delete(NamedArgs),
-    /// List what waits, is being worked on, or was given up
+    /// List entries: waiting, held by members, or dead
     Tasks(TasksArgs),
-    /// List keys (hosts, mostly) behind which something waits, those that take longest first
+    /// List keys (usually hosts) with waiting entries, longest remaining time first
     Keys(KeysArgs),
-    /// List URLs that are looked at again and again (`every=`)
+    /// List schedules (URLs with `every=`)
     Schedules(SchedulesArgs),
-    /// Restore a group whose log is damaged, or set its log aside, while no broker runs
+    /// Repair the damaged log of a group while no broker runs
     Repair(RepairArgs),
 }
 
@@ -134,7 +137,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Show(args) => act("show", &args.group, &[], &args.output).await,
         Group::Create(args) => act("create", &args.group, &args.settings, &args.output).await,
         Group::Set(args) if args.settings.is_empty() => Err(Failure::Usage(
-            "what should change? Name a setting, such as delay=2s (see tidings group set --help)"
+            "no setting given; name one, such as delay=2s (see tidings group set --help)"
                 .to_owned(),
         )),
         Group::Set(args) => act("set", &args.group, &args.settings, &args.output).await,
@@ -189,7 +192,11 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 
 /// A group in the columns of `ls`.
 fn row(line: &str) -> Vec<String> {
-    let number = |key| count(field_number(line, key).unwrap_or(0));
+    let number = |key| {
+        // Those that are dead now; `dead` counts retried ones too.
+        let key = if key == "dead" { "dead-kept" } else { key };
+        count(field_number(line, key).unwrap_or(0))
+    };
     let word = |key| field(line, key).unwrap_or("?").to_owned();
     let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
     let is_paused = field(line, "paused") == Some("yes");
@@ -249,13 +256,14 @@ mod tests {
     use super::*;
 
     const LINE: &str = "crawlers paused=yes members=2 waiting=1043 processing=7 completed=12 \
-                        failed=0 dead=1 lost=3 unkeyed=0 keys=9 topics=new-url,more key=host \
+                        failed=0 dead=4 dead-kept=1 lost=3 unkeyed=0 keys=9 topics=new-url,more key=host \
                         parallel=1 delay=default";
 
     #[test]
     fn a_group_is_a_row() {
         let row = row(LINE);
         assert_eq!(row[..4], ["crawlers", "2", "1,043", "7"]);
+        assert_eq!(row[6], "1", "retried ones are not dead");
         assert_eq!(row[7..], ["3", "host", "new-url,more", "paused"]);
         assert_eq!(super::row(&LINE.replace("paused=yes ", ""))[10], "ok");
     }

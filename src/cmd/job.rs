@@ -23,17 +23,17 @@ use self::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings job open docs scope=prefix max-pages=500        a job, to which seeds may be added
-  tidings job add docs https://example.org/docs/          a seed; or many: .. | tidings job add docs
-  tidings job close docs                                  no more seeds: it ends with the last page
-  tidings job wait docs                                   until then; the exit code says how it went
-  tidings job watch docs                                  the same, and how it goes meanwhile
-  tidings job open docs scope=prefix max-pages=500        once more: the next pass
+  tidings job open docs scope=prefix max-pages=500        open a job for seeds
+  tidings job add docs https://example.org/docs/          add a seed; or many: .. | tidings job add docs
+  tidings job close docs                                  no more seeds; it ends with the last page
+  tidings job wait docs                                   wait for the end; the exit code tells the result
+  tidings job watch docs                                  the same, with progress
+  tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Exit codes: 0 it worked; 1 it was refused or failed, or of `wait` and `watch` that pages failed or the
-job was cancelled; 2 wrong usage; 130 interrupted.";
+Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the job
+was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
@@ -65,24 +65,24 @@ pub(crate) enum Job {
     Open(OpenArgs),
     /// Add seeds to a job: arguments, or the lines of standard input
     Add(AddArgs),
-    /// Say that no more seeds come: the job is done when nothing of it is left
+    /// Accept no more seeds; the job ends after its last page
     Close(JobArgs),
     /// List the jobs of a group, the newest first
     #[command(alias = "list")]
     Ls(LsArgs),
-    /// Show one job: its state and its counts
+    /// Show the state and counts of a job
     Show(JobArgs),
     /// Wait until the pass of a job is done
     Wait(WaitArgs),
-    /// Show how a job goes, until its pass is done
+    /// Show the counts of a job until its pass is done
     Watch(WatchArgs),
-    /// Release nothing more of a job; what is being worked on is finished
+    /// Stop releasing pages of a job; crawlers finish those they hold
     Pause(JobArgs),
-    /// Go on after a pause
+    /// Release pages again after a pause
     Resume(JobArgs),
-    /// End a job: what waits is dropped, what is being worked on ends without its links
+    /// End a job: drop waiting pages and ignore links of pages in work
     Cancel(JobArgs),
-    /// Forget a job that is done
+    /// Delete a finished job
     Delete(JobArgs),
 }
 

@@ -55,21 +55,21 @@ const NAME: &str = "tidings-pub";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PubArgs {
-    /// The topic; it comes into being if it is new
+    /// Topic to publish on; created if it does not exist
     topic: TopicName,
 
-    /// An event each; none: the lines of standard input
+    /// Events; without them, the lines of standard input
     #[arg(value_name = "PAYLOAD")]
     payloads: Vec<String>,
 
     #[command(flatten)]
     broker: BrokerFlag,
 
-    /// How long to try to reach the broker again when the connection is lost; 0: give up at once
+    /// Try to reconnect for this long after a lost connection; 0 gives up at once
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = flags::parse_duration)]
     retry: Duration,
 
-    /// Say nothing when all went well
+    /// Print nothing on success
     #[arg(long, short)]
     quiet: bool,
 }
@@ -200,7 +200,7 @@ struct Publisher {
     source: Source,
     window: Window,
     tally: Tally,
-    /// How long to go without an answer from the broker once the connection was lost.
+    /// Try to reconnect for this long after a lost connection; 0 gives up at once
     retry: Duration,
     /// Since when there is no connection that has answered anything.
     lost_at: Option<Instant>,

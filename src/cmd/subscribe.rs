@@ -7,6 +7,7 @@ mod program;
 mod share;
 mod signal;
 mod tail;
+mod until_newest;
 mod writer;
 
 use std::{
@@ -37,6 +38,7 @@ use crate::{
     output::{note, printable, said, said_in_json},
     signals::stop_on_signal_or,
     sinks::parse_variable,
+    wire,
 };
 
 use self::{program::Program, share::Share, signal::Spooling};
@@ -105,70 +107,76 @@ const LAST_MOVE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SubArgs {
-    /// The topic; it comes into being if it is new
+    /// Topic to read; created if it does not exist
     topic: TopicName,
 
-    /// Begin at: first, last, a number, -N for the newest N, or an RFC 3339 time [default: what comes]
+    /// Start at: first, last, a seq, -N for the newest N, or an RFC 3339 time [default: new events
+    /// only]
     #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
     from: Option<StartAt>,
 
-    /// A durable cursor: go on behind what was printed under this name before
+    /// Resume from the durable cursor NAME, and move it behind each printed event
     #[arg(long = "as", value_name = "NAME")]
     cursor: Option<CursorName>,
 
-    /// Take the cursor from whoever has it, instead of being refused
+    /// Take the cursor over from another subscriber that holds it
     #[arg(long, requires = "cursor")]
     takeover: bool,
 
-    /// Take the events that this group shares out, each of which goes to one of its members
+    /// Join this group; each event goes to one member
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["from", "cursor"])]
     group: Option<GroupName>,
 
-    /// With --group: at most so many events at once
+    /// With --group: work on at most this many events at once
     #[arg(long, alias = "credit", value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     jobs: u32,
 
-    /// With --group: end a program that runs for longer; its event comes again [default: no limit]
+    /// With --group: kill a program that runs longer; its event is released again [default: no
+    /// limit]
     #[arg(long, value_name = "DURATION", requires_all = ["group", "exec"], value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
-    /// Run this for each event instead of printing it; stands last, as everything behind it belongs to it
+    /// Run this program for each event; must be the last flag
     #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
     exec: Vec<OsString>,
 
-    /// With --exec: variables of this environment that the program is given, too, besides PATH, HOME, LANG, LC_*, TZ, USER
-    /// and TMPDIR
+    /// With --exec: pass these variables too, besides PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "exec", value_parser = parse_variable)]
     exec_env: Vec<String>,
 
-    /// Put each event into the --spool directory and send this signal to the process of --pid-file
+    /// Write each event to the --spool directory, then send this signal to the process of
+    /// --pid-file
     #[arg(long, value_name = "NAME", requires_all = ["pid_file", "spool"], conflicts_with_all = ["group", "exec", "json"])]
     signal: Option<SignalName>,
 
-    /// With --signal: where the number of the process stands
+    /// With --signal: file with the id of the process
     #[arg(long, value_name = "FILE", requires = "signal")]
     pid_file: Option<PathBuf>,
 
-    /// With --signal: where events are put; made if it is missing
+    /// With --signal: directory for events; created if it does not exist
     #[arg(long, value_name = "DIR", requires = "signal")]
     spool: Option<PathBuf>,
 
-    /// With --signal: what the program is called, or its path; of a script, the script's
+    /// With --signal: name or path that the process must have; for a script, that of the script
     #[arg(long, value_name = "NAME", requires = "signal")]
     program: Option<String>,
 
-    /// With --signal: put no more than so many files there; what is more waits at the broker
+    /// With --signal: keep at most this many files; further events wait at the broker
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     spool_max: u32,
 
-    /// One JSON object a line: topic and seq (or group and task), payload, and target and attributes
-    /// where it has them
+    /// Print one JSON object for each event: topic and seq (or group and task), payload, target and
+    /// attributes
     #[arg(long)]
     json: bool,
 
     /// Stop after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+
+    /// Stop after the newest event that is stored now, instead of waiting for more
+    #[arg(long, conflicts_with_all = ["group", "signal"])]
+    no_follow: bool,
 
     #[command(flatten)]
     broker: BrokerFlag,
@@ -204,10 +212,17 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     }
     let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;
     let SubArgs { topic, from, takeover, .. } = args;
+    if args.no_follow {
+        until_newest::judge(from, args.cursor.as_ref())?;
+    }
     let subscribe =
         Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
     client.request(&subscribe).await.map_err(|error| failed(broker, &error))?;
     let mut printer = Printer::new(args.json, program);
+    if args.no_follow {
+        let start = (from, args.cursor.as_ref());
+        printer.end = Some(until_newest::end(&client, broker, &topic, start).await?);
+    }
     let is_durable = args.cursor.is_some();
     let mut cursor = is_durable.then(|| Cursor::new(&client, &topic));
     let ended = print(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
@@ -219,6 +234,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
             }
             (None, None) => String::new(),
         };
+        let error = wire::client_error(&error);
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
     // Nothing more is taken, so nothing may stand in the way of the last answers.
@@ -226,7 +242,8 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     if let Some(cursor) = cursor {
         let finished = timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await;
         let finished = finished.map_err(|_elapsed| {
-            let text = format!("{broker} did not store the cursor: some events may come again");
+            let text =
+                format!("{broker} did not confirm the cursor; some events may be delivered again");
             Failure::failed(text)
         })?;
         finished.map_err(|error| failed(broker, &error))?;
@@ -238,15 +255,15 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     if timeout.is_zero() {
-        return Err("a program needs some time; without --timeout there is no limit".to_owned());
+        return Err("expected more than 0; leave --timeout out for no limit".to_owned());
     }
     Ok(timeout)
 }
 
 fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
     Failure::failed(match error {
-        ClientError::Refused(error) => format!("{broker} refuses: {error}"),
-        error => format!("{broker}: {error}"),
+        ClientError::Refused(error) => format!("{broker} rejects: {}", wire::rejection(error)),
+        error => format!("{broker}: {}", wire::client_error(error)),
     })
 }
 
@@ -260,7 +277,7 @@ async fn print(
     stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
     loop {
-        if count.is_some_and(|count| printer.printed >= count) {
+        if printer.is_at_end() || count.is_some_and(|count| printer.printed >= count) {
             printer.flush()?;
             return Ok(None);
         }
@@ -361,6 +378,8 @@ struct Printer {
     /// The last number that was told of, and the last one that has left this process.
     last: Option<Seq>,
     written: Option<Seq>,
+    /// The last number to print; 0: there is nothing to print.
+    end: Option<Seq>,
 }
 
 impl Printer {
@@ -368,7 +387,13 @@ impl Printer {
         // A large buffer around the one of the standard library, which ends at every line.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
         let (last, written) = (None, None);
-        Self { program, has_failed: false, output, buffered: 0, json, printed: 0, last, written }
+        let (has_failed, buffered, printed, end) = (false, 0, 0, None);
+        Self { program, has_failed, output, buffered, json, printed, last, written, end }
+    }
+
+    /// Whether the last number was printed or skipped.
+    fn is_at_end(&self) -> bool {
+        self.end.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
     }
 
     async fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
@@ -392,7 +417,7 @@ impl Printer {
             Delivery::Lag { topic, from, to } => self.skipped("lag", topic, *from, *to),
             Delivery::Gap { topic, from, to } => self.skipped("gap", topic, *from, *to),
             Delivery::Notice(error) => {
-                note(&format!("the broker says: {error}"));
+                note(&format!("note from the broker: {}", wire::rejection(error)));
                 Ok(())
             }
             Delivery::Task { .. } | Delivery::More(_) => Ok(()),

@@ -12,7 +12,30 @@ use crate::{
     principals::{Contents, Entry, Principals, uid_of},
 };
 
-const EXAMPLES: &str = "\
+macro_rules! permissions {
+    () => {
+        "\
+Permissions:
+  pub:TOPIC, sub:TOPIC   publish on the topic, read the topic
+  group:GROUP            work for the group and inspect it
+  job:JOB                open, extend, watch and cancel the job; publish with job=
+  every, prio, hub       use the attributes of these names
+  url:PREFIX             publish only URLs below PREFIX; without this permission, any URL
+  monitor                read all counts and settings, but no events
+  admin                  change topics and groups
+  all                    everything
+TOPIC, GROUP and JOB are names, or prefixes that end in *. --deny overrides --allow:
+  --allow all --deny sub:secret-*      everything except reading these topics
+  --allow all --deny admin             everything except changing topics and groups
+  --allow 'pub:*' --deny url:http://a.example/    publish anything except URLs below this one
+  --allow .. --deny all                nothing, until this is changed"
+    };
+}
+
+const PERMISSIONS: &str = permissions!();
+
+const EXAMPLES: &str = concat!(
+    "\
 Examples:
   tidings token create blog --allow pub:new-url --allow url:https://blog.example/
   tidings token create reader --allow 'sub:*' --deny sub:dead-letter
@@ -22,71 +45,63 @@ Examples:
   tidings token ls
   tidings token revoke blog
 
-Rights:
-  pub:TOPIC, sub:TOPIC   publish there, hear it
-  group:GROUP            work for the group, and see what is in it
-  job:JOB                open such jobs, add to them, watch and cancel them; publish with job=
-  every, prio, hub       the attributes of these names
-  url:PREFIX             announce what lies below it; without one, any URL
-  monitor                see everything that is no event
-  admin                  change topics and groups
-  all                    everything
-TOPIC, GROUP and JOB are names, or the beginning of names with * behind it. What is denied is denied whatever is allowed:
-  --allow all --deny sub:secret-*      everything but to hear these
-  --allow all --deny admin             everything but to change topics and groups; it still sees them
-  --allow 'pub:*' --deny url:http://a.example/    announce anything but what lies below
-  --allow .. --deny all                nothing, until that is changed
+",
+    permissions!(),
+    "
 
-As soon as somebody is known everybody has to log in: by HELLO token=.., by HTTP with `Authorization: Bearer ..`, with
---token-file FILE or TIDINGS_TOKEN in the environment of every command here, with a certificate, or over the unix
-socket as a user of the machine. A broker that runs takes changes over within a second; one that was started before
-anybody was known has to be started again.
+With the first principal, login becomes required for all clients. A client logs in with HELLO token=.., by HTTP with
+`Authorization: Bearer ..`, with --token-file FILE or the environment variable TIDINGS_TOKEN of each command here,
+with a certificate, or as a user of the machine over the unix socket. A running broker applies changes within a
+second; a broker that started before the first principal existed must be restarted.
 
-Exit codes: 0 it worked; 1 it did not; 2 wrong usage.";
+Exit codes: 0 success; 1 failure; 2 wrong usage."
+);
 
 /// The subcommands of `tidings token`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Token {
-    /// Make a token and print it, this once; or let somebody in by a certificate or as a user of the machine
+    /// Create a principal and print its token once; or allow a certificate or a user of the machine
     Create(CreateArgs),
-    /// Change what somebody may do
+    /// Replace the permissions of a principal
     Set(SetArgs),
-    /// List who may log in, and what each may do
+    /// List all principals and their permissions
     #[command(alias = "list")]
     Ls(LsArgs),
-    /// Let somebody in no more; connections of it end
+    /// Remove a principal and close its connections
     Revoke(RevokeArgs),
 }
 
 /// What somebody may do.
 #[derive(Debug, Args)]
 pub(crate) struct RightFlags {
-    /// A right; may be given several times
+    /// Allow this permission; may be repeated (see the list below)
     #[arg(long, value_name = "RIGHT", required = true)]
     allow: Vec<Right>,
 
-    /// What is denied whatever is allowed; may be given several times
+    /// Deny this permission, even if --allow includes it; may be repeated
     #[arg(long, value_name = "RIGHT")]
     deny: Vec<Right>,
 }
 
 /// The flags of `tidings token create`.
 #[derive(Debug, Args)]
+#[command(after_help = PERMISSIONS)]
 #[command(group = ArgGroup::new("proof").args(["certificate", "unix_user"]))]
 pub(crate) struct CreateArgs {
-    /// What to call it, here and in logs: letters, digits, -, _ and .
+    /// Name of the principal, also in logs: letters, digits, -, _ and .
     #[arg(value_parser = parse_name)]
     name: String,
 
     #[command(flatten)]
     rights: RightFlags,
 
-    /// No token: whoever shows a certificate for this name (`--client-ca` of the broker)
+    /// Log in with a client certificate for this name instead of a token (the broker needs
+    /// --client-ca)
     #[arg(long, value_name = "NAME")]
     certificate: Option<String>,
 
-    /// No token: this user of the machine, over the unix socket (`--unix` of the broker)
+    /// Log in as this user of the machine over the unix socket instead of a token
     #[arg(long, value_name = "USER")]
     unix_user: Option<String>,
 
@@ -96,8 +111,9 @@ pub(crate) struct CreateArgs {
 
 /// The flags of `tidings token set`.
 #[derive(Debug, Args)]
+#[command(after_help = PERMISSIONS)]
 pub(crate) struct SetArgs {
-    /// Who
+    /// Name of the principal
     #[arg(value_parser = parse_name)]
     name: String,
 
@@ -118,7 +134,7 @@ pub(crate) struct LsArgs {
 /// The flags of `tidings token revoke`.
 #[derive(Debug, Args)]
 pub(crate) struct RevokeArgs {
-    /// Who
+    /// Name of the principal
     #[arg(value_parser = parse_name)]
     name: String,
 

@@ -1,4 +1,4 @@
-//! `tidings topic`: which topics there are, and what they keep.
+//! `tidings topic`: all topics, and what they keep.
 
 mod verify;
 
@@ -19,15 +19,15 @@ pub(crate) use self::verify::{Report, VerifyArgs, offline};
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings topic ls                                          which topics there are
-  tidings topic create sensor sync=memory                   one that is never on the disk
-  tidings topic set new-url retain-bytes=4g retain-age=90d  what is kept of one
-  tidings topic verify                                      check every checksum of every topic
+  tidings topic ls                                          all topics
+  tidings topic create sensor sync=memory                   a topic in memory only
+  tidings topic set new-url retain-bytes=4g retain-age=90d  change the retention
+  tidings topic verify                                      verify every checksum
 
 Settings: sync=always (an event is confirmed when it is synced to the disk), interval (when it is
 written) or memory; retain-bytes=BYTES, with k, m or g; retain-age=DURATION, 0 for ever.
 
-Exit codes: 0 it worked; 1 it did not, or verify found damage; 2 wrong usage.";
+Exit codes: 0 success; 1 failure, or verify found damage; 2 wrong usage.";
 
 /// The subcommands of `tidings topic`.
 #[derive(Debug, Subcommand)]
@@ -36,17 +36,17 @@ pub(crate) enum Topic {
     /// List all topics
     #[command(alias = "list")]
     Ls(LsArgs),
-    /// Show one topic: how far it is, what it keeps, who has a durable cursor on it
+    /// Show a topic: its seqs, settings and durable cursors
     Show(ShowArgs),
-    /// Make a topic with settings of its own
+    /// Create a topic with its own settings
     Create(SetArgs),
-    /// Change the settings of a topic; what is not named stays
+    /// Change settings of a topic; other settings stay
     Set(SetArgs),
-    /// Delete a topic with all its events and cursors; its numbers are not given again
+    /// Delete a topic with its events and cursors; its seqs are not reused
     Delete(NameArgs),
-    /// Check every checksum, and say what cannot be read
+    /// Verify every checksum and report damage
     Verify(VerifyArgs),
-    /// Remove a durable cursor that nobody holds
+    /// Remove a durable cursor that is not in use
     Forget(ForgetArgs),
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
         Topic::Show(args) => show(&args).await,
         Topic::Create(args) => settle("create", &args).await,
         Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
-            "what should change? Name a setting: {}= (see tidings topic set --help)",
+            "no setting given; name one: {}= (see tidings topic set --help)",
             TopicSettings::KEYS.join("=, ")
         ))),
         Topic::Set(args) => settle("set", &args).await,
@@ -125,7 +125,7 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
             let broker = Broker::connect(&args.broker, NAME).await?;
             let settings = vec![("cursor", args.cursor.as_str())];
             broker.ask(&command("forget", Some(&args.topic), settings)).await?;
-            Console::new().line(&format!("forgot cursor {} of {}", args.cursor, args.topic))
+            Console::new().line(&format!("removed cursor {} of {}", args.cursor, args.topic))
         }
     }
 }

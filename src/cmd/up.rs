@@ -47,7 +47,7 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     data: DataFlag,
 
-    /// Print no line for each page
+    /// Do not print a line for each page
     #[arg(long, short)]
     quiet: bool,
 
@@ -148,7 +148,7 @@ pub(crate) async fn print_pages(
 #[derive(Debug)]
 pub(crate) struct Printer {
     console: Console,
-    /// No line for each page.
+    /// Do not print a line for each page
     quiet: bool,
     /// Nobody was warned yet that the crawler names nobody whom a site could ask.
     warns: bool,

@@ -78,41 +78,43 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WatchArgs {
-    /// Directories, at most 64
+    /// Directories to watch, at most 64
     #[arg(value_name = "DIR", required_unless_present = "spool")]
     dirs: Vec<PathBuf>,
 
-    /// Where to announce [default: file-ready; with --spool new-url]
+    /// Topic to publish on [default: file-ready; with --spool new-url]
     #[arg(long, value_name = "TOPIC")]
     topic: Option<TopicName>,
 
-    /// Only files with such a name: * is anything, ? one character, [a-z] one of these; may be given
-    /// several times
+    /// Only files with a matching name, in upper or lower case: * any text, ? one character, [a-z]
+    /// one of these
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pattern: Vec<Pattern>,
 
-    /// Also what is below the directories
+    /// Include subdirectories
     #[arg(long, short)]
     recursive: bool,
 
-    /// How long a file that was written must not have changed
+    /// Announce a written file when it has not changed for this time
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
     settle: Duration,
 
-    /// Also names that begin with a dot or look unfinished
+    /// Include names that begin with a dot or look unfinished
     #[arg(long, conflicts_with = "spool")]
     all: bool,
 
-    /// Do not announce what is there when a directory is watched for the first time
+    /// Do not announce files that exist when a directory is watched for the first time
     #[arg(long, conflicts_with = "spool")]
     new_only: bool,
 
-    /// Announce what is there and was not announced, and end
+    /// Announce all files that were not announced yet, then exit
     #[arg(long)]
     once: bool,
 
-    /// When nothing was open or has changed for this time, announce `<dir> batch=end files=<n>`, too; with
-    /// --once at the end
+    /// Also publish `<dir> batch=end files=<n>` after this time without a change; with --once at
+    /// the end
     #[arg(
         long,
         value_name = "DURATION",
@@ -124,15 +126,15 @@ pub(crate) struct WatchArgs {
     )]
     batch_end: Option<Duration>,
 
-    /// Look the directories through this often instead of asking the kernel
+    /// Scan the directories at this interval instead of using notifications of the kernel
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     poll: Option<Duration>,
 
-    /// Publish the lines of the files in this directory instead, and remove the files; may be given several times
+    /// Publish the lines of the files in this directory, then remove the files; may be repeated
     #[arg(long, value_name = "DIR", conflicts_with = "dirs")]
     spool: Vec<PathBuf>,
 
-    /// Say nothing when all goes well
+    /// Print nothing on success
     #[arg(long, short)]
     quiet: bool,
 

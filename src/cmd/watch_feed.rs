@@ -76,35 +76,35 @@ const LISTED_MAX: &str = "1000";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WatchFeedArgs {
-    /// Feeds, or pages that name theirs
+    /// Feeds, or pages that link to their feed
     #[arg(value_name = "URL", required_unless_present = "list")]
     urls: Vec<String>,
 
-    /// How often to look at first
+    /// First interval between two reads
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     every: Duration,
 
-    /// Never look more often than this, unless somebody tells that there is something new
+    /// Shortest interval; a notification of a hub still causes a read at once
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     min: Duration,
 
-    /// Always look at least this often
+    /// Longest interval
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = parse_duration)]
     max: Duration,
 
-    /// Do not announce what is there already
+    /// Do not announce items that are in the feed now
     #[arg(long)]
     new_only: bool,
 
-    /// Look at them no more
+    /// Stop watching these feeds
     #[arg(long, conflicts_with = "new_only")]
     stop: bool,
 
-    /// List what is looked at again and again
+    /// List watched feeds
     #[arg(long, conflicts_with_all = ["urls", "new_only", "stop"])]
     list: bool,
 
-    /// The data directory of that broker: list, too, which hubs tell what is new
+    /// With --list: data directory of the broker, to list its hub subscriptions too
     #[arg(long, value_name = "DIR", requires = "list", conflicts_with = "urls")]
     data: Option<PathBuf>,
 

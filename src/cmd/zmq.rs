@@ -17,39 +17,39 @@ pub(crate) struct ZmqArgs {
     #[command(flatten)]
     broker: BrokerFlag,
 
-    /// Where subscribers connect
+    /// Address for subscribers
     #[arg(long)]
     publish: Option<Bind>,
 
-    /// Which topics are sent
+    /// Topics to send
     #[arg(long)]
     topics: Vec<TopicPattern>,
 
-    /// Where publishers connect
+    /// Address for publishers
     #[arg(long, required_unless_present_any = ["publish", "connect"])]
     pull: Option<Bind>,
 
-    /// A file with the secret key of CURVE
+    /// File with the secret CURVE key
     #[arg(long)]
     curve_key: Option<PathBuf>,
 
-    /// Whom to hear
+    /// PUB socket to subscribe to
     #[arg(long, requires = "into")]
     connect: Option<Connect>,
 
-    /// The topic that gets that
+    /// Topic for its messages
     #[arg(long)]
     into: Option<TopicName>,
 
-    /// What messages begin with
+    /// Prefixes to subscribe to
     #[arg(long)]
     prefix: Vec<String>,
 
-    /// Which frame is the payload
+    /// Frame that holds the payload
     #[arg(long)]
     frame: Option<PayloadFrame>,
 
-    /// There was one before
+    /// An earlier process has ended
     #[arg(long)]
     restart: bool,
 }

@@ -32,21 +32,27 @@ pub(crate) use self::sockets::VARIABLES;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "The process")]
 pub(crate) struct ProcessFlags {
-    /// When started by root: become this user once the sockets are open. Files that flags name are read as this user, and
-    /// --data belongs to it if it is made now
+    /// Drop privileges to this user after the sockets are open (needs root)
+    ///
+    /// The files that flags name are read as this user, who also becomes the owner of a new data
+    /// directory.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// With --user: and this group, instead of the user's own
+    /// With --user: use this group instead of the primary group of the user
     #[arg(long, value_name = "NAME", requires = "user")]
     group: Option<String>,
 
-    /// Let the kernel see to it that nothing is written but --data and what flags name, and nothing read in other people's
-    /// directories: auto (if the kernel can, and --exec runs no programs), off, require (or do not start)
+    /// Confine the process with Landlock: auto, off or require
+    ///
+    /// It can then write only to --data and the files that flags name, and cannot read home
+    /// directories. auto does this if the kernel supports it and --exec is not used; require
+    /// refuses to start otherwise.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     landlock: Confine,
 
-    /// What a stop may take: until then crawlers end what they have begun, and subscribers are sent what is pending
+    /// Longest duration of a stop; crawlers finish requests and subscribers receive pending events
+    /// until then
     #[arg(long, value_name = "DURATION", default_value = "930ms", value_parser = parse_stop)]
     pub(crate) stop_timeout: Duration,
 }

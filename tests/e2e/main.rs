@@ -57,6 +57,7 @@ mod limits;
 mod links;
 mod manage;
 mod microblog;
+mod newcomer;
 mod newest;
 mod notified;
 mod notifier;

@@ -109,7 +109,7 @@ fn a_burst_reaches_a_program_that_knows_nothing_but_a_signal_and_what_comes_mean
     let mut bell = Bell::new();
     let sub = bell.sub(&["--from", "first", "--program", "crawler.pl"]);
     bell.publish(3);
-    let note = sub.line_with("nobody is signalled: ");
+    let note = sub.line_with("no signal sent: ");
     assert!(note.contains("bot.pid"), "{note}");
     until("what is held", || (bell.spooled() == 3).then_some(()));
     let crawler = bell.crawler();

@@ -261,7 +261,7 @@ fn who_shows_a_certificate_has_its_name() {
         let ((code, said), listed) = ask(Some(who));
         assert_ne!(code, Some(0), "{said}");
         let said = listed.expect_code(1).stderr();
-        assert!(said.contains("the broker does not take our certificate (--cert)"), "{said}");
+        assert!(said.contains("the broker rejected the client certificate (--cert)"), "{said}");
         assert!(!server.process.has_printed(&format!("({})", who.1)));
     }
 }
@@ -279,7 +279,7 @@ fn a_certificate_that_was_revoked_opens_nothing_any_more() {
         let (cert, key) = (clients.path(name, "pem"), clients.path(name, "key"));
         let words = ["topic", "ls", "--ca", &ca, "--cert", &cert, "--key", &key];
         let said = at(&server, &words);
-        let refused = said.stderr().contains("the broker does not take our certificate (--cert)");
+        let refused = said.stderr().contains("the broker rejected the client certificate (--cert)");
         assert_eq!(said.code != Some(0), refused, "{name}: {said:?}");
         !refused
     };

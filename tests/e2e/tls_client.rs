@@ -34,7 +34,7 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
         (
             "foreign",
             &ca,
-            "the certificate is not signed by anybody you trust: name its authority with --ca FILE",
+            "the certificate is not signed by a trusted authority; name its authority with --ca FILE",
         ),
         ("authority", &ca, "the certificate is that of an authority (basicConstraints CA:TRUE)"),
     ] {
@@ -85,7 +85,7 @@ fn a_server_that_speaks_something_else_is_said_to() {
     assert!(said.contains("it speaks no version of TLS that is safe"), "{said}");
     let plain = Server::broker();
     let said = refusal(folder.path(), &plain.text(), &["--ca", &ca]);
-    assert!(said.contains("does not speak TLS; without --tls it may be the broker"), "{said}");
+    assert!(said.contains("does not speak TLS; if it is the broker, leave --tls out"), "{said}");
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let said = refusal(folder.path(), &silent.local_addr().unwrap().to_string(), &["--ca", &ca]);
@@ -93,7 +93,7 @@ fn a_server_that_speaks_something_else_is_said_to() {
     let said = refusal(folder.path(), &plain.text(), &["--ca", "none.pem"]);
     assert!(said.contains("cannot read none.pem: "), "{said}");
     let said = refusal(folder.path(), &plain.text(), &["--ca", &ca, "--cert", &cert]);
-    assert!(said.contains("holds no private key in PEM (--key)"), "{said}");
+    assert!(said.contains("holds no private key in PEM (--cert-key)"), "{said}");
 }
 
 #[test]

@@ -448,12 +448,16 @@ impl Known {
 }
 
 fn denied(pass: &Pass, what: &str) -> ProtocolError {
-    let name = &pass.principal.name;
+    let mut name = &*pass.principal.name;
     if pass.principal.proof.is_some() {
         return ProtocolError::new(Code::Denied, format!("{name} may not {what}"));
     }
+    if name == STRANGERS {
+        name = "anonymous clients";
+    }
     let text = format!(
-        "{name} may not {what}; HELLO token=.. tells who you are, and by HTTP Authorization: Bearer .."
+        "{name} may not {what} without a valid token; log in with HELLO token=<token>, or by HTTP with \
+         Authorization: Bearer <token>"
     );
     ProtocolError::new(Code::Unauthenticated, text)
 }

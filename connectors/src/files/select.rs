@@ -70,7 +70,7 @@ impl std::str::FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether it matches the whole name. A byte that is not UTF-8 counts as the character that stands for such.
+    /// Whether it matches the whole name; ASCII letters match in upper and lower case. A byte that is not UTF-8 counts as the character that stands for such.
     /// Takes at most as many steps as pattern and name have characters, multiplied.
     pub fn matches(&self, name: &[u8]) -> bool {
         let mut chars = Vec::with_capacity(name.len());
@@ -104,9 +104,13 @@ impl Part {
         match self {
             Self::Anything => false,
             Self::One => true,
-            Self::Char(one) => *one == c,
+            Self::Char(one) => one.eq_ignore_ascii_case(&c),
             Self::Of { ranges, others } => {
-                ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *others
+                let forms = [c, c.to_ascii_lowercase(), c.to_ascii_uppercase()];
+                let holds = |(from, to): &(char, char)| {
+                    forms.iter().any(|form| (*from..=*to).contains(form))
+                };
+                ranges.iter().any(holds) != *others
             }
         }
     }
@@ -143,6 +147,13 @@ fn is_hidden(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn case_does_not_count() {
+        assert!(matches("*.pdf", "Scan.PDF") && matches("*.PDF", "scan.pdf"));
+        assert!(matches("[a-z].x", "Q.x") && matches("[A-Z].x", "q.x"));
+        assert!(!matches("[!a-z].x", "Q.x") && !matches("*.pdf", "scan.png"));
+    }
 
     fn matches(pattern: &str, name: impl AsRef<[u8]>) -> bool {
         pattern.parse::<Pattern>().unwrap().matches(name.as_ref())

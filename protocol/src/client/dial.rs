@@ -108,7 +108,7 @@ pub(super) async fn dial(
     let Some(config) = config else {
         let is_here = |peer: SocketAddr| peer.ip().to_canonical().is_loopback();
         if token.is_some() && !stream.peer_addr().is_ok_and(is_here) {
-            let reason = "a token is not shown where others may read it on the way; --tls encrypts the connection";
+            let reason = "a token is sent only over an encrypted connection; add --tls";
             return Err(unsafe_(reason.to_owned()));
         }
         let (reader, writer) = stream.into_split();
@@ -144,7 +144,9 @@ fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, 
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
         if roots.is_empty() {
-            return Err("this system knows no authorities; name one with --ca FILE".to_owned());
+            return Err(
+                "this system has no trusted authorities; name one with --ca FILE".to_owned()
+            );
         }
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -167,8 +169,9 @@ fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, 
         Some(path) => {
             let chain = certificates(path)?;
             let path = key.as_ref().unwrap_or(path);
-            let key = PrivateKeyDer::from_pem_slice(&read(path)?)
-                .map_err(|_| format!("{} holds no private key in PEM (--key)", path.display()))?;
+            let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
+                format!("{} holds no private key in PEM (--cert-key)", path.display())
+            })?;
             builder
                 .with_client_auth_cert(chain, key)
                 .map_err(|error| format!("{} and its certificate: {error}", path.display()))?
@@ -208,14 +211,14 @@ fn judge(error: &rustls::Error, host: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => judge_certificate(error, host),
         rustls::Error::InvalidMessage(_) => {
-            "what answers there does not speak TLS; without --tls it may be the broker".into()
+            "the server does not speak TLS; if it is the broker, leave --tls out".into()
         }
         rustls::Error::PeerIncompatible(_)
         | rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
             format!("it speaks no version of TLS that is safe, which are 1.2 and 1.3 ({error})")
         }
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
-            "what answers there speaks something else than the line protocol".into()
+            "the server does not offer the line protocol".into()
         }
         error => in_words(error),
     }
@@ -236,7 +239,7 @@ fn in_words(error: &rustls::Error) -> String {
 
     match error {
         rustls::Error::AlertReceived(Alert::CertificateRequired) => {
-            "the broker wants a certificate: --cert FILE --key FILE".into()
+            "the broker requires a client certificate: --cert FILE --cert-key FILE".into()
         }
         rustls::Error::AlertReceived(
             alert @ (Alert::UnknownCA
@@ -247,7 +250,7 @@ fn in_words(error: &rustls::Error) -> String {
             | Alert::UnsupportedCertificate
             | Alert::DecryptError
             | Alert::AccessDenied),
-        ) => format!("the broker does not take our certificate (--cert): {alert:?}"),
+        ) => format!("the broker rejected the client certificate (--cert): {alert:?}"),
         error => error.to_string(),
     }
 }
@@ -270,7 +273,15 @@ fn judge_certificate(error: &CertificateError, host: &str) -> String {
             format!("the certificate is not valid before {from}, or the clock here is wrong")
         }
         CertificateError::UnknownIssuer => {
-            "the certificate is not signed by anybody you trust: name its authority with --ca FILE"
+            "the certificate is not signed by a trusted authority; name its authority with --ca FILE, and make sure \
+             that the certificate file of the broker holds the whole chain"
+                .into()
+        }
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. }
+        | CertificateError::BadSignature => {
+            "the certificate is not signed by a trusted authority: one of the same name has another key; name the \
+             right authority with --ca FILE"
                 .into()
         }
         CertificateError::Revoked => "the certificate was revoked (--crl)".into(),

@@ -30,28 +30,27 @@ pub(crate) struct Common {
     #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=61_440))]
     pub(super) size: u32,
 
-    /// Measure this broker, HOST:PORT, rather than one of its own
+    /// Measure the broker at HOST:PORT instead of starting one
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["pin", "threads", "data"])]
     pub(super) broker: Option<BrokerAddress>,
 
-    /// Keep the broker on one processor and the load generator on another
+    /// Pin the broker to one processor and the load generator to another
     #[arg(long, value_name = "SERVER,CLIENT", value_parser = parse_pin)]
     pub(super) pin: Option<(usize, usize)>,
 
-    /// Threads of its own broker [default: one per core]
+    /// Threads of the broker that is started [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 
-    /// When events of the topic are confirmed [default: as the broker makes topics]
+    /// When an event is confirmed [default: the default of the broker]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(super) sync: Option<Sync>,
 
-    /// Data directory of its own broker, which stays [default: one under the current directory,
-    /// removed afterwards]
+    /// Data directory of the broker that is started; it is kept [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
-    /// Have subscribers listen by HTTP, to Server-Sent Events; with --broker: there
+    /// Subscribe by HTTP with Server-Sent Events; with --broker, at this address
     #[arg(
         long,
         value_name = "HOST:PORT",

@@ -30,11 +30,11 @@ pub(crate) struct KeysArgs {
     #[arg(default_value = DEFAULT_GROUP)]
     group: GroupName,
 
-    /// Only those behind which something of this job waits
+    /// Only keys with waiting entries of this job
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
 
-    /// List at most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
     limit: u64,
 

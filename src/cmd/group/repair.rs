@@ -33,11 +33,11 @@ pub(crate) struct RepairArgs {
     /// The group
     group: GroupName,
 
-    /// The data directory, in which no broker may work at the moment
+    /// The data directory; no broker may use it
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
 
-    /// Restore nothing: only move the log away
+    /// Move the damaged log away and restore nothing
     #[arg(long)]
     set_aside: bool,
 }

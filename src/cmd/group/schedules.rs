@@ -32,11 +32,11 @@ pub(crate) struct SchedulesArgs {
     #[arg(default_value = DEFAULT_GROUP)]
     group: GroupName,
 
-    /// Only those of this key, which mostly is a host
+    /// Only schedules of this key, usually a host
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// List at most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
     limit: u64,
 

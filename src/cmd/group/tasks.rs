@@ -30,7 +30,7 @@ pub(crate) struct TasksArgs {
     #[arg(default_value = DEFAULT_GROUP)]
     group: GroupName,
 
-    /// Only those in this state
+    /// Only entries in this state
     #[arg(long, value_enum)]
     state: Option<State>,
 
@@ -44,15 +44,15 @@ pub(crate) struct TasksArgs {
 /// Which entries are listed.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Filter {
-    /// Only those of this key, which mostly is a host
+    /// Only entries of this key, usually a host
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 
-    /// Only those of this job
+    /// Only entries of this job
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
 
-    /// List at most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
     limit: u64,
 }

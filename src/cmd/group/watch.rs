@@ -85,7 +85,7 @@ fn in_words(line: &str) -> String {
         number("processing"),
         number("completed"),
         number("failed"),
-        number("dead"),
+        number("dead-kept"),
         field(line, "rate").unwrap_or("?"),
     )
 }

@@ -37,18 +37,19 @@ const NAMED_MAX: u64 = 20;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AddArgs {
-    /// The job, which is open
+    /// The job; it must be open
     job: JobName,
 
-    /// Where to begin; none: the lines of standard input
+    /// Seeds; without them, the lines of standard input
     #[arg(value_name = "URL", value_parser = parse_url)]
     urls: Vec<String>,
 
-    /// Before others (up to 1000), or behind them (down to -1000)
+    /// Priority, from 1000 (first) to -1000 (last)
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     prio: Option<Prio>,
 
-    /// Not before so much time has passed (10m), or not before the next such time of day (06:00, UTC)
+    /// Do not fetch before this time has passed (10m), or before the next such time of day (06:00
+    /// UTC)
     #[arg(long, value_name = "DURATION|TIME")]
     after: Option<After>,
 

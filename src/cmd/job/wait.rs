@@ -63,7 +63,7 @@ pub(crate) struct WatchArgs {
 /// How often there is news at most.
 #[derive(Debug, Args)]
 pub(crate) struct EveryFlag {
-    /// At most one line in such a time, from 100ms to 1h
+    /// Print at most one line in this time, from 100ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_every)]
     pub(crate) every: Duration,
 }

@@ -14,7 +14,8 @@ use crate::{failure::Failure, flags::AllowPrivateFlag};
 /// What a person asks about an address.
 #[derive(Debug, Args)]
 pub(crate) struct AddressQuestion {
-    /// An address, in any form that a URL may have it in, or a name; none: JSON lines from standard input
+    /// An IP address in any form that a URL allows, or a name; without it, JSON lines from standard
+    /// input
     #[arg(value_name = "ADDRESS|NAME")]
     pub(super) what: Option<String>,
 

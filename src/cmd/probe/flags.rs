@@ -9,7 +9,7 @@ pub(crate) struct FetchFlags {
     #[command(flatten)]
     allow_private: AllowPrivateFlag,
 
-    /// What the crawler calls itself (User-Agent; its first word is looked up in robots.txt)
+    /// User-Agent of requests; its first word selects the rules in robots.txt
     #[arg(long, value_name = "TEXT")]
     agent: Option<String>,
 }

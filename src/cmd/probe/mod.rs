@@ -27,26 +27,26 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// What is asked about.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Probe {
-    /// Whether robots.txt lets a URL be asked for
+    /// Check whether robots.txt allows a URL
     Robots(Question),
-    /// How a URL is read, and what tells it from others
+    /// Show the canonical form and the key of a URL
     Url(url::UrlQuestion),
-    /// What is in an RSS, Atom or JSON feed
+    /// Show the items of an RSS, Atom or JSON feed
     Feed(Question),
-    /// What is in a sitemap
+    /// Show the entries of a sitemap
     Sitemap(Question),
-    /// What a page says: its title, its links and what it asks of crawlers
+    /// Show the title, links and crawler directives of a page
     Links(Question),
-    /// Whether an address may be asked
+    /// Check whether an address may be fetched from
     Address(address::AddressQuestion),
-    /// Whether a webhook is signed by somebody who knows the secret
+    /// Verify the signature of a webhook
     Signature(signature::SignatureQuestion),
 }
 
 /// What a person asks.
 #[derive(Debug, Args)]
 pub(crate) struct Question {
-    /// What to look at; none: JSON lines from standard input
+    /// What to inspect; without it, JSON lines from standard input
     #[arg(value_name = "WHAT")]
     what: Option<String>,
 

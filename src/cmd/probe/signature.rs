@@ -21,21 +21,24 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 /// What a person asks about a signature.
 #[derive(Debug, Args)]
 pub(crate) struct SignatureQuestion {
-    /// The value of the header, such as sha256=..; the body is read from standard input. None: JSON lines from standard
-    /// input
+    /// Value of the signature header, such as sha256=..; the body is read from standard input
+    ///
+    /// Without it, JSON lines are read from standard input.
     #[arg(value_name = "HEADER", requires = "key_file")]
     pub(super) what: Option<String>,
 
-    /// The file with the secret, or several, one a line
+    /// File with the secrets, one on each line
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// How it is signed: a preset of `[[hook]]` such as slack, or a table as JSON [default: what the header says, sha256=,
-    /// sha384= or sha512= and then hex, of the body]
+    /// Signature scheme: a preset of `[[hook]]` such as slack, or a table as JSON
+    ///
+    /// The default takes the scheme from the header (sha256=, sha384= or sha512=, then hex) and
+    /// verifies the body.
     #[arg(long, value_name = "SCHEME", value_parser = parse_scheme)]
     scheme: Option<Scheme>,
 
-    /// Another header that is signed, such as the time; may be given several times
+    /// Another signed header, such as the time; may be repeated
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
     with_header: Vec<(String, String)>,
 }

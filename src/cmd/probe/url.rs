@@ -9,11 +9,11 @@ use crate::{failure::Failure, flags::TrackingFlag};
 /// What a person asks about a URL.
 #[derive(Debug, Args)]
 pub(crate) struct UrlQuestion {
-    /// The URL, or a link; none: JSON lines from standard input
+    /// A URL or a link; without it, JSON lines from standard input
     #[arg(value_name = "URL")]
     pub(super) what: Option<String>,
 
-    /// The page that has the link
+    /// The page that contains the link
     #[arg(value_name = "BASE")]
     base: Option<String>,
 

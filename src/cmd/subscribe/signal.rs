@@ -197,7 +197,7 @@ impl Signaller {
                 Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
                 Some(Delivery::Lag { topic, from, to }) => note(&in_words("lag", &topic, from, to)),
                 Some(Delivery::Gap { topic, from, to }) => note(&in_words("gap", &topic, from, to)),
-                Some(Delivery::Notice(error)) => note(&format!("the broker says: {error}")),
+                Some(Delivery::Notice(error)) => note(&format!("note from the broker: {error}")),
                 Some(Delivery::Task { .. } | Delivery::More(_)) => {}
                 None => return Ok(End::Lost(deliveries.reason())),
             }
@@ -281,7 +281,7 @@ impl Signaller {
             }
             Err(held) => {
                 if self.held.as_ref() != Some(&held) {
-                    note(&format!("nobody is signalled: {held}"));
+                    note(&format!("no signal sent: {held}"));
                     self.held = Some(held);
                 }
                 self.schedule.held(now);
@@ -303,7 +303,9 @@ impl Signaller {
         match timeout(LAST_MOVE_MAX, Cursor::new(&client, &self.topic).finish(self.safe)).await {
             Ok(finished) => finished.map_err(|error| failed(broker, &error)),
             Err(_elapsed) => {
-                let text = format!("{broker} did not store the cursor: some events may come again");
+                let text = format!(
+                    "{broker} did not confirm the cursor; some events may be delivered again"
+                );
                 Err(Failure::failed(text))
             }
         }

@@ -224,8 +224,11 @@ fn allow_type(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
         return Ok(());
     }
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    let message =
-        format!("a body of the type {} is not taken; {}", shown(&given), types.join(", "));
+    let message = format!(
+        "Content-Type {} is not supported here; send {}",
+        shown(&given),
+        types.join(" or ")
+    );
     Err(Refusal::new(status, "unsupported-type", message))
 }
 
@@ -237,8 +240,10 @@ pub(super) fn allow_form(headers: &HeaderMap) -> Result<(), Refusal> {
     let codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
     let mut codings = codings.map(str::trim).filter(|coding| !coding.is_empty());
     if let Some(coding) = codings.find(|coding| !coding.eq_ignore_ascii_case("identity")) {
-        let message =
-            format!("a body with Content-Encoding {} is not taken; send it without", shown(coding));
+        let message = format!(
+            "Content-Encoding {} is not supported; send the body without it",
+            shown(coding)
+        );
         return Err(Refusal::new(status, "unsupported-type", message));
     }
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };

@@ -157,7 +157,15 @@ pub(super) fn urls(
         }
     }
     if !fits {
-        let message = "a body of this type has no place for the URLs of this hook";
+        // A header would have fit.
+        let wants_json = places.iter().any(|place| matches!(place, Place::Json(_)));
+        let wants_form = places.iter().any(|place| !matches!(place, Place::Json(_)));
+        let types = match (wants_json, wants_form) {
+            (true, true) => "application/json or application/x-www-form-urlencoded",
+            (true, false) => "application/json",
+            _ => "application/x-www-form-urlencoded",
+        };
+        let message = format!("this Content-Type is not supported by this hook; send {types}");
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-type", message));
     }
     let mut urls: Vec<String> = Vec::new();

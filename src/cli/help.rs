@@ -1,0 +1,259 @@
+//! Arranges the help of commands with many flags: `-h` shows those that most users need, `--help` all of them under
+//! headings.
+
+use clap::Command;
+
+/// A heading and the long names of its flags.
+type Section = (&'static str, &'static [&'static str]);
+
+/// What `-h` lists of a command; the other flags are in `--help` only.
+const SHORT: &[(&str, &[&str])] = &[
+    ("up", UP),
+    // Without a subcommand it is `up`.
+    ("tidings", UP),
+    (
+        "broker",
+        &[
+            "listen",
+            "http",
+            "data",
+            "delay",
+            "sync",
+            "retain-bytes",
+            "tls-cert",
+            "tls-key",
+            "public-url",
+            "audit",
+        ],
+    ),
+    (
+        "crawl",
+        &[
+            "seeds",
+            "depth",
+            "max-pages",
+            "scope",
+            "include",
+            "exclude",
+            "delay",
+            "broker",
+            "data",
+            "json",
+        ],
+    ),
+    (
+        "sub",
+        &[
+            "from",
+            "no-follow",
+            "as",
+            "count",
+            "json",
+            "group",
+            "jobs",
+            "exec",
+            "broker",
+            "token-file",
+        ],
+    ),
+    (
+        "watch",
+        &[
+            "topic",
+            "pattern",
+            "recursive",
+            "once",
+            "new-only",
+            "settle",
+            "spool",
+            "data",
+            "quiet",
+            "broker",
+        ],
+    ),
+];
+
+const UP: &[&str] = &[
+    "listen",
+    "http",
+    "data",
+    "quiet",
+    "delay",
+    "contact",
+    "allow-private",
+    "concurrency",
+    "retain-bytes",
+    "jsonl",
+];
+
+/// In every command.
+const CONNECTION: Section =
+    ("Connection to the broker", &["tls", "ca", "crl", "cert", "cert-key", "token-file"]);
+
+/// In the commands that run a broker or a crawler.
+const SERVER: &[Section] = &[
+    (
+        "Job",
+        &["seeds", "depth", "max-pages", "max-per-host", "max-time", "scope", "include", "exclude"],
+    ),
+    ("Network", &["listen", "http", "http-host", "public-url", "unix", "unix-mode"]),
+    ("Storage of the broker", &["data", "sync", "retain-bytes", "retain-age"]),
+    ("TLS", &["tls-cert", "tls-key", "client-ca", "client-crl"]),
+    ("Login and permissions", &["strangers", "notifier", "insecure", "require-login", "grant"]),
+    ("Limits", &["limit", "limit-loopback", "hook-events"]),
+    ("Politeness", &["delay", "agent", "contact", "per-address"]),
+    (
+        "Fetching",
+        &[
+            "concurrency",
+            "timeout",
+            "max-body",
+            "header",
+            "cookies",
+            "refetch",
+            "proxy",
+            "allow-private",
+            "images",
+            "sitemaps",
+            "tracking-params",
+        ],
+    ),
+    (
+        "Feeds, hubs and callbacks",
+        &[
+            "no-websub",
+            "websub-sha1",
+            "websub-lease",
+            "hub",
+            "hub-publishers",
+            "hub-lease",
+            "hub-lease-max",
+            "hub-subscribers",
+            "hub-failures",
+            "hub-rate",
+            "callback-secret-file",
+        ],
+    ),
+    (
+        "Process and logs",
+        &["user", "group", "landlock", "stop-timeout", "threads", "log-lines", "audit", "pid-file"],
+    ),
+    ("Output", &["quiet", "json"]),
+];
+
+const SUB: &[Section] = &[
+    ("Shared work", &["group", "jobs", "timeout"]),
+    ("Programs", &["exec", "exec-env"]),
+    ("Signals", &["signal", "pid-file", "spool", "program", "spool-max"]),
+];
+
+/// The same command with headings, and with a short help where it has many flags.
+pub(super) fn arrange(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    let sections = match name.as_str() {
+        "tidings" | "up" | "broker" | "crawl" => SERVER,
+        "sub" => SUB,
+        _ => &[],
+    };
+    let short = SHORT.iter().find(|(of, _)| *of == name).map(|(_, flags)| *flags);
+    let command = command.mut_args(|arg| {
+        let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
+        let is_in = |(_, flags): &&Section| flags.contains(&long.as_str());
+        let section = sections.iter().chain([&CONNECTION]).find(is_in);
+        let arg = match section {
+            Some((heading, _)) => arg.help_heading(*heading),
+            None => arg,
+        };
+        match short {
+            Some(flags) if flags.contains(&long.as_str()) => arg,
+            Some(_) => arg.hide_short_help(true),
+            None if CONNECTION.1[1..5].contains(&long.as_str()) => arg.hide_short_help(true),
+            None => arg,
+        }
+    });
+    with_short_examples(command).mut_subcommands(arrange)
+}
+
+/// `-h` ends with the examples; what follows them is in `--help`.
+fn with_short_examples(command: Command) -> Command {
+    let text = command.get_after_help().map(ToString::to_string);
+    let Some((examples, _)) = text.as_deref().and_then(|text| text.split_once("\n\n")) else {
+        return command;
+    };
+    let examples = examples.to_owned();
+    command.after_help(examples).after_long_help(text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    /// Whether a help text lists this flag.
+    fn lists(help: &str, flag: &str) -> bool {
+        let flag = format!("--{flag}");
+        help.lines().any(|line| line.split([' ', '[', '=']).any(|word| word == flag))
+    }
+
+    fn command(name: &str) -> Command {
+        let mut command = cli::command();
+        command.build();
+        command.find_subcommand(name).unwrap().clone()
+    }
+
+    #[test]
+    fn the_short_help_names_ten_flags_that_exist() {
+        for (name, flags) in SHORT.iter().filter(|(name, _)| *name != "tidings") {
+            let mut command = command(name);
+            let short = command.render_help().to_string();
+            assert_eq!(flags.len(), 10, "{name}");
+            for flag in *flags {
+                assert!(lists(&short, flag), "{name}: no --{flag}: {short}");
+            }
+            let all = command.get_arguments().filter(|arg| arg.get_long().is_some()).count();
+            let seen = command.get_arguments().filter(|arg| {
+                arg.get_long().is_some() && !arg.is_hide_short_help_set() && !arg.is_hide_set()
+            });
+            // Besides the ten: --config, --log and --help.
+            assert!(seen.count() <= 14 && all > 14, "{name}: {short}");
+        }
+    }
+
+    #[test]
+    fn the_long_help_has_every_flag_under_a_heading() {
+        for name in ["up", "broker", "crawl"] {
+            let mut command = command(name);
+            let long = command.render_long_help().to_string();
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let Some(flag) = arg.get_long().filter(|flag| *flag != "help") else { continue };
+                assert!(long.contains(&format!("--{flag}")), "{name}: no --{flag}");
+                let is_main = name == "crawl" && flag == "broker" || flag == "version";
+                assert!(arg.get_help_heading().is_some() || is_main, "{name}: --{flag}");
+            }
+            for heading in ["Network:", "Politeness:", "TLS:", "Limits:"] {
+                let is_of_broker = heading != "Politeness:" && name == "crawl";
+                assert!(is_of_broker || long.contains(heading), "{name}: no {heading}");
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_in_plain_words() {
+        fn check(command: &Command) {
+            let texts = command
+                .get_arguments()
+                .filter_map(|arg| arg.get_help())
+                .chain(command.get_about())
+                .map(ToString::to_string);
+            for text in texts {
+                for word in text.to_lowercase().split(|c: char| !c.is_alphabetic()) {
+                    let unwanted =
+                        ["who", "whoever", "whose", "whom", "nobody", "somebody", "told"];
+                    assert!(!unwanted.contains(&word), "{}: {text}", command.get_name());
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&cli::command());
+    }
+}

@@ -1,0 +1,110 @@
+//! Turns answers of the broker into messages for the shell: without codes and verbs of the protocol, which are for programs.
+
+use tidings_protocol::{ProtocolError, client::ClientError};
+
+/// What replaces a hint in the words of the protocol: the start of the hint there, and the same as a command.
+const HINTS: &[(&str, &str)] = &[
+    ("PUB, SUB or TOPIC create ", "create it with: tidings topic create "),
+    ("TOPIC create ", "create it with: tidings topic create "),
+    ("TOPIC forget ", "remove one with: tidings topic forget "),
+    ("GROUP create ", "create it with: tidings group create "),
+    ("GROUP set ", "change it with: tidings group set "),
+    ("JOB open ", "create it with: tidings job open "),
+    ("JOB cancel ", "end it first with: tidings job cancel "),
+    ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
+];
+
+/// What a rejected command is for a person.
+pub(crate) fn rejection(error: &ProtocolError) -> String {
+    in_words(&error.text)
+}
+
+/// What an error of a client is for a person.
+pub(crate) fn client_error(error: &ClientError) -> String {
+    match error {
+        ClientError::Refused(error) => rejection(error),
+        ClientError::Ended(error) => {
+            format!("the broker ended the connection: {}", rejection(error))
+        }
+        error => error.to_string(),
+    }
+}
+
+/// What is wrong with the value of a flag. The name of the flag stands before it already.
+pub(crate) fn in_flags(text: &str) -> String {
+    let Some((setting, expected)) = text.split_once(" should be ") else { return in_words(text) };
+    if !setting.contains('=') {
+        return in_words(text);
+    }
+    if setting.starts_with("from=") {
+        return "expected first, last, a number, -N or a time such as 2026-01-31T12:00:00Z"
+            .to_owned();
+    }
+    format!("expected {expected}")
+}
+
+/// A text of the broker with hints as they are typed in a shell.
+fn in_words(text: &str) -> String {
+    let Some((problem, hint)) = text.split_once("; ") else { return text.to_owned() };
+    let Some((verb, command)) = HINTS.iter().find(|(verb, _)| hint.starts_with(verb)) else {
+        return text.to_owned();
+    };
+    if *verb == "log in with HELLO" {
+        return format!("{problem}; {command}");
+    }
+    let words = hint[verb.len()..].split(' ');
+    let plain = words.take_while(|word| !["makes", "changes", "ends", "lets"].contains(word));
+    let plain = plain.map(|word| word.split_once('=').map_or(word, |(_, value)| value));
+    format!("{problem}; {command}{}", plain.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_of_the_protocol_become_commands() {
+        for (text, expected) in [
+            (
+                "no group nix; GROUP create nix makes it",
+                "no group nix; create it with: tidings group create nix",
+            ),
+            (
+                "no topic t; PUB, SUB or TOPIC create t makes it",
+                "no topic t; create it with: tidings topic create t",
+            ),
+            (
+                "no job j in group g; JOB open j makes it",
+                "no job j in group g; create it with: tidings job open j",
+            ),
+            (
+                "group g exists; GROUP set g changes it",
+                "group g exists; change it with: tidings group set g",
+            ),
+            (
+                "j is not done; JOB cancel j ends it",
+                "j is not done; end it first with: tidings job cancel j",
+            ),
+            (
+                "anonymous clients may not publish; log in with HELLO token=<token>, or by HTTP",
+                "anonymous clients may not publish; log in with --token-file FILE or TIDINGS_TOKEN",
+            ),
+            (
+                "group crawlers is damaged; nothing is done",
+                "group crawlers is damaged; nothing is done",
+            ),
+        ] {
+            assert_eq!(in_words(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_flag_is_not_named_as_in_the_protocol() {
+        let from = "from=\"x\" should be first, last, a number from 1";
+        assert!(in_flags(from).starts_with("expected first, last"));
+        assert_eq!(
+            in_flags("prio=\"x\" should be a whole number from -1000 to 1000"),
+            "expected a whole number from -1000 to 1000"
+        );
+    }
+}
