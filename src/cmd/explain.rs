@@ -1,14 +1,11 @@
-//! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
-
-mod stored;
+//! `tidings explain`: why a URL or a host waits, and until when.
 
 use clap::Args;
-use tidings_protocol::{Code, Command, client::ClientError};
+use tidings_protocol::Command;
 
 use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
-    flags::DataFlag,
     manage::{Broker, GroupFlag},
     output::Console,
 };
@@ -19,8 +16,7 @@ Examples:
   tidings explain example.org                  whether its host is in use, or when it is next
   tidings explain example.org --group feeds    the same in another group
 
-The broker forgets finished pages. For a URL that neither waits nor is fetched, the result of the last fetch is
-read from pages.db in the --data directory, if it is there.
+The broker forgets finished pages; pages.db has their results.
 
 Exit codes: 0 the broker knows it; 1 it neither waits nor is fetched now; 2 wrong usage.";
 
@@ -39,31 +35,16 @@ pub(crate) struct ExplainArgs {
     group: GroupFlag,
 
     #[command(flatten)]
-    data: DataFlag,
-
-    #[command(flatten)]
     broker: BrokerFlag,
 }
 
-/// Prints the broker's answer, or the stored result of the last fetch.
+/// Prints the broker's answer.
 pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.broker, NAME).await?;
-    let explain = Command::Explain { what: &args.what, group: Some(args.group.group) };
+    let answer =
+        broker.ask(&Command::Explain { what: &args.what, group: Some(args.group.group) }).await?;
     let mut console = Console::new();
-    match broker.client.request(&explain).await {
-        Ok(answer) => {
-            answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
-        }
-        Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
-            let became = stored::became(&args.data.data, &args.what)?;
-            let Some(became) = became else {
-                return Err(broker.failure(ClientError::Refused(error)));
-            };
-            console.line(&became)?;
-            Err(Failure::Unsuccessful)
-        }
-        Err(error) => Err(broker.failure(error)),
-    }
+    answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
 }
 
 fn one_word(text: &str) -> Result<String, String> {

@@ -93,7 +93,10 @@ fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
         record(&file, expected);
     }
     nc_all(server.address, "HELLO token=tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n");
-    record(&file, &[("what", "failed-login"), ("why", "nobody has that token"), ("conn", "2")]);
+    record(
+        &file,
+        &[("what", "failed-login"), ("why", "no principal has this token"), ("conn", "2")],
+    );
     nc_all(server.address, "GET / HTTP/1.1\n");
     record(&file, &[("what", "refused"), ("way", "line"), ("conn", "3")]);
 

@@ -169,7 +169,7 @@ fn a_token_in_the_environment_that_is_none_is_a_mistake() {
     let mut command = tidings(folder, [&words[..], &["--token-file", "t"]].concat());
     let ended = command.env("TIDINGS_TOKEN", "two words").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(said.contains("nobody has that token"), "{said}");
+    assert!(said.contains("no principal has this token"), "{said}");
 }
 
 /// Whoever watches from outside needs no token, and learns nothing but that.

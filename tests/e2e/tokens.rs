@@ -262,7 +262,7 @@ fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
         answers.push(talk.ask(&format!("HELLO token={wrong}")));
     }
     answers.dedup();
-    assert_eq!(answers, ["-ERR unauthenticated nobody has that token"]);
+    assert_eq!(answers, ["-ERR unauthenticated no principal has this token"]);
     let mut talk = Talk::unread(server.address);
     talk.line();
     let said = talk.ask("HELLO token=x");
@@ -299,7 +299,7 @@ fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
         let began = Instant::now();
         let said = talk.ask(&format!("HELLO token={wrong}"));
         times[kind].push(began.elapsed());
-        assert_eq!(said, "-ERR unauthenticated nobody has that token", "{wrong}");
+        assert_eq!(said, "-ERR unauthenticated no principal has this token", "{wrong}");
         assert!(talk.ask("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
     }
     let kinds = ["unknown", "all but the last letter", "half of it", "short"];

@@ -38,7 +38,7 @@ pub(super) fn may_show(remote: &Remote) -> Result<(), ProtocolError> {
 
 /// What is said to somebody whose token nobody has.
 pub(super) fn wrong_token() -> ProtocolError {
-    ProtocolError::new(Code::Unauthenticated, "nobody has that token")
+    ProtocolError::new(Code::Unauthenticated, "no principal has this token")
 }
 
 /// What is said to somebody from where too many wrong tokens have come.
@@ -122,7 +122,7 @@ impl Connection {
             }
             Err(Unknown::Wrong(delay_ms)) => {
                 self.hub.stats.refused.add(1);
-                self.audit(What::FailedLogIn { why: "nobody has that token" });
+                self.audit(What::FailedLogIn { why: "no principal has this token" });
                 self.login.punished = Some((now + delay_ms, self.answers.later()));
                 Err(())
             }
