@@ -75,6 +75,8 @@ impl Frontier {
         }
         let mut publisher = connection::open(target.address, [])?;
         writeln!(publisher, "PUB new-url http://seed.example/ job={job}")?;
+        // The seed is for the first worker. The second one answers without links, and would end the crawl with it.
+        worker.peek(&mut [0])?;
         let cpu = target.server.map(Server::cpu).transpose()?;
         let (took, links, releases) = thread::scope(|scope| {
             let asks = second.try_clone()?;
