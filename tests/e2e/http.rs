@@ -295,6 +295,8 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
     let seeds = r#"{"urls":["http://a.example/","http://c.example/"],"prio":7}"#;
     let seeded = http.send("POST", "/jobs/docs/urls", seeds).json();
     assert_eq!(seeded, json!({ "job": "docs", "new": 1, "known": 1 }));
+    let never = http.send("POST", "/jobs/docs/urls", r#"{"urls":[],"after":"0*"}"#);
+    assert_eq!((never.status, &never.json()["code"]), (400, &json!("bad-argument")));
     let not_yet = http.get("/jobs/docs?wait=50ms").json();
     assert_eq!((&not_yet["state"], &not_yet["queued"]), (&json!("closed"), &json!(3)));
 

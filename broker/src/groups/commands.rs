@@ -1,6 +1,6 @@
 //! What each action of `GROUP` and `JOB` asks of a group.
 
-use tidings_protocol::{AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
+use tidings_protocol::{After, AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
 
 use super::default_group;
 use super::watch::{EVERY_MS, EVERY_MS_MAX, EVERY_MS_MIN, Watch};
@@ -102,11 +102,17 @@ pub(crate) fn job_input(
 fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
     manage.allow_only(&["group", "url", "prio", "after"])?;
     let url = manage.setting("url").ok_or_else(|| bad("add needs url=<URL>"))?.into();
+    let (prio, after) = seed_settings(manage)?;
+    Ok(JobAction::Add { url, prio, after })
+}
+
+/// The priority and the earliest moment of a seed.
+pub(crate) fn seed_settings(manage: &Manage<'_>) -> Result<(i16, After), ProtocolError> {
     let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
     let after = manage.setting("after").unwrap_or("0");
     let after =
         after.parse().map_err(|error: AfterError| bad(format!("after={after}: {error}")))?;
-    Ok(JobAction::Add { url, prio, after })
+    Ok((prio, after))
 }
 
 /// The group of `JOB watch` or `GROUP watch`, and what is wanted.

@@ -17,6 +17,7 @@ use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
 use super::{Http, within};
 use crate::access::{Deed, Pass};
+use crate::groups::commands::seed_settings;
 
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
@@ -133,6 +134,8 @@ pub(super) async fn add(
         .ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
+    // Also when no URL follows that they would be checked with.
+    seed_settings(&manage("add", None, settings.clone()))?;
     count(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
     Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
