@@ -1,14 +1,20 @@
-//! `tidings explain`: why a URL or a host waits, and until when.
+//! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
 
 use clap::Args;
-use tidings_protocol::Command;
+use tidings_protocol::{CanonicalUrl, Code, Command, client::ClientError};
+use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
 use crate::{
+    address,
     broker_flag::BrokerFlag,
     failure::Failure,
+    flags::DataFlag,
     manage::{Broker, GroupFlag},
-    output::Console,
+    output::{Console, printable},
 };
+
+/// Characters of a stored error text that are shown.
+const ERROR_CHARS_MAX: usize = 300;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +22,8 @@ Examples:
   tidings explain example.org                  whether its host is in use, or when it is next
   tidings explain example.org --group feeds    the same in another group
 
-The broker forgets finished pages; pages.db has their results.
+The broker forgets finished pages. When it is the broker of the --data directory, the newest result
+of the URL is read from pages.db there.
 
 Exit codes: 0 the broker knows it; 1 it neither waits nor is fetched now; 2 wrong usage.";
 
@@ -35,16 +42,60 @@ pub(crate) struct ExplainArgs {
     group: GroupFlag,
 
     #[command(flatten)]
+    data: DataFlag,
+
+    #[command(flatten)]
     broker: BrokerFlag,
 }
 
-/// Prints the broker's answer.
+/// Prints the broker's answer, or the stored result of a URL that the broker does not know.
 pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.broker, NAME).await?;
-    let answer =
-        broker.ask(&Command::Explain { what: &args.what, group: Some(args.group.group) }).await?;
+    let explain = Command::Explain { what: &args.what, group: Some(args.group.group.clone()) };
     let mut console = Console::new();
-    answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
+    match broker.client.request(&explain).await {
+        Ok(answer) => {
+            answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
+        }
+        Err(ClientError::Refused(error)) if error.code == Code::NotFound => match stored(&args)? {
+            Some(line) => {
+                console.line(&line)?;
+                Err(Failure::Unsuccessful)
+            }
+            None => Err(broker.failure(ClientError::Refused(error))),
+        },
+        Err(error) => Err(broker.failure(error)),
+    }
+}
+
+/// One line about the newest stored result. None for a host, without pages.db, and when the data
+/// directory belongs to another broker than the one that answered.
+fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
+    let data = &args.data.data;
+    let pages = data.join("pages.db");
+    let is_ours = address::noted(data).is_some_and(|at| at.as_str() == args.broker.broker.as_str());
+    let Some(url) = CanonicalUrl::parse(&args.what).ok().filter(|_| is_ours && pages.is_file())
+    else {
+        return Ok(None);
+    };
+    let found = newest_result(&pages, url.as_str());
+    let found = found.map_err(|error| Failure::Failed(error.into()))?;
+    Ok(found.map(|found| format!("{} {}; see {}", url.as_str(), in_words(&found), pages.display())))
+}
+
+fn in_words(found: &StoredResult) -> String {
+    let result = match found.outcome.as_str() {
+        "done" => "was fetched",
+        "redirect" => "was fetched and redirects",
+        "robots" => "was not fetched: robots.txt disallows it",
+        "trap" => "was not followed: it looks like a trap",
+        "retry" => "failed and will be retried",
+        _ => "failed",
+    };
+    let status = found.status.map(|status| format!(" with status {status}")).unwrap_or_default();
+    let error = found.error.as_ref().filter(|_| found.outcome != "done");
+    let error = error.map(|error| format!(" ({})", printable(error, ERROR_CHARS_MAX)));
+    format!("{result}{status} at {}{}", found.fetched_at, error.unwrap_or_default())
 }
 
 fn one_word(text: &str) -> Result<String, String> {

@@ -32,10 +32,28 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
         [format!("{url}|200|text/html; charset=utf-8|Page 0 of 127.1.0.1|done|1")]
     );
 
+    let explain = |url: &str| {
+        let broker = up.address.to_string();
+        let data = data.to_str().unwrap();
+        run(up.folder.path(), &["explain", url, "--broker", &broker, "--data", data]).expect_code(1)
+    };
+    let fetched = explain(&url).stdout();
+    assert!(
+        fetched[0].starts_with(&format!("{url} was fetched with status 200 at 20")),
+        "{fetched:?}"
+    );
+    let missing = origin.url(0, "/not/there");
+    assert_eq!(nc_all(up.address, format!("{missing}\n")).last().unwrap(), FAREWELL);
+    pages::wait_for_rows(&data, sql, 2);
+    let failed = explain(&missing).stdout();
+    assert!(failed[0].starts_with(&format!("{missing} failed with status 404")), "{failed:?}");
+    let never = explain(&origin.url(0, "/p/5"));
+    assert!(never.stdout().is_empty() && !never.stderr().is_empty(), "{never:?}");
+
     let ended = up.process.finish_by("INT").expect_code(0);
     assert!(ended.took < STOP_MAX, "{:?}", ended.took);
-    // Stopped, so nothing can come any more: only that page was fetched, none that it links to.
-    assert_eq!(origin.record().paths(), ["/p/0"]);
+    // Stopped, so nothing can come any more: only these pages were fetched, none that they link to.
+    assert_eq!(origin.record().paths(), ["/p/0", "/not/there"]);
     let head = &origin.record().0[0].head;
     assert!(head.to_ascii_lowercase().contains("\r\nuser-agent: tidings/"), "{head}");
 }

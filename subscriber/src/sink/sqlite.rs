@@ -22,6 +22,7 @@
 )]
 
 mod last;
+mod newest;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::last::Last;
 pub(super) use self::last::Lookup;
+pub use self::newest::{StoredResult, newest_result};
 use super::row::{LinkUrls, Row};
 use super::{OpenError, Sink, StoreError};
 use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
