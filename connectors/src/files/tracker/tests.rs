@@ -21,7 +21,7 @@ fn stamp(n: u64) -> Stamp {
     Stamp { inode: n, size: n, modified_s: 7, modified_ns: 0 }
 }
 
-/// A tracker with its clock, and what it wants.
+/// A tracker with its clock.
 struct Desk {
     tracker: Tracker,
     now: Instant,
@@ -38,7 +38,7 @@ impl Desk {
         std::iter::from_fn(|| self.tracker.poll()).collect()
     }
 
-    /// Somebody begins to write a file.
+    /// A process begins to write a file.
     fn begin(&mut self, text: &str, n: u64) {
         self.say(Input::Created(name(text), stamp(n)));
         self.say(Input::Opened(name(text)));
@@ -49,7 +49,7 @@ impl Desk {
         self.tracker.deadline().map(|deadline| deadline - self.now)
     }
 
-    /// Goes to the next deadline.
+    /// Advances to the next deadline.
     #[track_caller]
     fn wait(&mut self) -> (Duration, Vec<Output>) {
         let deadline = self.tracker.deadline().expect("something is due");
@@ -68,7 +68,7 @@ fn file(number: u64, text: &str, n: u64) -> Output {
 }
 
 #[test]
-fn what_was_renamed_into_place_is_announced_at_once_and_again_only_when_it_is_another() {
+fn a_renamed_file_is_published_at_once_and_again_only_when_replaced() {
     let mut desk = Desk::new(rules());
     assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), [file(1, "a", 1)]);
     assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), []);
@@ -79,12 +79,12 @@ fn what_was_renamed_into_place_is_announced_at_once_and_again_only_when_it_is_an
 }
 
 #[test]
-fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
+fn a_closed_file_is_published_after_the_settle_time() {
     let mut desk = Desk::new(rules());
     assert_eq!(desk.say(Input::Closed(name("a"), stamp(1))), []);
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
     assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
-    // Closing it again without a change is no change.
+    // Closing it again without a change does not restart the settle time.
     desk.now += SETTLE / 2;
     assert_eq!(desk.say(Input::Closed(name("a"), stamp(2))), []);
     assert_eq!(desk.wait(), (SETTLE / 2, vec![look("a", true)]));
@@ -92,10 +92,10 @@ fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
 }
 
 #[test]
-fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
+fn a_file_found_while_open_is_complete_when_it_is_closed() {
     let mut desk = Desk::new(rules());
     desk.say(Input::ScanBegins);
-    // It was made while this went on, so it is found, and its making is heard of behind that.
+    // The scan finds it first, and its creation is reported later.
     desk.say(Input::Found(name("a"), stamp(1)));
     desk.say(Input::ScanEnds(Vec::new()));
     desk.begin("a", 1);
@@ -104,7 +104,7 @@ fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
     assert_eq!(desk.left(), Some(UNCLOSED));
     desk.say(Input::Closed(name("a"), stamp(2)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
-    // With the next scan nobody knows any more whether it was heard of.
+    // After the next scan it is unknown whether close events were lost.
     desk.begin("b", 1);
     desk.say(Input::ScanBegins);
     desk.say(Input::Found(name("b"), stamp(1)));
@@ -112,26 +112,26 @@ fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
 }
 
 #[test]
-fn what_was_linked_into_place_is_closed_by_nobody_and_complete_when_it_has_settled() {
+fn a_linked_file_is_complete_after_the_settle_time() {
     let mut desk = Desk::new(rules());
     desk.say(Input::Created(name("a"), stamp(1)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
     assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
-    // Who opens and closes it for reading changes nothing but the time.
+    // Opening and closing for reading changes only the time.
     desk.begin("b", 1);
     desk.say(Input::ClosedUnwritten(name("b")));
     assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
-    // A settle time that is shorter than any opening takes.
+    // A settle time shorter than opening a file takes.
     let mut desk = Desk::new(Rules { settle: Duration::ZERO, ..rules() });
     desk.say(Input::Created(name("a"), stamp(1)));
     assert_eq!(desk.left(), Some(OPENED_WITHIN));
 }
 
 #[test]
-fn what_is_never_closed_is_complete_when_nobody_writes_and_it_has_not_changed_for_long() {
+fn a_file_that_is_never_closed_is_complete_after_a_long_quiet_time() {
     let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
     desk.begin("a", 1);
-    // A reader comes and goes.
+    // A reader opens and closes it.
     desk.say(Input::Opened(name("a")));
     desk.say(Input::ClosedUnwritten(name("a")));
     assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
@@ -143,34 +143,34 @@ fn what_is_never_closed_is_complete_when_nobody_writes_and_it_has_not_changed_fo
 }
 
 #[test]
-fn what_somebody_writes_to_is_looked_at_again_until_that_is_over() {
+fn a_file_open_for_writing_is_inspected_again() {
     let mut desk = Desk::new(rules());
     desk.say(Input::Found(name("a"), stamp(1)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
     assert_eq!(desk.say(Input::Busy(name("a"))), []);
     assert_eq!(desk.wait(), (BUSY_RETRY, vec![look("a", false)]));
     desk.say(Input::Busy(name("a")));
-    // And no longer than until it is closed.
+    // It waits no longer than until the close.
     desk.say(Input::Closed(name("a"), stamp(1)));
     assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
     assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
 }
 
 #[test]
-fn what_changes_while_it_is_announced_is_announced_after_that() {
+fn a_change_in_flight_is_published_after_the_confirmation() {
     let mut desk = Desk::new(rules());
     desk.say(Input::Placed(name("a"), stamp(1)));
     assert_eq!(desk.say(Input::Placed(name("a"), stamp(2))), []);
     let outputs = desk.say(Input::Confirmed(1));
     assert_eq!(outputs, [Output::Remember(name("a"), stamp(1)), file(2, "a", 2)]);
-    // And what goes meanwhile is forgotten.
+    // A file that is removed meanwhile is dropped from the store.
     assert_eq!(desk.say(Input::Gone(name("a"))), []);
     let outputs = desk.say(Input::Confirmed(2));
     assert_eq!(outputs, [Output::Remember(name("a"), stamp(2)), Output::Forget(name("a"))]);
 }
 
 #[test]
-fn what_is_refused_is_announced_again_after_a_while() {
+fn a_refused_event_is_published_again_after_a_pause() {
     let mut desk = Desk::new(rules());
     desk.say(Input::Placed(name("a"), stamp(1)));
     assert_eq!(desk.say(Input::Refused(1)), []);
@@ -179,7 +179,7 @@ fn what_is_refused_is_announced_again_after_a_while() {
 }
 
 #[test]
-fn a_scan_finds_what_is_gone_but_not_below_what_it_could_not_read() {
+fn a_scan_removes_missing_files_except_below_unreadable_directories() {
     let mut desk = Desk::new(rules());
     for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
         desk.say(Input::Placed(name(file), stamp(1)));
@@ -193,7 +193,7 @@ fn a_scan_finds_what_is_gone_but_not_below_what_it_could_not_read() {
 }
 
 #[test]
-fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
+fn a_batch_ends_when_no_file_is_open_or_changing() {
     let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
     desk.say(Input::ScanBegins);
     desk.say(Input::ScanEnds(Vec::new()));
@@ -214,7 +214,7 @@ fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
 }
 
 #[test]
-fn a_batch_does_not_end_while_its_last_file_is_looked_at() {
+fn a_batch_does_not_end_while_a_file_is_inspected() {
     let quick = SETTLE / 5;
     let mut desk = Desk::new(Rules { batch_end: Some(quick), ..rules() });
     desk.say(Input::ScanBegins);
@@ -230,7 +230,7 @@ fn a_batch_does_not_end_while_its_last_file_is_looked_at() {
 }
 
 #[test]
-fn once_is_done_when_what_was_there_is_announced_and_leaves_what_changes() {
+fn once_publishes_existing_files_and_skips_changing_ones() {
     let mut desk = Desk::new(Rules { batch_end: Some(QUIET), once: true, ..rules() });
     desk.say(Input::ScanBegins);
     for file in ["a", "b"] {
@@ -251,7 +251,7 @@ fn once_is_done_when_what_was_there_is_announced_and_leaves_what_changes() {
 }
 
 #[test]
-fn a_trouble_is_announced_once_and_so_is_its_end() {
+fn an_error_and_its_end_are_published_once() {
     let mut desk = Desk::new(rules());
     let trouble = |number, word| Output::Announce(number, Announced::Trouble(name("d/"), word));
     assert_eq!(desk.say(Input::Trouble(name("d/"), None)), []);
@@ -266,7 +266,7 @@ fn a_trouble_is_announced_once_and_so_is_its_end() {
 }
 
 #[test]
-fn more_files_than_it_can_keep_track_of_are_a_trouble() {
+fn too_many_files_are_an_error() {
     let mut desk = Desk::new(Rules { files_max: 1, ..rules() });
     desk.say(Input::Placed(name("a"), stamp(1)));
     let many = Output::Announce(2, Announced::Trouble(name(""), "too-many-files"));
@@ -279,7 +279,7 @@ fn more_files_than_it_can_keep_track_of_are_a_trouble() {
 }
 
 #[test]
-fn no_more_are_under_way_than_there_may_be() {
+fn events_in_flight_are_limited() {
     let mut desk = Desk::new(Rules { files_max: 10_000, ..rules() });
     let mut begun = 0;
     for n in 0..3_000 {
@@ -290,7 +290,7 @@ fn no_more_are_under_way_than_there_may_be() {
     assert!(matches!(next[..], [Output::Remember(..), Output::Announce(1_001, _)]), "{next:?}");
 }
 
-/// What somebody does in a directory, and what befalls who watches it.
+/// An action in the directory, or a fault of the watcher.
 #[derive(Debug, Clone)]
 enum Deed {
     /// Begins to write, or goes on.
@@ -303,13 +303,13 @@ enum Deed {
     Delete(usize),
     /// Milliseconds pass.
     Wait(u64),
-    /// The kernel's queue overflows: nothing of what is done is heard until the next scan.
+    /// The kernel's queue overflows: no event arrives until the next scan.
     Overflow,
     Scan,
-    /// The broker answers the oldest announcement.
+    /// The broker answers the oldest event.
     Confirm,
     Refuse,
-    /// It is killed and started again.
+    /// The watcher is killed and started again.
     Kill,
 }
 
@@ -338,15 +338,15 @@ struct File {
     was_placed: bool,
 }
 
-/// A directory, a broker that remembers, and who watches the one for the other.
+/// A directory, a broker, and a watcher between them.
 struct World {
     desk: Desk,
     files: BTreeMap<Name, File>,
     stamps: u64,
-    /// Nothing is heard.
+    /// No events arrive.
     is_deaf: bool,
     unanswered: VecDeque<(u64, Name, Stamp)>,
-    /// What the broker has, by number of times.
+    /// How often the broker has stored each file.
     kept: BTreeMap<(Name, u64), u32>,
     remembered: BTreeMap<Name, Stamp>,
 }
@@ -401,12 +401,12 @@ impl World {
         }
     }
 
-    /// Nothing is announced that is not complete, as far as anybody can tell: it is there as it is announced, or has
-    /// changed since it was looked at and waited for its turn.
+    /// Only complete files are published, as far as that can be observed: the file is unchanged, or
+    /// it has changed since it was inspected.
     fn check(&self, name: &Name, stamp: Stamp) {
         if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
             let settled = self.desk.now - file.changed >= SETTLE;
-            assert!(file.was_placed || settled, "{name:?} is announced too early");
+            assert!(file.was_placed || settled, "{name:?} is published too early");
             assert!(!file.is_open, "{name:?} is open");
         }
     }
@@ -493,7 +493,7 @@ impl World {
                 }
             }
             Deed::Kill => {
-                // What the broker has kept it keeps once, whether that was heard or not.
+                // The broker keeps an event once, whether or not the confirmation arrived.
                 for (_, name, stamp) in self.unanswered.drain(..).step_by(2) {
                     self.kept.entry((name, stamp.inode)).or_insert(1);
                 }
@@ -509,12 +509,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_complete_file_is_announced_in_the_end_and_none_twice_without_a_crash(deeds in deeds()) {
+    fn every_complete_file_is_published_once_without_a_crash(deeds in deeds()) {
         let mut world = World::new();
         for deed in &deeds {
             world.does(deed);
         }
-        // Everybody finishes, and what was not heard of is looked for.
+        // All writers close their files, and a scan finds what was missed.
         for n in 0..4 {
             world.does(&Deed::Close(n));
         }
