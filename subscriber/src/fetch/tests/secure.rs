@@ -466,5 +466,5 @@ async fn a_proxy_does_not_lead_where_nobody_may_go() {
     let fetched = web.page(&"http://name.example/".parse().unwrap()).await;
     failed(&fetched, Reason::Dns, "the name has no address");
     let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config("http") };
-    assert!(Fetcher::new(&config).unwrap_err().to_string().contains("no proxy"));
+    assert!(Fetcher::new(&config).unwrap_err().to_string().contains("invalid proxy"));
 }
