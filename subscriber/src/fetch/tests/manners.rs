@@ -1,4 +1,4 @@
-//! What is said to whom, and what is kept.
+//! What is sent to which server, and what is kept.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// Answers every request with what `answer` says to its head; remembers the heads.
+/// Answers every request with the result of `answer` for its head; stores the heads.
 async fn listening(
     answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
 ) -> (Origin, Arc<Mutex<Vec<String>>>) {
@@ -33,7 +33,7 @@ async fn listening(
 }
 
 #[tokio::test]
-async fn what_has_not_changed_does_not_come_again() {
+async fn an_unchanged_document_is_not_sent_again() {
     let (origin, _) = listening(|head| {
         if head.contains("If-None-Match: W/\"v1\"") && head.contains("If-Modified-Since: yesterday")
         {
@@ -58,7 +58,7 @@ async fn what_has_not_changed_does_not_come_again() {
     let second = web.fetch(&again).await;
     assert_eq!((second.status, second.bytes, &second.failure), (Some(304), 0, &None));
     assert!(second.page.is_none() && second.hash.is_none());
-    // What a record holds may be anything.
+    // A stored record may contain any value.
     let broken = Validators { etag: Some("a\r\nb: c".to_owned()), last_modified: None };
     let third = web.fetch(&Request { validators: Some(&broken), ..again }).await;
     assert_eq!(third.status, Some(200));
@@ -66,7 +66,7 @@ async fn what_has_not_changed_does_not_come_again() {
 }
 
 #[tokio::test]
-async fn the_fields_of_a_head_are_there_for_others() {
+async fn the_headers_of_a_response_are_available() {
     let headers = "Link: <a>; rel=next\r\nLink: <b>\r\nX-Robots-Tag: noindex\r\nETag: \r\n";
     let origin = Origin::saying(with_length(headers, PAGE)).await;
     let fetched = fetch(&origin).await;
@@ -90,7 +90,7 @@ async fn credentials_and_cookies_stay_with_their_server() {
     for origin in [&one, &other] {
         web.page(&origin.url("/")).await;
     }
-    // Only those that it set itself; this one has set none yet on this port.
+    // Only cookies that the server set itself; this port has set none yet.
     for (heard, authorized) in [(&one_heard, true), (&other_heard, false)] {
         let head = heard.lock()[0].clone();
         assert_eq!(head.contains("Authorization: Bearer x\r\n"), authorized, "{head}");
@@ -112,7 +112,7 @@ fn text(spool: &Spool) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
+async fn the_exchange_is_kept_if_requested() {
     let (page, gzip) = (PAGE, {
         use async_compression::tokio::write::GzipEncoder;
         let mut encoder = GzipEncoder::new(Vec::new());
@@ -156,7 +156,7 @@ async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_kept_as_far_as_it_came() {
+async fn a_truncated_body_is_kept_as_far_as_it_arrived() {
     let directory = tempfile::tempdir().unwrap();
     let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
     for (answer, reason, truncated) in [
@@ -175,7 +175,7 @@ async fn a_body_that_breaks_off_is_kept_as_far_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_server_that_many_names_share_has_as_many_requests_as_it_may() {
+async fn the_limit_per_address_covers_all_its_names() {
     let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
     let (go, wait) = tokio::sync::watch::channel(false);
     let origin = Origin::start(move |mut stream| {
