@@ -568,7 +568,7 @@ mod tests {
             ("--header=no", "Name: value"),
             ("--header=a b: c", "no name"),
             ("--header=a: b\r\nc: d", "cannot be sent"),
-            ("--header=Host: a", "the crawler sets this itself"),
+            ("--header=Host: a", "the crawler sets this header itself"),
             ("--header=Authorization: a", "whom it is for"),
             ("--header=https://a.example/path=Authorization: a", "not for a path"),
             ("--contact=nobody", "e-mail"),
