@@ -6,7 +6,7 @@
 //! | module | other end |
 //! |---|---|
 //! | [`callbacks`] | servers that are notified when a job is done |
-//! | [`files`] | directories whose complete files are published |
+//! | [`files`] | directories with complete files to be published |
 //! | [`hub`] | subscribers of the operator's own site, by WebSub and rssCloud |
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |

@@ -192,7 +192,7 @@ type Tasks<E> = JoinSet<Result<(), E>>;
 enum Answered {
     /// The broker's reply.
     Applied(String),
-    /// Another member holds the task, or the broker rejects the answer for good.
+    /// Another member holds the task, or the broker rejects the answer permanently.
     Refused,
 }
 
@@ -265,7 +265,7 @@ impl<H: Handler> Worker<H> {
                     }
                 }
                 Some(ended) = tasks.join_next() => {
-                    ended.expect("a task does not panic").map_err(WorkerError::Handler)?;
+                    ended.expect("the future of a task does not panic").map_err(WorkerError::Handler)?;
                 }
                 delivery = deliveries.next() => match delivery {
                     Some(Delivery::Task { id, payload, .. }) => {

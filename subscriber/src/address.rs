@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use tidings_protocol::{Net, NetError};
 
-/// Which addresses may be crawled besides the public internet.
+/// Which addresses may be crawled in addition to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowPrivate {
     /// Nothing.

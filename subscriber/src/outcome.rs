@@ -1,4 +1,4 @@
-//! Why there is no page: the closed list of reasons. Each has a fixed name, described in
+//! Why a page was not fetched: the closed list of reasons. Each has a fixed name, described in
 //! `OUTCOMES.md`, and comes with a line of text for people.
 
 use std::error::Error;

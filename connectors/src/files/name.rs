@@ -1,4 +1,4 @@
-//! Writes a path as one word of a line, whatever bytes it contains.
+//! Writes a path of any bytes as one word of a line.
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 

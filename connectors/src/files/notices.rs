@@ -23,7 +23,7 @@ const READS_MAX: usize = 16;
 pub(super) enum Notice {
     /// The kernel's queue has overflowed: anything may have changed.
     Overflow,
-    /// A directory is no longer watched, or has moved.
+    /// The watch of a directory has ended, or the directory has moved.
     Lost {
         dir: Name,
         /// Its file system was unmounted.

@@ -68,7 +68,7 @@ enum Flight {
 pub struct Tracker {
     rules: Rules,
     entries: BTreeMap<Name, Entry>,
-    /// The files whose `next` is [`Due::At`], by time.
+    /// The files with `next` at [`Due::At`], by time.
     deadlines: BTreeSet<(Instant, Name)>,
     /// Files that are being inspected.
     looking: usize,
@@ -81,7 +81,7 @@ pub struct Tracker {
     hold_until: Option<Instant>,
     /// Current errors, and for each the last word that was published or is being published.
     troubles: BTreeMap<Name, (&'static str, &'static str)>,
-    /// Files whose error has changed and is not published yet.
+    /// Files with an error that has changed and is not published yet.
     troubled: VecDeque<Name>,
     scan: u64,
     is_scanning: bool,

@@ -1,6 +1,6 @@
 //! The handle of a watched directory.
 
-#![expect(clippy::disallowed_methods, reason = "a watched directory is a thread of its own")]
+#![expect(clippy::disallowed_methods, reason = "each watched directory has a thread")]
 
 use std::{
     io::{self, Write},

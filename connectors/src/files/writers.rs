@@ -31,7 +31,7 @@ pub(super) struct Writers {
 #[derive(Debug)]
 struct Seen {
     at: Instant,
-    /// The device whose files it contains.
+    /// The device of these files.
     device: u64,
     files: HashSet<Id>,
 }

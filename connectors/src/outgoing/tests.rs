@@ -281,7 +281,7 @@ async fn a_proxy_receives_the_target_and_credentials() {
     assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
 }
 
-/// Resolves every name to loopback, whatever the connector allows.
+/// Resolves every name to loopback, without the checks of the connector.
 struct Rebound;
 
 impl reqwest::dns::Resolve for Rebound {
@@ -464,8 +464,8 @@ async fn a_connection_carries_many_requests() {
 /// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored
 /// --nocapture`.
 #[test]
-#[ignore = "it measures"]
-#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+#[ignore = "a measurement, not a test"]
+#[expect(clippy::print_stdout, reason = "it prints a measurement")]
 fn cpu_of_a_post_over_tls() {
     const REQUESTS: u32 = 1_000;
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

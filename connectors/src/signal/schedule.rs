@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Pause while there is no process to signal.
+/// Pause while the process does not run.
 const HELD_RETRY: Duration = Duration::from_secs(1);
 
 /// Pause before a program that has left files is signalled again, at first and at most. Signals in
@@ -44,7 +44,7 @@ impl Schedule {
         }
     }
 
-    /// There was no process to signal.
+    /// The process does not run.
     pub fn held(&mut self, now: Instant) {
         self.due = Some(now + HELD_RETRY);
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "there is no other way to make a first moment")]
+    #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
     fn a_program_is_signalled_until_the_directory_is_empty() {
         let now = Instant::now();
         let mut schedule = Schedule::new();

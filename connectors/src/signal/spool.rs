@@ -110,7 +110,7 @@ pub fn cursor_name(dir: &Path) -> io::Result<CursorName> {
             file.sync_data()?;
             fs::rename(unfinished, path)?;
             File::open(dir)?.sync_all()?;
-            Ok(name.parse().expect("letters, digits and a dash are a name"))
+            Ok(name.parse().expect("letters, digits and a dash form a valid name"))
         }
         Err(error) => Err(error),
     }

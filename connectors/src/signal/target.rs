@@ -30,11 +30,11 @@ struct Interpreter {
     name: &'static str,
     /// Short options with a value, in the same argument or in the next.
     valued: &'static str,
-    /// Short options whose value, if there is one, is the rest of the argument.
+    /// Short options with an optional value, which is the rest of the argument.
     attached: &'static str,
     /// Whole options with a value in the next argument.
     valued_words: &'static [&'static str],
-    /// Short options with which there is no script: the code is an argument or a module.
+    /// Short options that replace the script: the code is an argument or a module.
     scriptless: &'static str,
     scriptless_words: &'static [&'static str],
 }
@@ -269,7 +269,7 @@ enum Argument {
     Option,
     /// The next argument is its value.
     OptionAndValue,
-    /// There is no script.
+    /// The interpreter runs without a script.
     NoScript,
 }
 
@@ -331,7 +331,7 @@ fn facts(pid: i32) -> io::Result<Facts> {
     let mut facts = parse(&stat, &status, &boot, ticks)
         .ok_or_else(|| io::Error::other("/proc has an unknown format"))?;
     let exe = fs::read_link(proc.join("exe")).ok();
-    // A program whose file was replaced on the disk keeps its name.
+    // A program keeps its name if its file was replaced on the disk.
     facts.exe = exe.map(|exe| {
         let text = exe.to_string_lossy();
         text.strip_suffix(" (deleted)").map_or_else(|| exe.clone(), PathBuf::from)
@@ -402,7 +402,7 @@ mod tests {
         // An editor that has the script open is not the script.
         let editor = Facts { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
         assert!(target(Some("crawl.pl")).judge(7, &editor, WRITTEN).is_err());
-        // A program whose name begins the same is another one.
+        // A program with another name that begins alike is another one.
         let other = Facts {
             exe: Some("/usr/bin/a-long-program-other".into()),
             comm: "a-long-program-".into(),

@@ -26,7 +26,7 @@ use url::Url;
 use crate::config::{PROXY_HEAD_BYTES_MAX, SOCKS_CREDENTIALS_BYTES_MAX};
 use crate::outcome::{Failure, Reason};
 
-/// The port of a SOCKS proxy whose URL has none.
+/// The default port of a SOCKS proxy.
 const SOCKS_PORT: u16 = 1080;
 
 /// The proxy for all requests.

@@ -27,7 +27,7 @@ const HUB_KEYS: [&str; FEED_HUBS_MAX] = ["hub", "hub-2", "hub-3", "hub-4"];
 /// the feed.
 pub const WATCHED: &str = "watched";
 
-/// The attribute of an event about a feed whose hub did not announce a new item.
+/// The attribute of an event about a feed: its hub did not announce a new item.
 pub const SILENT: &str = "silent";
 
 /// The attribute of an event about a page that is watched for new versions.

@@ -560,7 +560,7 @@ impl Watched {
         let rest_ms = milliseconds(rest).max(self.rest_s.unwrap_or(0).saturating_mul(1000));
         let next = settings.within(backed_off.max(rest_ms));
         let next = settings.within(self.outside_of_skipped(next, settings, now_unix_ms));
-        // Whole seconds, for people who read schedules.
+        // Whole seconds, which are easier to read in schedules.
         let seconds = next - next % 1000;
         Duration::from_millis(settings.within(seconds))
     }

@@ -95,7 +95,7 @@ struct Capture {
 enum Field {
     /// With whether the text is HTML.
     Title(bool),
-    /// Used if there is no better title.
+    /// Used in place of a missing title.
     OtherTitle,
     Link,
     /// With whether it may be the link, too.

@@ -1,5 +1,5 @@
-//! Optional cookies. Each is sent only to the scheme, host and port that it came from, whatever its
-//! `Domain` says. The jar has limits; the oldest cookies are dropped first.
+//! Optional cookies. Each is sent only to the scheme, host and port that it came from,
+//! and `Domain` is ignored. The jar has limits; the oldest cookies are dropped first.
 
 use std::time::{Duration, SystemTime};
 

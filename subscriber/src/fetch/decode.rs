@@ -26,7 +26,7 @@ pub(super) struct Decoder {
 
 struct Stage {
     encoding: Encoding,
-    /// Created with the first byte: an empty body has no coding, whatever the header says.
+    /// Created with the first byte: an empty body has no coding, even if the header names one.
     codec: Option<Box<dyn DecodeV2 + Send>>,
     /// Bytes that are not decoded yet.
     input: Bytes,
@@ -194,7 +194,7 @@ impl Stage {
     fn drain(&mut self, out: &mut [u8]) -> usize {
         let Some(codec) = &mut self.codec else { return 0 };
         let mut output = WriteBuffer::new_initialized(out);
-        // Without input, some codecs report an error if there is no output left.
+        // Without input, some codecs report an error if no output is left.
         if let Ok(ended) = codec.decode(&mut PartialBuffer::new(&[]), &mut output) {
             self.ended = ended;
         }

@@ -145,7 +145,7 @@ pub struct Fetched {
     pub body: Option<Spool>,
     /// The bytes of the exchange from the head of the response on, if they are kept.
     pub exchange: Option<Exchange>,
-    /// Why there is no complete response.
+    /// Why the response is missing or incomplete.
     pub failure: Option<Failure>,
     /// The request was written to a reused connection, which ended before the head of the response.
     /// For a while, requests to this origin use new connections.
@@ -206,7 +206,7 @@ impl Fetcher {
         let mut timer = pin!(sleep_until(request.deadline));
         let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
         let result = self.exchange(request, &mut watch, &mut fetched).await;
-        // A response whose body is not wanted is complete without it, unless it was to be kept.
+        // If the body is not wanted, the response is complete without it, unless it was to be kept.
         let unwanted = fetched.status.is_some_and(|status| !is_whole(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
         fetched.failure = result.err().filter(counts);

@@ -123,10 +123,10 @@ async fn after_a_stall_nothing_starts_beyond_the_deadline() {
     let url = origin.url("/");
     let mut fetch = pin!(web.page_within(&url, Duration::from_millis(20)));
     let mut poll_once = async || poll_fn(|context| Poll::Ready(fetch.as_mut().poll(context))).await;
-    assert!(poll_once().await.is_pending(), "it has to connect");
+    assert!(poll_once().await.is_pending(), "the fetch must connect first");
     // The whole runtime stands still, as when the process is stopped: no timer fires.
     std::thread::sleep(Duration::from_millis(40));
-    let Poll::Ready(fetched) = poll_once().await else { panic!("it goes on") };
+    let Poll::Ready(fetched) = poll_once().await else { panic!("the fetch has not ended") };
     failed(&fetched, Reason::Timeout, "not finished within");
 }
 

@@ -94,7 +94,7 @@ fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
     };
     let declared = content_type.and_then(charset::of_content_type);
     let declared = declared.or_else(|| of_declaration(head));
-    // A document that is readable as ASCII is not UTF-16, whatever it declares.
+    // A document that is readable as ASCII is not UTF-16, even if it declares that.
     let declared = declared.filter(|encoding| *encoding != UTF_16LE && *encoding != UTF_16BE);
     (state(wide.or(declared).unwrap_or(UTF_8)), 0)
 }

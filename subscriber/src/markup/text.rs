@@ -82,7 +82,7 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// The limit was reached: relative references are no longer resolved.
+    /// The limit was reached, and further relative references are not resolved.
     pub(crate) fn is_over(&self) -> bool {
         self.bytes > JOINED_BYTES_MAX
     }

@@ -1,4 +1,4 @@
-//! Decompresses documents that are gzip files, whatever their headers say.
+//! Decompresses documents that are gzip files, independent of their headers.
 
 use std::fmt;
 use std::io::Write;

@@ -129,7 +129,7 @@ pub(super) fn of_late_meta(mut attributes: Attributes<'_>) -> Option<&'static En
     Meta::read(&mut attributes).encoding()
 }
 
-/// A page that could be read byte by byte is not UTF-16, whatever it declares.
+/// A page that could be read byte by byte is not UTF-16, even if it declares that.
 fn readable(encoding: &'static Encoding) -> &'static Encoding {
     match encoding {
         utf_16 if utf_16 == UTF_16LE || utf_16 == UTF_16BE => UTF_8,

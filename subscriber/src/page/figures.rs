@@ -23,7 +23,7 @@ fn short_page() -> String {
         let text =
             "Some words that a person would read, with <em>emphasis</em> and a &amp; in between. ";
         write!(html, "<li class=\"item\"><a class=\"reference internal\" href=\"{href}\">Page {n}</a></li>\n<p>{}</p>\n", text.repeat(2))
-            .expect("a String takes everything");
+            .expect("writing to a String does not fail");
     }
     html + "</ul></nav></body></html>\n" + &" ".repeat(40)
 }

@@ -207,7 +207,7 @@ impl Found {
         }
     }
 
-    /// Handles a tag that is too long, of which only the name is known.
+    /// Handles a tag that is too long; only its name is known.
     pub(super) fn tag_is_too_long(&mut self, name: Name) {
         let leads = matches!(name, A | AREA | FRAME | IFRAME | LINK | BASE | META)
             || self.options.images && matches!(name, IMG | IMAGE | SOURCE);
@@ -390,7 +390,7 @@ fn resolve_links(
     }
 }
 
-/// A link whose non-ASCII query is written in the encoding of the page, as in browsers (URL
+/// A link with its non-ASCII query in the encoding of the page, as in browsers (URL
 /// standard, "query state"). The other parts are always UTF-8.
 fn query_encoded<'a>(link: &'a str, encoding: &'static Encoding) -> Cow<'a, str> {
     let encoding = encoding.output_encoding();

@@ -24,7 +24,7 @@ pub(super) fn links(mut value: &str) -> impl Iterator<Item = HeaderLink<'_>> {
     })
 }
 
-/// Reads the parameters of a link, of which the first with each name counts. Returns the rest.
+/// Reads the parameters of a link; the first with each name counts. Returns the rest.
 fn parameters<'a>(mut rest: &'a str, link: &mut HeaderLink<'a>) -> &'a str {
     let mut has_relations = false;
     loop {

@@ -2,9 +2,9 @@
 //! links and the title depend on it.
 //!
 //! `memchr` skips most bytes. Only a tag at the end of a piece is buffered; of a tag that is too
-//! long, only the name counts. There is no tree. Where the standard needs a tree to decide how text
-//! is read, `foreign` contains the necessary part. The result differs from that of a browser only
-//! for input that is not written on purpose, such as a `<title>` in a `<frameset>`.
+//! long, only the name counts. It builds no tree. Where the standard needs a tree to decide how
+//! text is read, `foreign` contains the necessary part. The result differs from that of a browser
+//! only for input that is not written on purpose, such as a `<title>` in a `<frameset>`.
 
 use memchr::memchr;
 

@@ -37,7 +37,7 @@ use crate::outcome::Failure;
 pub enum Availability {
     /// The file can be read, and its rules apply.
     Readable,
-    /// There is no file for this crawler, so everything is allowed.
+    /// The site has no file for this crawler, so everything is allowed.
     Unavailable,
     /// The rules are unknown, so nothing is allowed until the file can be read.
     Unreachable,
@@ -169,7 +169,7 @@ impl Rules {
 pub enum Answer<'a> {
     /// The file can be read; this is its beginning.
     Text(&'a [u8]),
-    /// There is no file for this crawler, so everything is allowed.
+    /// The site has no file for this crawler, so everything is allowed.
     Nothing,
     /// A redirect to this URL.
     Elsewhere(CanonicalUrl<'static>),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The creator of a file opens it within this time. A file that nobody opened by then was linked
+/// The creator of a file opens it within this time. A file that was not opened by then was linked
 /// into place.
 pub(super) const OPENED_WITHIN: Duration = Duration::from_millis(100);
 

@@ -28,7 +28,7 @@ struct Desk {
 }
 
 impl Desk {
-    #[expect(clippy::disallowed_methods, reason = "there is no other way to make a first moment")]
+    #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
     fn new(rules: Rules) -> Self {
         Self { tracker: Tracker::new(rules, [], 0, 0), now: Instant::now() }
     }

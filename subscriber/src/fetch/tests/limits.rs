@@ -221,11 +221,11 @@ async fn large_windows_and_many_links_share_their_memory() {
         let has_room = || web.room.has_any();
         let url = origin.url("/next");
         tokio::select! {
-            _ = &mut holding => panic!("they do not end"),
+            _ = &mut holding => panic!("the first requests do not end"),
             () = async { while has_room() { tokio::task::yield_now().await } } => {}
         }
         let late = tokio::select! {
-            _ = &mut holding => panic!("they do not end"),
+            _ = &mut holding => panic!("the first requests do not end"),
             late = web.page_within(&url, Duration::from_millis(200)) => late,
         };
         failed(&late, Reason::Timeout, "waiting for memory that other documents use");

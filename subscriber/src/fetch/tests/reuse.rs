@@ -218,7 +218,7 @@ async fn dropping_a_request_closes_its_connection() {
     let web = Fetcher::new(&config()).unwrap();
     let url = origin.url("/");
     tokio::select! {
-        _ = web.page(&url) => panic!("nothing was answered"),
+        _ = web.page(&url) => panic!("the server does not answer"),
         () = async { was_asked.recv().await.unwrap() } => {}
     }
     assert_eq!(has_ended.recv().await, Some(true));

@@ -327,7 +327,7 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =
         (url("a.example"), url("b.example"));
     let late = tokio::select! {
-        _ = web.page(&first) => panic!("nothing was answered"),
+        _ = web.page(&first) => panic!("the server does not answer"),
         late = async {
             was_asked.recv().await.unwrap();
             web.page(&second).await
@@ -359,7 +359,7 @@ async fn dropping_an_http2_request_closes_its_connection() {
     let web = web(&config(), Names::always(LOCALHOST), authority.roots());
     let url = https(&origin, "a.example", "/");
     tokio::select! {
-        _ = web.page(&url) => panic!("nothing was answered"),
+        _ = web.page(&url) => panic!("the server does not answer"),
         asked = has_ended.recv() => assert_eq!(asked, Some("asked")),
     }
     assert_eq!(has_ended.recv().await, Some("ended"));
