@@ -99,8 +99,9 @@ impl Outgoing {
         body_max: usize,
     ) -> Result<Answered, Failure> {
         let exchange = self.exchange(method, url, headers, body, body_max);
-        let late = || Failure::new(Reason::Timeout, format!("no answer within {:?}", self.timeout));
-        tokio::time::timeout(self.timeout, exchange).await.unwrap_or_else(|_| Err(late()))
+        let timed_out =
+            || Failure::new(Reason::Timeout, format!("no answer within {:?}", self.timeout));
+        tokio::time::timeout(self.timeout, exchange).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn exchange(
@@ -202,7 +203,7 @@ impl Outgoing {
 }
 
 /// Reads the rest of a body, so that the connection is free for the next request. If the rest is
-/// too long, late or broken, the connection is closed.
+/// too long, timed_out or broken, the connection is closed.
 async fn drain(mut answer: Response) {
     let drained = async {
         let mut bytes = 0;

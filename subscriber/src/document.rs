@@ -41,7 +41,7 @@ enum State {
 /// The links of a sitemap or feed.
 #[derive(Debug, Default)]
 struct Places {
-    /// Canonical, each once; `<= SITEMAP_URLS_MAX`, of `<= SITEMAP_LINKS_BYTES_MAX` together.
+    /// Canonical, without repeats; `<= SITEMAP_URLS_MAX`, of `<= SITEMAP_LINKS_BYTES_MAX` together.
     links: Vec<Link>,
     known: HashSet<UrlKey>,
     bytes: usize,
@@ -142,19 +142,19 @@ impl Reader {
         match self.state {
             State::Page(page) => page.finish(url),
             State::Sitemap(sitemap) => {
-                let (reader, mut places) = *sitemap;
-                let summary = reader.finish(&mut |place| places.keep(place.url));
-                let cut = places.cut.or(summary.cut).filter(|_| summary.kind.is_some());
-                Content { links: places.links, cut, ..Content::default() }
+                let (reader, mut collector) = *sitemap;
+                let summary = reader.finish(&mut |entry| collector.keep(entry.url));
+                let cut = collector.cut.or(summary.cut).filter(|_| summary.kind.is_some());
+                Content { links: collector.links, cut, ..Content::default() }
             }
             State::JsonFeed(feed) => {
                 let feed = feed.finish(Some(url.as_str()));
-                let mut places = Places::default();
+                let mut collector = Places::default();
                 for entry in &feed.entries {
-                    places.keep(entry.link.as_deref().unwrap_or_default());
+                    collector.keep(entry.link.as_deref().unwrap_or_default());
                 }
-                let cut = places.cut.or(feed.cut);
-                Content { links: places.links, cut, ..Content::default() }
+                let cut = collector.cut.or(feed.cut);
+                Content { links: collector.links, cut, ..Content::default() }
             }
             State::Head(..) | State::Other => Content::default(),
         }
@@ -184,8 +184,8 @@ impl Reader {
     fn take(&mut self, bytes: &mut &[u8]) -> bool {
         match &mut self.state {
             State::Sitemap(sitemap) => {
-                let (reader, places) = &mut **sitemap;
-                reader.step(bytes, &mut |place| places.keep(place.url))
+                let (reader, collector) = &mut **sitemap;
+                reader.step(bytes, &mut |entry| collector.keep(entry.url))
             }
             State::JsonFeed(feed) => feed.step(bytes),
             State::Page(page) => {

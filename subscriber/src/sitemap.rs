@@ -175,8 +175,8 @@ impl Document {
                     self.found.cut("a tag is too long; the rest was left out");
                 }
                 match root {
-                    Root::Sitemap(mut places) if places.capture.is_none() => {
-                        places.end_entry(&mut self.found, each);
+                    Root::Sitemap(mut sitemap) if sitemap.capture.is_none() => {
+                        sitemap.end_entry(&mut self.found, each);
                     }
                     Root::Feed(elements) => self.found.feed(*elements, each),
                     _ => {}
@@ -264,7 +264,7 @@ impl Root {
         }
         match self {
             Self::Awaited | Self::Other => {}
-            Self::Sitemap(places) => places.take(token, found, each),
+            Self::Sitemap(sitemap) => sitemap.take(token, found, each),
             Self::Feed(elements) => elements.take(token),
         }
     }

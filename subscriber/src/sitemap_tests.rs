@@ -8,9 +8,9 @@ use super::*;
 
 fn read_chunks(chunks: &[&[u8]], base: Option<&str>) -> (Summary, Vec<String>) {
     let mut found = Vec::new();
-    let mut each = |place: Location<'_>| {
-        let lastmod = place.lastmod.map_or(String::new(), |lastmod| format!(" {lastmod}"));
-        found.push(format!("{}{lastmod}", place.url));
+    let mut each = |entry: Location<'_>| {
+        let lastmod = entry.lastmod.map_or(String::new(), |lastmod| format!(" {lastmod}"));
+        found.push(format!("{}{lastmod}", entry.url));
     };
     let mut reader = SitemapReader::new(None, base);
     for chunk in chunks {
@@ -186,7 +186,7 @@ fn damaged_gzip_is_read_up_to_the_damage() {
 fn relative_urls_are_limited() {
     let base = format!("http://a.example/{}", "x".repeat(1800));
     for place in ["//u@h", "p"] {
-        let text = format!("<urlset>{}", format!("<url><loc>{place}</loc></url>").repeat(20_000));
+        let text = format!("<urlset>{}", format!("<url><loc>{entry}</loc></url>").repeat(20_000));
         let (summary, found) = read_chunks(&[text.as_bytes()], Some(&base));
         assert!(summary.cut.is_some() && found.len() < 10_000, "{summary:?}");
     }

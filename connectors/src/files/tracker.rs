@@ -174,8 +174,8 @@ impl Tracker {
     /// When [`Input::Tick`] is due; may change with each input.
     pub fn deadline(&self) -> Option<Instant> {
         let settled = self.deadlines.first().map(|(at, _)| *at);
-        let held = self.hold_until.filter(|_| self.has_ready());
-        [settled, held, self.batch_due()].into_iter().flatten().min()
+        let paused = self.hold_until.filter(|_| self.has_ready());
+        [settled, paused, self.batch_due()].into_iter().flatten().min()
     }
 
     /// Whether no file is settling, being inspected, ready or being published.

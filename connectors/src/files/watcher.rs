@@ -208,8 +208,8 @@ impl Watcher {
     /// Sleeps until something is due or has happened. Returns whether there are inotify events.
     fn wait(&mut self) -> bool {
         let state = self.state.as_ref().and_then(StateFile::due);
-        let looks = [Some(self.root.check_at), self.poll_at, self.retry_at];
-        let deadlines = looks.into_iter().chain([self.tracker.deadline(), state]);
+        let checks = [Some(self.root.check_at), self.poll_at, self.retry_at];
+        let deadlines = checks.into_iter().chain([self.tracker.deadline(), state]);
         let deadline = deadlines.flatten().min().expect("there is always a next check");
         let left = if self.heard.is_empty() {
             deadline.saturating_duration_since(Instant::now())
@@ -237,8 +237,9 @@ impl Watcher {
                 Output::Look { name, is_closed } => {
                     let is_busy = !is_closed && self.writers.have(&self.path(&name));
                     let stamp = self.look(&name);
-                    let seen = if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
-                    self.tracker.handle(seen, Instant::now());
+                    let result =
+                        if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
+                    self.tracker.handle(result, Instant::now());
                 }
                 Output::Announce(number, announced) => self.announce(number, &announced),
                 Output::Remember(name, stamp) => {
@@ -568,14 +569,14 @@ impl Watcher {
     }
 
     fn file_notice(&mut self, name: Name, kind: Kind) {
-        let look = |name: &Name| {
+        let stamp_of = |name: &Name| {
             symlink_metadata(self.path(name)).ok().and_then(|metadata| self.stamp(&metadata))
         };
         let input = match kind {
             Kind::Opened => Input::Opened(name),
             Kind::ClosedUnwritten => Input::ClosedUnwritten(name),
             Kind::Left => Input::Gone(name),
-            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, look(&name)) {
+            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, stamp_of(&name)) {
                 (_, None) => Input::Gone(name),
                 (Kind::Created, Some(stamp)) => Input::Created(name, stamp),
                 (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),

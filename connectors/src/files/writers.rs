@@ -41,12 +41,12 @@ impl Writers {
     pub(super) fn have(&mut self, path: &Path) -> bool {
         let Ok(file) = fs::symlink_metadata(path) else { return false };
         let device = file.dev();
-        let is_fresh = |seen: &Seen| seen.device == device && seen.at.elapsed() < FRESH;
+        let is_fresh = |snapshot: &Seen| snapshot.device == device && snapshot.at.elapsed() < FRESH;
         if !self.seen.as_ref().is_some_and(is_fresh) {
             let files = look(device).unwrap_or_default();
             self.seen = Some(Seen { at: Instant::now(), device, files });
         }
-        self.seen.as_ref().is_some_and(|seen| seen.files.contains(&(device, file.ino())))
+        self.seen.as_ref().is_some_and(|snapshot| snapshot.files.contains(&(device, file.ino())))
     }
 }
 

@@ -37,7 +37,7 @@ const IDLE_CONNECTIONS_MAX: usize = 4;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A client that resolves names by `resolver`.
+/// Builds a client that resolves names with `resolver`.
 pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> Client {
     // Without this, proxies of the environment apply.
     let mut builder = Client::builder().no_proxy();
@@ -67,7 +67,7 @@ fn through(proxy: &Proxy) -> reqwest::Proxy {
     match (proxy.authorization(), proxy.login()) {
         (Some(authorization), _) => through.custom_http_auth(authorization.clone()),
         (None, Some((user, password))) => {
-            // reqwest escapes them, but for the escape itself.
+            // reqwest escapes all characters except `%`.
             let [user, password] = [user, password].map(|text| text.replace('%', "%25"));
             through.basic_auth(&user, &password)
         }

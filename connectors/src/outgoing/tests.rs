@@ -63,9 +63,9 @@ impl Server {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let task = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let asked = request(&mut stream).await;
+            let received = request(&mut stream).await;
             answer(stream).await;
-            asked
+            received
         });
         Self { url, task }
     }
@@ -113,8 +113,8 @@ async fn a_request_has_the_given_method_headers_and_body() {
     assert_eq!((answered.status, &answered.body[..]), (StatusCode::ACCEPTED, &b"ok"[..]));
     assert_eq!(answered.headers["x-a"], "b");
     assert!(answered.is_whole);
-    let asked = server.task.await.unwrap();
-    let (head, body) = asked.split_once("\r\n\r\n").unwrap();
+    let received = server.task.await.unwrap();
+    let (head, body) = received.split_once("\r\n\r\n").unwrap();
     assert_eq!(body, "some body");
     let mut lines: Vec<_> = head.lines().collect();
     assert_eq!(lines.remove(0), "PUT /a/b?c=d%20e HTTP/1.1");
@@ -275,10 +275,10 @@ async fn a_proxy_receives_the_target_and_credentials() {
     let config = CrawlerConfig { proxy: Some(proxy), ..CrawlerConfig::default() };
     let outgoing = outgoing_with(&config, RootCertStore::empty(), PATIENCE);
     post(&outgoing, "http://192.88.98.1:81/hook", 0).await.unwrap();
-    let asked = server.task.await.unwrap();
-    assert!(asked.starts_with("POST http://192.88.98.1:81/hook HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("\r\nHost: 192.88.98.1:81\r\n"), "{asked}");
-    assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+    let received = server.task.await.unwrap();
+    assert!(received.starts_with("POST http://192.88.98.1:81/hook HTTP/1.1\r\n"), "{received}");
+    assert!(received.contains("\r\nHost: 192.88.98.1:81\r\n"), "{received}");
+    assert!(received.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{received}");
 }
 
 /// Resolves every name to loopback, without the checks of the connector.
@@ -419,14 +419,14 @@ async fn tls_server(protocols: &[&[u8]]) -> (String, RootCertStore, Arc<AtomicUs
         .unwrap();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let connections = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&connections);
+    let counter = Arc::clone(&connections);
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            counted.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -500,9 +500,9 @@ async fn http2_is_used_where_it_was_negotiated() {
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/x"))]);
     let body = Bytes::from("y".repeat(200_000));
     let answered = outgoing.send(Method::POST, &url, headers, body.clone(), 1 << 20).await.unwrap();
-    let said = format!("POST {} /hook text/x tester/1 ", url.authority());
+    let prefix = format!("POST {} /hook text/x tester/1 ", url.authority());
     assert_eq!(answered.status, StatusCode::CREATED);
-    assert_eq!(answered.body.strip_prefix(said.as_bytes()), Some(&body[..]));
+    assert_eq!(answered.body.strip_prefix(prefix.as_bytes()), Some(&body[..]));
     assert!(answered.is_whole);
 
     let answered = post(&outgoing, &format!("{base}/long"), 70_000).await.unwrap();

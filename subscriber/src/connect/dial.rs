@@ -44,8 +44,8 @@ fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let of = |is_v4: bool| addresses.iter().filter(move |address| address.is_ipv4() == is_v4);
     let (mut first, mut second) = (of(first_is_v4), of(!first_is_v4));
-    let turns = addresses.iter().flat_map(|_| [first.next(), second.next()]);
-    turns.flatten().copied().take(DIAL_ADDRESSES_MAX).collect()
+    let alternating = addresses.iter().flat_map(|_| [first.next(), second.next()]);
+    alternating.flatten().copied().take(DIAL_ADDRESSES_MAX).collect()
 }
 
 #[cfg(test)]
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn address_families_alternate() {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let given = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
+        let addresses = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
         let expected = ["[2001::1]:1", "1.1.1.1:1", "[2001::2]:1", "1.1.1.2:1"].map(parse);
-        assert_eq!(in_turn(&given.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
+        assert_eq!(in_turn(&addresses.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
         assert_eq!(in_turn(&[parse("1.1.1.1:1")]), [parse("1.1.1.1:1")]);
     }
 }

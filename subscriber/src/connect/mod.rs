@@ -188,10 +188,10 @@ impl Connector {
         }
         let mut permit = None;
         if self.limits.is_some() {
-            let waits_from = Instant::now();
+            let waiting_since = Instant::now();
             // The first address answers unless it is down.
             permit = self.permit(addresses[0].ip()).await?;
-            until += waits_from.elapsed();
+            until += waiting_since.elapsed();
         }
         let (stream, address) =
             timeout_at(until, reach(&addresses)).await.map_err(|_| self.late())??;
@@ -199,9 +199,9 @@ impl Connector {
             // The old permit is dropped first, so that no request holds one while it waits for
             // another.
             drop(permit.take());
-            let waits_from = Instant::now();
+            let waiting_since = Instant::now();
             permit = self.permit(address.ip()).await?;
-            until += waits_from.elapsed();
+            until += waiting_since.elapsed();
         }
         let secured = timeout_at(until, self.secure(target, stream)).await;
         let (stream, protocol) = secured.map_err(|_| self.late())??;

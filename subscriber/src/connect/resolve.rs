@@ -83,12 +83,12 @@ impl Resolver {
     /// The addresses of a name, never empty. Times out at `until`, which is extended by the time in
     /// which the lookup waited for others.
     pub(super) async fn resolve(&self, name: &str, until: &mut Instant) -> Answer {
-        let mut asked = match self.0.known_or_asked(name) {
+        let mut pending = match self.0.known_or_asked(name) {
             Ok(answer) => return answer,
-            Err(asked) => asked,
+            Err(pending) => pending,
         };
-        let waits_from = Instant::now();
-        let begun = asked.wait_for(|stage| !matches!(stage, Stage::Waits));
+        let queued_at = Instant::now();
+        let begun = pending.wait_for(|stage| !matches!(stage, Stage::Waits));
         let begun = timeout_at(*until, begun).await;
         let late_at = match begun.map(|stage| stage.map(|stage| stage.clone())) {
             Ok(Ok(Stage::Ended(answer))) => return answer,
@@ -101,8 +101,8 @@ impl Resolver {
                 return Err(Failure::new(Reason::Busy, text));
             }
         };
-        *until += waits_from.elapsed();
-        let ended = asked.wait_for(|stage| matches!(stage, Stage::Ended(_)));
+        *until += queued_at.elapsed();
+        let ended = pending.wait_for(|stage| matches!(stage, Stage::Ended(_)));
         match timeout_at(late_at.min(*until), ended).await {
             Ok(ended) => match ended.as_deref() {
                 Ok(Stage::Ended(answer)) => answer.clone(),
@@ -149,7 +149,7 @@ impl Shared {
             // A request that arrived in between has subscribed under this lock.
             let mut names = self.names.lock();
             if sender.receiver_count() == 0 {
-                if matches!(names.get(&name), Some(Name::Asked(asked)) if Arc::ptr_eq(asked, &sender))
+                if matches!(names.get(&name), Some(Name::Asked(pending)) if Arc::ptr_eq(pending, &sender))
                 {
                     names.swap_remove(&name);
                 }
@@ -170,18 +170,18 @@ impl Shared {
             Err(error) => Err(Failure::of(Reason::Dns, &error)),
         };
         let fresh = if answer.is_ok() { DNS_FRESH } else { DNS_FRESH_FAILURE };
-        let known = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
-        remember(&mut self.names.lock(), name, known);
+        let resolved = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
+        remember(&mut self.names.lock(), name, resolved);
         sender.send_replace(Stage::Ended(answer));
     }
 }
 
 /// A full cache drops its oldest tenth.
-fn remember(names: &mut IndexMap<String, Name>, name: String, what: Name) {
+fn remember(names: &mut IndexMap<String, Name>, name: String, entry: Name) {
     if names.len() >= DNS_CACHE_MAX && !names.contains_key(&name) {
         names.drain(..DNS_CACHE_MAX.div_ceil(10));
     }
-    names.insert(name, what);
+    names.insert(name, entry);
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::*;
 
-/// Answers after `delay` with one address that counts its look-ups; `x.none` never resolves.
+/// Answers after `delay` with one address that counts its lookups; `x.none` never resolves.
 #[derive(Debug, Default)]
 struct Fake {
     delay: Duration,
@@ -43,20 +43,20 @@ fn resolver(delay: Duration) -> (Resolver, Arc<Fake>) {
 }
 
 /// Resolves with twice the time limit of a lookup.
-async fn soon(resolver: &Resolver, name: &str) -> Answer {
+async fn resolve(resolver: &Resolver, name: &str) -> Answer {
     resolver.resolve(name, &mut (Instant::now() + 2 * DNS_TIMEOUT)).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_lookups_of_a_name_are_one_and_its_answer_is_cached() {
     let (resolver, fake) = resolver(Duration::from_millis(10));
-    let answers = join_all((0..100).map(|_| soon(&resolver, "a.example"))).await;
+    let answers = join_all((0..100).map(|_| resolve(&resolver, "a.example"))).await;
     assert!(answers.iter().all(|answer| *answer == answers[0] && answer.is_ok()));
     assert_eq!(fake.begun.load(SeqCst), 1);
     tokio::time::advance(DNS_FRESH.checked_sub(Duration::from_millis(20)).unwrap()).await;
-    assert_eq!(soon(&resolver, "a.example").await, answers[0]);
+    assert_eq!(resolve(&resolver, "a.example").await, answers[0]);
     tokio::time::advance(Duration::from_millis(20)).await;
-    assert_ne!(soon(&resolver, "a.example").await, answers[0]);
+    assert_ne!(resolve(&resolver, "a.example").await, answers[0]);
     assert_eq!(fake.begun.load(SeqCst), 2);
 }
 
@@ -64,12 +64,12 @@ async fn concurrent_lookups_of_a_name_are_one_and_its_answer_is_cached() {
 async fn a_failed_lookup_is_cached_for_a_short_time() {
     let (resolver, fake) = resolver(Duration::ZERO);
     for _ in 0..3 {
-        let failure = soon(&resolver, "x.none").await.unwrap_err();
+        let failure = resolve(&resolver, "x.none").await.unwrap_err();
         assert_eq!((failure.reason, &*failure.text), (Reason::Dns, "no such name"));
     }
     assert_eq!(fake.begun.load(SeqCst), 1);
     tokio::time::advance(DNS_FRESH_FAILURE).await;
-    soon(&resolver, "x.none").await.unwrap_err();
+    resolve(&resolver, "x.none").await.unwrap_err();
     assert_eq!(fake.begun.load(SeqCst), 2);
 }
 
@@ -77,7 +77,7 @@ async fn a_failed_lookup_is_cached_for_a_short_time() {
 async fn concurrent_lookups_are_limited() {
     let (resolver, fake) = resolver(Duration::from_millis(1));
     let names: Vec<_> = (0..10 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let answers = join_all(names.iter().map(|name| soon(&resolver, name))).await;
+    let answers = join_all(names.iter().map(|name| resolve(&resolver, name))).await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(fake.most.load(SeqCst), DNS_LOOKUPS_MAX);
 }
@@ -86,7 +86,7 @@ async fn concurrent_lookups_are_limited() {
 async fn a_resolver_that_does_not_answer_times_out_and_its_queue_is_dropped() {
     let (resolver, fake) = resolver(DNS_TIMEOUT * 4);
     let names: Vec<_> = (0..3 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let answers = join_all(names.iter().map(|name| soon(&resolver, name))).await;
+    let answers = join_all(names.iter().map(|name| resolve(&resolver, name))).await;
     for (number, answer) in answers.into_iter().enumerate() {
         let failure = answer.unwrap_err();
         // Lookups that did not begin have no result.
@@ -100,7 +100,7 @@ async fn a_resolver_that_does_not_answer_times_out_and_its_queue_is_dropped() {
     assert_eq!(fake.begun.load(SeqCst), DNS_LOOKUPS_MAX);
     // A late answer is cached nonetheless.
     tokio::time::sleep(DNS_TIMEOUT * 4).await;
-    assert!(soon(&resolver, "n0.example").now_or_never().is_some_and(|answer| answer.is_ok()));
+    assert!(resolve(&resolver, "n0.example").now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,26 +109,27 @@ async fn the_oldest_names_are_evicted() {
     {
         let mut names = resolver.0.names.lock();
         for number in 0..2 * DNS_CACHE_MAX {
-            let known = Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
-            remember(&mut names, format!("n{number}"), known);
+            let resolved =
+                Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
+            remember(&mut names, format!("n{number}"), resolved);
             assert!(names.len() <= DNS_CACHE_MAX);
         }
         assert!(!names.contains_key("n0"));
     }
     let newest = format!("n{}", 2 * DNS_CACHE_MAX - 1);
-    assert!(soon(&resolver, &newest).now_or_never().is_some());
+    assert!(resolve(&resolver, &newest).now_or_never().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_time_limit_begins_with_the_lookup() {
     let (resolver, _) = resolver(DNS_TIMEOUT.checked_sub(Duration::from_secs(1)).unwrap());
     let names: Vec<_> = (0..2 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let asked = names.iter().map(async |name| {
+    let pending = names.iter().map(async |name| {
         let until = Instant::now() + 2 * DNS_TIMEOUT;
         let mut extended = until;
         (resolver.resolve(name, &mut extended).await, extended - until)
     });
-    let answers = join_all(asked).await;
+    let answers = join_all(pending).await;
     assert!(answers.iter().all(|(answer, _)| answer.is_ok()));
     let waited = answers.iter().filter(|(_, waited)| !waited.is_zero()).count();
     assert_eq!(waited, DNS_LOOKUPS_MAX);

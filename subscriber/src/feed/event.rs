@@ -69,8 +69,8 @@ pub fn of_hubs(
     if watched != feed {
         push_attribute(&mut event, WATCHED, watched.as_str());
     }
-    for (key, is_so) in [(SILENT, notes.is_silent), (PAGE, notes.is_page)] {
-        if is_so {
+    for (key, is_set) in [(SILENT, notes.is_silent), (PAGE, notes.is_page)] {
+        if is_set {
             push_attribute(&mut event, key, "yes");
         }
     }

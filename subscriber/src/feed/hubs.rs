@@ -46,7 +46,7 @@ impl Hubs {
     fn found(
         headers: &HeaderMap,
         url: &CanonicalUrl<'_>,
-        places: [&[String]; 2],
+        sources: [&[String]; 2],
         own: Option<&str>,
     ) -> Self {
         let values = headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
@@ -64,8 +64,8 @@ impl Hubs {
             }
         }
         let all_of = |hubs: &[String]| few(hubs.iter().filter_map(|hub| absolute(hub)));
-        let places = [few(in_head), all_of(places[0]), all_of(places[1])];
-        let hubs = places.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
+        let sources = [few(in_head), all_of(sources[0]), all_of(sources[1])];
+        let hubs = sources.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
         let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
         Self { hubs, topic, cloud: None }
     }

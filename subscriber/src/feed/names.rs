@@ -21,7 +21,7 @@ pub(super) enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// That of titles, links and ids.
+    /// Whether its elements are titles, links and ids of a feed.
     pub(super) fn is_own(self) -> bool {
         matches!(self, Self::Plain | Self::Atom)
     }
@@ -80,10 +80,9 @@ impl Names {
                 _ => continue,
             };
             if self.declared.len() < DECLARED_MAX && prefix.len() <= NAMESPACE_BYTES_MAX {
-                let known = Some(&*value).filter(|name| name.len() <= NAMESPACE_BYTES_MAX);
-                let otherwise =
-                    if prefix.is_empty() { Vocabulary::Plain } else { Vocabulary::Other };
-                let vocabulary = known.and_then(Vocabulary::of_namespace).unwrap_or(otherwise);
+                let namespace = Some(&*value).filter(|name| name.len() <= NAMESPACE_BYTES_MAX);
+                let unknown = if prefix.is_empty() { Vocabulary::Plain } else { Vocabulary::Other };
+                let vocabulary = namespace.and_then(Vocabulary::of_namespace).unwrap_or(unknown);
                 self.declared.push((prefix.into(), vocabulary));
             }
         }

@@ -11,7 +11,7 @@ fn read(text: &str) -> Feed {
     parse(text.as_bytes(), None, Some(BASE))
 }
 
-/// Id, link and title of each entry; `-` for what is not there.
+/// Id, link and title of each entry; `-` if it is missing.
 fn entries(text: &str) -> Vec<[String; 3]> {
     let shown = |text: Option<String>| text.unwrap_or("-".to_owned());
     let entries = read(text).entries.into_iter();

@@ -65,12 +65,12 @@ fn existing_items_are_published_unless_new_only_is_set() {
 
     let settings: Settings = "10m-1d,new-only".parse().unwrap();
     let mut watched = new();
-    let mut look = |ids: &[u32]| {
+    let mut fetch = |ids: &[u32]| {
         let feed = feed_of(ids.iter().copied());
         let outcome = Outcome::Read(&feed, Validators::default());
         watched.check(URL, settings, outcome, Duration::ZERO, START).new.len()
     };
-    assert_eq!((look(&[2, 1]), look(&[3, 2, 1])), (0, 1));
+    assert_eq!((fetch(&[2, 1]), fetch(&[3, 2, 1])), (0, 1));
 }
 
 #[test]
@@ -201,25 +201,25 @@ fn known_items_are_limited_but_never_those_of_the_feed() {
 
 /// The result of one fetch.
 #[derive(Clone, Debug)]
-enum Look {
+enum Fetch {
     /// The feed contains these items.
-    Shows(BTreeSet<u32>),
+    Items(BTreeSet<u32>),
     Same,
     Failed,
 }
 
-fn look() -> impl Strategy<Value = Look> {
+fn fetch() -> impl Strategy<Value = Fetch> {
     prop_oneof![
-        4 => prop::collection::btree_set(0_u32..60, 0..20).prop_map(Look::Shows),
-        1 => Just(Look::Same),
-        1 => Just(Look::Failed),
+        4 => prop::collection::btree_set(0_u32..60, 0..20).prop_map(Fetch::Items),
+        1 => Just(Fetch::Same),
+        1 => Just(Fetch::Failed),
     ]
 }
 
 proptest! {
     #[test]
     fn every_item_is_published_once_and_the_interval_stays_within_bounds(
-        looks in prop::collection::vec((look(), 0_u64..3_000_000, 0_u64..200_000, 0_u64..u64::MAX), 1..60),
+        fetches in prop::collection::vec((fetch(), 0_u64..3_000_000, 0_u64..200_000, 0_u64..u64::MAX), 1..60),
         min in 1_u64..100_000, more in 0_u64..100_000_000,
         hints in (prop::option::of(any::<u64>()), any::<u32>(), any::<u8>()),
         stored in any::<bool>(),
@@ -227,25 +227,25 @@ proptest! {
         let bounds = Settings::new(Duration::from_millis(min), Duration::from_millis(min + more), false).unwrap();
         let mut watched = Watched::new(Duration::from_hours(1), bounds);
         let (mut shown, mut announced, mut now) = (BTreeSet::new(), Vec::new(), START);
-        for (look, wait, edition, rest) in looks {
+        for (fetch, wait, revision, rest) in fetches {
             now += wait;
-            let feed = match &look {
-                Look::Shows(ids) => {
+            let feed = match &fetch {
+                Fetch::Items(ids) => {
                     shown.extend(ids.iter().map(|id| format!("i{id}")));
                     let mut feed = feed_of(ids.iter().copied());
                     for entry in &mut feed.entries {
-                        entry.updated = Some(edition.to_string());
-                        entry.title = Some(edition.to_string());
+                        entry.updated = Some(revision.to_string());
+                        entry.title = Some(revision.to_string());
                     }
                     let (rest_s, skip_hours, skip_days) = hints;
                     Feed { hints: Hints { rest_s, skip_hours, skip_days }, ..feed }
                 }
                 _ => Feed::default(),
             };
-            let outcome = match look {
-                Look::Shows(_) => Outcome::Read(&feed, Validators::default()),
-                Look::Same => Outcome::Same,
-                Look::Failed => Outcome::Failed,
+            let outcome = match fetch {
+                Fetch::Items(_) => Outcome::Read(&feed, Validators::default()),
+                Fetch::Same => Outcome::Same,
+                Fetch::Failed => Outcome::Failed,
             };
             let Checked { new, next, .. } = watched.check(URL, bounds, outcome, Duration::from_millis(rest), now);
             prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");

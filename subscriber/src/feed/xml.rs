@@ -430,22 +430,22 @@ impl Elements {
     pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
         self.end_capture();
         self.end_entry();
-        if let (None, (Some(period), often)) = (self.hints.rest_s, self.period) {
-            self.hints.rest_s = Some(period / often.unwrap_or(1).max(1));
+        if let (None, (Some(period), times)) = (self.hints.rest_s, self.period) {
+            self.hints.rest_s = Some(period / times.unwrap_or(1).max(1));
         }
         let document = base.and_then(|base| CanonicalUrl::parse(base).ok());
-        let mut places = Places { joining: self.joining, document, inner: None };
+        let mut resolver = Places { joining: self.joining, document, inner: None };
         let Draft { title, other_title, link, own, .. } = self.feed;
-        let own = own.and_then(|(href, inner)| places.absolute(&href, inner.as_ref()));
-        let site = link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
+        let own = own.and_then(|(href, inner)| resolver.absolute(&href, inner.as_ref()));
+        let site = link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
         let mut entries = Entries::default();
         for draft in self.entries {
-            if let Err(cut) = entries.keep(draft.resolve(&mut places)) {
+            if let Err(cut) = entries.keep(draft.resolve(&mut resolver)) {
                 self.cut = Some(cut);
                 break;
             }
         }
-        if places.joining.is_over() {
+        if resolver.joining.is_over() {
             self.cut = Some("too many relative links; some were not resolved");
         }
         Feed {
@@ -503,8 +503,8 @@ impl Draft {
         texts.into_iter().flatten().map(String::len).sum::<usize>() + link
     }
 
-    fn resolve(self, places: &mut Places<'_>) -> Entry {
-        let link = self.link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
+    fn resolve(self, resolver: &mut Places<'_>) -> Entry {
+        let link = self.link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
         let title = self.title.or(self.other_title);
         let updated = self.updated.or(self.published);
         let id = self.id.or(self.other_id);

@@ -63,11 +63,11 @@ pub(super) fn over(bytes_max: u64) -> Failure {
 pub(super) async fn write_to_file(
     spool: &mut Spool,
     bytes: &[u8],
-    watch: &mut Watch<'_>,
+    timer: &mut Watch<'_>,
 ) -> Result<(), Failure> {
     // Boxed because it is seldom needed.
-    let written = watch.finish(Box::pin(spool.write_to_file(bytes))).await;
-    let written = written.map_err(|late| Failure::new(Reason::Storage, late.text))?;
+    let written = timer.finish(Box::pin(spool.write_to_file(bytes))).await;
+    let written = written.map_err(|failure| Failure::new(Reason::Storage, failure.text))?;
     written.map_err(|error| Failure::of(Reason::Storage, &error))
 }
 
@@ -95,14 +95,14 @@ impl<'a> Raw<'a> {
     }
 
     /// The next bytes; `None` at the end.
-    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn next(&mut self, timer: &mut Watch<'_>) -> Result<Option<Bytes>, Failure> {
         // Without this, a fast server could keep the task from yielding.
         tokio::task::consume_budget().await;
         let chunk = loop {
             let silent_at = self.heard_at + self.read_timeout;
             let window_ends = self.window_from + SLOW_WINDOW;
             let chunk = self.http.chunk(&mut self.incoming);
-            match watch.wait(silent_at.min(window_ends), chunk).await? {
+            match timer.wait(silent_at.min(window_ends), chunk).await? {
                 Ok(chunk) => break chunk?,
                 Err(Late) if silent_at <= window_ends => {
                     let text = format!("body: silent for {:?}", self.read_timeout);
@@ -125,7 +125,7 @@ impl<'a> Raw<'a> {
         if let Some(spool) = &mut self.spool
             && !spool.write_to_memory(&chunk)
         {
-            write_to_file(spool, &chunk, watch).await?;
+            write_to_file(spool, &chunk, timer).await?;
             self.listen_again();
         }
         Ok(Some(chunk))
@@ -164,10 +164,10 @@ impl<'a, 'b> Body<'a, 'b> {
     }
 
     /// The next decoded bytes, at most about 64 KiB; `None` at the end.
-    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
+    pub(super) async fn next(&mut self, timer: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
         let Some(decoder) = &mut self.decoder else {
             // An empty HTTP/2 frame does not end the body.
-            while let Some(chunk) = self.raw.next(watch).await? {
+            while let Some(chunk) = self.raw.next(timer).await? {
                 if !chunk.is_empty() {
                     self.chunk = chunk;
                     return Ok(Some(&self.chunk));
@@ -183,10 +183,10 @@ impl<'a, 'b> Body<'a, 'b> {
                 // After the end of the encoding there is little data, after which the connection
                 // can be reused, or too much.
                 let enough = self.raw.bytes + UNWANTED_BODY_BYTES_MAX;
-                while self.raw.bytes < enough && self.raw.next(watch).await?.is_some() {}
+                while self.raw.bytes < enough && self.raw.next(timer).await?.is_some() {}
                 return decoder.finish().map(|()| None);
             }
-            match self.raw.next(watch).await? {
+            match self.raw.next(timer).await? {
                 Some(_) if self.raw.bytes > self.wire_bytes_max => {
                     return Err(over(self.wire_bytes_max));
                 }
@@ -201,8 +201,8 @@ impl<'a, 'b> Body<'a, 'b> {
             return Err(Failure::new(Reason::Bomb, text));
         }
         if self.share.is_none() && decoder.held_bytes() > WINDOW_FREE_BYTES {
-            let share = watch.finish(self.room.windows(decoder.windows_bytes())).await;
-            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+            let share = timer.finish(self.room.windows(decoder.windows_bytes())).await;
+            self.share = Some(share.map_err(|failure| failure.within(NO_ROOM))?);
             self.raw.listen_again();
         }
         tokio::task::consume_budget().await;
@@ -218,17 +218,17 @@ impl<'a, 'b> Body<'a, 'b> {
     pub(super) async fn room_for_links(
         &mut self,
         bytes: usize,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<Share, Failure> {
         // Each request reserves memory for windows before memory for links; otherwise two could
         // wait for each other.
         let windows_bytes = self.decoder.as_ref().map_or(0, Decoder::windows_bytes);
         if self.share.is_none() && windows_bytes > WINDOW_FREE_BYTES {
-            let share = watch.finish(self.room.windows(windows_bytes)).await;
-            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+            let share = timer.finish(self.room.windows(windows_bytes)).await;
+            self.share = Some(share.map_err(|failure| failure.within(NO_ROOM))?);
         }
-        let share = watch.finish(self.room.links(bytes)).await;
+        let share = timer.finish(self.room.links(bytes)).await;
         self.raw.listen_again();
-        share.map_err(|late| late.within(NO_ROOM))
+        share.map_err(|failure| failure.within(NO_ROOM))
     }
 }

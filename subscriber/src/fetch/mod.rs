@@ -203,9 +203,9 @@ impl Fetcher {
     pub async fn fetch(&self, request: &Request<'_>) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
-        let mut timer = pin!(sleep_until(request.deadline));
-        let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
-        let result = self.exchange(request, &mut watch, &mut fetched).await;
+        let mut sleep = pin!(sleep_until(request.deadline));
+        let mut timer = Watch::new(sleep.as_mut(), started, request.deadline);
+        let result = self.exchange(request, &mut timer, &mut fetched).await;
         // If the body is not wanted, the response is complete without it, unless it was to be kept.
         let unwanted = fetched.status.is_some_and(|status| !is_whole(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
@@ -216,12 +216,12 @@ impl Fetcher {
     async fn exchange(
         &self,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
         let Answer { mut http, permit, response, copied } =
-            self.ask(request, watch, fetched).await?;
+            self.ask(request, timer, fetched).await?;
         let (head, incoming) = response.into_parts();
         if let Some(copied) = copied {
             fetched.exchange = Some(exchange(copied, &head, http.remote, started));
@@ -234,9 +234,9 @@ impl Fetcher {
         let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
         let mut raw = Raw::new(&mut http, incoming, self.read_timeout, spool);
         let result = match request.wanted {
-            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, watch, fetched).await,
-            Wanted::Page => self.read_page(request, &mut raw, watch, fetched).await,
-            Wanted::Robots => self.read_robots(&mut raw, watch, fetched).await,
+            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, timer, fetched).await,
+            Wanted::Page => self.read_page(request, &mut raw, timer, fetched).await,
+            Wanted::Robots => self.read_robots(&mut raw, timer, fetched).await,
         };
         let (ended, spool) = (raw.ended, raw.spool.take());
         fetched.wire_bytes = raw.bytes;
@@ -258,15 +258,15 @@ impl Fetcher {
     async fn ask(
         &self,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<Answer, Failure> {
         if let Some(mut http) = self.pool.take(origin(request.url)) {
             let permit = match http.remote {
-                Some(remote) => watch.finish(self.connector.permit(remote.ip())).await??,
+                Some(remote) => timer.finish(self.connector.permit(remote.ip())).await??,
                 None => None,
             };
-            match self.ask_on(&mut http, request, watch).await {
+            match self.ask_on(&mut http, request, timer).await {
                 Err(failure) if failure.reason == Reason::Reset && http.is_unwritten() => {}
                 Err(failure) => {
                     if failure.reason == Reason::Reset {
@@ -279,18 +279,18 @@ impl Fetcher {
             }
         }
         // Boxed because it is large and seldom needed.
-        let (mut http, permit) = Box::pin(self.open(request.url, watch)).await?;
-        let (response, copied) = self.ask_on(&mut http, request, watch).await?;
+        let (mut http, permit) = Box::pin(self.open(request.url, timer)).await?;
+        let (response, copied) = self.ask_on(&mut http, request, timer).await?;
         Ok(Answer { http, permit, response, copied })
     }
 
     async fn open(
         &self,
         url: &CanonicalUrl<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<(Http, Option<Permit>), Failure> {
         let target = Target::of(url);
-        let mut connection = watch.finish(self.connector.connect(&target)).await??;
+        let mut connection = timer.finish(self.connector.connect(&target)).await??;
         let permit = connection.permit.take();
         let mut headers = self.headers.to(url);
         let proxy = self.connector.proxy().filter(|proxy| !proxy.tunnels(url.scheme() == "https"));
@@ -298,7 +298,7 @@ impl Fetcher {
             headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
         }
         let template = Template::new(url, connection.protocol, proxy.is_some(), headers)?;
-        let opened = watch.finish(Http::open(connection, template)).await?;
+        let opened = timer.finish(Http::open(connection, template)).await?;
         Ok((opened.map_err(|error| Failure::of(Reason::Reset, &error))?, permit))
     }
 
@@ -306,7 +306,7 @@ impl Fetcher {
         &self,
         http: &mut Http,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<(Response<Incoming>, Option<Copied>), Failure> {
         let cookies = self.cookies.as_ref();
         let cookies = cookies.and_then(|jar| jar.to(request.url, SystemTime::now()));
@@ -315,7 +315,7 @@ impl Fetcher {
         let text =
             (copies && http.protocol() == Protocol::Http2).then(|| head::request_text(&head));
         let until = Instant::now() + self.read_timeout;
-        match watch.wait(until, http.send(head, copies)).await? {
+        match timer.wait(until, http.send(head, copies)).await? {
             Ok(answer) => answer.map(|(response, copied)| {
                 (response, text.map(|sent| Copied { sent, received: Vec::new() }).or(copied))
             }),
@@ -334,7 +334,7 @@ impl Fetcher {
         &self,
         request: &Request<'_>,
         raw: &mut Raw<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let mut reader = self.reader(request.url, &fetched.headers);
@@ -342,7 +342,7 @@ impl Fetcher {
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
         let mut body = Body::open(raw, &fetched.headers, self.body_bytes_max, &self.room)?;
         body.refuse_over(self.body_bytes_max)?;
-        while let Some(chunk) = body.next(watch).await? {
+        while let Some(chunk) = body.next(timer).await? {
             fetched.bytes += chunk.len() as u64;
             if fetched.bytes > self.body_bytes_max {
                 return Err(body::over(self.body_bytes_max));
@@ -351,17 +351,17 @@ impl Fetcher {
             let mut rest = chunk;
             while reader.step(&mut rest) {
                 // Other tasks get their turn, and the deadline is checked.
-                watch.finish(tokio::task::yield_now()).await?;
+                timer.finish(tokio::task::yield_now()).await?;
             }
             let held_bytes = reader.held_bytes();
             if let Some(spool) = &mut fetched.body
                 && !spool.write_to_memory(chunk)
             {
-                body::write_to_file(spool, chunk, watch).await?;
+                body::write_to_file(spool, chunk, timer).await?;
                 body.listen_again();
             }
             if fetched.share.is_none() && held_bytes > LINKS_FREE_BYTES {
-                fetched.share = Some(body.room_for_links(reader.room_bytes(), watch).await?);
+                fetched.share = Some(body.room_for_links(reader.room_bytes(), timer).await?);
             }
         }
         fetched.hash = Some(hasher.finalize());
@@ -372,12 +372,12 @@ impl Fetcher {
     async fn read_robots(
         &self,
         raw: &mut Raw<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let mut body = Body::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.room)?;
         while fetched.text.len() < ROBOTS_BYTES_MAX
-            && let Some(chunk) = body.next(watch).await?
+            && let Some(chunk) = body.next(timer).await?
         {
             fetched.text.extend_from_slice(chunk);
         }
@@ -404,10 +404,10 @@ fn is_whole(status: u16) -> bool {
 /// Reads an unwanted body so that the connection can be reused. An error only costs the connection.
 async fn drain(
     raw: &mut Raw<'_>,
-    watch: &mut Watch<'_>,
+    timer: &mut Watch<'_>,
     fetched: &mut Fetched,
 ) -> Result<(), Failure> {
-    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(watch).await?.is_some() {
+    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(timer).await?.is_some() {
         fetched.bytes = raw.bytes;
     }
     Ok(())

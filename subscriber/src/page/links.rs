@@ -66,7 +66,7 @@ impl Links {
         self.all.len()
     }
 
-    /// What they take in memory, about.
+    /// The memory that they use, approximately.
     pub(super) fn held_bytes(&self) -> usize {
         self.text.capacity() + self.all.capacity() * (size_of::<Written>() + size_of::<usize>())
     }

@@ -245,7 +245,8 @@ impl PageReader {
         let declared = charset::declared(&head, self.of_header);
         let guess = || (State::Guess(Box::new(Guess::new())), 0);
         let skip;
-        (self.state, skip) = declared.map_or_else(guess, |(told, skip)| (State::new(told), skip));
+        (self.state, skip) =
+            declared.map_or_else(guess, |(encoding, skip)| (State::new(encoding), skip));
         self.read(&head[skip..], false);
     }
 
@@ -260,8 +261,8 @@ impl PageReader {
             State::Guess(guess) => {
                 let (ascii, held) = guess.take(bytes);
                 scanner.feed(&bytes[..ascii], found);
-                let is_told = found.encoding().is_some() && guess.has_met_other_than_ascii();
-                if is_told || guess.is_full() {
+                let is_declared = found.encoding().is_some() && guess.has_met_other_than_ascii();
+                if is_declared || guess.is_full() {
                     self.decide(false);
                     self.read(&bytes[ascii + held..], false);
                 }
@@ -275,8 +276,8 @@ impl PageReader {
         if !matches!(self.state, State::Guess(_)) {
             return;
         }
-        let told = State::new(UTF_8);
-        if let State::Guess(guess) = std::mem::replace(&mut self.state, told) {
+        let placeholder = State::new(UTF_8);
+        if let State::Guess(guess) = std::mem::replace(&mut self.state, placeholder) {
             let (encoding, held) =
                 guess.decide(self.found.encoding(), self.top_level.as_deref(), is_all);
             self.state = State::new(encoding);

@@ -39,7 +39,8 @@ impl Rule {
     /// `None` for an empty value, which restricts nothing.
     pub(super) fn new(line: &Line) -> Option<Self> {
         let allow = line.key == Key::Allow;
-        let position = |at| u32::try_from(at).expect("a robots.txt is limited to far less than 4 GiB");
+        let position =
+            |at| u32::try_from(at).expect("a robots.txt is limited to far less than 4 GiB");
         let place = (position(line.at.start), position(line.at.end));
         (!line.value.is_empty()).then(|| Self::of_pattern(line.value, allow, place))
     }

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use super::*;
 
 /// Answers every request with the result of `answer` for its head; stores the heads.
-async fn listening(
+async fn recording(
     answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
 ) -> (Origin, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
-    let remembered = Arc::clone(&heads);
+    let stored = Arc::clone(&heads);
     let answer = Arc::new(answer);
     let origin = Origin::start(move |mut stream| {
-        let (remembered, answer) = (Arc::clone(&remembered), Arc::clone(&answer));
+        let (stored, answer) = (Arc::clone(&stored), Arc::clone(&answer));
         async move {
             loop {
                 let head = read_head(&mut stream).await;
@@ -23,7 +23,7 @@ async fn listening(
                     break;
                 }
                 let answer = answer(&head);
-                remembered.lock().push(head);
+                stored.lock().push(head);
                 let _ = stream.write_all(&answer).await;
             }
         }
@@ -34,7 +34,7 @@ async fn listening(
 
 #[tokio::test]
 async fn an_unchanged_document_is_not_sent_again() {
-    let (origin, _) = listening(|head| {
+    let (origin, _) = recording(|head| {
         if head.contains("If-None-Match: W/\"v1\"") && head.contains("If-Modified-Since: yesterday")
         {
             b"HTTP/1.1 304 Not Modified\r\nETag: W/\"v1\"\r\n\r\n".to_vec()
@@ -82,8 +82,8 @@ async fn the_headers_of_a_response_are_available() {
 #[tokio::test]
 async fn credentials_and_cookies_stay_with_their_server() {
     let answer = |_: &str| with_length("Set-Cookie: seen=1\r\n", PAGE);
-    let (one, one_heard) = listening(answer).await;
-    let (other, other_heard) = listening(answer).await;
+    let (one, one_heads) = recording(answer).await;
+    let (other, other_heads) = recording(answer).await;
     let secret = format!("http://{}=Authorization: Bearer x", one.address);
     let headers = vec!["X-Everywhere: yes".parse().unwrap(), secret.parse().unwrap()];
     let web = Fetcher::new(&CrawlerConfig { headers, cookies: true, ..config() }).unwrap();
@@ -91,18 +91,18 @@ async fn credentials_and_cookies_stay_with_their_server() {
         web.page(&origin.url("/")).await;
     }
     // Only cookies that the server set itself; this port has set none yet.
-    for (heard, authorized) in [(&one_heard, true), (&other_heard, false)] {
-        let head = heard.lock()[0].clone();
+    for (heads, authorized) in [(&one_heads, true), (&other_heads, false)] {
+        let head = heads.lock()[0].clone();
         assert_eq!(head.contains("Authorization: Bearer x\r\n"), authorized, "{head}");
         assert!(head.contains("X-Everywhere: yes\r\n") && !head.contains("Cookie:"), "{head}");
     }
     web.page(&one.url("/again")).await;
-    assert!(one_heard.lock()[1].contains("Cookie: seen=1\r\n"));
+    assert!(one_heads.lock()[1].contains("Cookie: seen=1\r\n"));
     let forgetful = Fetcher::new(&config()).unwrap();
     for _ in 0..2 {
         forgetful.page(&other.url("/")).await;
     }
-    assert!(other_heard.lock().iter().all(|head| !head.contains("Cookie:")));
+    assert!(other_heads.lock().iter().all(|head| !head.contains("Cookie:")));
 }
 
 fn text(spool: &Spool) -> Vec<u8> {
@@ -122,7 +122,7 @@ async fn the_exchange_is_kept_if_requested() {
     });
     let (gzip_head, gzip_length) = ("Content-Encoding: gzip\r\nx-Odd:  1\r\n", gzip.len());
     let body = gzip.clone();
-    let (origin, heard) = listening(move |head| match head.split(' ').nth(1).unwrap() {
+    let (origin, heads) = recording(move |head| match head.split(' ').nth(1).unwrap() {
         "/error" => b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno".to_vec(),
         "/broken" => b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx".to_vec(),
         _ => [b"HTTP/1.1 103 Hints\r\n\r\n".to_vec(), with_length(gzip_head, &body)].concat(),
@@ -137,7 +137,7 @@ async fn the_exchange_is_kept_if_requested() {
         let fetched = web.fetch(&whole).await;
         assert_eq!(text(fetched.body.as_ref().unwrap()), page);
         let exchange = fetched.exchange.unwrap();
-        assert_eq!(exchange.request_head, heard.lock()[round].as_bytes());
+        assert_eq!(exchange.request_head, heads.lock()[round].as_bytes());
         let expected =
             format!("HTTP/1.1 200 OK\r\n{gzip_head}Content-Length: {gzip_length}\r\n\r\n");
         assert_eq!(exchange.response_head, expected.as_bytes());
@@ -176,13 +176,13 @@ async fn a_truncated_body_is_kept_as_far_as_it_arrived() {
 
 #[tokio::test]
 async fn the_limit_per_address_covers_all_its_names() {
-    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (requests, mut request_arrived) = tokio::sync::mpsc::unbounded_channel();
     let (go, wait) = tokio::sync::watch::channel(false);
     let origin = Origin::start(move |mut stream| {
-        let (asked, mut wait) = (asked.clone(), wait.clone());
+        let (requests, mut wait) = (requests.clone(), wait.clone());
         async move {
             while !read_head(&mut stream).await.is_empty() {
-                asked.send(()).unwrap();
+                requests.send(()).unwrap();
                 wait.wait_for(|go| *go).await.unwrap();
                 let _ = stream.write_all(&with_length("", PAGE)).await;
             }
@@ -195,7 +195,7 @@ async fn the_limit_per_address_covers_all_its_names() {
     let web = Fetcher::new(&config).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {
-        was_asked.recv().await.unwrap();
+        request_arrived.recv().await.unwrap();
         let late = web.page(&second).await;
         go.send(true).unwrap();
         late

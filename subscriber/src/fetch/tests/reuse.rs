@@ -90,51 +90,51 @@ async fn a_connection_with_ambiguous_framing_is_not_reused() {
 }
 
 /// Answers the first `good` requests of each connection, and calls `end` at the next one.
-async fn tiring(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+async fn closing_after(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&requests);
     let origin = Origin::start(move |mut stream| {
-        let asked = Arc::clone(&counted);
+        let requests = Arc::clone(&counter);
         async move {
             for _ in 0..good {
                 read_head(&mut stream).await;
-                asked.fetch_add(1, SeqCst);
+                requests.fetch_add(1, SeqCst);
                 stream.write_all(&with_length("", PAGE)).await.unwrap();
             }
             if !read_head(&mut stream).await.is_empty() {
-                asked.fetch_add(1, SeqCst);
+                requests.fetch_add(1, SeqCst);
             }
             end(stream);
         }
     })
     .await;
-    (origin, asked)
+    (origin, requests)
 }
 
 #[tokio::test]
 async fn a_reused_connection_that_ends_without_a_response_is_not_retried() {
     let with_reset = |stream: TcpStream| stream.set_zero_linger().unwrap();
     for end in [drop::<TcpStream>, with_reset] {
-        let (origin, asked) = tiring(1, end).await;
+        let (origin, requests) = closing_after(1, end).await;
         let web = Fetcher::new(&config()).unwrap();
         assert_eq!(web.page(&origin.url("/")).await.status, Some(200));
-        let swallowed = web.page(&origin.url("/")).await;
-        failed(&swallowed, Reason::Reset, "");
-        assert!(swallowed.kept_ended);
-        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 2));
+        let failed_fetch = web.page(&origin.url("/")).await;
+        failed(&failed_fetch, Reason::Reset, "");
+        assert!(failed_fetch.kept_ended);
+        assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 2));
         // From then on each request has a new connection.
         for _ in 0..3 {
             let fetched = web.page(&origin.url("/")).await;
             assert_eq!((fetched.status, fetched.kept_ended), (Some(200), false));
         }
-        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (4, 5));
+        assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (4, 5));
     }
     // A new connection that ends without a response is a failure of the server.
-    let (origin, asked) = tiring(0, drop).await;
+    let (origin, requests) = closing_after(0, drop).await;
     let fetched = fetch(&origin).await;
     failed(&fetched, Reason::Reset, "");
     assert!(!fetched.kept_ended);
-    assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 1));
+    assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 1));
 }
 
 #[tokio::test]
@@ -204,12 +204,12 @@ async fn idle_connections_are_closed_after_a_while_and_with_the_fetcher() {
 #[tokio::test]
 async fn dropping_a_request_closes_its_connection() {
     let (ended, mut has_ended) = mpsc::unbounded_channel();
-    let (asked, mut was_asked) = mpsc::unbounded_channel();
+    let (requests, mut request_arrived) = mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
-        let (ended, asked) = (ended.clone(), asked.clone());
+        let (ended, requests) = (ended.clone(), requests.clone());
         async move {
             read_head(&mut stream).await;
-            asked.send(()).unwrap();
+            requests.send(()).unwrap();
             let read = stream.read(&mut [0; 1]).await;
             ended.send(read.is_err() || read.is_ok_and(|count| count == 0)).unwrap();
         }
@@ -219,7 +219,7 @@ async fn dropping_a_request_closes_its_connection() {
     let url = origin.url("/");
     tokio::select! {
         _ = web.page(&url) => panic!("the server does not answer"),
-        () = async { was_asked.recv().await.unwrap() } => {}
+        () = async { request_arrived.recv().await.unwrap() } => {}
     }
     assert_eq!(has_ended.recv().await, Some(true));
     assert_eq!(web.pool.len(), 0);

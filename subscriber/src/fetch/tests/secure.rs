@@ -306,12 +306,12 @@ async fn an_empty_http2_frame_may_be_anywhere() {
 /// The limit applies to the address that answered, not to one that is down.
 #[tokio::test]
 async fn a_permit_is_for_the_address_that_was_connected_to() {
-    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (requests, mut request_arrived) = tokio::sync::mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
-        let asked = asked.clone();
+        let requests = requests.clone();
         async move {
             read_head(&mut stream).await;
-            asked.send(()).unwrap();
+            requests.send(()).unwrap();
             let _ = stream.read(&mut [0; 1]).await;
         }
     })
@@ -329,7 +329,7 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let late = tokio::select! {
         _ = web.page(&first) => panic!("the server does not answer"),
         late = async {
-            was_asked.recv().await.unwrap();
+            request_arrived.recv().await.unwrap();
             web.page(&second).await
         } => late,
     };
@@ -345,9 +345,9 @@ async fn dropping_an_http2_request_closes_its_connection() {
         let (acceptor, ended) = (acceptor.clone(), ended.clone());
         async move {
             let stream = acceptor.accept(stream).await.unwrap();
-            let asked = ended.clone();
+            let requests = ended.clone();
             let service = service_fn(move |_: hyper::Request<Incoming>| {
-                asked.send("asked").unwrap();
+                requests.send("requested").unwrap();
                 std::future::pending::<io::Result<Response<String>>>()
             });
             let server = http2::Builder::new(TokioExecutor::new());
@@ -360,7 +360,7 @@ async fn dropping_an_http2_request_closes_its_connection() {
     let url = https(&origin, "a.example", "/");
     tokio::select! {
         _ = web.page(&url) => panic!("the server does not answer"),
-        asked = has_ended.recv() => assert_eq!(asked, Some("asked")),
+        requests = has_ended.recv() => assert_eq!(requests, Some("requested")),
     }
     assert_eq!(has_ended.recv().await, Some("ended"));
 }
