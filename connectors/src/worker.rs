@@ -62,7 +62,7 @@ pub enum End {
     Final(Outcome, Hold),
     /// Returned to the group; the reason is sent with it.
     Back(Return, Hold, Option<String>),
-    /// Returned uncounted, after the key has rested: a request was under way.
+    /// Returned uncounted. A request was interrupted, so the key rests first.
     BrokenOff,
 }
 

@@ -188,8 +188,7 @@ impl StateFile {
     }
 
     /// Writes the recorded lines, and starts a sync when it is due. After a failure it rewrites the
-    /// file with the files and the batch that `now` returns. `live` is the number of published
-    /// files.
+    /// file with the files and the batch that `now` returns. `live` is the number of tracked files.
     pub fn write<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
         &mut self,
         now: impl Fn() -> (T, (u64, u64)),

@@ -245,7 +245,7 @@ impl Fetcher {
             exchange.truncated = (!ended).then(|| truncated(result.as_ref().err()));
         }
         drop(permit);
-        // Two different lengths allow request smuggling, so such a connection is not reused.
+        // A response with two lengths is ambiguous, so its connection is not reused.
         let one_length = !(fetched.headers.contains_key(header::TRANSFER_ENCODING)
             && fetched.headers.contains_key(header::CONTENT_LENGTH));
         if ended && one_length && http.is_ready() {

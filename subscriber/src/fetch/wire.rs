@@ -1,7 +1,7 @@
 //! An HTTP connection with one request at a time.
 //!
 //! HTTP/1.1 has no task of its own: the request drives the connection, and an idle connection is
-//! only polled once for its state. HTTP/2 must answer pings and the like at any time, so a task
+//! polled only to check its state. HTTP/2 must answer pings and the like at any time, so a task
 //! drives it, which ends with its owner.
 
 #![expect(clippy::disallowed_methods, reason = "a task drives an HTTP/2 connection")]
