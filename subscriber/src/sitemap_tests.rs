@@ -185,7 +185,7 @@ fn damaged_gzip_is_read_up_to_the_damage() {
 #[test]
 fn relative_urls_are_limited() {
     let base = format!("http://a.example/{}", "x".repeat(1800));
-    for place in ["//u@h", "p"] {
+    for entry in ["//u@h", "p"] {
         let text = format!("<urlset>{}", format!("<url><loc>{entry}</loc></url>").repeat(20_000));
         let (summary, found) = read_chunks(&[text.as_bytes()], Some(&base));
         assert!(summary.cut.is_some() && found.len() < 10_000, "{summary:?}");
