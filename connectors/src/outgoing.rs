@@ -203,7 +203,7 @@ impl Outgoing {
 }
 
 /// Reads the rest of a body, so that the connection is free for the next request. If the rest is
-/// too long, timed_out or broken, the connection is closed.
+/// too long, late or broken, the connection is closed.
 async fn drain(mut answer: Response) {
     let drained = async {
         let mut bytes = 0;

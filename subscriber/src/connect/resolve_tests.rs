@@ -109,9 +109,9 @@ async fn the_oldest_names_are_evicted() {
     {
         let mut names = resolver.0.names.lock();
         for number in 0..2 * DNS_CACHE_MAX {
-            let resolved =
+            let cached =
                 Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
-            remember(&mut names, format!("n{number}"), resolved);
+            remember(&mut names, format!("n{number}"), cached);
             assert!(names.len() <= DNS_CACHE_MAX);
         }
         assert!(!names.contains_key("n0"));

@@ -1,5 +1,5 @@
-//! SVG and MathML in a page (foreign content), where other rules apply: a `<title>` or `<style>` is
-//! an ordinary element there, and `<![CDATA[` begins a text (HTML standard, 13.2.6.5).
+//! SVG and `MathML` in a page (foreign content), where other rules apply: a `<title>` or `<style>`
+//! is an ordinary element there, and `<![CDATA[` begins a text (HTML standard, 13.2.6.5).
 //!
 //! It keeps no tree, only the open foreign elements, and the number of open HTML elements inside of
 //! them. This is exact if elements are closed in order. An end tag that matches no open foreign
