@@ -87,7 +87,7 @@ pub struct Tracker {
     is_scanning: bool,
     has_scanned: bool,
     batch: Batch,
-    /// Files that changed during a run with `once`.
+    /// Files that changed or were open during a run with `once`.
     skipped: u64,
     /// The number of files is over the limit.
     untracked: bool,
@@ -190,7 +190,7 @@ impl Tracker {
         self.has_scanned && self.is_idle() && batch_is_over
     }
 
-    /// Files that changed while they were inspected, and were skipped.
+    /// Files that were skipped because they changed or were open during a run with `once`.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
