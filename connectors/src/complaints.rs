@@ -1,19 +1,20 @@
-//! Complaints that come once a second at most, however often there is a reason. None is forgotten: the numbers that were
-//! logged add up to all of them.
+//! Logs repeated problems at most once a second. No problem is left uncounted: the numbers in the
+//! log add up to the total.
 
-#![expect(clippy::disallowed_methods, reason = "the pace of a log is that of a clock")]
+#![expect(clippy::disallowed_methods, reason = "log lines are limited by the clock")]
 
 use std::fmt::{Display, Write};
 use std::time::{Duration, Instant};
 
-/// How often complaints of one kind are logged at most.
+/// The least time between two log lines of one kind.
 const COMPLAINT_PACE: Duration = Duration::from_secs(1);
 
-/// Complaints of one kind. What is not logged yet is logged by the next one, by [`flush`](Self::flush), or at the end.
+/// Problems of one kind. Those that are not logged yet are logged with the next one, by
+/// [`flush`](Self::flush), or on drop.
 #[derive(Debug)]
 pub(crate) struct Complaints {
     what: &'static str,
-    /// Since those that were logged last, and the reason of the last one.
+    /// Problems since the last log line, and the reason of the latest.
     count: u64,
     reason: String,
     next: Option<Instant>,
@@ -21,24 +22,25 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// `what`: what is wrong, in the words of the log.
+    /// `what` is the problem as it appears in the log.
     pub(crate) fn new(what: &'static str) -> Self {
         Self { what, count: 0, reason: String::new(), next: None, total: 0 }
     }
 
-    /// So many came in all.
+    /// All problems so far.
     #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// One more. The reason must not hold anything that comes from outside.
+    /// Adds `count` problems. The reason must not contain text from outside.
     pub(crate) fn add(&mut self, count: u64, reason: impl Display) {
         self.note(count, reason);
         self.log_if_due();
     }
 
-    /// Logs what is left, if it is time for that. For who has a tick: without one a burst shows when the next comes.
+    /// Logs what is due. For callers with a timer: without one, the rest of a burst is logged only
+    /// with the next problem.
     #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     pub(crate) fn flush(&mut self) {
         self.log_if_due();
@@ -51,17 +53,17 @@ impl Complaints {
     }
 
     fn log(&self, count: u64) {
-        tracing::warn!("{}: {count}, the last one because {}", self.what, self.reason);
+        tracing::warn!("{}: {count}; last reason: {}", self.what, self.reason);
     }
 
     fn note(&mut self, count: u64, reason: impl Display) {
         self.count += count;
         self.total += count;
         self.reason.clear();
-        write!(self.reason, "{reason}").expect("a string takes everything");
+        write!(self.reason, "{reason}").expect("writing to a string does not fail");
     }
 
-    /// How many are to be logged now, if that is due.
+    /// How many problems are to be logged now, if the interval has passed.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.count == 0 || self.next.is_some_and(|next| now < next) {
             return None;
@@ -84,20 +86,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_logged_adds_up_and_comes_once_a_second() {
+    fn logged_counts_add_up_and_are_logged_once_a_second() {
         let begin = Instant::now();
         let mut complaints = Complaints::new("messages dropped");
         let mut logged = Vec::new();
-        // Four of them in a burst, one later, and nothing behind that.
+        // Four in a burst, one later, and none after that.
         for (ms, count) in [(0, 1), (1, 2), (2, 1), (1_500, 1), (1_600, 0), (2_499, 0), (2_500, 0)]
         {
-            complaints.note(count, format_args!("of {ms}"));
+            complaints.note(count, format_args!("at {ms}"));
             logged.extend(complaints.take(begin + Duration::from_millis(ms)).map(|it| (ms, it)));
         }
         assert_eq!(logged, [(0, 1), (1_500, 4)]);
-        complaints.note(3, "of the end");
+        complaints.note(3, "at the end");
         assert_eq!(complaints.take(begin + Duration::from_millis(1_501)), None);
         assert_eq!(complaints.take(begin + Duration::from_millis(2_500)), Some(3));
-        assert_eq!(complaints.take(begin + Duration::from_secs(9)), None, "all of it was logged");
+        assert_eq!(complaints.take(begin + Duration::from_secs(9)), None, "everything was logged");
     }
 }

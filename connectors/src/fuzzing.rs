@@ -1,4 +1,4 @@
-//! What must hold whatever bytes come: the targets of `fuzz/` in this crate. For the feature `fuzzing` and for
+//! Fuzz targets of this crate: what holds for any input bytes. For the feature `fuzzing` and for
 //! tests only.
 
 use tidings_protocol::{Command, Payload, text};
@@ -7,10 +7,10 @@ use crate::callbacks::ending::Ending;
 use crate::zmq::frames::{self, PayloadFrame};
 use crate::{files, hub, websub};
 
-/// Name and body of a target.
+/// Name and function of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Those of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("frames", frames),
     ("form", hub::fuzzing::form),
@@ -19,7 +19,8 @@ pub const TARGETS: &[Target] = &[
     ("name", name),
 ];
 
-/// Frames, each with its length in a byte before it: an event of them is one publish.
+/// Frames, each with its length in a byte before it. If they form an event, it encodes to one
+/// publish command.
 fn frames(bytes: &[u8]) {
     let (mut frames, mut rest) = (Vec::new(), bytes);
     while let Some((length, behind)) = rest.split_first() {
@@ -41,24 +42,24 @@ fn frames(bytes: &[u8]) {
     assert_eq!(text::check(line).and_then(Command::parse), Ok(publish));
 }
 
-/// What a group has announced, or anybody has published there.
+/// An event of `job-done`, published by the broker or by any client.
 fn ending(bytes: &[u8]) {
     let Ok(event) = text::check(bytes) else { return };
     if let Ok(Some(ending)) = Ending::parse(event) {
         let read: Result<serde_json::Value, _> = serde_json::from_slice(&ending.body);
-        assert!(read.is_ok_and(|body| body.is_object()), "{event:?} is told as JSON");
+        assert!(read.is_ok_and(|body| body.is_object()), "{event:?} becomes a JSON object");
     }
 }
 
-/// Any path is one word, which means that path.
+/// Any path encodes to one word, which decodes to that path.
 fn name(bytes: &[u8]) {
     let word = files::name::encode(bytes);
     assert_eq!(files::name::decode(&word), bytes);
-    assert!(text::check(word.as_bytes()).is_ok(), "{word:?} is no line");
+    assert!(text::check(word.as_bytes()).is_ok(), "{word:?} is not valid in a line");
     if bytes.starts_with(b"/") {
         assert_eq!(Payload::parse(&word).target(), Some(word.as_str()));
     }
-    // What somebody else wrote is read somehow.
+    // A word from another program decodes without a panic.
     if let Ok(word) = std::str::from_utf8(bytes) {
         let _ = files::name::decode(word);
     }
@@ -71,7 +72,7 @@ mod kept;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+    fn the_fuzzing_corpus_passes_all_targets() {
         super::kept::run(super::TARGETS);
     }
 }

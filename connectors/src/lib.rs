@@ -1,18 +1,18 @@
-//! Ways into a Tidings broker and out of it for those who speak something else.
+//! Connects a Tidings broker to systems that speak something else.
 //!
-//! Everything here is a client of the line protocol, on a socket, as any other program would be: it knows nothing of
-//! the broker's insides, and what it does wrong costs the broker a connection.
+//! Each connector is a client of the line protocol, on a socket, like any other program. It knows
+//! nothing of the broker's internals, and its errors cost the broker one connection.
 //!
-//! | module | who is at the other end |
+//! | module | other end |
 //! |---|---|
-//! | [`callbacks`] | who wants to be told that a job is done |
-//! | [`files`] | directories whose complete files are announced |
-//! | [`hub`] | subscribers of one's own site, by WebSub and rssCloud |
-//! | [`signal`] | programs that can do nothing but look into a directory when they are sent a signal |
-//! | [`websub`] | hubs that tell what is new in a feed |
+//! | [`callbacks`] | servers that are notified when a job is done |
+//! | [`files`] | directories with complete files to be published |
+//! | [`hub`] | subscribers of the operator's own site, by WebSub and rssCloud |
+//! | [`signal`] | programs that look into a directory when they receive a signal |
+//! | [`websub`] | hubs that report changes of a feed |
 //! | [`zmq`] | ZeroMQ sockets |
 //!
-//! What they have in common: [`worker`], one of those who share the events of a group, and [`outgoing`], requests to the
+//! Shared parts: [`worker`], a worker within a group, and [`outgoing`], HTTP requests to the
 //! servers of others.
 
 pub mod callbacks;

@@ -1,12 +1,14 @@
-//! Requests to servers that are not ours: callbacks, deliveries and verifications of the hub, and requests to hubs.
+//! HTTP requests to the servers of others: callbacks, deliveries and verifications of the hub, and
+//! requests to hubs.
 //!
-//! `client.rs` makes the connections and keeps them for the next request to the same server. It connects only to
-//! addresses that the operator allows, as the crawler does ([`tidings_subscriber::connect`]). A redirect is an answer
-//! and is not followed. A request that fails is not repeated here: its owner decides, and sends it again later.
+//! `client.rs` makes the connections and keeps them for the next request to the same server. It
+//! connects only to addresses that the operator allows, as the crawler does
+//! ([`tidings_subscriber::connect`]). A redirect counts as a response and is not followed. A failed
+//! request is not repeated here: the caller decides, and sends it again later.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "requests are bounded in time, and the date of a Retry-After is one of the wall clock"
+    reason = "requests have a time limit, and Retry-After may be a date"
 )]
 
 mod client;
@@ -28,45 +30,46 @@ use tidings_subscriber::outcome::{Failure, Reason, causes};
 
 use self::client::{AllowedAddresses, client};
 
-/// Bytes of the head of an answer. A longer one of HTTP/1 is refused when it has come; the client holds at most 400 KiB of it.
+/// Limit of the head of a response. An HTTP/1 head over the limit is rejected after it was
+/// received; the client buffers at most 400 KiB of it.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of an unwanted body that are read so that its connection can be kept.
+/// Bytes of an unwanted body that are read to keep the connection.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
-/// The time for that. A body mostly comes with its head.
+/// Time limit for that. A body mostly arrives with its head.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// Makes requests.
+/// Sends requests.
 #[derive(Debug)]
 pub struct Outgoing {
     connector: Arc<Connector>,
     client: Client,
     agent: HeaderValue,
-    /// For one request, from the look-up of the name to the last byte.
+    /// Time limit of a request, from the name lookup to the last byte.
     timeout: Duration,
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Answered {
-    /// Anything but 1xx.
+    /// Any status except 1xx.
     pub status: StatusCode,
-    /// Bounded in bytes and number.
+    /// Limited in bytes and number.
     pub headers: HeaderMap,
-    /// Cut at the limit that was given.
+    /// The body, up to the limit of the request.
     pub body: Bytes,
-    /// Not cut.
+    /// The body was not cut off.
     pub is_whole: bool,
 }
 
 impl Answered {
-    /// For how long the server asks to be left alone, with 429 and 503.
+    /// How long the server asks clients to wait, with 429 and 503.
     pub fn retry_after(&self) -> Option<Duration> {
         fetch::retry_after(self.status, &self.headers, SystemTime::now())
     }
 
-    /// Where a redirect leads, absolute.
+    /// The target of a redirect, absolute.
     pub fn redirect(&self, of: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
         if !matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return None;
@@ -76,15 +79,17 @@ impl Answered {
 }
 
 impl Outgoing {
-    /// By the rules and the proxy of `connector`, as `agent`, and each within `timeout`.
+    /// Sends requests through `connector`, with its address rules and its proxy, as `agent`, each
+    /// within `timeout`.
     pub fn new(connector: Connector, agent: HeaderValue, timeout: Duration) -> Self {
         let connector = Arc::new(connector);
         let client = client(&connector, Arc::new(AllowedAddresses(Arc::clone(&connector))));
         Self { connector, client, agent, timeout }
     }
 
-    /// Sends a request with these headers and this body, and waits for the answer, of whose body `body_max` bytes are
-    /// read; with 0 its head is enough, whatever becomes of the rest. The failure is for people; whether the request has arrived is not known then.
+    /// Sends a request and waits for the response. At most `body_max` bytes of the body are read;
+    /// with 0 only the head is needed. A failure is for people; the request may have arrived
+    /// nonetheless.
     pub async fn send(
         &self,
         method: Method,
@@ -94,8 +99,9 @@ impl Outgoing {
         body_max: usize,
     ) -> Result<Answered, Failure> {
         let exchange = self.exchange(method, url, headers, body, body_max);
-        let late = || Failure::new(Reason::Timeout, format!("no answer within {:?}", self.timeout));
-        tokio::time::timeout(self.timeout, exchange).await.unwrap_or_else(|_| Err(late()))
+        let timed_out =
+            || Failure::new(Reason::Timeout, format!("no answer within {:?}", self.timeout));
+        tokio::time::timeout(self.timeout, exchange).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn exchange(
@@ -146,7 +152,7 @@ impl Outgoing {
         Ok(Answered { status, headers, body: body.freeze(), is_whole })
     }
 
-    /// The next part of a body, if it is wanted and there is one.
+    /// The next part of the body, if it is wanted and exists.
     async fn chunk(
         &self,
         answer: &mut Response,
@@ -157,14 +163,14 @@ impl Outgoing {
             return Ok(None);
         }
         match answer.chunk().await {
-            // Many servers end a connection without the words that TLS has for it.
+            // Many servers end a connection without the `close_notify` of TLS.
             Err(error) if ends_with_connection && is_eof(&error) => Ok(None),
             chunk => chunk.map_err(|error| self.failure(error).within("body: ")),
         }
     }
 
     fn failure(&self, error: reqwest::Error) -> Failure {
-        // A URL may hold a secret, and the caller knows it.
+        // A URL may contain a secret, and the caller knows the URL.
         let error = error.without_url();
         let of = |reason| Failure::of(reason, &error);
         for cause in causes(&error) {
@@ -196,8 +202,8 @@ impl Outgoing {
     }
 }
 
-/// Reads what is left of a body, so that the connection is free for the next request. What is too long, late or broken is
-/// left, and the connection closes.
+/// Reads the rest of a body, so that the connection is free for the next request. If the rest is
+/// too long, late or broken, the connection is closed.
 async fn drain(mut answer: Response) {
     let drained = async {
         let mut bytes = 0;

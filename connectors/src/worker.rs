@@ -1,11 +1,12 @@
-//! One of those who share the events of a group: it takes tasks over as many connections as it takes, keeps the leases of
-//! those that are dealt with, and gives their answers until the broker has said what became of them.
+//! A worker within a group. It takes tasks, renews their leases, and repeats each answer over as
+//! many connections as needed until the broker has replied.
 //!
-//! Each task is dealt with by a future of its own, which is begun once the broker has said that the task is still ours.
+//! A future of its own handles each task. It starts once the broker has confirmed that the worker
+//! still holds the task.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "owns its tasks, keeps their leases, and waits between tries to connect"
+    reason = "spawns tasks, renews leases, and waits between attempts to connect"
 )]
 
 use std::collections::HashMap;
@@ -23,85 +24,85 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Pauses between tries to reach a broker that was there before.
+/// Backoff between attempts to reconnect to the broker.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How long to wait when the broker has no room for an answer.
+/// The wait after a transient refusal of an answer.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 
-/// For whom, and how much.
+/// The group that is joined, and how many tasks are taken.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
     /// Address of the broker.
     pub broker: String,
     /// The label that the broker shows.
     pub name: &'static str,
-    /// The group that is joined; there is one.
+    /// The group, which must exist.
     pub group: GroupName,
     /// Tasks at once.
     pub credit: u32,
-    /// Take no more after so many.
+    /// Take no new tasks after this many.
     pub count: Option<u64>,
 }
 
-/// What is to be done.
+/// A task that this worker holds.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// What answers name.
+    /// The id that answers name.
     pub id: TaskId,
-    /// As `[T1]` says.
+    /// The payload, as in `[T1]`.
     pub payload: String,
 }
 
-/// What became of a task.
+/// How a task ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// It is final.
+    /// Acknowledged with an outcome.
     Final(Outcome, Hold),
-    /// It goes back, for the reason that is told.
+    /// Returned to the group; the reason is sent with it.
     Back(Return, Hold, Option<String>),
-    /// It goes back uncounted; whoever was asked rests first.
+    /// Returned uncounted. A request was interrupted, so the key rests first.
     BrokenOff,
 }
 
 impl End {
-    /// Done, and nothing else.
+    /// Done.
     pub fn done() -> Self {
         Self::Final(Outcome::Done, Hold::default())
     }
 
-    /// Failed, for this reason; the group decides when it is tried again.
+    /// Failed for this reason; the group decides when to retry.
     pub fn failed(reason: String) -> Self {
         Self::Back(Return::Retry { after_ms: None }, Hold::default(), Some(reason))
     }
 
-    /// Nothing was done.
+    /// Returned uncounted; nothing was done.
     pub fn untouched() -> Self {
         Self::Back(Return::Uncounted { after_ms: None }, Hold::default(), None)
     }
 }
 
-/// What is done with tasks.
+/// Handles tasks.
 pub trait Handler: Send + Sync + 'static {
-    /// Why the worker has to end.
+    /// The error that ends the worker.
     type Error: Send + 'static;
 
-    /// Deals with a task, which is ours for as long as this takes. Once `lost` is cancelled it is, or may soon be,
-    /// somebody else's: then this is to return at once, and what it returns is told nobody. After an error the task goes
-    /// back uncounted, and the worker ends.
+    /// Handles a task, which this worker holds meanwhile. When `lost` is cancelled, the lease has
+    /// expired or may soon expire, so the handler must return at once, and its result is discarded.
+    /// After an error the task is returned uncounted, and the worker ends.
     fn work(
         &self,
         task: &Task,
         lost: &CancellationToken,
     ) -> impl Future<Output = Result<End, Self::Error>> + Send;
 
-    /// The connection is gone; another one is tried.
+    /// The connection has ended; the worker reconnects.
     fn disconnected(&self, error: &ClientError) {
         let _ = error;
     }
 
-    /// Nothing is begun any more, as somebody wants an end, but so many tasks are still dealt with.
+    /// The worker drains: it starts no more tasks, and waits for these.
     fn draining(&self, tasks: usize) {
         let _ = tasks;
     }
@@ -110,50 +111,50 @@ pub trait Handler: Send + Sync + 'static {
 /// Why a worker has ended.
 #[derive(Debug)]
 pub enum WorkerError<E> {
-    /// The broker refuses it, or another one came back as this one.
+    /// The broker refused the worker, or another connection resumed its member.
     Broker(ClientError),
-    /// The handler's.
+    /// The handler's error.
     Handler(E),
 }
 
-/// What the futures of all tasks have in common.
+/// State that the futures of all tasks share.
 struct Worker<H> {
     config: WorkerConfig,
     handler: H,
-    /// The connection that stands, after its `JOIN`; numbered from 1.
+    /// The connection after its `JOIN`, and its number from 1; `None` while reconnecting.
     current: watch::Sender<(u64, Option<Client>)>,
-    /// What is being dealt with, by the group's run and the entry: the attempt, and its end.
+    /// Tasks that are being handled: by run and entry, the attempt and a token for its end.
     held: Mutex<HashMap<(u64, u64), (u32, CancellationToken)>>,
-    /// How many were.
+    /// Tasks started so far.
     begun: AtomicU64,
-    /// Nothing is begun any more.
+    /// No new tasks are started.
     drains: AtomicBool,
 }
 
-/// Why a group is not there as it has to be.
+/// Why a group cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// The broker says it, or is gone.
+    /// The broker refused a command, or the connection has ended.
     #[error("{0}")]
     Broker(#[from] ClientError),
-    /// It would wait for ever for what comes on the topic.
+    /// The group would never receive the events of the topic.
     #[error(
-        "group {group} is fed by {topics} and not by {topic}; tidings group set {group} \
-         topics={topics},{topic} changes that"
+        "group {group} has topics {topics}, without {topic}; add it with: tidings group set {group} \
+         topics={topics},{topic}"
     )]
     Fed {
-        /// The group that is there.
+        /// The existing group.
         group: GroupName,
-        /// As it is set.
+        /// Its topics.
         topics: String,
-        /// The one that it lacks.
+        /// The topic that is missing.
         topic: TopicName,
     },
 }
 
-/// Makes a group that is fed by the topic, with this key and these further settings, if there is none of that name. One
-/// that is there keeps its settings, which are the operator's.
+/// Creates the group if it does not exist, fed by the topic, with this key and these settings. An
+/// existing group keeps its settings, which are the operator's.
 pub async fn prepare(
     client: &Client,
     group: &GroupName,
@@ -169,7 +170,7 @@ pub async fn prepare(
     if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
         let settings = [&[("topics", topic.as_str()), ("key", key)], settings].concat();
         shown = match ask("create", settings).await {
-            // Somebody else was faster.
+            // Another client has created it in between.
             Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
                 ask("show", Vec::new()).await
             }
@@ -187,15 +188,16 @@ pub async fn prepare(
 
 type Tasks<E> = JoinSet<Result<(), E>>;
 
-/// What became of an answer.
+/// The reply to an answer.
 enum Answered {
-    /// What the broker said of it.
+    /// The broker's reply.
     Applied(String),
-    /// The task is somebody else's, or the broker will never take this.
+    /// Another member holds the task, or the broker rejects the answer permanently.
     Refused,
 }
 
-/// Deals with tasks, first on this connection, until `stop` or the count; what was begun is ended.
+/// Handles tasks until `stop` is cancelled or the count is reached, beginning with this connection.
+/// Tasks that were started are finished.
 pub async fn run<H: Handler>(
     config: WorkerConfig,
     connected: (Client, Deliveries),
@@ -222,14 +224,14 @@ pub async fn run<H: Handler>(
         worker.handler.disconnected(&lost);
         connected = tokio::select! {
             connected = worker.reconnect(member) => connected,
-            // What runs ends with us: what became of it could be told nobody.
+            // Running tasks are dropped: without a connection their results cannot be reported.
             () = stop.cancelled() => return Ok(()),
         };
     }
 }
 
 impl<H: Handler> Worker<H> {
-    /// Takes tasks as long as the connection lasts; `None`: everything is done.
+    /// Takes tasks until the connection ends. `None`: everything is done.
     async fn serve(
         self: &Arc<Self>,
         (client, mut deliveries): (Client, Deliveries),
@@ -245,7 +247,7 @@ impl<H: Handler> Worker<H> {
         self.current.send_modify(|current| *current = (current.0 + 1, Some(client.clone())));
         let drain = async {
             client.request(&self.join(0)).await?;
-            // What was under way comes behind the first answer, and is here with the second.
+            // Tasks under way arrive after the reply to `JOIN`, and before the reply to this ping.
             client.ping().await
         };
         tokio::pin!(drain);
@@ -263,7 +265,7 @@ impl<H: Handler> Worker<H> {
                     }
                 }
                 Some(ended) = tasks.join_next() => {
-                    ended.expect("a task does not panic").map_err(WorkerError::Handler)?;
+                    ended.expect("the future of a task does not panic").map_err(WorkerError::Handler)?;
                 }
                 delivery = deliveries.next() => match delivery {
                     Some(Delivery::Task { id, payload, .. }) => {
@@ -272,7 +274,7 @@ impl<H: Handler> Worker<H> {
                     Some(_) => {}
                     None => return Ok(Some(deliveries.reason())),
                 },
-                told = &mut drain, if self.drains() && !is_drained => match told {
+                drained = &mut drain, if self.drains() && !is_drained => match drained {
                     Ok(_) => is_drained = true,
                     Err(lost) => return Ok(Some(lost)),
                 },
@@ -280,7 +282,7 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Another connection as the same member, as soon as there can be one.
+    /// Connects as the same member, with backoff.
     async fn reconnect(&self, member: MemberId) -> (Client, Deliveries) {
         let mut pause = RECONNECT_MIN;
         loop {
@@ -302,8 +304,8 @@ impl<H: Handler> Worker<H> {
         self.drains.load(Ordering::Relaxed)
     }
 
-    /// Deals with a task, unless that is being done already: it comes again on every new connection. An
-    /// older attempt, which was lost, ends first, so that no event is dealt with twice at once.
+    /// Starts handling a task unless that attempt is running already: each new connection delivers
+    /// it again. An earlier attempt ends first, so that no event is handled twice at once.
     fn begin(self: &Arc<Self>, task: Task, tasks: &mut Tasks<H::Error>) {
         let (entry, attempt, ended) =
             ((task.id.run, task.id.entry), task.id.attempt, CancellationToken::new());
@@ -339,7 +341,7 @@ impl<H: Handler> Worker<H> {
     }
 
     async fn work(&self, task: &Task) -> Result<(), H::Error> {
-        // A lease counts from its release, and nobody knows how long ago that was [T3].
+        // A lease counts from its release, which may be long ago [T3].
         let Some(until) = self.extend(task).await else { return Ok(()) };
         let lost = CancellationToken::new();
         let mut work = std::pin::pin!(self.handler.work(task, &lost));
@@ -348,7 +350,8 @@ impl<H: Handler> Worker<H> {
             end = &mut work => end,
             () = self.keep(task, until) => {
                 lost.cancel();
-                // Here it has ended before it may come again; elsewhere that may be before.
+                // Here the handler ends before the task may start again; another worker may start
+                // it earlier.
                 return work.await.map(drop);
             }
         };
@@ -364,7 +367,7 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Keeps the task ours; returns when it is not, or might not be.
+    /// Renews the lease; returns when it is lost, or may be.
     async fn keep(&self, task: &Task, mut until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -376,29 +379,29 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Has the lease begin anew. Until when the task is ours then, with some time to spare; `None`: it is
-    /// not any more.
+    /// Renews the lease. Returns until when it is valid, less a margin; `None`: it is lost.
     async fn extend(&self, task: &Task) -> Option<Instant> {
         let touch = Command::Touch { task: task.id.clone(), over: false, hold: Hold::default() };
         loop {
-            let asked = Instant::now();
+            let sent_at = Instant::now();
             let Answered::Applied(ok) = self.answer(&touch).await else { return None };
             let lease = Duration::from_millis(field_number(&ok, "lease")?);
-            // It counts from when the broker was asked; an answer that took long leaves too little of it.
-            if asked.elapsed() <= lease * 2 / 5 {
-                return Some(asked + lease * 4 / 5);
+            // The lease counts from when the broker received the command. After a slow reply too
+            // little is left.
+            if sent_at.elapsed() <= lease * 2 / 5 {
+                return Some(sent_at + lease * 4 / 5);
             }
         }
     }
 
-    /// Tells the broker what became of a task.
+    /// Reports the end of a task to the broker.
     async fn tell(&self, task: &Task, end: End) {
         let id = task.id.clone();
         let command = match end {
             End::Final(outcome, hold) => Command::Ack { task: id, outcome, hold },
             End::Back(back, hold, reason) => Command::Nack { task: id, back, hold, reason },
             End::BrokenOff => {
-                // Whoever was asked something rests then [T4].
+                // The key rests from the end of the request [T4].
                 let over = Command::Touch { task: id.clone(), over: true, hold: Hold::default() };
                 self.answer(&over).await;
                 let back = Return::Uncounted { after_ms: None };
@@ -408,7 +411,7 @@ impl<H: Handler> Worker<H> {
         self.answer(&command).await;
     }
 
-    /// Sends an answer, on one connection after the other, until the broker has said what became of it.
+    /// Sends an answer until the broker replies, on the next connection if one ends.
     async fn answer(&self, command: &Command<'_>) -> Answered {
         let mut tried = 0;
         loop {
@@ -424,11 +427,11 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// The connection that stands, once it is another one than `tried`.
+    /// Waits for a connection newer than `tried`.
     async fn after(&self, tried: u64) -> (u64, Client) {
         let mut current = self.current.subscribe();
         let usable = |(number, client): &(u64, Option<Client>)| *number > tried && client.is_some();
         let current = current.wait_for(usable).await.expect("the sender is in self");
-        (current.0, current.1.clone().expect("waited for one"))
+        (current.0, current.1.clone().expect("wait_for returned one that is set"))
     }
 }

@@ -1,11 +1,12 @@
-//! Which addresses may be asked: the guard against requests that a page, a redirect or a DNS
-//! answer would like to send into somebody's own network.
+//! Decides which addresses may be requested: the protection against requests that a page, a
+//! redirect or a DNS answer would send into a private network (SSRF).
 //!
-//! Only addresses of the public internet pass, unless `--allow-private` says otherwise. Forms of
-//! IPv6 that carry an IPv4 address are judged by what they carry. The list follows the IANA
-//! special-purpose address registries (RFC 6890 and its updates), and refuses those blocks of them
-//! whole: nothing that a crawler looks for lives in the few parts that are public. Pure: names are
-//! resolved by [`connect`](crate::connect), which connects to nothing but what was checked here.
+//! Only addresses of the public internet are allowed, unless `--allow-private` permits more. IPv6
+//! forms that embed an IPv4 address are judged by that address. The list follows the IANA
+//! special-purpose address registries (RFC 6890 and its updates), and refuses each of their blocks
+//! as a whole: the few public parts contain nothing for a crawler. Pure:
+//! [`connect`](crate::connect) resolves names, and connects only to addresses that were checked
+//! here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +14,7 @@ use std::str::FromStr;
 
 use tidings_protocol::{Net, NetError};
 
-/// What may be crawled besides the public internet.
+/// Which addresses may be crawled in addition to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowPrivate {
     /// Nothing.
@@ -25,18 +26,18 @@ pub enum AllowPrivate {
     Nets(Vec<Net>),
 }
 
-/// The address may not be asked. Nothing was sent; asking again changes nothing.
+/// The address may not be requested. Nothing was sent, and a retry fails the same way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {what}; start with --allow-private to crawl it")]
 pub struct AddressRefused {
     /// The address as it would have been connected to.
     pub address: IpAddr,
-    /// With its article: `a loopback address`.
+    /// The kind of address with its article: `a loopback address`.
     pub what: &'static str,
 }
 
 impl AllowPrivate {
-    /// Judges one address.
+    /// Checks one address.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
         let carried = carried_v4(address);
         let special = match (carried, address) {
@@ -58,8 +59,8 @@ impl AllowPrivate {
 impl FromStr for AllowPrivate {
     type Err = NetError;
 
-    /// `all` (also `true`, `yes` and nothing), `none` (`false`, `no`), or networks with commas
-    /// between them.
+    /// `all` (also `true`, `yes` and the empty text), `none` (also `false`, `no`), or networks
+    /// separated by commas.
     fn from_str(text: &str) -> Result<Self, NetError> {
         match text.trim() {
             "" | "all" | "true" | "yes" => Ok(Self::All),
@@ -89,7 +90,7 @@ impl fmt::Display for AllowPrivate {
     }
 }
 
-/// Why an address is not of the public internet; `None` if it is.
+/// Why an address does not belong to the public internet; `None` if it does.
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let what = match address.octets() {
         [0, ..] => "an unspecified address",
@@ -100,7 +101,8 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => "a documentation address",
         [192, 0, 0, _] | [192, 88, 99, _] => "a protocol assignment",
         [198, 18..=19, ..] => "a benchmarking address",
-        // Azure's, at a public address; those of other clouds are link-local, private or shared.
+        // That of Azure, which is a public address. Other clouds use link-local, private or shared
+        // addresses.
         [168, 63, 129, 16] => "a cloud metadata address",
         [224..=239, ..] => "a multicast address",
         [255, 255, 255, 255] => "a broadcast address",
@@ -124,17 +126,17 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         [0xfec0..=0xfeff, ..] => "a private (site-local) address",
         [0xff00..=0xffff, ..] => "a multicast address",
         [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => "a documentation address",
-        // Teredo tunnels carry an address that their sender chose; nothing public lives in the
-        // rest of the block either.
+        // A Teredo address embeds an address that the sender chose. The rest of the block has
+        // nothing public either.
         [0x2001, 0..=0x1ff, ..] => "a protocol assignment",
-        // Global unicast is 2000::/3 and nothing else so far.
+        // Global unicast is 2000::/3 only, so far.
         [0x2000..=0x3fff, ..] => return None,
         _ => "a reserved address",
     };
     Some(what)
 }
 
-/// The IPv4 address that an IPv6 one leads to: mapped, compatible, NAT64 and 6to4 forms.
+/// The IPv4 address that is embedded in a mapped, compatible, NAT64 or 6to4 address.
 fn carried_v4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(address) = address else {
         return None;
@@ -147,14 +149,14 @@ fn carried_v4(address: IpAddr) -> Option<Ipv4Addr> {
     };
     match address.segments() {
         [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(low()),
-        // `::` and `::1` are addresses of their own, not 0.0.0.0 and 0.0.0.1.
+        // `::` and `::1` are addresses in their own right, not 0.0.0.0 and 0.0.0.1.
         [0, 0, 0, 0, 0, 0, high, _] if high != 0 => Some(low()),
         [0x2002, ..] => Some(Ipv4Addr::new(carried[0], carried[1], carried[2], carried[3])),
         _ => None,
     }
 }
 
-/// The IPv4 address behind a router that speaks ISATAP (RFC 5214 section 6.1), whatever the prefix.
+/// The IPv4 address behind an ISATAP router (RFC 5214 section 6.1), for any prefix.
 fn isatap_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [_, _, _, _, 0 | 0x200, 0x5efe, ..] => {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_public_internet_passes_by_default() {
+    fn only_the_public_internet_is_allowed_by_default() {
         let table = [
             ("0.0.0.0", Some("an unspecified address")),
             ("0.1.2.3", Some("an unspecified address")),
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_networks_pass_and_no_others() {
+    fn only_listed_networks_are_allowed() {
         let allow: AllowPrivate = "127.0.0.0/8, 10.1.0.0/16,fd00::/8,::1".parse().unwrap();
         for address in ["127.9.9.9", "10.1.255.1", "fd12::1", "::1", "::ffff:127.0.0.1", "8.8.8.8"]
         {
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_text_round_trips_and_nonsense_is_named() {
+    fn flag_values_round_trip_and_invalid_ones_are_rejected() {
         for text in ["none", "all", "10.0.0.0/8,fd00::/8", "127.0.0.1/32"] {
             assert_eq!(text.parse::<AllowPrivate>().unwrap().to_string(), text);
         }

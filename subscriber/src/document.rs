@@ -1,7 +1,8 @@
-//! Which kind of document was fetched, and the links that are in it: a page, a sitemap or a feed.
+//! Recognises the kind of a document (page, sitemap or feed) and reads its links.
 //!
-//! What calls itself HTML is read as a page. Of anything else the first bytes decide, since sitemaps and feeds come as
-//! `text/xml`, `application/rss+xml`, `application/gzip`, `text/plain` or nothing at all.
+//! A document with an HTML content type is read as a page. For any other, the first bytes decide,
+//! because servers send sitemaps and feeds as `text/xml`, `application/rss+xml`,
+//! `application/gzip`, `text/plain` or without a type.
 
 use std::collections::HashSet;
 
@@ -15,50 +16,51 @@ use crate::feed::FeedReader;
 use crate::page::{Content, Link, PageReader, is_html};
 use crate::sitemap::SitemapReader;
 
-/// Reads a document, whatever it is.
+/// Reads a document of any kind.
 #[derive(Debug)]
 pub struct Reader {
     content_type: Option<String>,
     url: String,
-    /// The beginning, once it is known what it is, as far as it has not been read.
+    /// The first bytes after the kind is known, as far as they have not been read.
     head: Vec<u8>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Until there is enough to know it by; and the reader if it is a page.
+    /// Before the kind is known; with the reader for the case that it is a page.
     Head(Vec<u8>, Box<PageReader>),
     Page(Box<PageReader>),
     Sitemap(Box<(SitemapReader, Places)>),
-    /// A JSON feed; those of XML are read as sitemaps are.
+    /// A JSON feed; XML feeds are read like sitemaps.
     JsonFeed(Box<FeedReader>),
-    /// Nothing that has links.
+    /// A document without links.
     Other,
 }
 
-/// The links of a sitemap.
+/// The links of a sitemap or feed.
 #[derive(Debug, Default)]
 struct Places {
-    /// Canonical, each once; `<= SITEMAP_URLS_MAX`, of `<= SITEMAP_LINKS_BYTES_MAX` together.
+    /// Canonical, without repeats; `<= SITEMAP_URLS_MAX`, of `<= SITEMAP_LINKS_BYTES_MAX` together.
     links: Vec<Link>,
     known: HashSet<UrlKey>,
     bytes: usize,
     cut: Option<&'static str>,
 }
 
-/// What a document seems to be.
+/// The kind of a document, as its first bytes suggest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Looks {
     Page,
-    /// Or a feed of XML, or a plain list.
+    /// Also an XML feed, or a plain list.
     Sitemap,
     JsonFeed,
     Other,
 }
 
 impl Reader {
-    /// For a document with this `Content-Type` header, from this URL; and the reader if it is a page.
+    /// For a document with this `Content-Type` header, from this URL. `page` reads it if it is a
+    /// page.
     pub fn new(content_type: Option<&str>, url: &CanonicalUrl, page: PageReader) -> Self {
         let page = Box::new(page);
         let state = if content_type.is_some_and(is_html) {
@@ -70,13 +72,13 @@ impl Reader {
         Self { content_type, url: url.as_str().to_owned(), head: Vec::new(), state }
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while self.step(&mut bytes) {}
     }
 
-    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do, with these
-    /// bytes or, when all of them were taken, without any.
+    /// Reads some of the next bytes: as many as take a few milliseconds. Returns whether there is
+    /// more to do, with the rest of these bytes or, after all of them, with none.
     pub fn step(&mut self, bytes: &mut &[u8]) -> bool {
         if let State::Head(head, _) = &mut self.state {
             let wanted = DOCUMENT_SNIFF_BYTES - head.len();
@@ -96,24 +98,24 @@ impl Reader {
         let more = self.take(&mut rest);
         self.head = rest.to_vec();
         match self.state {
-            // What comes at once of a page is soon read.
+            // The next chunk of a page is read quickly.
             State::Page(_) => self.take(bytes),
             _ => more || !bytes.is_empty(),
         }
     }
 
-    /// Whether [`Reader::finish`] may take longer than others can wait.
+    /// Whether [`Reader::finish`] may block other tasks for too long.
     pub fn is_long(&self) -> bool {
         match &self.state {
             State::Page(page) => page.is_long() || self.url.len() > QUICK_BASE_BYTES_MAX,
-            // What is compressed may be long.
+            // A compressed document may be long.
             State::Head(head, _) => head.starts_with(&[0x1f, 0x8b]),
             State::Sitemap(_) | State::JsonFeed(_) => true,
             State::Other => false,
         }
     }
 
-    /// What it may hold in memory until it is stored, about.
+    /// The most memory that it may use until it is stored, approximately.
     pub(crate) fn room_bytes(&self) -> usize {
         match &self.state {
             State::Page(_) => PAGE_ROOM_BYTES,
@@ -121,7 +123,7 @@ impl Reader {
         }
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it uses, approximately.
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.state {
             State::Page(page) => page.held_bytes(),
@@ -131,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// The document is over: resolves what was found. `url` is where it was found.
+    /// Ends the document and resolves its links. `url` is where it was found.
     pub fn finish(mut self, url: &CanonicalUrl) -> Content {
         self.begin();
         let head = std::mem::take(&mut self.head);
@@ -140,19 +142,19 @@ impl Reader {
         match self.state {
             State::Page(page) => page.finish(url),
             State::Sitemap(sitemap) => {
-                let (reader, mut places) = *sitemap;
-                let summary = reader.finish(&mut |place| places.keep(place.url));
-                let cut = places.cut.or(summary.cut).filter(|_| summary.kind.is_some());
-                Content { links: places.links, cut, ..Content::default() }
+                let (reader, mut collector) = *sitemap;
+                let summary = reader.finish(&mut |entry| collector.keep(entry.url));
+                let cut = collector.cut.or(summary.cut).filter(|_| summary.kind.is_some());
+                Content { links: collector.links, cut, ..Content::default() }
             }
             State::JsonFeed(feed) => {
                 let feed = feed.finish(Some(url.as_str()));
-                let mut places = Places::default();
+                let mut collector = Places::default();
                 for entry in &feed.entries {
-                    places.keep(entry.link.as_deref().unwrap_or_default());
+                    collector.keep(entry.link.as_deref().unwrap_or_default());
                 }
-                let cut = places.cut.or(feed.cut);
-                Content { links: places.links, cut, ..Content::default() }
+                let cut = collector.cut.or(feed.cut);
+                Content { links: collector.links, cut, ..Content::default() }
             }
             State::Head(..) | State::Other => Content::default(),
         }
@@ -182,8 +184,8 @@ impl Reader {
     fn take(&mut self, bytes: &mut &[u8]) -> bool {
         match &mut self.state {
             State::Sitemap(sitemap) => {
-                let (reader, places) = &mut **sitemap;
-                reader.step(bytes, &mut |place| places.keep(place.url))
+                let (reader, collector) = &mut **sitemap;
+                reader.step(bytes, &mut |entry| collector.keep(entry.url))
             }
             State::JsonFeed(feed) => feed.step(bytes),
             State::Page(page) => {
@@ -219,12 +221,12 @@ impl Places {
     }
 }
 
-/// What a document that does not call itself HTML seems to be, by its first bytes.
+/// The kind of a document without an HTML content type, by its first bytes.
 fn looks(head: &[u8], content_type: Option<&str>) -> Looks {
     if head.starts_with(&[0x1f, 0x8b]) {
         return Looks::Sitemap;
     }
-    // Of UTF-16, what is ASCII.
+    // Of UTF-16, only the ASCII characters are compared.
     let text: Vec<u8> = head
         .iter()
         .filter(|byte| byte.is_ascii() && **byte != 0)
@@ -241,7 +243,7 @@ fn looks(head: &[u8], content_type: Option<&str>) -> Looks {
     } else if text.starts_with(b"{") && has("jsonfeed.org/version/") {
         Looks::JsonFeed
     } else if content_type.is_none() {
-        // Who says nothing forgot to say that it is a page, as wget has it.
+        // A document without a type counts as a page, as in wget.
         Looks::Page
     } else {
         Looks::Other

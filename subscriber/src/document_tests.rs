@@ -25,7 +25,7 @@ fn links(content_type: Option<&str>, body: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_document_is_read_as_what_it_is() {
+fn the_kind_of_a_document_is_recognised() {
     let page = "<!doctype html><a href='1'>";
     let sitemap = "<?xml version='1.0'?><!-- made by hand --><urlset><url><loc>http://a.example/x/1</loc></url></urlset>";
     let rss = "<rss><channel><link>/</link><item><link>1</link></item><item><link>1</link></item></channel></rss>";
@@ -90,7 +90,7 @@ fn the_links_of_a_sitemap_are_bounded() {
 }
 
 #[test]
-fn a_document_is_read_in_small_steps_however_it_comes() {
+fn a_document_is_read_in_small_steps() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
     gzip.write_all(b"<urlset>").unwrap();
     for number in 0..20_000 {

@@ -1,5 +1,5 @@
-//! Why there is no page: the closed list of reasons, each with a name that stays the same and is
-//! described in `OUTCOMES.md`. Beside the name stands a line for a person.
+//! Why a page was not fetched: the closed list of reasons. Each has a fixed name, described in
+//! `OUTCOMES.md`, and comes with a line of text for people.
 
 use std::error::Error;
 use std::fmt;
@@ -8,64 +8,64 @@ use std::io;
 use crate::address::AddressRefused;
 use crate::config::ERROR_TEXT_BYTES_MAX;
 
-/// Why a page could not be had.
+/// Why a page was not fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The task names no URL that can be asked for.
+    /// The task contains no URL that can be requested.
     Url,
     /// robots.txt does not allow it.
     Robots,
-    /// The address is not of the public internet.
+    /// The address does not belong to the public internet.
     Address,
     /// The name could not be resolved.
     Dns,
-    /// No connection: refused, unreachable.
+    /// The connection was refused, or the server is unreachable.
     Connect,
-    /// No connection in time.
+    /// The connection took too long.
     ConnectTimeout,
-    /// Too many requests to its address are under way.
+    /// Too many requests to this address are in flight.
     Busy,
-    /// The proxy did not lead there.
+    /// The proxy did not connect to the server.
     Proxy,
     /// The TLS handshake failed.
     Tls,
-    /// The certificate is not to be trusted.
+    /// The certificate is not trusted.
     Certificate,
-    /// The connection ended before the answer began.
+    /// The connection ended before the response.
     Reset,
-    /// The server said nothing for too long.
+    /// The server sent nothing for too long.
     Silent,
-    /// The server says too little at a time.
+    /// The server sends too slowly.
     Slow,
-    /// The time for the whole request was over.
+    /// The time limit of the whole request was reached.
     Timeout,
-    /// What came is not HTTP.
+    /// The response is not HTTP.
     BadHttp,
-    /// Too many or too long headers.
+    /// The headers are too many or too long.
     HeadTooLarge,
-    /// Too much came before the answer.
+    /// Too many bytes arrived before the response.
     Interim,
-    /// The body ended before its end.
+    /// The body ended early.
     Truncated,
     /// The body is over the limit.
     TooLarge,
-    /// The body grows too much when it is decoded.
+    /// The body grows too much when it is decompressed.
     Bomb,
-    /// The body is not in the encoding that its header names, or in one that is not known.
+    /// The body does not match its encoding, or the encoding is unknown.
     Encoding,
-    /// A redirect without a target that can be asked for.
+    /// The target of a redirect cannot be requested.
     Redirect,
-    /// A status that is no page.
+    /// A final status without a page.
     Status,
-    /// A status that asks to come again.
+    /// A status that may change later.
     TryLater,
-    /// The body could not be kept on this machine.
+    /// The body could not be stored on this machine.
     Storage,
 }
 
 impl Reason {
-    /// All of them, in the order of the documentation.
+    /// All reasons, in the order of the documentation.
     pub const ALL: [Self; 25] = [
         Self::Url,
         Self::Robots,
@@ -94,7 +94,7 @@ impl Reason {
         Self::Storage,
     ];
 
-    /// Its name in records and reports.
+    /// The name in records and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Url => "url",
@@ -125,8 +125,8 @@ impl Reason {
         }
     }
 
-    /// Whether trying again later may help. What a server said and would say again is final; names,
-    /// connections and broken bodies may be otherwise tomorrow.
+    /// Whether a retry may help. A decision of the server is final; names, connections and broken
+    /// bodies may be fine tomorrow.
     pub const fn is_transient(self) -> bool {
         match self {
             Self::Dns
@@ -157,7 +157,7 @@ impl Reason {
         }
     }
 
-    /// That of a status which is neither a page nor a redirect.
+    /// The reason for a status that is neither a page nor a redirect.
     pub const fn of_status(status: u16) -> Self {
         match status {
             408 | 425 | 429 | 500..=599 => Self::TryLater,
@@ -172,18 +172,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A request without a complete answer, or an answer that is no page.
+/// A request without a complete response, or a response without a page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Failure {
     /// For programs.
     pub reason: Reason,
-    /// One line for a person.
+    /// One line for people.
     pub text: String,
 }
 
 impl Failure {
-    /// With the text, one line.
+    /// With this text of one line.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }
@@ -193,17 +193,17 @@ impl Failure {
         Self::new(reason, one_line(error))
     }
 
-    /// That of a status which is neither a page nor a redirect.
+    /// For a status that is neither a page nor a redirect.
     pub(crate) fn of_status(status: u16) -> Self {
         Self::new(Reason::of_status(status), format!("HTTP status {status}"))
     }
 
-    /// Whether trying again later may help.
+    /// Whether a retry may help.
     pub fn is_transient(&self) -> bool {
         self.reason.is_transient()
     }
 
-    /// The same, saying first where it happened.
+    /// The same failure with the place of the error before its text.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.text.insert_str(0, place);
@@ -217,8 +217,8 @@ impl From<AddressRefused> for Failure {
     }
 }
 
-/// The error and its causes, from the outside in. An [`io::Error`] hides what it wraps from
-/// [`Error::source`], so it is asked itself.
+/// The error and its causes, from the outside in. [`Error::source`] does not return the error that
+/// an [`io::Error`] wraps, so it is read with `get_ref`.
 pub fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_in_one_short_line() {
+    fn an_error_is_shown_in_one_short_line() {
         let cause = io::Error::other(format!("line\nline {}", "x".repeat(1000)));
         let error = io::Error::other(io::Error::other(cause));
         let failure = Failure::of(Reason::Connect, &error);

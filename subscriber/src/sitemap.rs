@@ -1,6 +1,7 @@
-//! What is in a sitemap, as of sitemaps.org: XML, a plain list, or a feed; compressed or not.
+//! Reads sitemaps as defined by sitemaps.org: XML, a plain list, or a feed; compressed or not.
 //!
-//! It is read chunk by chunk and handed on URL by URL, so that one of 50 MB costs no more memory than a small one.
+//! It reads chunk by chunk and passes on each URL, so a sitemap of 50 MB needs no more memory than
+//! a small one.
 
 use std::fmt;
 
@@ -10,18 +11,18 @@ use crate::config::{FEED_BYTES_MAX, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_U
 use crate::feed::Elements;
 use crate::markup::{Decoder, Joining, Markup, Tag, Token, Unpacker, local, prefix};
 
-/// What a document turned out to be.
+/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Pages.
+    /// A list of pages.
     Urlset,
-    /// Other sitemaps.
+    /// A list of sitemaps.
     Index,
-    /// Pages, one a line.
+    /// A plain list of pages, one per line.
     Text,
-    /// A feed that stands in for a sitemap.
+    /// An RSS feed that serves as a sitemap.
     Rss,
-    /// The same.
+    /// An Atom feed that serves as a sitemap.
     Atom,
 }
 
@@ -41,20 +42,20 @@ impl Kind {
 /// An entry of a sitemap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location<'a> {
-    /// Absolute; as written, where it is so already.
+    /// Absolute; as written if it was absolute.
     pub url: &'a str,
-    /// When it was changed, as written.
+    /// The time of the last change, as written.
     pub lastmod: Option<&'a str>,
 }
 
-/// How a sitemap ended.
+/// The result of reading a sitemap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// `None`: it is no sitemap.
+    /// `None`: it is not a sitemap.
     pub kind: Option<Kind>,
-    /// Its URLs.
+    /// The number of URLs.
     pub urls: usize,
-    /// Why some of it was left out.
+    /// Why part of it was left out.
     pub cut: Option<&'static str>,
 }
 
@@ -64,7 +65,7 @@ pub struct SitemapReader {
     document: Document,
 }
 
-/// What is unpacked.
+/// The decompressed document.
 struct Document {
     content_type: Option<String>,
     bytes: u64,
@@ -73,30 +74,30 @@ struct Document {
 }
 
 enum Body {
-    /// The first bytes that are no white space, until there are [`MARK_BYTES`] of them.
+    /// The first bytes after white space, until there are [`MARK_BYTES`] of them.
     Begin(Vec<u8>),
     Xml(Box<Markup>, Root),
     Text(Box<Decoder>, String),
-    /// Neither.
+    /// An unknown format.
     Other,
 }
 
-/// By so many bytes XML is known: `<` behind any mark, in any encoding.
+/// This many bytes are enough to recognise XML: `<` after any byte order mark, in any encoding.
 const MARK_BYTES: usize = 4;
 
-/// What the first element has told.
+/// The root element.
 enum Root {
     Awaited,
     Sitemap(Box<Places>),
     Feed(Box<Elements>),
-    /// None that is known.
+    /// An unknown element.
     Other,
 }
 
-/// What an element of a sitemap has said.
+/// The elements of a sitemap.
 #[derive(Default)]
 struct Places {
-    /// In a `<url>` or `<sitemap>`, with this prefix.
+    /// The prefix of the open `<url>` or `<sitemap>`.
     entry: Option<String>,
     capture: Option<(Field, String)>,
     location: String,
@@ -122,7 +123,7 @@ impl fmt::Debug for SitemapReader {
     }
 }
 
-/// Takes what is found, as it is found.
+/// Receives each entry as it is found.
 pub type Each<'a> = &'a mut dyn FnMut(Location<'_>);
 
 impl SitemapReader {
@@ -135,17 +136,18 @@ impl SitemapReader {
         Self { unpacker: Unpacker::new(), document }
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8], each: Each<'_>) {
         while self.step(&mut bytes, each) {}
     }
 
-    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do.
+    /// Reads some of the next bytes: as many as take a few milliseconds. Returns whether there is
+    /// more to do.
     pub fn step(&mut self, bytes: &mut &[u8], each: Each<'_>) -> bool {
         self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes, each))
     }
 
-    /// What it holds in memory beside what it has handed on, about.
+    /// The memory that it uses, approximately, without the entries that were passed on.
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.document.body {
             Body::Xml(_, Root::Feed(elements)) => elements.held_bytes(),
@@ -153,7 +155,7 @@ impl SitemapReader {
         }
     }
 
-    /// The sitemap is over.
+    /// Ends the sitemap.
     pub fn finish(mut self, each: Each<'_>) -> Summary {
         self.unpacker.finish(&mut |bytes| self.document.take(bytes, each));
         let mut summary = self.document.finish(each);
@@ -170,11 +172,11 @@ impl Document {
             Body::Xml(mut markup, mut root) => {
                 markup.finish(&mut |token| root.take(token, &mut self.found, each));
                 if markup.is_cut() {
-                    self.found.cut("a tag too long to read; the rest was left out");
+                    self.found.cut("a tag is too long; the rest was left out");
                 }
                 match root {
-                    Root::Sitemap(mut places) if places.capture.is_none() => {
-                        places.end_entry(&mut self.found, each);
+                    Root::Sitemap(mut sitemap) if sitemap.capture.is_none() => {
+                        sitemap.end_entry(&mut self.found, each);
                     }
                     Root::Feed(elements) => self.found.feed(*elements, each),
                     _ => {}
@@ -188,7 +190,7 @@ impl Document {
         self.found.summary
     }
 
-    /// Takes unpacked bytes, and says whether it wants more.
+    /// Reads decompressed bytes, and returns whether it needs more.
     fn take(&mut self, bytes: &[u8], each: Each<'_>) -> bool {
         let room = SITEMAP_BYTES_MAX.saturating_sub(self.bytes);
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
@@ -209,7 +211,7 @@ impl Document {
         self.found.summary.cut.is_none()
     }
 
-    /// Knows by the first bytes what it is.
+    /// Recognises the format by the first bytes.
     fn begin_body(&mut self, last: bool, each: Each<'_>) {
         let Body::Begin(head) = &mut self.body else { return };
         if head.len() < MARK_BYTES && !last {
@@ -262,7 +264,7 @@ impl Root {
         }
         match self {
             Self::Awaited | Self::Other => {}
-            Self::Sitemap(places) => places.take(token, found, each),
+            Self::Sitemap(sitemap) => sitemap.take(token, found, each),
             Self::Feed(elements) => elements.take(token),
         }
     }
@@ -290,7 +292,7 @@ impl Places {
                 self.entry = (prefix.len() < LINK_BYTES_MAX).then(|| prefix.to_owned());
             }
             name => {
-                // Pictures and videos have places of their own, with another prefix.
+                // Images and videos have locations of their own, with another prefix.
                 let is_ours = self.entry.as_deref() == Some(prefix(tag.name));
                 let field = match name.to_ascii_lowercase().as_str() {
                     "loc" if is_ours => Field::Location,
@@ -338,7 +340,7 @@ impl Found {
     fn location(&mut self, text: &str, lastmod: Option<&str>, each: Each<'_>) {
         let url = self.joining.absolute(text, self.base.as_ref());
         if self.joining.is_over() {
-            self.cut("too many places that are no whole URLs; the rest were left out");
+            self.cut("too many relative URLs; the rest were left out");
         }
         let Some(url) = url else { return };
         if self.summary.urls == SITEMAP_URLS_MAX {
@@ -349,7 +351,7 @@ impl Found {
         each(Location { url: &url, lastmod });
     }
 
-    /// Takes the lines that are whole out of the text. A line that is no URL is none.
+    /// Removes the whole lines from the text and reads them. A line that is not a URL is skipped.
     fn lines(&mut self, text: &mut String, last: bool, each: Each<'_>) {
         let whole = if last { text.len() } else { text.rfind(['\n', '\r']).map_or(0, |at| at + 1) };
         for line in text[..whole].split(['\n', '\r']) {
@@ -362,12 +364,12 @@ impl Found {
         }
         text.drain(..whole);
         if text.len() > 2 * LINK_BYTES_MAX {
-            // No URL is as long. What is left of it is no URL either.
+            // No URL is as long, so the rest of this line is not a URL either.
             text.replace_range(.., "?");
         }
     }
 
-    /// The items of a feed.
+    /// Passes on the items of a feed.
     fn feed(&mut self, elements: Elements, each: Each<'_>) {
         let feed = elements.finish(self.base.as_ref().map(CanonicalUrl::as_str));
         if feed.kind.is_none() {

@@ -8,9 +8,9 @@ use super::*;
 
 fn read_chunks(chunks: &[&[u8]], base: Option<&str>) -> (Summary, Vec<String>) {
     let mut found = Vec::new();
-    let mut each = |place: Location<'_>| {
-        let lastmod = place.lastmod.map_or(String::new(), |lastmod| format!(" {lastmod}"));
-        found.push(format!("{}{lastmod}", place.url));
+    let mut each = |entry: Location<'_>| {
+        let lastmod = entry.lastmod.map_or(String::new(), |lastmod| format!(" {lastmod}"));
+        found.push(format!("{}{lastmod}", entry.url));
     };
     let mut reader = SitemapReader::new(None, base);
     for chunk in chunks {
@@ -70,7 +70,7 @@ fn each_kind_is_read() {
 }
 
 #[test]
-fn sitemaps_that_are_not_as_they_should_be_are_read_as_they_were_meant() {
+fn malformed_sitemaps_are_read_as_they_were_meant() {
     let table: &[(&str, &[&str])] = &[
         (
             "\n\n<?xml version='1.0'?><urlset><url><loc>http://a.example/1</loc></url></urlset>",
@@ -86,7 +86,7 @@ fn sitemaps_that_are_not_as_they_should_be_are_read_as_they_were_meant() {
             &["http://a.example/1", "http://a.example/2"],
         ),
         ("<urlset><url><loc>http://a.example/1</loc>", &["http://a.example/1"]),
-        // Who knows how it went on.
+        // It is unknown how the URL continues.
         ("<urlset><url><loc>http://a.example/1", &[]),
         (
             "<urlset><url><loc></loc></url><url/><url><loc>mailto:a@b.example</loc></url></urlset>",
@@ -111,7 +111,7 @@ fn sitemaps_that_are_not_as_they_should_be_are_read_as_they_were_meant() {
 }
 
 #[test]
-fn what_is_no_sitemap_is_none() {
+fn other_documents_are_not_sitemaps() {
     for bytes in [
         &b""[..],
         b" ",
@@ -138,7 +138,7 @@ fn a_sitemap_in_utf_16_is_read() {
 }
 
 #[test]
-fn what_is_taken_of_a_sitemap_is_bounded() {
+fn the_content_of_a_sitemap_is_limited() {
     let many = format!(
         "<urlset>{}</urlset>",
         "<url><loc>http://a.example/1</loc></url>".repeat(SITEMAP_URLS_MAX + 1)
@@ -170,7 +170,7 @@ fn what_is_taken_of_a_sitemap_is_bounded() {
 }
 
 #[test]
-fn damaged_gzip_gives_what_is_before_the_damage() {
+fn damaged_gzip_is_read_up_to_the_damage() {
     let mut bytes = gzip(URLSET.repeat(100).as_bytes());
     let at = bytes.len() * 3 / 4;
     bytes[at..].fill(0xff);
@@ -183,10 +183,10 @@ fn damaged_gzip_gives_what_is_before_the_damage() {
 }
 
 #[test]
-fn places_that_are_no_whole_urls_are_bounded() {
+fn relative_urls_are_limited() {
     let base = format!("http://a.example/{}", "x".repeat(1800));
-    for place in ["//u@h", "p"] {
-        let text = format!("<urlset>{}", format!("<url><loc>{place}</loc></url>").repeat(20_000));
+    for entry in ["//u@h", "p"] {
+        let text = format!("<urlset>{}", format!("<url><loc>{entry}</loc></url>").repeat(20_000));
         let (summary, found) = read_chunks(&[text.as_bytes()], Some(&base));
         assert!(summary.cut.is_some() && found.len() < 10_000, "{summary:?}");
     }
@@ -204,7 +204,7 @@ fn any_sitemap() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_split_gives_the_same(bytes in any_sitemap(), cuts in prop::collection::vec(0_usize..600, 0..6)) {
+    fn any_split_gives_the_same_sitemap(bytes in any_sitemap(), cuts in prop::collection::vec(0_usize..600, 0..6)) {
         let whole = read_chunks(&[&bytes], None);
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
         cuts.sort_unstable();

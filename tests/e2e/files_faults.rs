@@ -147,7 +147,7 @@ fn directories_for_which_the_kernel_has_no_watches_left_are_looked_through() {
     }
     let limit = "echo 3 > /proc/sys/user/max_inotify_watches && exec \"$@\"";
     let watch = watch_by(&server, &["unshare", "-Ur", "sh", "-c", limit, "sh"], dir.path());
-    watch.line_with("is looked through instead of watched");
+    watch.line_with("is polled instead of watched");
     for n in 0..6 {
         let file = dir.path().join(format!("{n}/file"));
         drop(File::create(&file).unwrap());

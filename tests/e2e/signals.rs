@@ -151,9 +151,9 @@ fn no_process_is_signalled_but_the_one_that_is_meant() {
     File::options().write(true).open(&pid_file).unwrap().set_modified(long_ago).unwrap();
     sub.line_with("is younger than the pid file");
     fs::write(&pid_file, "4194304999\n").unwrap();
-    sub.line_with("holds no number of a process");
+    sub.line_with("does not contain a process id");
     fs::write(&pid_file, "-1\n").unwrap();
-    sub.line_with("holds no number of a process");
+    sub.line_with("does not contain a process id");
     sub.finish_by("TERM").expect_code(0);
 
     // With a handler, and another name.

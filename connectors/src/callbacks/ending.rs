@@ -1,10 +1,10 @@
-//! The end of a pass, as its event says it, and as somebody else is told. Pure.
+//! Parses a `job-done` event into the message that is sent to the callback. Pure.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use tidings_protocol::{CanonicalUrl, GroupName, JobName, field};
 
-/// Words of the event that are whole numbers, section 13 of the specification.
+/// Fields of the event that are whole numbers; section 13 of PROTOCOL.md.
 const NUMBERS: &[&str] = &[
     "number",
     "pass",
@@ -20,26 +20,27 @@ const NUMBERS: &[&str] = &[
     "found",
 ];
 
-/// What is to be told to whom.
+/// The message to one callback.
 #[derive(Debug, Clone)]
 pub struct Ending {
     /// The job.
     pub job: JobName,
-    /// Who is told.
+    /// The URL of the callback.
     pub url: CanonicalUrl<'static>,
-    /// Another one for each end of a pass: of the letters, digits, `-` and `_`. That a message comes again is known by it.
+    /// The id of the message, of letters, digits, `-` and `_`. It is different for each end of a
+    /// pass, and the same when a message is sent again.
     pub id: String,
-    /// An object of JSON: the words of the event.
+    /// A JSON object with the fields of the event.
     pub body: Bytes,
 }
 
-/// An event that has the word, and is no end of a pass: somebody else has published it.
+/// An event with a `callback` field that is not the end of a pass: another client has published it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event of job-done with a callback says no {0}")]
+#[error("the job-done event has a callback, but no valid {0}")]
 pub struct EndingError(&'static str);
 
 impl Ending {
-    /// Of an event of `job-done`; `None` if nobody is to be told.
+    /// Parses an event of `job-done`. `None` if it has no callback.
     pub fn parse(event: &str) -> Result<Option<Self>, EndingError> {
         let (name, words) = event.split_once(' ').unwrap_or((event, ""));
         let Some(url) = field(words, "callback") else { return Ok(None) };
@@ -47,11 +48,12 @@ impl Ending {
         let job: JobName = name.parse().map_err(|_| EndingError("job"))?;
         let group = field(words, "group").and_then(|group| group.parse::<GroupName>().ok());
         let group = group.ok_or(EndingError("group"))?;
-        let is_serial = |serial: &&str| {
+        let is_valid_serial = |serial: &&str| {
             serial.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !serial.is_empty()
         };
-        let serial = field(words, "serial").filter(is_serial).ok_or(EndingError("serial"))?;
-        // A dot is what stands between the parts of what is signed. No two groups come to the same name.
+        let serial = field(words, "serial").filter(is_valid_serial).ok_or(EndingError("serial"))?;
+        // A dot separates the parts of the text that is signed, so the id has none. The replacement
+        // is unique for each group name.
         let group = group.as_str().replace('_', "__").replace('.', "_d");
         let id = format!("{group}-{}", serial.replace('.', "-"));
         let mut object = Map::new();
@@ -79,7 +81,7 @@ mod tests {
 
     // PROTOCOL: F1
     #[test]
-    fn the_words_of_the_event_are_an_object_and_its_serial_names_the_message() {
+    fn event_fields_become_a_json_object_and_the_serial_becomes_the_id() {
         let ending = Ending::parse(EVENT).unwrap().unwrap();
         assert_eq!(ending.url.as_str(), "https://a.example/done?group=x&job=1");
         assert_eq!(ending.id, "craw_dlers-17-4");
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_of_what_is_no_end_of_a_pass() {
+    fn events_that_do_not_end_a_pass_send_no_callback() {
         for event in ["", "docs", "docs number=3 group=a serial=1.1", "a look at callback= docs"] {
             let parsed = Ending::parse(event);
             assert!(!matches!(parsed, Ok(Some(_))), "{event}: {parsed:?}");

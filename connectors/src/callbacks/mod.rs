@@ -1,12 +1,13 @@
-//! Callbacks of jobs: whoever opened one with `callback=` is told when its pass is done.
+//! Callbacks of jobs: a job that was opened with `callback=` sends a message to that URL when a
+//! pass is done.
 //!
-//! The events on `job-done` that name a callback are the work of a group, as any other work: it waits, is tried again, and
-//! ends as a dead letter where there is no use. What there is to tell is a POST of JSON ([`Ending`]), which carries the
-//! same id however often it comes, and is signed if there is somebody to sign it.
+//! The `job-done` events that name a callback are fed to a group. So each callback waits, is
+//! retried and ends as a dead letter like any other entry. A message is a POST of JSON
+//! ([`Ending`]). Every attempt carries the same id, and is signed if a key is configured.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "messages say when they were sent, and the broker is tried again after a pause"
+    reason = "messages carry the time at which they are sent, and reconnecting waits"
 )]
 
 pub(crate) mod ending;
@@ -34,33 +35,35 @@ use crate::complaints::Complaints;
 use crate::outgoing::{Answered, Outgoing};
 use crate::worker::{self, End, Handler, Task, WorkerConfig, WorkerError};
 
-/// The label that the broker shows.
+/// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
 
-/// Of the group, where nobody has made it with others. Ten attempts take an hour and a half; a server that is down over
-/// night has its callbacks in the dead letters. The lease is what is waited for after a crash.
+/// Settings of the group if it does not exist. Ten attempts take an hour and a half, so the
+/// callbacks of a server that is down overnight end as dead letters. The lease is the time until a
+/// retry after a crash.
 const SETTINGS: &[(&str, &str)] = &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
 
-/// Requests at once.
+/// Concurrent requests.
 const CREDIT: u32 = 64;
 
-/// Pause between tries to have the group.
+/// Pause between attempts to create the group.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How messages are named, dated and signed: what the Standard Webhooks say.
+/// Headers with id and time of a message, as the Standard Webhooks specification names them.
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 
-/// Gives the headers that show of whom a message is: of its id, the seconds of Unix time at which it is sent, and its body.
+/// Signs a message: returns the headers for its id, the time at which it is sent in seconds of Unix
+/// time, and its body.
 pub type Sign = Box<dyn Fn(&str, u64, &[u8]) -> HeaderMap + Send + Sync>;
 
-/// For which broker, and with what.
+/// Where the worker takes callbacks from, and how it sends them.
 pub struct Config {
     /// Address of the broker.
     pub broker: String,
-    /// Makes the requests.
+    /// Sends the requests.
     pub outgoing: Outgoing,
-    /// Without it messages are not signed.
+    /// Signs messages; without it they are sent unsigned.
     pub sign: Option<Sign>,
 }
 
@@ -70,22 +73,22 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Tells whom there is to tell until `stop`; what is on its way then is handed back. Whatever the broker says it is asked
-/// again.
+/// Sends callbacks until `stop` is cancelled, and then returns unfinished tasks to the group. After
+/// an error it connects to the broker again.
 pub async fn run(config: Config, stop: CancellationToken) {
     let caller = Caller(Arc::new(Inner {
         config,
         stop: stop.clone(),
         hosts: Hosts::default(),
-        forbidden: Mutex::new(Complaints::new("callbacks to where nobody may be asked")),
+        forbidden: Mutex::new(Complaints::new("callbacks to addresses that are not allowed")),
     }));
-    let mut said = None;
+    let mut logged = None;
     loop {
-        let Err(trouble) = caller.work_until_stopped().await else { return };
-        let trouble = trouble.to_string();
-        if said.as_ref() != Some(&trouble) {
-            tracing::warn!("jobs are done and nobody is called back: {trouble}");
-            said = Some(trouble);
+        let Err(error_text) = caller.work_until_stopped().await else { return };
+        let error_text = error_text.to_string();
+        if logged.as_ref() != Some(&error_text) {
+            tracing::warn!("callbacks are not delivered, trying again: {error_text}");
+            logged = Some(error_text);
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -107,8 +110,8 @@ struct Inner {
 impl Caller {
     async fn work_until_stopped(&self) -> Result<(), worker::PrepareError> {
         let broker = &self.0.config.broker;
-        let group: GroupName = CALLBACK_GROUP.parse().expect("it is a name");
-        let topic: TopicName = JOB_DONE_TOPIC.parse().expect("it is a name");
+        let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
+        let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
         let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
         let connected = client::connect(broker, options).await?;
         worker::prepare(&connected.0, &group, &topic, "none", SETTINGS).await?;
@@ -121,7 +124,7 @@ impl Caller {
         }
     }
 
-    /// Tells somebody, once.
+    /// Sends one message, once.
     async fn tell(&self, ending: &Ending) -> End {
         let Inner { config, forbidden, .. } = &*self.0;
         let Ending { id, url, body, job } = ending;
@@ -131,10 +134,13 @@ impl Caller {
             Some(sign) => sign(id, unix_s, body),
             None => HeaderMap::new(),
         };
-        headers.insert(ID, HeaderValue::from_str(id).expect("it is of letters and digits"));
+        headers.insert(
+            ID,
+            HeaderValue::from_str(id).expect("letters, digits, - and _ are valid in a header"),
+        );
         headers.insert(TIMESTAMP, HeaderValue::from(unix_s));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // What it says besides its status is nobody's business here.
+        // Only the status and the headers of the response matter.
         let sent = config.outgoing.send(Method::POST, url, headers, body.clone(), 0).await;
         let end = match &sent {
             Ok(answered) => judge(answered, url),
@@ -153,7 +159,7 @@ impl Caller {
     }
 }
 
-/// What an answer means.
+/// What a response means for the task.
 fn judge(answered: &Answered, url: &CanonicalUrl<'_>) -> End {
     let status = answered.status;
     if status.is_success() {
@@ -166,7 +172,7 @@ fn judge(answered: &Answered, url: &CanonicalUrl<'_>) -> End {
     if let Some(target) = answered.redirect(url) {
         reason = format!("{reason}: a redirect to {target}, which is not followed");
     }
-    // In addition to the group's own backoff, which would not wait for it.
+    // In addition to the group's own backoff, which does not wait for `Retry-After`.
     let not_before_ms = answered.retry_after().and_then(|wait| wait.as_millis().try_into().ok());
     let hold = Hold { not_before_ms, ..Hold::default() };
     End::Back(Return::Retry { after_ms: None }, hold, Some(reason))
@@ -200,7 +206,7 @@ impl Handler for Caller {
     }
 
     fn disconnected(&self, error: &ClientError) {
-        tracing::debug!(%error, "the callbacks' connection is gone");
+        tracing::debug!(%error, "the connection for callbacks has ended");
     }
 }
 
@@ -221,10 +227,10 @@ mod tests {
 
     // PROTOCOL: F4
     #[test]
-    fn an_answer_is_final_or_says_why_it_is_not() {
+    fn a_response_ends_the_task_or_gives_a_reason_to_retry() {
         use hyper::header::{LOCATION, RETRY_AFTER};
-        let refused = End::Final(Outcome::Failed, Hold::default());
-        for (status, end) in [(200, End::done()), (204, End::done()), (410, refused)] {
+        let gone = End::Final(Outcome::Failed, Hold::default());
+        for (status, end) in [(200, End::done()), (204, End::done()), (410, gone)] {
             assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
         }
         for (status, headers, not_before_ms, reason) in [

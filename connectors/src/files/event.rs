@@ -1,4 +1,4 @@
-//! What an announcement says: one line, which no name of a file can make into two, or into one with other attributes.
+//! The event of a file: one line. No file name can split it or add attributes.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
@@ -12,11 +12,12 @@ use super::{
 /// Hexadecimal digits of an id: 64 bits.
 const ID_DIGITS: usize = 16;
 
-/// The payload: `<path> size=<bytes> modified=<unix ms> id=<id>` for a file, `<dir> batch=end files=<n> id=<id>` for the
-/// end of a batch, `<path> error=<word> id=<id>` for a trouble.
+/// The payload: `<path> size=<bytes> modified=<unix ms> id=<id>` for a file, `<dir> batch=end
+/// files=<n> id=<id>` for the end of a batch, `<path> error=<word> id=<id>` for an error.
 ///
-/// The id of a file is the same whenever and by whomever the same content at the same path is announced, that of a
-/// batch is its own in the life of a state file, and that of a trouble in the `run` of this process.
+/// The id of a file depends on its path and content alone, so each process publishes it under the
+/// same id. The id of a batch is unique within a state file, that of an error within one `run` of
+/// the process.
 pub(super) fn payload(root: &Path, announced: &Announced, run: &str, number: u64) -> String {
     let attributes = match announced {
         Announced::File(_, stamp) => {
@@ -37,7 +38,7 @@ pub(super) fn payload(root: &Path, announced: &Announced, run: &str, number: u64
     text
 }
 
-/// Where it is.
+/// The absolute path.
 pub(super) fn path(root: &Path, announced: &Announced) -> std::path::PathBuf {
     match announced {
         Announced::File(name, _) | Announced::Trouble(name, _) if !name.is_empty() => {
@@ -49,7 +50,7 @@ pub(super) fn path(root: &Path, announced: &Announced) -> std::path::PathBuf {
 
 fn id(path: &[u8], announced: &Announced, run: &str, number: u64) -> String {
     let mut hasher = blake3::Hasher::new();
-    // Paths have no NUL in them, so nothing else can be hashed to the same bytes.
+    // Paths contain no NUL, so no other input hashes to the same bytes.
     hasher.update(path).update(b"\0");
     match announced {
         Announced::File(_, Stamp { inode, size, modified_s, modified_ns }) => {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_path_and_what_it_is() {
+    fn a_file_event_has_path_size_and_time() {
         let text = payload(Path::new("/srv/out"), &file(b"a b.pdf", 246_999_999), "r", 1);
         let beginning = "/srv/out/a%20b.pdf size=3 modified=1795290973246 id=";
         assert!(text.starts_with(beginning), "{text}");
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_can_add_an_attribute() {
+    fn no_file_name_adds_an_attribute() {
         let text = payload(Path::new("/"), &file(b"a size=9\nPUB x\xff id=1", 0), "r", 1);
         let parsed = Payload::parse(&text);
         assert_eq!(parsed.attribute("size"), Some("3"));
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_file_has_the_same_id_and_another_has_another() {
+    fn only_the_same_file_has_the_same_id() {
         let id = |announced: &Announced, run, number| {
             let text = payload(Path::new("/d"), announced, run, number);
             text.rsplit_once("id=").unwrap().1.to_owned()

@@ -1,4 +1,4 @@
-//! Looking at files and directories.
+//! Reads metadata of files and directories.
 
 use std::{
     collections::BTreeMap,
@@ -14,12 +14,12 @@ use super::{
     watching::Settings,
 };
 
-/// What is there.
+/// The selected files of the directory, and of those below it if that is set.
 pub(super) fn present(settings: &Settings, is_shared: bool) -> BTreeMap<Name, Stamp> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![Name::from([])];
     while let Some(dir) = dirs.pop() {
-        // What cannot be read is not there.
+        // A directory that cannot be read counts as empty.
         let Ok(entries) = fs::read_dir(below(&settings.dir, &dir)) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name();
@@ -34,7 +34,7 @@ pub(super) fn present(settings: &Settings, is_shared: bool) -> BTreeMap<Name, St
     found
 }
 
-/// What tells this content from another.
+/// Identifies the content of a file.
 pub(super) fn stamp(metadata: &Metadata, is_shared: bool) -> Stamp {
     Stamp {
         inode: if is_shared { 0 } else { metadata.ino() },
@@ -44,32 +44,32 @@ pub(super) fn stamp(metadata: &Metadata, is_shared: bool) -> Stamp {
     }
 }
 
-/// What is called so in a directory, which is empty or ends in `/`.
+/// The path of `name` in a directory, which is empty or ends in `/`.
 pub(super) fn join(dir: &[u8], name: &[u8], end: &str) -> Name {
     Name::from([dir, name, end.as_bytes()].concat())
 }
 
-/// Where it is.
+/// The path below the root.
 pub(super) fn below(root: &Path, name: &[u8]) -> PathBuf {
     if name.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(name)) }
 }
 
-/// Whether something is mounted on a directory that was found to be so.
+/// Whether this directory is a mount point. `metadata` is that of the directory.
 pub(super) fn is_mounted(dir: &Path, metadata: &Metadata) -> bool {
     fs::metadata(dir.join("..")).is_ok_and(|above| above.dev() != metadata.dev())
 }
 
-/// Whether nothing is in a directory, as far as can be seen.
+/// Whether the directory is known to be empty.
 pub(super) fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Whether there is no such thing any more.
+/// Whether the error says that the path does not exist.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Why something cannot be read, as a word.
+/// The word for an error in events.
 pub(super) fn word(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "denied",

@@ -1,18 +1,19 @@
-//! Directories whose complete files are announced, each once.
+//! Watches directories and publishes their complete files, each once.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`tracker`] | which file is complete, and what of it was announced; pure |
-//! | [`select`] | which names are announced |
-//! | [`name`] | what a path is called in an event |
-//! | `event` | what an event says |
-//! | [`state`] | what was announced, over restarts |
-//! | `notices`, `mounts` | what the kernel says, and where it does not know |
-//! | `look`, `writers` | what is to be seen of files, and who has them open |
-//! | [`watching`], `watcher` | a watched directory, and the thread that puts all of this together |
+//! | [`tracker`] | which files are complete, and which of them are published; pure |
+//! | [`select`] | which names are published |
+//! | [`name`] | how a path is written in an event |
+//! | `event` | the event of a file |
+//! | [`state`] | what was published, across restarts |
+//! | `notices`, `mounts` | inotify, and where it does not work |
+//! | `look`, `writers` | metadata of files, and which of them are open for writing |
+//! | [`watching`], `watcher` | a watched directory, and the thread that combines the other modules |
 //!
-//! Only regular files are announced. Symbolic links are not followed: what they lead to is announced where it is, if that is
-//! watched. A file that was put into place by a link is known by that nobody opens it in that moment.
+//! Only regular files are published. Symbolic links are not followed: their target is published
+//! where it is, if that directory is watched. A file that was linked into place is recognised
+//! because no process opens it at that moment.
 
 mod event;
 mod look;

@@ -1,9 +1,9 @@
-//! Which file systems others change without the kernel of this machine knowing of it.
+//! Recognises file systems that other machines change without inotify events here.
 
 use std::path::Path;
 
-/// NFS, SMB (three kinds), 9P, AFS (two), Coda, Ceph, FUSE (sshfs, s3fs, virtiofs ..), NCP, Lustre, GFS2, OCFS2,
-/// `BeeGFS`, GPFS, and shared folders of virtual machines (two kinds).
+/// NFS, SMB (three kinds), 9P, AFS (two), Coda, Ceph, FUSE (sshfs, s3fs, virtiofs ..), NCP, Lustre,
+/// GFS2, OCFS2, `BeeGFS`, GPFS, and shared folders of virtual machines (two kinds).
 const SHARED: [u32; 18] = [
     0x6969,
     0x517B,
@@ -25,10 +25,14 @@ const SHARED: [u32; 18] = [
     0xBACB_ACBC,
 ];
 
-/// Whether what is there may be changed from elsewhere.
+/// Whether other machines may change this path.
 pub(super) fn is_shared(path: &Path) -> bool {
-    // Only the lower 32 bits are the kind, and some systems extend their sign.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as said")]
+    // Only the lower 32 bits are the type, and some systems sign-extend them.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "only the lower 32 bits count"
+    )]
     rustix::fs::statfs(path).is_ok_and(|stat| SHARED.contains(&(stat.f_type as u32)))
 }
 
@@ -37,9 +41,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_of_this_machine_is_not_shared() {
-        for own in ["/dev/shm", "/proc", "/no/such/place"] {
-            assert!(!is_shared(Path::new(own)), "{own}");
+    fn local_file_systems_are_not_shared() {
+        for local in ["/dev/shm", "/proc", "/no/such/place"] {
+            assert!(!is_shared(Path::new(local)), "{local}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a file is called in an event: any bytes that a file system takes, as one word of a line.
+//! Writes a path of any bytes as one word of a line.
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
-/// The bytes of a path as one word that stands on a line of the protocol, a terminal and a log: `%` and two
-/// hexadecimal digits for each byte of what is not UTF-8, for white space, controls, characters without a
-/// picture, and `%` itself. Everything else is as it was, so that names can be read.
+/// Writes the bytes of a path as one word that is safe on a line of the protocol, a terminal and in
+/// a log. Bytes that are not UTF-8, white space, controls, invisible characters and `%` become `%`
+/// and two hexadecimal digits per byte. Everything else stays readable.
 ///
-/// [`decode`] gives the bytes back, as does whatever decodes URLs.
+/// [`decode`] restores the bytes, as does any URL decoder.
 pub fn encode(path: &[u8]) -> String {
     let mut word = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -22,7 +22,7 @@ pub fn encode(path: &[u8]) -> String {
     word
 }
 
-/// The bytes that a word stands for. What is no escape stands for itself.
+/// The bytes of a word. Text that is not an escape stays as it is.
 pub fn decode(word: &str) -> Vec<u8> {
     percent_decode_str(word).collect()
 }
@@ -31,8 +31,8 @@ fn escape(word: &mut String, bytes: &[u8]) {
     word.extend(bytes.iter().map(|byte| percent_encode_byte(*byte)));
 }
 
-/// Whether it has a picture of its own and moves nothing else: no white space or control of any script, no mark that
-/// turns the reading direction.
+/// Whether the character is visible and affects no other: no white space, no control of any script,
+/// no mark that changes the reading direction.
 fn is_plain(c: char) -> bool {
     let is_format = matches!(
         c,
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_can_be_read_is_left_as_it_is() {
+    fn readable_names_stay_readable() {
         assert_eq!(encode("/srv/Überblick (2).pdf".as_bytes()), "/srv/Überblick%20(2).pdf");
         assert_eq!(encode(b"/srv/100%.txt"), "/srv/100%25.txt");
         assert_eq!(encode(b"/a\nb\r\0\x1b[2J\xff\xc3"), "/a%0Ab%0D%00%1B[2J%FF%C3");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stands_for_itself() {
+    fn text_that_is_not_an_escape_stays_as_it_is() {
         assert_eq!(decode("/a%2"), b"/a%2");
         assert_eq!(decode("%%41%zz%"), b"%A%zz%");
         assert_eq!(decode("%fF"), b"\xff");
@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_one_word_that_gives_them_back(
+        fn any_bytes_round_trip_as_one_word(
             name in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
             let path = [b"/".as_slice(), &name].concat();
@@ -83,7 +83,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_one_word_that_gives_it_back(name in ".{0,40}") {
+        fn any_text_round_trips_as_one_word(name in ".{0,40}") {
             let path = format!("/{name}");
             let word = encode(path.as_bytes());
             prop_assert_eq!(decode(&word), path.as_bytes());

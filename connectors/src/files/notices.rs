@@ -1,7 +1,7 @@
-//! What the kernel says of directories as it happens: inotify.
+//! Reports changes of directories as they happen, by inotify.
 //!
-//! Directly, and not through a library for all systems: "closed after writing" and "renamed to" are what everything
-//! here rests on, and those libraries fold or guess them.
+//! It uses inotify directly and no portable library: the tracker depends on "closed after writing"
+//! and "renamed to", which those libraries merge or guess.
 
 use std::{collections::HashMap, io, mem::MaybeUninit, os::fd::OwnedFd, path::Path, sync::Arc};
 
@@ -12,24 +12,24 @@ use rustix::{
 
 use super::tracker::Name;
 
-/// Bytes of one read: some hundred events.
+/// Bytes of one read: several hundred events.
 const READ_BYTES: usize = 64 << 10;
 
-/// Reads until somebody else has a turn.
+/// Reads in a row, before other work gets its turn.
 const READS_MAX: usize = 16;
 
-/// What has happened.
+/// A change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// More than the kernel keeps: anything may have.
+    /// The kernel's queue has overflowed: anything may have changed.
     Overflow,
-    /// This directory is not watched any more, or not where it was.
+    /// The watch of a directory has ended, or the directory has moved.
     Lost {
         dir: Name,
-        /// Because its file system was unmounted.
+        /// Its file system was unmounted.
         unmounted: bool,
     },
-    /// To what is called so in a watched directory.
+    /// A change of an entry of a watched directory.
     Of { dir: Name, name: Vec<u8>, kind: Kind, is_dir: bool },
 }
 
@@ -46,20 +46,22 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Whether something is called otherwise since. Directories are opened whenever somebody looks at them.
+    /// Whether the change affects names. Directories are also opened by every listing, which does
+    /// not count.
     fn is_of_names(self) -> bool {
         matches!(self, Self::Created | Self::MovedHere | Self::Left)
     }
 }
 
-/// Watched directories; each is empty for the first one, or ends in `/`.
+/// Watched directories, by their name relative to the root: empty for the root, otherwise it ends
+/// in `/`.
 #[derive(Debug)]
 pub(super) struct Notices {
     fd: OwnedFd,
     dirs: HashMap<i32, Name>,
     watches: HashMap<Name, i32>,
     buffer: Vec<MaybeUninit<u8>>,
-    /// The last event was about an unmount.
+    /// The watch of the last event, if that was an unmount.
     unmounted: Option<i32>,
 }
 
@@ -71,14 +73,14 @@ impl Notices {
         Ok(Self { fd, dirs, watches, buffer, unmounted: None })
     }
 
-    /// Readable when there is something to [`read`](Self::read).
+    /// Becomes readable when [`read`](Self::read) has events.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Watches a directory from now on; the first one may be a symbolic link.
+    /// Watches a directory from now on. Only the root may be a symbolic link.
     pub(super) fn add(&mut self, dir: &Name, path: &Path) -> io::Result<()> {
-        // Without OPEN nobody could tell a file that is being written from one that was linked into place.
+        // OPEN tells a file that is being written from one that was linked into place.
         let mut flags = WatchFlags::CREATE
             | WatchFlags::OPEN
             | WatchFlags::CLOSE
@@ -87,28 +89,28 @@ impl Notices {
             | WatchFlags::DELETE_SELF
             | WatchFlags::EXCL_UNLINK
             | WatchFlags::ONLYDIR;
-        // Of what is below, the directory above it hears.
+        // A move of a subdirectory is reported by the directory above it.
         flags |= if dir.is_empty() { WatchFlags::MOVE_SELF } else { WatchFlags::DONT_FOLLOW };
         let watch = inotify::add_watch(&self.fd, path, flags)?;
         if let Some(before) = self.dirs.insert(watch, Arc::clone(dir)) {
-            // The same directory at another place, of which nothing was heard yet.
+            // The same directory has a new name, and its move has not been reported yet.
             self.watches.remove(&before);
         }
         self.watches.insert(Arc::clone(dir), watch);
         Ok(())
     }
 
-    /// Hears nothing more of a directory and what is below it: it is elsewhere now.
+    /// Stops watching a directory and everything below it, because it has moved.
     pub(super) fn remove_below(&mut self, dir: &[u8]) {
         let below = self.watches.extract_if(|name, _| name.starts_with(dir));
         for (_, watch) in below {
             self.dirs.remove(&watch);
-            // The kernel may have been faster.
+            // The kernel may have removed the watch already.
             let _ = inotify::remove_watch(&self.fd, watch);
         }
     }
 
-    /// What has happened; and whether there is more.
+    /// Reads the changes so far, and whether there are more.
     pub(super) fn read(&mut self) -> io::Result<(Vec<Notice>, bool)> {
         let mut notices = Vec::new();
         let mut reader = inotify::Reader::new(&self.fd, &mut self.buffer);

@@ -1,24 +1,25 @@
-//! Which names are announced: those that match a pattern, and none that others use for what is not finished.
+//! Selects which file names are published: those that match a pattern, except hidden and unfinished
+//! files.
 
-/// Ends of names that programs give to files of their own or to unfinished ones.
+/// Suffixes of backup files and of unfinished files.
 const UNFINISHED: [&[u8]; 6] = [b"~", b".tmp", b".part", b".partial", b".filepart", b".crdownload"];
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// There is nothing that it could match.
+    /// It is empty.
     #[error("a pattern cannot be empty")]
     Empty,
-    /// Patterns are about names alone.
-    #[error("a pattern is compared with the name of a file, which has no / in it")]
+    /// Patterns match file names, not paths.
+    #[error("a pattern matches file names, so it cannot contain /")]
     Slash,
     /// A `[` without its `]`.
     #[error("the pattern has a [ without a ]")]
     Unclosed,
 }
 
-/// A pattern for names, as a shell has them: `*` is anything, `?` one character, `[a-z]` one of these and `[!a-z]` one
-/// of all others; `[*]`, `[?]` and `[[]` are these characters.
+/// A shell pattern for names: `*` matches anything, `?` one character, `[a-z]` one of these and
+/// `[!a-z]` one of all others. `[*]`, `[?]` and `[[]` match these characters themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
@@ -54,7 +55,7 @@ impl std::str::FromStr for Pattern {
                             chars.next();
                             match chars.next_if(|c| *c != ']') {
                                 Some(c) => to = c,
-                                // A dash at the end is one.
+                                // A dash at the end stands for itself.
                                 None => ranges.push(('-', '-')),
                             }
                         }
@@ -70,8 +71,8 @@ impl std::str::FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether it matches the whole name; ASCII letters match in upper and lower case. A byte that is not UTF-8 counts as the character that stands for such.
-    /// Takes at most as many steps as pattern and name have characters, multiplied.
+    /// Whether the whole name matches. ASCII letters match in either case. A byte that is not UTF-8
+    /// counts as U+FFFD. Takes at most as many steps as the lengths of pattern and name multiplied.
     pub fn matches(&self, name: &[u8]) -> bool {
         let mut chars = Vec::with_capacity(name.len());
         for chunk in name.utf8_chunks() {
@@ -79,7 +80,8 @@ impl Pattern {
             chars.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
         }
         let (mut at, mut part) = (0, 0);
-        // Behind the last `*`: the part to go on with, and where in the name it was tried last.
+        // After the last `*`: the part to continue with, and the position in the name that was
+        // tried last.
         let mut retry = None;
         while at < chars.len() {
             match self.0.get(part) {
@@ -116,17 +118,17 @@ impl Part {
     }
 }
 
-/// What is announced of a directory, by name.
+/// Selects files of a directory by name.
 #[derive(Debug, Clone, Default)]
 pub struct Select {
-    /// One of these; none: any name.
+    /// A name must match one of these; empty: any name.
     pub patterns: Vec<Pattern>,
-    /// Also what is hidden or looks unfinished.
+    /// Also selects hidden and unfinished files.
     pub all: bool,
 }
 
 impl Select {
-    /// Whether a file of this name is announced.
+    /// Whether a file with this name is published.
     pub fn takes(&self, name: &[u8]) -> bool {
         if !self.all && (is_hidden(name) || UNFINISHED.iter().any(|end| name.ends_with(end))) {
             return false;
@@ -134,7 +136,7 @@ impl Select {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Whether a directory of this name is looked into.
+    /// Whether a directory with this name is searched.
     pub fn enters(&self, name: &[u8]) -> bool {
         self.all || !is_hidden(name)
     }
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn case_does_not_count() {
+    fn patterns_ignore_case() {
         assert!(matches("*.pdf", "Scan.PDF") && matches("*.PDF", "scan.pdf"));
         assert!(matches("[a-z].x", "Q.x") && matches("[A-Z].x", "q.x"));
         assert!(!matches("[!a-z].x", "Q.x") && !matches("*.pdf", "scan.png"));
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_those_of_a_shell() {
+    fn patterns_match_as_in_a_shell() {
         for (pattern, name) in [
             ("*", ""),
             ("*.pdf", "a.pdf"),
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_rejected() {
         assert_eq!("".parse::<Pattern>(), Err(PatternError::Empty));
         assert_eq!("a/*.txt".parse::<Pattern>(), Err(PatternError::Slash));
         for text in ["[", "a[b", "[]", "[!]"] {
@@ -200,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_many_stars_takes_no_time() {
+    fn many_stars_match_in_short_time() {
         let pattern = format!("{}b", "*a".repeat(50));
         assert!(!matches(&pattern, "a".repeat(255)));
     }
 
     #[test]
-    fn what_looks_unfinished_is_left_out_unless_all_is_wanted() {
+    fn unfinished_files_are_selected_only_with_all() {
         let mut select = Select::default();
         let names: [&[u8]; 5] = [b".a", b"a~", b"a.tmp", b"a.part", b"a.crdownload"];
         assert!(names.iter().all(|name| !select.takes(name)));

@@ -1,25 +1,23 @@
-//! What was announced of a directory, over restarts: a small file of lines that only grows, and is written anew when
-//! most of it is out of date.
+//! Stores which files of a directory were published, across restarts: a file of lines that is
+//! appended to, and rewritten when most lines are out of date.
 //!
 //! ```text
 //! tidings-watch 1 topic=file-ready dir=/srv/out
-//! + 8123 17 1795290973.246000000 a.pdf #0c1f9a3e    announced: inode, bytes, modified, name
-//! - a.pdf #73..                            gone
-//! = 3 12 #5d..                             batch 3 has begun, and has 12 files so far; each + is one more
-//! @ disk/ #81..                            something is mounted there; - disk/: there is no such directory
+//! + 8123 17 1795290973.246000000 a.pdf #0c1f9a3e    published: inode, bytes, modified, name
+//! - a.pdf #73..                            removed
+//!  3 12 #5d..                             batch 3 began with 12 files; each later + is one more
+//! @ disk/ #81..                            a mount point; - disk/: the directory is gone
 //! ```
 //!
-//! Behind `#` are the first digits of the BLAKE3 of what is before it on the line. Lines of earlier versions have no such
-//! word, and earlier versions read lines that have it.
+//! After `#` stand the first digits of the BLAKE3 hash of the line before it. Lines of earlier
+//! versions have no checksum, and earlier versions can read lines that have one.
 //!
-//! A line is written when the broker has confirmed what it says, so nothing is ever missing in the topic because it is
-//! here. What is missing here (the end of the file after a crash) is announced again, under the same id. A line that
-//! cannot be read counts as missing. Another version is another first word, and is refused.
+//! A line is written after the broker has confirmed the event, so the state never claims a file
+//! that the topic lacks. A file that the state lacks (lines at the end, after a crash) is published
+//! again, under the same id. A line that cannot be read counts as missing. A file of another
+//! version has another first word, and is rejected.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "syncs no more often than every second, on a thread"
-)]
+#![expect(clippy::disallowed_methods, reason = "syncs at most once a second, on a thread")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,60 +39,60 @@ use super::{
 
 const MAGIC: &str = "tidings-watch 1";
 
-/// What a power cut may have announced again is what came in this time.
+/// The least time between syncs. A power cut repeats at most the events of this time.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Lines that may be out of date without being worth a rewrite.
+/// Outdated lines that are tolerated before a rewrite.
 const STALE_LINES_MIN: u64 = 10_000;
 
-/// The directory itself; what is below it ends in `/`.
+/// How the root directory is written; other directories end in `/`.
 const ROOT: &str = ".";
 
 /// Digits of the checksum of a line.
 const SUM_DIGITS: usize = 8;
 
-/// Longer lines are of nobody here: each byte of a path takes three at most.
+/// No line of this format is longer: each byte of a path takes at most three.
 const LINE_BYTES_MAX: u64 = 3 * 4096 + 200;
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another process watches this directory for this topic, with this state.
-    #[error("{dir} is watched already, by another tidings with the same --data")]
+    /// Another process uses this state file.
+    #[error("{dir} is watched already by another tidings process with the same --data")]
     InUse {
         /// The directory.
         dir: String,
     },
-    /// It is of another version or another directory.
-    #[error("{} is not a state of this directory that can be read; without it, everything is announced again", .path.display())]
+    /// It belongs to another version or another directory.
+    #[error("{} is not the state of this directory in this version; remove it to publish all files again", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The system says no.
+    /// An IO error.
     #[error("{}: {source}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// What a state file said when it was opened.
+/// The content of a state file when it was opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// What is announced.
+    /// Published files.
     pub told: BTreeMap<Name, Stamp>,
-    /// The number of the present batch.
+    /// The number of the current batch.
     pub batch_number: u64,
     /// Files in it so far.
     pub batch_files: u64,
-    /// Directories on which something is mounted, or was.
+    /// Directories that are or were mount points.
     pub mounts: BTreeSet<Name>,
 }
 
-/// An open state file. While it is open nobody else opens it.
+/// An open state file. It is locked: no other process can open it.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -102,18 +100,18 @@ pub struct StateFile {
     file: File,
     lines: u64,
     mounts: BTreeSet<Name>,
-    /// Lines to be written.
+    /// Lines that are not written yet.
     unwritten: Vec<u8>,
     unsynced_since: Option<Instant>,
-    /// A disk takes its time, and files are announced meanwhile.
+    /// The sync that runs on a thread, so that publishing does not wait for it.
     syncing: Option<JoinHandle<io::Result<()>>>,
-    /// A write or a sync has failed, so the file has to be written anew before another line.
+    /// A write or sync has failed, so the file must be rewritten before the next line.
     is_broken: bool,
     _lock: File,
 }
 
 impl StateFile {
-    /// Opens the one of this directory and topic in a folder, which has to be there.
+    /// Opens the state of this directory and topic in a folder, which must exist.
     pub fn open(
         folder: &Path,
         topic: &TopicName,
@@ -135,7 +133,7 @@ impl StateFile {
         let (remembered, lines) = match read(&file, &head).map_err(failed)? {
             Found::Whole(remembered, lines) => (remembered, lines),
             Found::Empty => {
-                // A crash may have left a part of it, which was read, and cut off.
+                // A crash may have left part of the header, which was cut off.
                 file.seek(SeekFrom::End(0)).map_err(failed)?;
                 writeln!(file, "{head}").and_then(|()| sync_folder(folder)).map_err(failed)?;
                 (Remembered::default(), 0)
@@ -158,39 +156,39 @@ impl StateFile {
         Ok((state, remembered))
     }
 
-    /// Notes that a file was announced, with the next [`write`](Self::write).
+    /// Records a published file; [`write`](Self::write) writes it.
     pub fn remember(&mut self, name: &Name, stamp: Stamp) {
         self.unwritten.extend_from_slice(line(&told(name, stamp)).as_bytes());
         self.lines += 1;
     }
 
-    /// Notes that something is mounted on a directory.
+    /// Records a mount point.
     pub fn note_mount(&mut self, dir: &Name) {
         self.mounts.insert(Arc::clone(dir));
         self.unwritten.extend_from_slice(line(&mount(dir)).as_bytes());
         self.lines += 1;
     }
 
-    /// Notes that a file is gone, or a directory on which something was mounted.
+    /// Records that a file or a mount point is gone.
     pub fn forget(&mut self, name: &Name) {
         self.mounts.remove(name);
         self.unwritten.extend_from_slice(line(&format!("- {}", encode(name))).as_bytes());
         self.lines += 1;
     }
 
-    /// Notes that a batch has begun.
+    /// Records the beginning of a batch.
     pub fn begin_batch(&mut self, number: u64, files: u64) {
         self.unwritten.extend_from_slice(line(&format!("= {number} {files}")).as_bytes());
         self.lines += 1;
     }
 
-    /// When there is something to write or to sync.
+    /// When the next write or sync is due.
     pub fn due(&self) -> Option<Instant> {
         self.unsynced_since.map(|since| since + SYNC_EVERY)
     }
 
-    /// Writes what was noted, and has it synced when that is due. After a failure everything is written anew, as `now`
-    /// gives it: what is to be remembered, and the present batch with its files.
+    /// Writes the recorded lines, and starts a sync when it is due. After a failure it rewrites the
+    /// file with the files and the batch that `now` returns. `live` is the number of tracked files.
     pub fn write<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
         &mut self,
         now: impl Fn() -> (T, (u64, u64)),
@@ -204,7 +202,7 @@ impl StateFile {
         if self.due().is_none_or(|due| Instant::now() < due) {
             return Ok(());
         }
-        // What does not succeed is tried again after as long as it would be synced after.
+        // A failed write or sync is retried after the same interval.
         self.unsynced_since = Some(Instant::now());
         if self.syncing.as_ref().is_some_and(|syncing| !syncing.is_finished()) {
             return Ok(());
@@ -221,7 +219,7 @@ impl StateFile {
         synced
     }
 
-    /// Writes and syncs what there is.
+    /// Writes and syncs everything.
     pub fn close<'a, T: Iterator<Item = (&'a Name, Stamp)>>(
         mut self,
         now: impl Fn() -> (T, (u64, u64)),
@@ -229,7 +227,7 @@ impl StateFile {
     ) -> io::Result<()> {
         let lines = std::mem::take(&mut self.unwritten);
         self.is_broken |= self.file.write_all(&lines).is_err();
-        // What it says shows in what is done next.
+        // A failure sets `is_broken`, which leads to a rewrite.
         let _ = self.synced();
         if self.must_be_rewritten(live) {
             let (told, batch) = now();
@@ -242,7 +240,7 @@ impl StateFile {
         self.is_broken || self.lines > 2 * live as u64 + STALE_LINES_MIN
     }
 
-    /// The end of the last sync. After one that has failed nobody knows what is on the disk.
+    /// The result of the last sync. After a failed sync the content of the disk is unknown.
     fn synced(&mut self) -> io::Result<()> {
         let Some(syncing) = self.syncing.take() else { return Ok(()) };
         let synced =
@@ -267,13 +265,13 @@ impl StateFile {
             output.write_all(line(&self::told(name, stamp)).as_bytes())?;
             lines += 1;
         }
-        // Behind them: they are not of this batch alone.
+        // At the end, because these files are not all of this batch.
         output.write_all(line(&format!("= {number} {files}")).as_bytes())?;
         let file = output.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_data()?;
         fs::rename(&new, &self.path)?;
         (self.file, self.lines, self.is_broken) = (file, lines, false);
-        sync_folder(self.path.parent().expect("it is in a folder"))
+        sync_folder(self.path.parent().expect("the state file is in a folder"))
     }
 }
 
@@ -296,17 +294,17 @@ fn mount(dir: &Name) -> String {
     format!("@ {}", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
 }
 
-/// A line of the file, with its checksum.
+/// A line with its checksum.
 fn line(text: &str) -> String {
     format!("{text} {}\n", sum(text))
 }
 
-/// The checksum of what is before it on a line.
+/// The checksum of a text.
 fn sum(text: &str) -> String {
     format!("#{}", &blake3::hash(text.as_bytes()).to_hex()[..SUM_DIGITS])
 }
 
-/// What a line says without its checksum, and whether it has one; `None` if it is not as it was written.
+/// The text of a line without its checksum, and whether it has one. `None` if the line is damaged.
 fn whole(line: &str) -> Option<(&str, bool)> {
     let words = match line.split_once(' ')?.0 {
         "+" => 5,
@@ -319,13 +317,13 @@ fn whole(line: &str) -> Option<(&str, bool)> {
         let (text, last) = line.rsplit_once(' ')?;
         return (last == sum(text)).then_some((text, true));
     }
-    // Where the space before a checksum is damaged, it looks like the end of a name.
+    // If the space before the checksum is damaged, the checksum looks like the end of a name.
     let before = line.len().checked_sub(SUM_DIGITS + 2).and_then(|at| line.get(..at));
     let is_joined = before.is_some_and(|before| line.ends_with(&sum(before)));
     (found == words && !is_joined).then_some((line, false))
 }
 
-/// Checks a state file without changing it: what is wrong, and what could not be checked, in words.
+/// Checks a state file without changing it. Returns the problems, and what could not be checked.
 pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     let bytes = fs::read(path)?;
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
@@ -333,41 +331,41 @@ pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     let head = lines.next().unwrap_or_default();
     let digest = blake3::hash(head.strip_suffix(b"\n").unwrap_or(head)).to_hex();
     if !bytes.is_empty() && path.file_stem().is_none_or(|stem| *stem != digest[..16]) {
-        problems.push("its first line is not the one that its name is made from".to_owned());
+        problems.push("the first line does not match the name of the file".to_owned());
     }
-    let (mut without, mut remembered) = (0, Remembered::default());
+    let (mut unchecked, mut remembered) = (0, Remembered::default());
     for (number, line) in (2..).zip(lines) {
         let Some(text) = line.strip_suffix(b"\n") else {
-            // A crash cuts a line off. It does not put another byte in the place of its end.
+            // A crash cuts a line off, but does not replace its line end by another byte.
             let before = line.split_last().and_then(|(_, line)| std::str::from_utf8(line).ok());
             match before.and_then(whole) {
-                Some((_, true)) => problems.push(format!("line {number} has no end")),
-                _ => notes.push(format!("line {number} has no end, as after a crash")),
+                Some((_, true)) => problems.push(format!("line {number} has no line end")),
+                _ => notes.push(format!("line {number} has no line end, as after a crash")),
             }
             continue;
         };
         let line = std::str::from_utf8(text).ok().and_then(whole);
-        without += u64::from(line.is_some_and(|(_, has_sum)| !has_sum));
+        unchecked += u64::from(line.is_some_and(|(_, has_sum)| !has_sum));
         if line.and_then(|(text, _)| apply(text, &mut remembered)).is_none() {
             problems.push(format!("line {number} is damaged"));
         }
     }
-    if without > 0 {
+    if unchecked > 0 {
         notes.push(format!(
-            "{without} lines have no checksum (from an earlier version): not checked"
+            "{unchecked} lines have no checksum (from an earlier version): not checked"
         ));
     }
     Ok((problems, notes))
 }
 
-/// What a file is found to be.
+/// What a state file contains.
 enum Found {
     Empty,
     Whole(Remembered, u64),
     Foreign,
 }
 
-/// Reads all lines; an end without its line end is cut off.
+/// Reads all lines, and cuts off an incomplete last line.
 fn read(file: &File, head: &str) -> io::Result<Found> {
     let mut input = BufReader::new(file);
     let (mut remembered, mut lines, mut whole) = (Remembered::default(), 0_u64, 0_u64);
@@ -391,7 +389,7 @@ fn read(file: &File, head: &str) -> io::Result<Found> {
             if applied.is_none() {
                 tracing::warn!(
                     line = lines + 1,
-                    "a line of the state of a directory cannot be read"
+                    "skipped a damaged line in the state of a watched directory"
                 );
             }
         }
@@ -464,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_is_remembered_until_it_is_gone() {
+    fn published_files_are_stored_until_they_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, remembered) = open(folder.path()).unwrap();
         assert_eq!(remembered, Remembered::default());
@@ -487,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_has_torn_is_as_if_it_had_not_been_written() {
+    fn a_line_torn_by_a_crash_counts_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, _) = open(folder.path()).unwrap();
         state.remember(&name(b"a"), stamp(1));
@@ -507,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_named_and_lines_without_a_checksum_are_read() {
+    fn every_flipped_bit_is_found_and_old_lines_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, _) = open(folder.path()).unwrap();
         for (n, text) in [(1, "a#1"), (2, "b"), (3, "c c")] {
@@ -540,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_for_ever_and_mends_itself_after_a_failure() {
+    fn the_file_is_rewritten_when_it_grows_or_after_a_failure() {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, _) = open(folder.path()).unwrap();
         let told: BTreeMap<_, _> = [(name(b"a"), stamp(9))].into();
@@ -553,7 +551,7 @@ mod tests {
         let (mut state, _) = open(folder.path()).unwrap();
         state.is_broken = true;
         state.remember(&name(b"b"), stamp(1));
-        // That is tried as soon as a sync is due.
+        // A sync is due, so the rewrite happens at once.
         state.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
         let now = || (told.iter().map(|(name, stamp)| (name, *stamp)), (7, 1));
         state.write(now, told.len()).unwrap();
@@ -565,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_something_else_is_not_overwritten() {
+    fn files_of_another_format_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         drop(open(folder.path()).unwrap());
         for foreign in [b"tidings-watch 2 x\n".to_vec(), vec![b'x'; 20_000]] {

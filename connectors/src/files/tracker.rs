@@ -1,4 +1,4 @@
-//! Which files are complete, and which of them have been announced: decisions only, no IO and no clock.
+//! Decides which files are complete, and which of them are to be published. No IO and no clock.
 //!
 //! ```text
 //!   Found, Created, Closed ──▶ settling ──time──▶ Look ──same──▶ ready ──▶ Announce ──Confirmed──▶ told
@@ -6,10 +6,11 @@
 //!                                  └changed, Busy─┘               ◀───── another Found, Closed ─────┘
 //! ```
 //!
-//! A file that was renamed into place is complete. One that was closed after writing, that was found by looking, or that
-//! was put into place by a link is complete when it has not changed for the settle time. One that was made and is open is
-//! complete when it is closed; if that is never heard, when nobody is seen to write and it has not changed for long. It is
-//! announced once: again only when it is another one, or has changed.
+//! A file that was renamed into place is complete. A file that was closed after writing, found by a
+//! scan or linked into place is complete when it has not changed for the settle time. A file that
+//! was created and is open is complete when it is closed; without a close event, when no process
+//! has it open for writing and it has not changed for a minute (`UNCLOSED`). A file is published
+//! once, and again only when it was replaced or has changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,11 +27,11 @@ pub use self::interface::{
     Announced, IN_FLIGHT_MAX, Input, NO_TROUBLE, Name, Output, Rules, Stamp,
 };
 
-/// How soon a file is looked at again that somebody has open: as seldom as that is no work, as its closing is heard of
-/// where the kernel tells.
+/// The pause before a file that is open for writing is inspected again. It is long, because inotify
+/// reports the close anyway where it works.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// How a file has come to be seen.
+/// How a file was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Found,
@@ -39,18 +40,18 @@ enum Seen {
     Placed,
 }
 
-/// A file that there is.
+/// An existing file.
 #[derive(Debug, Default)]
 struct Entry {
-    /// As the broker has it.
+    /// As it was published.
     told: Option<Stamp>,
-    /// As it is on its way to the broker.
+    /// As it is being published.
     telling: Option<Stamp>,
-    /// As it is to be announced next; never what is told or on its way.
+    /// As it will be published next; differs from `told` and `telling`.
     next: Option<(Stamp, Due)>,
-    /// Gone while it was on its way.
+    /// It was removed while it was being published.
     is_gone: bool,
-    /// The scan that has seen it last.
+    /// The last scan that saw it.
     scan: u64,
 }
 
@@ -61,33 +62,34 @@ enum Flight {
     Trouble(Name, &'static str),
 }
 
-/// Keeps track of the files of one directory. Hand in one [`Input`], take [`Output`]s until there are none, and hand
-/// in [`Input::Tick`] at the [`deadline`](Tracker::deadline).
+/// Tracks the files of one directory. Pass in one [`Input`], take [`Output`]s until there are none,
+/// and pass in [`Input::Tick`] at the [`deadline`](Tracker::deadline).
 #[derive(Debug)]
 pub struct Tracker {
     rules: Rules,
     entries: BTreeMap<Name, Entry>,
-    /// Those of `next` with [`Due::At`].
+    /// The files with `next` at [`Due::At`], by time.
     deadlines: BTreeSet<(Instant, Name)>,
-    /// Files that are being looked at.
+    /// Files that are being inspected.
     looking: usize,
-    /// Those with [`Due::Ready`] and nothing on its way, in their order, and perhaps some that were.
+    /// Files that are [`Due::Ready`] and not being published, in this order. May contain files that
+    /// no longer are.
     ready: VecDeque<Name>,
     flights: BTreeMap<u64, Flight>,
     flights_begun: u64,
-    /// Nothing is announced before.
+    /// Nothing is published before this time.
     hold_until: Option<Instant>,
-    /// What is in trouble, and what of that the broker knows or is being told.
+    /// Current errors, and for each the last word that was published or is being published.
     troubles: BTreeMap<Name, (&'static str, &'static str)>,
-    /// Troubles to be told of.
+    /// Files with an error that has changed and is not published yet.
     troubled: VecDeque<Name>,
     scan: u64,
     is_scanning: bool,
     has_scanned: bool,
     batch: Batch,
-    /// Left for another time.
+    /// Files that changed or were open during a run with `once`.
     skipped: u64,
-    /// Over the limit.
+    /// The number of files is over the limit.
     untracked: bool,
     outputs: VecDeque<Output>,
 }
@@ -95,14 +97,14 @@ pub struct Tracker {
 #[derive(Debug, Default)]
 struct Batch {
     number: u64,
-    /// Announced since the end of the last one.
+    /// Files published since the last batch ended.
     files: u64,
     quiet_since: Option<Instant>,
     is_ending: bool,
 }
 
 impl Tracker {
-    /// Nothing is known yet but what was announced before: by file, and in the batch of this number.
+    /// Starts with the files that were published earlier, and the current batch.
     pub fn new(
         rules: Rules,
         told: impl IntoIterator<Item = (Name, Stamp)>,
@@ -131,7 +133,7 @@ impl Tracker {
         }
     }
 
-    /// Takes what happens.
+    /// Handles an input.
     pub fn handle(&mut self, input: Input, now: Instant) {
         match input {
             Input::Found(name, stamp) => self.observe(name, stamp, Seen::Found, now),
@@ -164,46 +166,46 @@ impl Tracker {
         self.pump(now);
     }
 
-    /// What is to be done next; may be something after each input.
+    /// The next output; check after each input.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When a tick is due; may have changed after each input.
+    /// When [`Input::Tick`] is due; may change with each input.
     pub fn deadline(&self) -> Option<Instant> {
         let settled = self.deadlines.first().map(|(at, _)| *at);
-        let held = self.hold_until.filter(|_| self.has_ready());
-        [settled, held, self.batch_due()].into_iter().flatten().min()
+        let paused = self.hold_until.filter(|_| self.has_ready());
+        [settled, paused, self.batch_due()].into_iter().flatten().min()
     }
 
-    /// Whether nothing is settling, being looked at, waiting or on its way.
+    /// Whether no file is settling, being inspected, ready or being published.
     pub fn is_idle(&self) -> bool {
         let nothing_comes = self.deadlines.is_empty() && self.looking == 0 && !self.is_scanning;
         nothing_comes && self.flights.is_empty() && !self.has_ready()
     }
 
-    /// Whether all that the first look has found is announced, and its batch ended.
+    /// Whether everything that the first scan found is published and its batch has ended.
     pub fn is_done(&self) -> bool {
         let batch_is_over = self.rules.batch_end.is_none() || self.batch.files == 0;
         self.has_scanned && self.is_idle() && batch_is_over
     }
 
-    /// Files that changed while they were looked at, and were left for another time.
+    /// Files that were skipped because they changed or were open during a run with `once`.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// What was announced: all that has to be remembered over restarts.
+    /// Published files, which must be stored across restarts.
     pub fn told(&self) -> impl Iterator<Item = (&Name, Stamp)> {
         self.entries.iter().filter_map(|(name, entry)| Some((name, entry.told?)))
     }
 
-    /// Files that are kept track of.
+    /// Files that are tracked.
     pub fn tracked(&self) -> usize {
         self.entries.len()
     }
 
-    /// The number of the present batch, and files in it so far.
+    /// The number of the current batch, and its files so far.
     pub fn batch(&self) -> (u64, u64) {
         (self.batch.number, self.batch.files)
     }
@@ -237,20 +239,20 @@ impl Tracker {
         entry.is_gone = false;
         let before = entry.next;
         if entry.telling.or(entry.told) == Some(stamp) {
-            // Nothing that is not known, whatever it was meanwhile.
+            // Published or being published like this; changes in between do not matter.
             entry.next = None;
         } else {
             let heard = match (seen, before.map(|(_, due)| due.heard())) {
                 (Seen::Created, _) => Heard::Made,
                 (Seen::Closed, _) => Heard::Closed,
-                // To be seen changes nothing in who has it open.
+                // A scan does not change whether the file is open.
                 (_, Some(heard @ (Heard::Made | Heard::Opened(_)))) => heard,
                 _ => Heard::Nothing,
             };
             let at = now + heard.quiet(settle);
             let due = match (before.filter(|(next, _)| *next == stamp), seen) {
                 (_, Seen::Placed) => Due::Ready,
-                // It has not changed since.
+                // The content has not changed since.
                 (Some((_, Due::At { at: before, .. })), Seen::Closed) => {
                     Due::At { at: at.min(before), heard }
                 }
@@ -267,7 +269,7 @@ impl Tracker {
         }
     }
 
-    /// Enters what is to be done with a file.
+    /// Enters the next step of a file into the queue or the deadlines.
     fn schedule(&mut self, name: Name, next: Option<(Stamp, Due)>) {
         match next {
             Some((_, Due::At { at, .. })) => {
@@ -284,7 +286,7 @@ impl Tracker {
         }
     }
 
-    /// Somebody has opened it: the one who made it, if nobody has before.
+    /// A process has opened the file. The first one after its creation is its writer.
     fn opened(&mut self, name: &Name, now: Instant) {
         let settle = self.rules.settle;
         self.redue(name, |due| match due {
@@ -299,7 +301,7 @@ impl Tracker {
         });
     }
 
-    /// Somebody has closed it who has not written to it.
+    /// A process that did not write has closed the file.
     fn closed_unwritten(&mut self, name: &Name, now: Instant) {
         let settle = self.rules.settle;
         self.redue(name, |due| match due {
@@ -314,7 +316,7 @@ impl Tracker {
         });
     }
 
-    /// Whether files were closed meanwhile nobody may have been told.
+    /// Close events may have been lost, so open files count as unknown.
     fn forget_open(&mut self, now: Instant) {
         let settle = self.rules.settle;
         let names: Vec<_> = self.deadlines.iter().map(|(_, name)| Arc::clone(name)).collect();
@@ -328,7 +330,7 @@ impl Tracker {
         }
     }
 
-    /// Changes when a file is looked at.
+    /// Changes the next step of a file.
     fn redue(&mut self, name: &Name, change: impl FnOnce(Due) -> Due) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         let before = entry.next;
@@ -348,7 +350,7 @@ impl Tracker {
         if entry.telling.is_some() {
             entry.is_gone = true;
         } else {
-            let entry = self.entries.remove(name).expect("it was just there");
+            let entry = self.entries.remove(name).expect("the entry was just found");
             if entry.told.is_some() {
                 self.outputs.push_back(Output::Forget(Arc::clone(name)));
             }
@@ -387,7 +389,7 @@ impl Tracker {
                 self.skipped += 1;
             }
             Some((_, Due::Looking(_))) => self.observe(name, stamp, Seen::Found, now),
-            // Something has happened meanwhile, and will be looked at in its turn.
+            // It has changed in between, and will be inspected again.
             _ => {}
         }
     }
@@ -427,7 +429,7 @@ impl Tracker {
             Some(Flight::File(name)) => {
                 let Some(entry) = self.entries.get_mut(&name) else { return };
                 entry.told = entry.telling.take();
-                let stamp = entry.told.expect("it was on its way");
+                let stamp = entry.told.expect("a file in flight has a stamp");
                 self.batch.files += 1;
                 self.batch.quiet_since = Some(now);
                 self.outputs.push_back(Output::Remember(Arc::clone(&name), stamp));
@@ -452,7 +454,7 @@ impl Tracker {
         match self.flights.remove(&number) {
             Some(Flight::File(name)) => {
                 let Some(entry) = self.entries.get_mut(&name) else { return };
-                let stamp = entry.telling.take().expect("it was on its way");
+                let stamp = entry.telling.take().expect("a file in flight has a stamp");
                 if entry.is_gone {
                     return self.remove(&name, now);
                 }
@@ -466,7 +468,8 @@ impl Tracker {
             Some(Flight::Batch { .. }) => self.batch.is_ending = false,
             Some(Flight::Trouble(name, word)) => {
                 if let Some((_, told)) = self.troubles.get_mut(&name) {
-                    // Neither this nor what was before: whatever it is then is news.
+                    // Neither the old nor the new word is published, so the next word is published
+                    // in any case.
                     *told = "";
                 } else if word == NO_TROUBLE {
                     self.troubles.insert(Arc::clone(&name), (NO_TROUBLE, ""));
@@ -479,15 +482,15 @@ impl Tracker {
         }
     }
 
-    /// Has done what is due, and announced as much as may be under way.
+    /// Inspects what is due, and publishes as many files as allowed.
     fn pump(&mut self, now: Instant) {
         while let Some((at, _)) = self.deadlines.first()
             && *at <= now
         {
-            let (_, name) = self.deadlines.pop_first().expect("it was just there");
-            let entry = self.entries.get_mut(&name).expect("what is scheduled is there");
+            let (_, name) = self.deadlines.pop_first().expect("the entry was just found");
+            let entry = self.entries.get_mut(&name).expect("a scheduled file is tracked");
             let Some((stamp, Due::At { heard, .. })) = entry.next else {
-                panic!("what is scheduled waits for that");
+                panic!("a scheduled file waits for its deadline");
             };
             entry.next = Some((stamp, Due::Looking(heard)));
             let is_closed = heard == Heard::Closed;
@@ -522,7 +525,7 @@ impl Tracker {
 
     fn announce_file(&mut self, name: Name) {
         let Some(entry) = self.entries.get_mut(&name) else { return };
-        // What is on its way comes first, and its confirmation brings this back.
+        // The version in flight comes first; its confirmation continues with this one.
         if entry.telling.is_some() {
             return;
         }
@@ -547,12 +550,12 @@ impl Tracker {
         }
     }
 
-    /// When the present batch ends if nothing happens until then.
+    /// When the current batch ends, if nothing happens before.
     fn batch_due(&self) -> Option<Instant> {
         let quiet = if self.rules.once { Duration::ZERO } else { self.rules.batch_end? };
         self.rules.batch_end?;
         let may_end = self.batch.files > 0 && !self.batch.is_ending && self.has_scanned;
-        // Nothing is announced while the broker refuses.
+        // Nothing is published while the broker refuses events.
         let due = self.batch.quiet_since.filter(|_| may_end && self.is_idle())? + quiet;
         Some(self.hold_until.map_or(due, |until| until.max(due)))
     }

@@ -1,11 +1,12 @@
-//! The thread that watches one directory: it asks the kernel, looks at files, and hands over what the tracker decides.
+//! The thread that watches one directory. It reads inotify events, inspects files, and sends the
+//! events that the tracker decides on.
 //!
-//! A thread and no task, as all it does is calls that block; one of a network file system may do so for long, and holds
-//! up no other directory.
+//! It is a thread and not a task, because all its calls block. A slow network file system delays no
+//! other directory.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "it reads the clock for the tracker, and is a thread of its own"
+    reason = "reads the clock for the tracker, on a thread of its own"
 )]
 
 use std::{
@@ -44,60 +45,62 @@ use super::{
     writers::Writers,
 };
 
-/// How often it is seen whether the directory is still the same one, and whether one that is gone is back.
+/// How often the thread checks that the directory is still the same, and whether a lost directory
+/// is back.
 const CHECK: Duration = Duration::from_secs(5);
 const CHECK_LOST: Duration = Duration::from_secs(1);
 
-/// How often a directory is looked through that the kernel says nothing of, if nobody says otherwise.
+/// How often a directory is scanned where inotify does not work, unless the user sets it.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Notices that wait while directories are looked through; more than that is as if the kernel had too many.
+/// Notices that are buffered during a scan; more count as an overflow.
 const HEARD_MAX: usize = 1_000_000;
 
-/// The directory itself.
+/// The watched directory itself.
 struct Root {
-    /// Its device and number while it is watched; `None`: it is gone.
+    /// Device and inode while it is watched; `None`: it is gone.
     watched: Option<(u64, u64)>,
-    /// It could not be read, and that was said.
+    /// It could not be read, and that was reported.
     is_in_trouble: bool,
     check_at: Instant,
-    /// Others change it of whom the kernel does not know; numbers of files are made up there.
+    /// Other machines may change it, so inotify misses changes, and inodes are not reliable.
     is_shared: bool,
 }
 
-/// What was found where a directory is.
+/// The result of reading a directory.
 enum Seen {
-    /// The directory.
+    /// All entries were read.
     All,
-    /// Not what was there before: something was mounted there, and is not any more.
+    /// A file system that was mounted here is missing.
     Unmounted { is_empty: bool },
 }
 
-/// Everything that the thread has.
+/// The state of the thread.
 pub(super) struct Watcher {
     settings: Settings,
     of: usize,
-    /// Tells troubles of this process from those of others.
+    /// Distinguishes errors of this process from those of others.
     run: String,
     tracker: Tracker,
     state: Option<StateFile>,
-    /// The state could not be written, and that was said.
+    /// The state could not be written, and that was logged.
     state_failed: bool,
     notices: Option<Notices>,
-    /// What was taken from the kernel while directories were looked through, so that it does not have too much to keep.
+    /// Notices that were read during a scan, so that the kernel's queue does not overflow.
     heard: Vec<Notice>,
-    /// When it is looked through again, where it is polled.
+    /// The next scan of a directory that is polled.
     poll_at: Option<Instant>,
-    /// Something may have happened that nobody was told.
+    /// Events may have been lost, so a scan is needed.
     scan_wanted: bool,
     root: Root,
-    /// Directories on which something is mounted, or was: then nothing that was below them is gone.
+    /// Directories that are or were mount points. If one is unmounted, the files below it are not
+    /// gone.
     mounts: BTreeSet<Name>,
-    /// Directories that could not be read, and when it is tried again.
+    /// Directories that could not be read, and when they are retried.
     unread: BTreeSet<Name>,
     retry_at: Option<Instant>,
     writers: Writers,
-    /// Device and number of the directory that is left out.
+    /// Device and inode of the directory that is left out.
     left_out: Option<(u64, u64)>,
     announcements: UnboundedSender<Announcement>,
     answers: mpsc::Receiver<Answer>,
@@ -125,7 +128,7 @@ impl Watcher {
             mounts = remembered.mounts;
             batch = (remembered.batch_number, remembered.batch_files);
             if batch.0 == 0 {
-                // Numbers of batches must not come again when somebody has removed the file.
+                // Batch numbers must not repeat after the state file was removed.
                 batch = (unix_ms(), 0);
                 if settings.new_only {
                     told = present(&settings, is_shared);
@@ -164,7 +167,8 @@ impl Watcher {
         })
     }
 
-    /// Watches until it is stopped, or has announced what it was to announce once.
+    /// Watches until it is stopped, or until a run with `once` is done. Returns how many files were
+    /// skipped.
     pub(super) fn run(mut self) -> u64 {
         loop {
             let mut is_stopped = false;
@@ -201,11 +205,11 @@ impl Watcher {
         }
     }
 
-    /// Sleeps until something is due or has happened; whether the kernel has something to say.
+    /// Sleeps until something is due or has happened. Returns whether there are inotify events.
     fn wait(&mut self) -> bool {
         let state = self.state.as_ref().and_then(StateFile::due);
-        let looks = [Some(self.root.check_at), self.poll_at, self.retry_at];
-        let deadlines = looks.into_iter().chain([self.tracker.deadline(), state]);
+        let checks = [Some(self.root.check_at), self.poll_at, self.retry_at];
+        let deadlines = checks.into_iter().chain([self.tracker.deadline(), state]);
         let deadline = deadlines.flatten().min().expect("there is always a next check");
         let left = if self.heard.is_empty() {
             deadline.saturating_duration_since(Instant::now())
@@ -217,7 +221,7 @@ impl Watcher {
         if let Some(notices) = &self.notices {
             fds.push(PollFd::from_borrowed_fd(notices.fd().as_fd(), PollFlags::IN));
         }
-        // Interrupted: whatever it was is seen in the next turn.
+        // After an interruption, the next turn finds the events.
         let _ = poll(&mut fds, Some(&timeout));
         let has_notices = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         drop(fds);
@@ -233,8 +237,9 @@ impl Watcher {
                 Output::Look { name, is_closed } => {
                     let is_busy = !is_closed && self.writers.have(&self.path(&name));
                     let stamp = self.look(&name);
-                    let seen = if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
-                    self.tracker.handle(seen, Instant::now());
+                    let result =
+                        if is_busy { Input::Busy(name) } else { Input::Looked(name, stamp) };
+                    self.tracker.handle(result, Instant::now());
                 }
                 Output::Announce(number, announced) => self.announce(number, &announced),
                 Output::Remember(name, stamp) => {
@@ -259,7 +264,7 @@ impl Watcher {
             payload: payload(root, announced, &self.run, number),
             file: is_file.then(|| path(root, announced)),
         };
-        // Whoever has closed it has no use for it; the next turn ends this thread.
+        // If the receiver is closed, the next turn ends this thread.
         let _ = self.announcements.send(announcement);
     }
 
@@ -280,16 +285,16 @@ impl Watcher {
             && !self.state_failed
         {
             let dir = encode(self.settings.dir.as_os_str().as_bytes());
-            tracing::warn!(%error, "what was announced of {dir} cannot be remembered; it is tried again");
+            tracing::warn!(%error, "cannot store which files of {dir} were published, trying again");
         }
         self.state_failed = failed;
     }
 
-    /// What a file is now; `None`: there is none.
+    /// The current content of a file; `None`: it does not exist.
     fn look(&self, name: &Name) -> Option<Stamp> {
         let path = self.path(name);
         if self.root.is_shared {
-            // To open a file makes the client of a network file system ask its server.
+            // Opening the file makes the client of a network file system ask its server.
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
             if let Ok(metadata) = opened.and_then(|file: File| file.metadata()) {
@@ -299,7 +304,7 @@ impl Watcher {
         symlink_metadata(path).ok().and_then(|metadata| self.stamp(&metadata))
     }
 
-    /// Only what is a regular file has one.
+    /// Only a regular file has a stamp.
     fn stamp(&self, metadata: &Metadata) -> Option<Stamp> {
         metadata.is_file().then(|| stamp(metadata, self.root.is_shared))
     }
@@ -308,13 +313,14 @@ impl Watcher {
         below(&self.settings.dir, name)
     }
 
-    /// Sees whether the directory is still the one that is watched.
+    /// Checks whether the directory is still the one that is watched.
     fn check_root(&mut self) {
         let found = fs::metadata(&self.settings.dir).and_then(|metadata| {
             if !metadata.is_dir() {
                 return Err(ErrorKind::NotADirectory.into());
             }
-            // Who made something where nothing is mounted any more may want it to be announced.
+            // An empty directory on an unmounted mount point counts as missing. A file in it may be
+            // meant to be published.
             let dir = &self.settings.dir;
             if self.mounts.contains(&[][..]) && !is_mounted(dir, &metadata) && is_empty(dir) {
                 return Err(ErrorKind::NotFound.into());
@@ -337,7 +343,7 @@ impl Watcher {
         self.root.watched = None;
         self.notices = None;
         self.heard.clear();
-        // They begin anew when the directory is back; until then they would be due all the time.
+        // These restart when the directory is back; until then they would be due all the time.
         (self.poll_at, self.retry_at) = (None, None);
         self.unread.clear();
         self.root.is_in_trouble = true;
@@ -345,7 +351,7 @@ impl Watcher {
         self.handle(Input::Trouble(Name::from([]), Some(word(error))));
     }
 
-    /// Asks the kernel from now on, where it knows, and has everything looked at.
+    /// Watches the directory with inotify where that works, and scans it.
     fn watch(&mut self) {
         self.scan_wanted = true;
         self.notices = None;
@@ -353,7 +359,7 @@ impl Watcher {
         self.poll_at = None;
         self.root.is_shared = mounts::is_shared(&self.settings.dir);
         if self.settings.rules.once {
-            // What comes meanwhile is not for it.
+            // Later changes do not matter.
             return;
         }
         if self.settings.poll.is_some() || self.root.is_shared {
@@ -370,10 +376,10 @@ impl Watcher {
         self.poll_at = Some(Instant::now());
     }
 
-    /// The kernel has no more watches to give.
+    /// The system's limit of inotify watches is reached.
     fn fall_back(&mut self, error: &io::Error) {
         let dir = encode(self.settings.dir.as_os_str().as_bytes());
-        tracing::warn!(%error, "{dir} is looked through instead of watched; fs.inotify.max_user_watches may be too low");
+        tracing::warn!(%error, "{dir} is polled instead of watched; fs.inotify.max_user_watches may be too low");
         self.poll_from_now_on();
     }
 
@@ -388,7 +394,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at what could not be read.
+    /// Retries directories that could not be read.
     fn retry(&mut self) {
         self.retry_at = None;
         for dir in std::mem::take(&mut self.unread) {
@@ -403,7 +409,8 @@ impl Watcher {
         }
     }
 
-    /// Looks at a directory and, if so wished, at what is below it, and watches all of them. What could not be read.
+    /// Reads a directory, and those below it if that is set, and watches them. Returns those that
+    /// could not be read.
     fn walk(&mut self, from: Name) -> Vec<Name> {
         let mut unread = Vec::new();
         let mut dirs = vec![from];
@@ -430,7 +437,7 @@ impl Watcher {
                     self.lose_root(&error);
                     unread.push(dir);
                 }
-                // It has gone since its name was read.
+                // It was removed since its name was read.
                 Err(error) if is_gone(&error) => {
                     self.unread.remove(&dir);
                     self.handle(Input::GoneBelow(dir));
@@ -465,7 +472,7 @@ impl Watcher {
                 self.poll_from_now_on();
             }
         }
-        // Watched before it is read, so that nothing can happen in between.
+        // The watch begins before the listing, so that no change is missed in between.
         if let Some(notices) = &mut self.notices
             && let Err(error) = notices.add(dir, &path)
         {
@@ -496,7 +503,7 @@ impl Watcher {
         Ok(if is_unmounted { Seen::Unmounted { is_empty } } else { Seen::All })
     }
 
-    /// Forgets that something was mounted on directories that are not there any more, as far as can be seen.
+    /// Forgets mount points that no longer exist, as far as that is known.
     fn forget_mounts(&mut self) {
         let (root, unread) = (&self.settings.dir, &self.unread);
         let is_hidden = |dir: &Name| unread.iter().any(|above| dir.starts_with(above));
@@ -511,7 +518,7 @@ impl Watcher {
         }
     }
 
-    /// Takes what the kernel has to say.
+    /// Reads the pending inotify events into the buffer.
     fn hear(&mut self) {
         let Some(notices) = &mut self.notices else { return };
         match notices.read() {
@@ -556,20 +563,20 @@ impl Watcher {
             self.unread.retain(|name| !name.starts_with(&dir));
             self.handle(Input::GoneBelow(dir));
         } else if kind != Kind::Left {
-            // What somebody has made in it before it was watched is found.
+            // Finds what was created in it before the watch began.
             self.walk(dir);
         }
     }
 
     fn file_notice(&mut self, name: Name, kind: Kind) {
-        let look = |name: &Name| {
+        let stamp_of = |name: &Name| {
             symlink_metadata(self.path(name)).ok().and_then(|metadata| self.stamp(&metadata))
         };
         let input = match kind {
             Kind::Opened => Input::Opened(name),
             Kind::ClosedUnwritten => Input::ClosedUnwritten(name),
             Kind::Left => Input::Gone(name),
-            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, look(&name)) {
+            Kind::Created | Kind::Closed | Kind::MovedHere => match (kind, stamp_of(&name)) {
                 (_, None) => Input::Gone(name),
                 (Kind::Created, Some(stamp)) => Input::Created(name, stamp),
                 (Kind::Closed, Some(stamp)) => Input::Closed(name, stamp),

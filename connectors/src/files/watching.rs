@@ -1,6 +1,6 @@
-//! A directory that is watched, as whoever wants its files has it.
+//! The handle of a watched directory.
 
-#![expect(clippy::disallowed_methods, reason = "a watched directory is a thread of its own")]
+#![expect(clippy::disallowed_methods, reason = "each watched directory has a thread")]
 
 use std::{
     io::{self, Write},
@@ -16,64 +16,65 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{select::Select, state::StateError, tracker::Rules, watcher::Watcher};
 
-/// What is watched, and how.
+/// Which directory is watched, and how.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// An absolute path.
     pub dir: PathBuf,
-    /// Also what is below it.
+    /// Also watch directories below it.
     pub recursive: bool,
-    /// Which names.
+    /// Which names are published.
     pub select: Select,
     /// When a file is complete.
     pub rules: Rules,
-    /// Looked through so often instead of asking the kernel; `None`: where the kernel does not know.
+    /// Scan this often instead of using inotify; `None`: only where inotify does not work.
     pub poll: Option<Duration>,
-    /// What is there when it is watched for the first time is not announced.
+    /// Do not publish files that exist at the first start.
     pub new_only: bool,
-    /// A directory that is left out if it is somewhere below: what is announced must not change what is watched.
+    /// A directory that is not watched, such as the data directory: publishing must not change what
+    /// is watched.
     pub left_out: Option<PathBuf>,
-    /// Where is remembered what was announced for which topic; `None`: nowhere.
+    /// Folder and topic of the state file; `None`: no state is stored.
     pub state: Option<(PathBuf, TopicName)>,
 }
 
-/// Something to be announced. It has to be answered, by its number.
+/// An event to be published. The receiver must confirm or refuse it by its number.
 #[derive(Debug)]
 pub struct Announcement {
-    /// Which directory, as [`Watching::start`] was told.
+    /// The number of the directory, as passed to [`Watching::start`].
     pub of: usize,
-    /// In this directory, from 1.
+    /// The number of the event in this directory, from 1.
     pub number: u64,
-    /// The event.
+    /// The payload of the event.
     pub payload: String,
-    /// The file, if it is one that is complete.
+    /// The file, if the event is for a complete file.
     pub file: Option<PathBuf>,
 }
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// It cannot be looked into at the start.
+    /// It cannot be read at the start.
     #[error("{}: {source}", .path.display())]
     Dir {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The error.
         source: io::Error,
     },
-    /// What was announced before cannot be known.
+    /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// What became of announcements, and what is wanted.
+/// A message to the thread.
 pub(super) enum Answer {
     Confirmed(u64),
     Refused(u64),
     Stop,
 }
 
-/// A directory that is watched. Dropped, it is watched no more.
+/// A watched directory. Dropping it stops the thread.
 #[derive(Debug)]
 pub struct Watching {
     answers: mpsc::Sender<Answer>,
@@ -82,8 +83,8 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins to watch. Announcements of at most [`super::tracker::IN_FLIGHT_MAX`] files wait in the channel; it is
-    /// closed from this side when there will be none any more.
+    /// Starts watching. At most [`super::tracker::IN_FLIGHT_MAX`] events wait in the channel. The
+    /// thread closes it when there will be no more events.
     pub fn start(
         settings: Settings,
         of: usize,
@@ -98,23 +99,24 @@ impl Watching {
         Ok(Self { answers, wake, thread: Some(thread) })
     }
 
-    /// The broker has kept this announcement.
+    /// The broker has confirmed this event.
     pub fn confirm(&self, number: u64) {
         self.answer(Answer::Confirmed(number));
     }
 
-    /// The broker does not take this announcement now; it comes again.
+    /// The broker has refused this event for now; it is sent again later.
     pub fn refuse(&self, number: u64) {
         self.answer(Answer::Refused(number));
     }
 
     fn answer(&self, answer: Answer) {
-        // A thread that has ended needs no answers; one that was woken already needs no waking.
+        // A thread that has ended needs no message, and one that is awake needs no wake-up.
         let _ = self.answers.send(answer);
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Ends it: what was confirmed is remembered. Files that were left for another time, as they were changing.
+    /// Stops the thread; confirmed files are stored. Returns how many files were skipped because
+    /// they were changing.
     pub fn stop(mut self) -> u64 {
         self.end()
     }

@@ -1,9 +1,9 @@
-//! Which files somebody on this machine has open for writing.
+//! Finds out which files are open for writing on this machine.
 //!
-//! Of a file that was found by looking nobody can say otherwise whether it is finished. What is seen are the processes of
-//! this user, or of all for root; of others' it is as if they had closed it.
+//! For a file that a scan found, this is the only sign that it is unfinished. It sees the processes
+//! of this user, or all for root. Files of other processes count as closed.
 
-#![expect(clippy::disallowed_methods, reason = "what was seen is good for a moment only")]
+#![expect(clippy::disallowed_methods, reason = "a snapshot expires after a moment")]
 
 use std::{
     collections::HashSet,
@@ -13,16 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what was seen is taken for true: many files that are found together are asked for together.
+/// How long a snapshot is valid, so that many files found together need one snapshot.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// The two bits of `open(2)` that say how a file may be used; 0: for reading only.
+/// The two bits of `open(2)` with the access mode; 0: read only.
 const ACCESS_MODE: u32 = 3;
 
 /// Device and number of a file.
 type Id = (u64, u64);
 
-/// What was seen last.
+/// The last snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
     seen: Option<Seen>,
@@ -31,22 +31,22 @@ pub(super) struct Writers {
 #[derive(Debug)]
 struct Seen {
     at: Instant,
-    /// Only of this one.
+    /// The device of these files.
     device: u64,
     files: HashSet<Id>,
 }
 
 impl Writers {
-    /// Whether somebody has the file at this path open for writing.
+    /// Whether a process has the file at this path open for writing.
     pub(super) fn have(&mut self, path: &Path) -> bool {
         let Ok(file) = fs::symlink_metadata(path) else { return false };
         let device = file.dev();
-        let is_fresh = |seen: &Seen| seen.device == device && seen.at.elapsed() < FRESH;
+        let is_fresh = |snapshot: &Seen| snapshot.device == device && snapshot.at.elapsed() < FRESH;
         if !self.seen.as_ref().is_some_and(is_fresh) {
             let files = look(device).unwrap_or_default();
             self.seen = Some(Seen { at: Instant::now(), device, files });
         }
-        self.seen.as_ref().is_some_and(|seen| seen.files.contains(&(device, file.ino())))
+        self.seen.as_ref().is_some_and(|snapshot| snapshot.files.contains(&(device, file.ino())))
     }
 }
 
@@ -57,7 +57,7 @@ fn look(device: u64) -> io::Result<HashSet<Id>> {
         if !process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
             continue;
         }
-        // It may have ended, or be somebody else's.
+        // The process may have ended, or belong to another user.
         let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
         for descriptor in descriptors.flatten() {
             let Ok(file) = fs::metadata(descriptor.path()) else { continue };
@@ -73,7 +73,7 @@ fn look(device: u64) -> io::Result<HashSet<Id>> {
     Ok(files)
 }
 
-/// What stands in `/proc/<pid>/fdinfo/<fd>`.
+/// Parses the content of `/proc/<pid>/fdinfo/<fd>`.
 fn is_for_writing(info: &str) -> bool {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_is_seen_and_who_reads_is_not() {
+    fn files_open_for_writing_are_found_and_readers_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let open = File::create(&path).unwrap();

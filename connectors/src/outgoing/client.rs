@@ -1,7 +1,9 @@
-//! The HTTP client of [`super::Outgoing`]: reqwest, which connects only to addresses that the [`Connector`] allows.
+//! The HTTP client of [`super::Outgoing`]: reqwest, which connects only to addresses that the
+//! [`Connector`] allows.
 //!
-//! reqwest skips its resolver for a host that is written as an address. The address is therefore checked three times:
-//! before each send, by the resolver, and on the connection that was made, before a byte of HTTP is sent.
+//! reqwest skips its resolver for a host that is written as an address. So the address is checked
+//! three times: before each request, by the resolver, and on the new connection before HTTP is
+//! sent.
 
 use std::error::Error;
 use std::future::Future;
@@ -21,26 +23,28 @@ use tower_service::Service;
 
 use super::HEAD_BYTES_MAX;
 
-/// Headers of an answer.
+/// Headers of a response.
 const HEADERS_MAX: usize = 256;
 
-/// A connection is kept this long for the next request to its server. Many servers close after a minute; a request on
-/// a connection that its server is closing fails, and its owner has to send it again.
+/// An idle connection is kept for the next request to its server for this long. Many servers close
+/// after a minute. A request on a connection that the server is closing fails, and the caller must
+/// send it again.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
-/// Idle connections to one server. With 1 concurrent requests close each other's connections (hyperium/hyper#4134).
+/// Idle connections to one server. With 1 concurrent requests close each other's connections
+/// (hyperium/hyper#4134).
 const IDLE_CONNECTIONS_MAX: usize = 4;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A client that resolves names by `resolver`.
+/// Builds a client that resolves names with `resolver`.
 pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> Client {
-    // Without this the environment's proxies count.
+    // Without this, proxies of the environment apply.
     let mut builder = Client::builder().no_proxy();
     if let Some(proxy) = connector.proxy() {
         builder = builder.proxy(through(proxy));
     }
-    let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("it is small");
+    let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("the limit fits 32 bits");
     builder
         .tls_backend_preconfigured(connector.tls_config())
         .redirect(redirect::Policy::none())
@@ -59,11 +63,11 @@ pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> 
 }
 
 fn through(proxy: &Proxy) -> reqwest::Proxy {
-    let through = reqwest::Proxy::all(proxy.url()).expect("it was parsed from a URL");
+    let through = reqwest::Proxy::all(proxy.url()).expect("the proxy URL was parsed before");
     match (proxy.authorization(), proxy.login()) {
         (Some(authorization), _) => through.custom_http_auth(authorization.clone()),
         (None, Some((user, password))) => {
-            // reqwest escapes them, but for the escape itself.
+            // reqwest escapes all characters except `%`.
             let [user, password] = [user, password].map(|text| text.replace('%', "%25"));
             through.basic_auth(&user, &password)
         }
@@ -84,7 +88,7 @@ impl Resolve for AllowedAddresses {
     }
 }
 
-/// Checks the address of each connection that the client makes.
+/// Checks the address of each new connection.
 #[derive(Clone)]
 struct CheckLayer(Arc<Connector>);
 
@@ -121,12 +125,12 @@ where
         let connector = Arc::clone(&self.connector);
         Box::pin(async move {
             let connection = connecting.await?;
-            // Behind a proxy it is the operator's choice, and a tunnel does not tell.
+            // The operator chose the proxy, and a tunnel does not report the target's address.
             if connector.proxy().is_none() {
                 let mut extras = Extensions::new();
                 connection.connected().get_extras(&mut extras);
                 let info = extras.get::<HttpInfo>().ok_or_else(|| {
-                    Failure::new(Reason::Address, "the address of the connection is not known")
+                    Failure::new(Reason::Address, "the address of the connection is unknown")
                 })?;
                 connector.check_connected(info.remote_addr().ip())?;
             }

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Far more than anything takes here that ends.
+/// Much longer than anything that ends takes here.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn config() -> CrawlerConfig {
@@ -39,17 +39,17 @@ fn outgoing() -> Outgoing {
     outgoing_with(&config(), RootCertStore::empty(), PATIENCE)
 }
 
-/// A server for one request: it says this, whatever it is asked, and closes. What it was asked is what its task gives.
+/// A server for one request: it sends this response and closes. Its task returns the request.
 struct Server {
     url: String,
     task: JoinHandle<String>,
 }
 
 impl Server {
-    async fn says(answer: impl Into<Vec<u8>>) -> Self {
+    async fn responding(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::start(async move |mut stream| {
-            // Whoever has had enough of it is gone.
+            // The client may have closed the connection.
             let _ = stream.write_all(&answer).await;
         })
         .await
@@ -63,21 +63,21 @@ impl Server {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let task = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let asked = request(&mut stream).await;
+            let received = request(&mut stream).await;
             answer(stream).await;
-            asked
+            received
         });
         Self { url, task }
     }
 
-    /// Asked with an empty POST.
+    /// Sends an empty POST.
     async fn ask(&self, outgoing: &Outgoing, body_max: usize) -> Result<Answered, Failure> {
         let url = format!("{}/hook", self.url);
         post(outgoing, &url, body_max).await
     }
 }
 
-/// The head, and a body of the length that is in it.
+/// The head, and a body of its Content-Length.
 async fn request(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     loop {
@@ -98,9 +98,9 @@ async fn post(outgoing: &Outgoing, url: &str, body_max: usize) -> Result<Answere
 }
 
 #[tokio::test]
-async fn a_request_is_what_was_asked_for() {
+async fn a_request_has_the_given_method_headers_and_body() {
     let server =
-        Server::says("HTTP/1.1 202 Accepted\r\nX-A: b\r\nContent-Length: 2\r\n\r\nok").await;
+        Server::responding("HTTP/1.1 202 Accepted\r\nX-A: b\r\nContent-Length: 2\r\n\r\nok").await;
     let url = format!("{}/a/b?c=d%20e#f", server.url);
     let url = CanonicalUrl::parse(&url).unwrap();
     let headers = [
@@ -113,8 +113,8 @@ async fn a_request_is_what_was_asked_for() {
     assert_eq!((answered.status, &answered.body[..]), (StatusCode::ACCEPTED, &b"ok"[..]));
     assert_eq!(answered.headers["x-a"], "b");
     assert!(answered.is_whole);
-    let asked = server.task.await.unwrap();
-    let (head, body) = asked.split_once("\r\n\r\n").unwrap();
+    let received = server.task.await.unwrap();
+    let (head, body) = received.split_once("\r\n\r\n").unwrap();
     assert_eq!(body, "some body");
     let mut lines: Vec<_> = head.lines().collect();
     assert_eq!(lines.remove(0), "PUT /a/b?c=d%20e HTTP/1.1");
@@ -133,7 +133,7 @@ async fn a_request_is_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_body_is_read_up_to_what_is_wanted_of_it() {
+async fn a_body_is_read_up_to_the_limit() {
     for (answer, is_whole_at_4, body) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef", false, "abcd"),
         ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd", true, "abcd"),
@@ -155,20 +155,20 @@ async fn a_body_is_read_up_to_what_is_wanted_of_it() {
             "a",
         ),
     ] {
-        let server = Server::says(answer).await;
+        let server = Server::responding(answer).await;
         let answered = server.ask(&outgoing(), 4).await.unwrap();
         assert_eq!(answered.body, body, "{answer:?}");
         assert_eq!(answered.is_whole, is_whole_at_4, "{answer:?}");
     }
 }
 
-/// Nothing hangs that only the head is wanted of.
+/// A request for the head alone does not wait for the body.
 #[tokio::test]
 async fn a_head_is_enough_where_no_body_is_wanted() {
     for head in ["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", "HTTP/1.1 410 Gone\r\n\r\n"] {
         let server = Server::start(async move |mut stream: TcpStream| {
             stream.write_all(head.as_bytes()).await.unwrap();
-            // Until we are gone.
+            // Until the client closes.
             let _ = stream.read(&mut [0]).await;
         })
         .await;
@@ -176,12 +176,12 @@ async fn a_head_is_enough_where_no_body_is_wanted() {
         assert!(answered.body.is_empty() && !answered.is_whole, "{head:?}");
         server.task.await.unwrap();
     }
-    let server = Server::says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    let server = Server::responding("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     assert!(server.ask(&outgoing(), 0).await.unwrap().is_whole);
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_said() {
+async fn invalid_responses_are_named() {
     for (answer, reason) in [
         ("", Reason::Reset),
         ("HTTP/1.1 200", Reason::Reset),
@@ -190,18 +190,18 @@ async fn what_is_no_answer_is_said() {
         ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", Reason::BadHttp),
         ("SSH-2.0-OpenSSH_9.2\r\n\r\n", Reason::BadHttp),
     ] {
-        let server = Server::says(answer).await;
+        let server = Server::responding(answer).await;
         let failure = server.ask(&outgoing(), 100).await.unwrap_err();
         assert_eq!(failure.reason, reason, "{answer:?}: {failure:?}");
     }
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_not_read_to_its_end() {
+async fn a_head_over_the_limit_is_rejected() {
     let many = "x: y\r\n".repeat(1_000);
     let long = format!("x: {}\r\n", "y".repeat(2 * HEAD_BYTES_MAX));
     for headers in [many, long] {
-        let server = Server::says(format!("HTTP/1.1 200 OK\r\n{headers}\r\n")).await;
+        let server = Server::responding(format!("HTTP/1.1 200 OK\r\n{headers}\r\n")).await;
         let failure = server.ask(&outgoing(), 100).await.unwrap_err();
         assert_eq!(failure.reason, Reason::BadHttp, "{failure:?}");
     }
@@ -215,7 +215,7 @@ async fn a_head_without_end_is_not_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_end_has_no_more_than_its_time() {
+async fn an_endless_response_ends_with_the_time_limit() {
     let outgoing = outgoing_with(&config(), RootCertStore::empty(), Duration::from_millis(50));
     for begin in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"] {
         let server = Server::start(async move |mut stream: TcpStream| {
@@ -225,13 +225,13 @@ async fn an_answer_that_does_not_end_has_no_more_than_its_time() {
         .await;
         let failure = server.ask(&outgoing, 9_999_999).await.unwrap_err();
         assert_eq!(failure.reason, Reason::Timeout, "{failure:?}");
-        // It has seen the end of the connection.
+        // The server has seen the end of the connection.
         server.task.await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer() {
+async fn a_redirect_is_not_followed() {
     for (status, location, target) in [
         (301, "/b?c", Some("/b?c")),
         (308, "b", Some("/b")),
@@ -242,7 +242,7 @@ async fn a_redirect_is_an_answer() {
     ] {
         let answer =
             format!("HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
-        let server = Server::says(answer).await;
+        let server = Server::responding(answer).await;
         let answered = server.ask(&outgoing(), 0).await.unwrap();
         let url = CanonicalUrl::parse(&format!("{}/hook", server.url)).unwrap().into_owned();
         let found = answered.redirect(&url).map(|target| target.as_str().to_owned());
@@ -256,7 +256,7 @@ async fn a_redirect_is_an_answer() {
 }
 
 #[tokio::test]
-async fn who_must_not_be_asked_is_not() {
+async fn forbidden_addresses_receive_no_connection() {
     let listener = StdListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -269,19 +269,19 @@ async fn who_must_not_be_asked_is_not() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_where_to_and_who_asks() {
-    let server = Server::says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+async fn a_proxy_receives_the_target_and_credentials() {
+    let server = Server::responding("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     let proxy = server.url.replace("http://", "http://me:secret@");
     let config = CrawlerConfig { proxy: Some(proxy), ..CrawlerConfig::default() };
     let outgoing = outgoing_with(&config, RootCertStore::empty(), PATIENCE);
     post(&outgoing, "http://192.88.98.1:81/hook", 0).await.unwrap();
-    let asked = server.task.await.unwrap();
-    assert!(asked.starts_with("POST http://192.88.98.1:81/hook HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("\r\nHost: 192.88.98.1:81\r\n"), "{asked}");
-    assert!(asked.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
+    let received = server.task.await.unwrap();
+    assert!(received.starts_with("POST http://192.88.98.1:81/hook HTTP/1.1\r\n"), "{received}");
+    assert!(received.contains("\r\nHost: 192.88.98.1:81\r\n"), "{received}");
+    assert!(received.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{received}");
 }
 
-/// Says that every name leads to loopback, whatever the guard thinks of that.
+/// Resolves every name to loopback, without the checks of the connector.
 struct Rebound;
 
 impl reqwest::dns::Resolve for Rebound {
@@ -291,7 +291,8 @@ impl reqwest::dns::Resolve for Rebound {
     }
 }
 
-/// The name was allowed when it was checked, and leads elsewhere when the connection is made.
+/// The name was allowed when it was checked, and resolves to another address when the connection is
+/// made.
 #[tokio::test]
 async fn a_connection_to_a_forbidden_address_carries_no_byte() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -314,9 +315,9 @@ async fn a_connection_to_a_forbidden_address_carries_no_byte() {
     }
 }
 
-/// Loopback in other spellings.
+/// Loopback in other notations.
 #[tokio::test]
-async fn every_spelling_of_a_forbidden_address_is_refused() {
+async fn every_notation_of_a_forbidden_address_is_refused() {
     let outgoing = outgoing_with(&CrawlerConfig::default(), RootCertStore::empty(), PATIENCE);
     for host in ["127.1", "0x7f.1", "0177.0.0.1", "[::ffff:7f00:1]", "[::1]", "0", "127.0.0.1."] {
         let failure = post(&outgoing, &format!("http://{host}:9/"), 0).await.unwrap_err();
@@ -324,7 +325,7 @@ async fn every_spelling_of_a_forbidden_address_is_refused() {
     }
 }
 
-/// The server has read the request, so it may have arrived: its owner repeats it, not the client.
+/// The server has read the request, so it may have arrived: the caller repeats it, not the client.
 #[tokio::test]
 async fn a_request_on_a_connection_that_its_server_closes_is_sent_once() {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -349,9 +350,9 @@ async fn a_request_on_a_connection_that_its_server_closes_is_sent_once() {
     assert!(server.await.unwrap().starts_with("POST /3 "));
 }
 
-/// Answers without a head are not waited for longer than any other.
+/// Interim responses do not extend the time limit.
 #[tokio::test]
-async fn endless_interim_answers_end_with_the_time_of_the_request() {
+async fn endless_interim_responses_end_with_the_time_limit() {
     let outgoing = outgoing_with(&config(), RootCertStore::empty(), Duration::from_millis(200));
     let server =
         Server::start(
@@ -365,7 +366,8 @@ async fn endless_interim_answers_end_with_the_time_of_the_request() {
     server.task.await.unwrap();
 }
 
-/// `METHOD AUTHORITY PATH TYPE AGENT BODY`; a body of 1 MiB at `/long`, 32 KiB at `/middle`, and too many headers at `/flood`.
+/// `METHOD AUTHORITY PATH TYPE AGENT BODY`; a body of 1 MiB at `/long`, 32 KiB at `/middle`, and
+/// too many headers at `/flood`.
 async fn echo(request: Request<Incoming>) -> io::Result<Response<String>> {
     let (head, body) = request.into_parts();
     let mut answer = Response::builder();
@@ -388,14 +390,14 @@ async fn echo(request: Request<Incoming>) -> io::Result<Response<String>> {
     Ok(answer.status(201).body(text).unwrap())
 }
 
-/// A server that speaks HTTP/2 over TLS: where, and who says that it is itself.
+/// An HTTP/2 server over TLS: its URL, and the root certificates that trust it.
 async fn http2_server() -> (String, RootCertStore) {
     let (url, roots, _) = tls_server(&[b"h2"]).await;
     (url, roots)
 }
 
-/// A server that speaks one of these protocols over TLS: where, who says that it is itself, and how many connections it
-/// has had.
+/// A server for one of these protocols over TLS: its URL, the root certificates that trust it, and
+/// the number of connections so far.
 async fn tls_server(protocols: &[&[u8]]) -> (String, RootCertStore, Arc<AtomicUsize>) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -417,14 +419,14 @@ async fn tls_server(protocols: &[&[u8]]) -> (String, RootCertStore, Arc<AtomicUs
         .unwrap();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let connections = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&connections);
+    let counter = Arc::clone(&connections);
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            counted.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -450,7 +452,7 @@ async fn a_connection_carries_many_requests() {
         let outgoing = outgoing_with(&config(), roots, PATIENCE);
         let long = format!("{base}/middle");
         for number in 0..100 {
-            // Half of them leave the answer's body unread.
+            // Half of the requests leave the body unread.
             let body_max = if number % 2 == 0 { 0 } else { 4 << 10 };
             post(&outgoing, &long, body_max).await.unwrap();
         }
@@ -459,10 +461,11 @@ async fn a_connection_carries_many_requests() {
     }
 }
 
-/// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored --nocapture`.
+/// CPU time of the client for a POST: `cargo test -p tidings-connectors --lib cpu_of -- --ignored
+/// --nocapture`.
 #[test]
-#[ignore = "it measures"]
-#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+#[ignore = "a measurement, not a test"]
+#[expect(clippy::print_stdout, reason = "it prints a measurement")]
 fn cpu_of_a_post_over_tls() {
     const REQUESTS: u32 = 1_000;
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -490,16 +493,16 @@ fn cpu_of_a_post_over_tls() {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_where_it_is_agreed_on() {
+async fn http2_is_used_where_it_was_negotiated() {
     let (base, roots) = http2_server().await;
     let outgoing = outgoing_with(&config(), roots, PATIENCE);
     let url = CanonicalUrl::parse(&format!("{base}/hook")).unwrap().into_owned();
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/x"))]);
     let body = Bytes::from("y".repeat(200_000));
     let answered = outgoing.send(Method::POST, &url, headers, body.clone(), 1 << 20).await.unwrap();
-    let said = format!("POST {} /hook text/x tester/1 ", url.authority());
+    let prefix = format!("POST {} /hook text/x tester/1 ", url.authority());
     assert_eq!(answered.status, StatusCode::CREATED);
-    assert_eq!(answered.body.strip_prefix(said.as_bytes()), Some(&body[..]));
+    assert_eq!(answered.body.strip_prefix(prefix.as_bytes()), Some(&body[..]));
     assert!(answered.is_whole);
 
     let answered = post(&outgoing, &format!("{base}/long"), 70_000).await.unwrap();
@@ -509,7 +512,7 @@ async fn http2_is_spoken_where_it_is_agreed_on() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_nobody_that_is_known_is_not_trusted() {
+async fn a_certificate_of_an_unknown_authority_is_not_trusted() {
     let (base, _) = http2_server().await;
     let (_, others) = http2_server().await;
     let outgoing = outgoing_with(&config(), others, PATIENCE);

@@ -1,8 +1,8 @@
-//! Programs that can do nothing but look into a directory when they are sent a signal.
+//! Signals programs that only look into a directory when they receive a signal.
 //!
-//! [`Spool`] puts each event completely into the directory, [`Target`] sends the signal to the process of a pid file and to
-//! no other, and [`Schedule`] says when. A program may come and go: what it has not taken out stays, and it is signalled
-//! until the directory is empty.
+//! [`Spool`] writes each event as a complete file into the directory, [`Target`] signals the
+//! process of a pid file and no other, and [`Schedule`] decides when. The program may stop and
+//! start: files that it has not removed stay, and it is signalled until the directory is empty.
 
 mod schedule;
 mod spool;

@@ -1,16 +1,16 @@
-//! When a program is signalled.
+//! When the program is signalled.
 
 use std::time::{Duration, Instant};
 
-/// How soon it is tried again where no program runs that could be signalled.
+/// Pause while the process does not run.
 const HELD_RETRY: Duration = Duration::from_secs(1);
 
-/// How soon a program is signalled again that has left something, at first and at most: signals that come fast are one
-/// signal to it, and it may have begun before that came.
+/// Pause before a program that has left files is signalled again, at first and at most. Signals in
+/// quick succession merge into one, and the program may have started before the signal.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_mins(1);
 
-/// Says when the next signal is due. Pure.
+/// Computes when the next signal is due. Pure.
 #[derive(Debug)]
 pub struct Schedule {
     due: Option<Instant>,
@@ -18,23 +18,23 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Nothing is due.
+    /// No signal is due.
     pub fn new() -> Self {
         Self { due: None, again: AGAIN_MIN }
     }
 
-    /// When to signal; may change after each of the other calls.
+    /// When to send the next signal; may change with each of the other calls.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Something was put into the directory, or is found there.
+    /// A file was added or found.
     pub fn filled(&mut self, now: Instant) {
         self.due = Some(now);
         self.again = AGAIN_MIN;
     }
 
-    /// The program was signalled, while so many files were there.
+    /// The program was signalled; `files` were in the directory.
     pub fn signalled(&mut self, files: usize, now: Instant) {
         if files == 0 {
             *self = Self::new();
@@ -44,12 +44,12 @@ impl Schedule {
         }
     }
 
-    /// There was none to signal.
+    /// The process does not run.
     pub fn held(&mut self, now: Instant) {
         self.due = Some(now + HELD_RETRY);
     }
 
-    /// The directory was empty when the signal was due: nobody has to be told.
+    /// The directory was empty when the signal was due, so no signal is needed.
     pub fn emptied(&mut self) {
         *self = Self::new();
     }
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "there is no other way to make a first moment")]
-    fn a_program_is_signalled_until_nothing_is_left() {
+    #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
+    fn a_program_is_signalled_until_the_directory_is_empty() {
         let now = Instant::now();
         let mut schedule = Schedule::new();
         assert_eq!(schedule.due(), None);
@@ -81,7 +81,7 @@ mod tests {
             schedule.signalled(1, now);
         }
         assert_eq!(schedule.due(), Some(now + AGAIN_MAX));
-        // What is new does not wait for that.
+        // New files do not wait for that pause.
         schedule.filled(now);
         schedule.signalled(4, now);
         assert_eq!(schedule.due(), Some(now + AGAIN_MIN));

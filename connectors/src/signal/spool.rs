@@ -1,4 +1,5 @@
-//! A directory that somebody else's program empties: one file for each event, there completely or not at all.
+//! A directory of events that another program empties: one file for each event, written completely
+//! or not at all.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,10 +10,10 @@ use std::{
 
 use tidings_protocol::{CursorName, MemberId, Payload, Seq, TopicName};
 
-/// What is not complete is called so, and the program looks at no names that begin with a dot.
+/// Prefix of incomplete files. The program ignores names that begin with a dot.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Where the directory's own durable cursor is noted.
+/// The file with the name of the directory's durable cursor.
 const CURSOR: &str = ".cursor";
 
 /// The directory.
@@ -20,15 +21,15 @@ const CURSOR: &str = ".cursor";
 pub struct Spool {
     dir: PathBuf,
     topic: TopicName,
-    /// Files there are at most; the program may take some out meanwhile.
+    /// The number of files, or more: the program may have removed some since.
     files: usize,
-    /// There was no room, and is not yet for as many as are worth another look.
+    /// The limit was reached, and a tenth is not free yet.
     is_full: bool,
 }
 
 impl Spool {
-    /// Opens the directory, which is made if it is missing, for the events of a topic. What a crash has left unfinished
-    /// is removed: it comes again.
+    /// Opens the directory for the events of a topic, and creates it if it is missing. Incomplete
+    /// files of a crash are removed; their events arrive again.
     pub fn open(dir: &Path, topic: TopicName) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let unfinished = format!("{UNFINISHED}{topic}-");
@@ -43,11 +44,11 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Puts an event there: its URL or path alone on a line, or all of it if it has none. The names of the files are in the
-    /// order of the events. It is on the disk when [`sync`](Self::sync) was called, too.
+    /// Writes an event: its URL or path alone, or the whole payload if it has neither. The names of
+    /// files sort like the events. [`sync`](Self::sync) makes it durable.
     pub fn put(&mut self, seq: Seq, payload: &str) -> io::Result<()> {
         let line = Payload::parse(payload).target().unwrap_or(payload);
-        // As wide as the largest number, so that names sort like numbers.
+        // As wide as the largest seq, so that names sort like numbers.
         let name = format!("{}-{:020}", self.topic, seq.0);
         let unfinished = self.dir.join(format!("{UNFINISHED}{name}"));
         let mut options = OpenOptions::new();
@@ -62,13 +63,14 @@ impl Spool {
         Ok(())
     }
 
-    /// Has what was put there survive a loss of power.
+    /// Makes the written files durable.
     pub fn sync(&self) -> io::Result<()> {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Whether there is room for another of so many files; looks only if there might be none. Where there was none, there
-    /// is some again when a tenth is free, so that not each event is a look at all of them.
+    /// Whether there is room for another file. The directory is counted only if it may be full.
+    /// After it was full, there is room when a tenth is free, so that not every event counts the
+    /// directory.
     pub fn has_room(&mut self, files_max: usize) -> io::Result<bool> {
         if self.is_full || self.files >= files_max {
             let wanted = if self.is_full { (files_max / 10).max(1) } else { 1 };
@@ -77,7 +79,8 @@ impl Spool {
         Ok(!self.is_full)
     }
 
-    /// How many files there are that the program has not taken out. A directory, such as `lost+found`, is nobody's event.
+    /// Counts the files that the program has not removed. A directory such as `lost+found` is not
+    /// an event.
     pub fn count(&mut self) -> io::Result<usize> {
         let mut files = 0;
         for entry in fs::read_dir(&self.dir)? {
@@ -90,13 +93,13 @@ impl Spool {
     }
 }
 
-/// The durable cursor of a directory: made up once, and noted in it. So a directory that is moved goes on where it
-/// was, and two of the same path on two machines do not take each other's.
+/// The name of the directory's durable cursor: generated once, and stored in the directory. So a
+/// directory that moves keeps its cursor, and two machines with the same path have two.
 pub fn cursor_name(dir: &Path) -> io::Result<CursorName> {
     let path = dir.join(CURSOR);
     match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|_| {
-            let text = format!("{} does not hold the name of a cursor", path.display());
+            let text = format!("{} does not contain the name of a cursor", path.display());
             io::Error::new(io::ErrorKind::InvalidData, text)
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -107,7 +110,7 @@ pub fn cursor_name(dir: &Path) -> io::Result<CursorName> {
             file.sync_data()?;
             fs::rename(unfinished, path)?;
             File::open(dir)?.sync_all()?;
-            Ok(name.parse().expect("letters, digits and a dash are a name"))
+            Ok(name.parse().expect("letters, digits and a dash form a valid name"))
         }
         Err(error) => Err(error),
     }
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_was_no_room_there_is_some_when_a_tenth_is_free() {
+    fn a_full_directory_has_room_when_a_tenth_is_free() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("lost+found")).unwrap();
         let mut spool = Spool::open(folder.path(), "t".parse().unwrap()).unwrap();
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_is_not_counted_and_goes_with_the_next_start() {
+    fn unfinished_files_are_not_counted_and_removed_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         for name in [".unfinished-t-1", ".unfinished-other-1", "theirs"] {
             fs::write(folder.path().join(name), "x").unwrap();

@@ -1,8 +1,8 @@
-//! The process of a pid file, and whether it is the one that is meant.
+//! Finds the process of a pid file, and checks that it is the intended one.
 //!
-//! A pid file is a number that somebody wrote down once. Before a signal leaves, the process is taken hold of (a pidfd, so
-//! that no other can come in its place), and has to be older than the file, have the right name, and not be one that
-//! the signal would end.
+//! A pid file may be outdated. Before a signal is sent, the process is opened as a pidfd, so that
+//! no other process can take its number. It must be older than the file, have the right name, and
+//! survive the signal.
 
 use std::{
     fmt, fs, io,
@@ -16,25 +16,25 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// How much younger than its file a process may seem: both are known to about a second.
+/// How much younger than the file a process may seem: both times are accurate to about a second.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Bytes of a pid file that are read.
 const PID_FILE_BYTES: usize = 64;
 
-/// Bytes of a name that the kernel keeps.
+/// Length of a process name in the kernel.
 const COMM_BYTES: usize = 15;
 
-/// A program whose first argument that is no option is what runs.
+/// A program that runs the script in its first argument that is not an option.
 struct Interpreter {
     name: &'static str,
-    /// Letters behind one dash that are followed by a value, in the same argument or as the next.
+    /// Short options with a value, in the same argument or in the next.
     valued: &'static str,
-    /// Letters of which the rest of the argument is the value, if there is one.
+    /// Short options with an optional value, which is the rest of the argument.
     attached: &'static str,
-    /// Whole options that are followed by a value.
+    /// Whole options with a value in the next argument.
     valued_words: &'static [&'static str],
-    /// Letters with which what runs is in the arguments, or is a module: it has no script.
+    /// Short options that replace the script: the code is an argument or a module.
     scriptless: &'static str,
     scriptless_words: &'static [&'static str],
 }
@@ -97,7 +97,7 @@ pub const SIGNALS: [(&str, Signal); 11] = [
     ("IO", Signal::IO),
 ];
 
-/// A signal by name, in whichever case, with or without SIG before it.
+/// A signal by name, in either case, with or without `SIG`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalName(Signal);
 
@@ -110,30 +110,30 @@ impl FromStr for SignalName {
         let found = SIGNALS.iter().find(|(known, _)| *known == name);
         found.map(|(_, signal)| Self(*signal)).ok_or_else(|| {
             let names: Vec<_> = SIGNALS.iter().map(|(name, _)| *name).collect();
-            format!("one of {}", names.join(", "))
+            format!("expected one of {}", names.join(", "))
         })
     }
 }
 
-/// Why nobody was signalled. Shown on one line.
+/// Why no process was signalled. Shown on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// There is no pid file, or no number in it.
+    /// The pid file is missing or has no number.
     NoNumber(String),
-    /// No process has that number.
+    /// No process has this number.
     NotRunning(i32),
-    /// One has, and is younger than the file.
+    /// The process is younger than the file.
     Stale(i32),
-    /// One has, and is called otherwise.
+    /// The process has another name.
     Another {
         /// Its number.
         pid: i32,
-        /// What it is called.
+        /// Its name.
         is: String,
     },
-    /// It would be ended by the signal, as it has not said what to do at it, or not yet.
+    /// The process does not handle the signal, or not yet, and would be ended by it.
     Unprepared(i32),
-    /// The system does not allow it.
+    /// The system denies it.
     Refused(i32, String),
 }
 
@@ -141,11 +141,13 @@ impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNumber(reason) => write!(f, "{reason}"),
-            Self::NotRunning(pid) => write!(f, "no process {pid} runs"),
+            Self::NotRunning(pid) => write!(f, "process {pid} is not running"),
             Self::Stale(pid) => {
-                write!(f, "process {pid} is younger than the pid file: it is another")
+                write!(f, "process {pid} is younger than the pid file, so it is another program")
             }
-            Self::Another { pid, is } => write!(f, "process {pid} is {is}"),
+            Self::Another { pid, is } => {
+                write!(f, "process {pid} is {is}, not the expected program")
+            }
             Self::Unprepared(pid) => {
                 write!(f, "process {pid} has no handler for the signal, which would end it")
             }
@@ -154,33 +156,33 @@ impl fmt::Display for Held {
     }
 }
 
-/// Whom to signal.
+/// The process to signal.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where the number stands.
+    /// The pid file.
     pub pid_file: PathBuf,
-    /// What the program has to be called: its path if there is a / in it, or its name; of a script that is run by an
-    /// interpreter, the script's.
+    /// The name that the program must have: a path if it contains `/`, otherwise a file name. For a
+    /// script in an interpreter, the name of the script.
     pub program: Option<String>,
-    /// What it is sent.
+    /// The signal.
     pub signal: SignalName,
 }
 
-/// What is known of a process.
+/// What the kernel reports about a process.
 #[derive(Debug, Default)]
 struct Facts {
-    /// Its path, where that may be known.
+    /// Path of the program, if it is readable.
     exe: Option<PathBuf>,
     comm: String,
     args: Vec<String>,
     has_ended: bool,
     started: Duration,
-    /// Bit n - 1 of each: signal n is handled, ignored, or waits to be asked for.
+    /// Bit n - 1: signal n is handled, ignored or blocked.
     handled: u64,
 }
 
 impl Target {
-    /// Signals the program, and says which process it is; or why nobody was signalled.
+    /// Signals the program and returns the number of its process, or why it was not signalled.
     pub fn send(&self) -> Result<i32, Held> {
         let (pid, written) = read_pid_file(&self.pid_file)?;
         let raw = pid.as_raw_pid();
@@ -188,7 +190,8 @@ impl Target {
             Errno::SRCH | Errno::INVAL => Held::NotRunning(raw),
             error => Held::Refused(raw, error.to_string()),
         })?;
-        // If it ends from here on, what is read may be of another; the signal then goes to nobody.
+        // If the process ends now, the data may be that of another process, but the signal reaches
+        // none.
         let facts = facts(raw).map_err(|_| Held::NotRunning(raw))?;
         self.judge(raw, &facts, written)?;
         pidfd_send_signal(&handle, self.signal.0).map_err(|error| match error {
@@ -217,12 +220,12 @@ impl Target {
     }
 }
 
-/// Whether a process that has not said what to do is ended by it.
+/// Whether the signal ends a process by default.
 fn ends_by_default(signal: Signal) -> bool {
     ![Signal::CONT, Signal::URG, Signal::WINCH].contains(&signal)
 }
 
-/// Whether that is what the process is called.
+/// Whether the process has this name.
 fn is_called(program: &str, facts: &Facts) -> bool {
     let exe = facts.exe.as_deref();
     if program.contains('/') {
@@ -231,7 +234,7 @@ fn is_called(program: &str, facts: &Facts) -> bool {
     }
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let exe_name = exe.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    // The kernel cuts this one: of a longer name another may begin so, too.
+    // The kernel truncates this name, so a longer name may match another program.
     let comm = String::from_utf8_lossy(&program.as_bytes()[..program.len().min(COMM_BYTES)]);
     let is_known_by_comm = exe.is_none() || program.len() <= COMM_BYTES;
     exe_name.as_deref() == Some(program)
@@ -239,7 +242,7 @@ fn is_called(program: &str, facts: &Facts) -> bool {
         || script(facts).is_some_and(|script| base(script) == program)
 }
 
-/// What an interpreter runs.
+/// The script that an interpreter runs.
 fn script(facts: &Facts) -> Option<&str> {
     let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
     let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -259,14 +262,14 @@ fn script(facts: &Facts) -> Option<&str> {
     None
 }
 
-/// What an argument of an interpreter is.
+/// The role of an argument of an interpreter.
 enum Argument {
-    /// What runs, or `--`, behind which it stands.
+    /// The script, or `--` before it.
     Script,
     Option,
-    /// The next one belongs to it.
+    /// The next argument is its value.
     OptionAndValue,
-    /// Whatever runs has no name.
+    /// The interpreter runs without a script.
     NoScript,
 }
 
@@ -308,7 +311,8 @@ fn read_pid_file(path: &Path) -> Result<(Pid, Duration), Held> {
     let text = String::from_utf8_lossy(&text[..text.len().min(PID_FILE_BYTES)]).into_owned();
     let number = text.split_whitespace().next().and_then(|word| word.parse().ok());
     let pid = number.filter(|pid| *pid > 0).and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Held::NoNumber(format!("{shown} holds no number of a process")))?;
+    let pid =
+        pid.ok_or_else(|| Held::NoNumber(format!("{shown} does not contain a process id")))?;
     let modified = metadata.modified().map_err(failed)?;
     Ok((pid, since_epoch(modified)))
 }
@@ -325,9 +329,9 @@ fn facts(pid: i32) -> io::Result<Facts> {
     let ticks = rustix::param::clock_ticks_per_second();
     let (stat, status) = (String::from_utf8_lossy(&stat), String::from_utf8_lossy(&status));
     let mut facts = parse(&stat, &status, &boot, ticks)
-        .ok_or_else(|| io::Error::other("what the system says of a process cannot be read"))?;
+        .ok_or_else(|| io::Error::other("/proc has an unknown format"))?;
     let exe = fs::read_link(proc.join("exe")).ok();
-    // A program that was replaced on the disk since is still called so.
+    // A program keeps its name if its file was replaced on the disk.
     facts.exe = exe.map(|exe| {
         let text = exe.to_string_lossy();
         text.strip_suffix(" (deleted)").map_or_else(|| exe.clone(), PathBuf::from)
@@ -338,13 +342,13 @@ fn facts(pid: i32) -> io::Result<Facts> {
     Ok(facts)
 }
 
-/// What stands in `/proc/<pid>/stat`, `/proc/<pid>/status` and `/proc/stat`.
+/// Parses `/proc/<pid>/stat`, `/proc/<pid>/status` and `/proc/stat`.
 fn parse(stat: &str, status: &str, boot: &str, ticks_per_second: u64) -> Option<Facts> {
-    // The name is in parentheses, and may have some of its own.
+    // The name is in parentheses, and may contain some itself.
     let (before, behind) = stat.rsplit_once(") ")?;
     let (_, comm) = before.split_once(" (")?;
     let words: Vec<_> = behind.split(' ').collect();
-    // The third field of proc_pid_stat(5) is the first one behind the name, so the 22nd is at 19.
+    // The third field of proc_pid_stat(5) is the first one after the name, so the 22nd is at 19.
     let ticks: u64 = words.get(19)?.parse().ok()?;
     let booted: u64 =
         boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_so_is_signalled_and_nothing_else() {
+    fn only_a_process_with_the_name_is_signalled() {
         for name in ["crawl.pl", "/opt/crawl.pl", "perl", "perl5.36", "/usr/bin/perl5.36"] {
             assert_eq!(target(Some(name)).judge(7, &crawler(), WRITTEN), Ok(()), "{name}");
         }
@@ -398,20 +402,20 @@ mod tests {
         // An editor that has the script open is not the script.
         let editor = Facts { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
         assert!(target(Some("crawl.pl")).judge(7, &editor, WRITTEN).is_err());
-        // One that only begins with the same letters is another, though the kernel knows no more of it.
+        // A program with another name that begins alike is another one.
         let other = Facts {
             exe: Some("/usr/bin/a-long-program-other".into()),
             comm: "a-long-program-".into(),
             ..crawler()
         };
         assert!(target(Some("a-long-program-name")).judge(7, &other, WRITTEN).is_err());
-        // Of another user's process only this is known, and it is cut.
+        // For the process of another user only this name is known, and it is truncated.
         let theirs = Facts { exe: None, comm: "a-long-program-".into(), ..crawler() };
         assert_eq!(target(Some("a-long-program-name")).judge(7, &theirs, WRITTEN), Ok(()));
     }
 
     #[test]
-    fn what_an_interpreter_runs_is_no_option_and_no_value_of_one() {
+    fn the_script_is_the_first_argument_that_is_not_an_option_or_its_value() {
         for (line, is) in [
             ("perl -w -I lib /opt/crawl.pl -x", Some("/opt/crawl.pl")),
             ("perl -Ilib -MList::Util=reduce -i.e -l -- -odd", Some("-odd")),
@@ -443,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_signal_would_end_is_not_signalled() {
+    fn a_process_that_the_signal_would_end_is_not_signalled() {
         let unprepared = Facts { handled: 0, ..crawler() };
         assert_eq!(target(None).judge(7, &unprepared, WRITTEN), Err(Held::Unprepared(7)));
         let mut harmless = target(None);
@@ -452,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_of_a_process_is_read_whatever_it_is_called() {
+    fn a_process_with_any_name_is_parsed() {
         let stat = "42 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000000200\n";
         let facts = parse(stat, status, "cpu 1\nbtime 1000\n", 100).unwrap();
@@ -467,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_of_one_process_is_one() {
+    fn only_a_positive_number_is_a_pid() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pid");
         assert!(matches!(read_pid_file(&path), Err(Held::NoNumber(_))));

@@ -1,7 +1,7 @@
-//! One of several addresses: each gets a short head start over the next, so that a family or a
-//! machine that does not answer costs little (RFC 8305, without its measurements).
+//! Connects to one of several addresses. Each has a short head start over the next, so that an
+//! unreachable family or machine costs little time (RFC 8305, without its measurements).
 
-#![expect(clippy::disallowed_methods, reason = "a head start is a time")]
+#![expect(clippy::disallowed_methods, reason = "a head start is measured by the clock")]
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::config::{DIAL_ADDRESSES_MAX, DIAL_HEAD_START};
 
-/// The first connection that stands, or why the last one did not.
+/// The first connection that succeeds, or the last error.
 pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     let mut waiting = in_turn(addresses).into_iter();
     let mut dialing = FuturesUnordered::new();
@@ -38,13 +38,14 @@ pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, Soc
     }
 }
 
-/// The families take turns, beginning with that of the first; within each, the resolver's order.
+/// Alternates the address families, beginning with that of the first address. Within a family, the
+/// order of the resolver stays.
 fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let of = |is_v4: bool| addresses.iter().filter(move |address| address.is_ipv4() == is_v4);
     let (mut first, mut second) = (of(first_is_v4), of(!first_is_v4));
-    let turns = addresses.iter().flat_map(|_| [first.next(), second.next()]);
-    turns.flatten().copied().take(DIAL_ADDRESSES_MAX).collect()
+    let alternating = addresses.iter().flat_map(|_| [first.next(), second.next()]);
+    alternating.flatten().copied().take(DIAL_ADDRESSES_MAX).collect()
 }
 
 #[cfg(test)]
@@ -52,11 +53,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let given = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
+        let addresses = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
         let expected = ["[2001::1]:1", "1.1.1.1:1", "[2001::2]:1", "1.1.1.2:1"].map(parse);
-        assert_eq!(in_turn(&given.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
+        assert_eq!(in_turn(&addresses.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
         assert_eq!(in_turn(&[parse("1.1.1.1:1")]), [parse("1.1.1.1:1")]);
     }
 }

@@ -1,4 +1,4 @@
-//! How many requests may run at once to one address, over all the names that lead there.
+//! Limits concurrent requests to one address, across all names that resolve to it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::ADDRESS_LIMITS_KEPT;
 
-/// One request to one address; dropping it lets the next begin.
+/// Permits one request to one address until it is dropped.
 #[derive(Debug)]
 pub struct Permit(
-    #[expect(dead_code, reason = "held, and given back when it is dropped")] OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "dropping it returns the permit")] OwnedSemaphorePermit,
 );
 
 #[derive(Debug)]
@@ -24,9 +24,10 @@ pub(super) struct AddressLimits {
 
 #[derive(Debug)]
 struct Addresses {
-    /// Only permits and those who wait keep one alive.
+    /// Permits and waiting requests keep the semaphore of an address alive.
     by_address: HashMap<IpAddr, Weak<Semaphore>>,
-    /// The dead are removed when there are as many as this, so each costs a constant share.
+    /// Unused entries are removed when the map reaches this size, so the amortised cost is
+    /// constant.
     sweep_at: usize,
 }
 
@@ -43,7 +44,7 @@ impl AddressLimits {
     pub(super) async fn permit(&self, address: IpAddr) -> Permit {
         let semaphore = self.addresses.lock().semaphore(address, self.requests_max);
         let permit = semaphore.acquire_owned().await;
-        Permit(permit.expect("it is never closed"))
+        Permit(permit.expect("the semaphore is never closed"))
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_takes_as_many_as_it_may_and_others_do_not_care() {
+    async fn each_address_has_its_own_limit() {
         let limits = AddressLimits::new(2);
         let first = limits.permit(address(1)).await;
         let _second = limits.permit(address(1)).await;
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_nobody_asks_are_forgotten() {
+    fn unused_addresses_are_removed() {
         let limits = AddressLimits::new(1);
         let held = limits.permit(address(0)).now_or_never().unwrap();
         for number in 1..10 * u32::try_from(ADDRESS_LIMITS_KEPT).unwrap() {

@@ -1,22 +1,22 @@
-//! Connections: the one way out for every byte that is not for the broker.
+//! Makes all connections except those to the broker.
 //!
-//! A name is resolved, its addresses are judged, and a connection is made to one of the very
-//! addresses that were judged, so a name that resolves otherwise a moment later gains nothing. A
-//! host that is written as an address is judged likewise. Every request goes this way, each hop of
-//! a redirect too, since each is a request of its own.
+//! A name is resolved, its addresses are checked, and the connection goes to one of these checked
+//! addresses. So a name that resolves differently a moment later gains nothing. A host that is
+//! written as an address is checked likewise. Each hop of a redirect is a request of its own, and
+//! takes the same way.
 //!
-//! Behind a proxy ([`Proxy`]) the proxy connects. Its own address is the operator's choice and not judged. What is judged of
-//! the target depends on the side that resolves names:
+//! Behind a proxy ([`Proxy`]) the proxy connects. Its own address is the operator's choice and is
+//! not checked. Which checks apply to the target depends on the side that resolves names:
 //!
-//! | proxy | an address | a name |
+//! | proxy | address | name |
 //! |---|---|---|
-//! | `http://` | is judged | is judged if it resolves here, too; else it is left to the proxy, which receives the name |
-//! | `socks5://` | is judged | is resolved here and judged; the proxy receives an allowed address |
-//! | `socks5h://` | is judged | is not resolved here, and only `localhost` is judged; the proxy receives the name |
+//! | `http://` | is checked | is checked if it resolves here, too; otherwise the proxy receives it unchecked |
+//! | `socks5://` | is checked | is resolved here and checked; the proxy receives an allowed address |
+//! | `socks5h://` | is checked | is not resolved here, and only `localhost` is checked; the proxy receives the name |
 //!
-//! A proxy that resolves names itself has to keep its own rules.
+//! A proxy that resolves names must enforce its own rules.
 
-#![expect(clippy::disallowed_methods, reason = "connections are bounded in time here")]
+#![expect(clippy::disallowed_methods, reason = "connections have a time limit")]
 
 mod dial;
 mod limit;
@@ -55,40 +55,40 @@ pub struct Connector {
     tls: Tls,
     proxy: Option<Proxy>,
     limits: Option<AddressLimits>,
-    /// For all of it but waiting for a permit.
+    /// Limit for everything except waiting for a permit.
     timeout: Duration,
 }
 
-/// Who is to be connected to.
+/// The server to connect to.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// A name, or an address; one of IPv6 in its brackets.
+    /// A name, or an address; IPv6 in brackets.
     host: &'a str,
-    /// The host if it is an address.
+    /// The host, if it is an address.
     address: Option<IpAddr>,
     port: u16,
     tls: bool,
 }
 
-/// Stands, and has carried nothing yet.
+/// A new connection that has not carried any HTTP yet.
 #[derive(Debug)]
 pub struct Connection {
-    /// The bytes, after TLS.
+    /// The byte stream, inside TLS if that is used.
     pub stream: Stream,
-    /// Who is at its other end; `None` behind a proxy.
+    /// The address of the server; `None` behind a proxy.
     pub remote: Option<SocketAddr>,
-    /// What the handshake agreed on.
+    /// The protocol that the handshake negotiated.
     pub protocol: Protocol,
-    /// Of the limit per address; the request holds it until it is over.
+    /// The permit for the address; the request keeps it until its end.
     pub permit: Option<Permit>,
 }
 
-/// What is spoken on a connection.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Also where nothing was agreed on.
+    /// HTTP/1.1, also where nothing was negotiated.
     Http1,
-    /// By ALPN.
+    /// Negotiated by ALPN.
     Http2,
 }
 
@@ -101,12 +101,12 @@ impl<'a> Target<'a> {
 }
 
 impl Connector {
-    /// With the system's resolver and certificates.
+    /// With the resolver and the certificates of the system.
     pub fn new(config: &CrawlerConfig) -> Result<Self, ProxyError> {
         Self::with(config, Arc::new(SystemLookup), system_roots())
     }
 
-    /// With another resolver and other certificates.
+    /// With this resolver and these certificates.
     pub fn with(
         config: &CrawlerConfig,
         lookup: Arc<dyn Lookup>,
@@ -122,30 +122,30 @@ impl Connector {
         })
     }
 
-    /// The proxy that all of this goes through.
+    /// The proxy for all connections.
     pub fn proxy(&self) -> Option<&Proxy> {
         self.proxy.as_ref()
     }
 
-    /// How TLS is spoken, for a client that makes its own connections.
+    /// The TLS settings, for a client that makes its own connections.
     pub fn tls_config(&self) -> rustls::ClientConfig {
         self.tls.config()
     }
 
-    /// The time that a connection may take.
+    /// Time limit of a connection.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Checks a target before a request is sent to it: an address is checked as it is, a name by the addresses that
-    /// it resolves to. Behind a proxy that resolves names less is checked: see the module.
+    /// Checks a target before a request: an address directly, a name by the addresses that it
+    /// resolves to. Behind a proxy that resolves names, fewer checks are possible; see the module.
     pub async fn check(&self, target: &Target<'_>) -> Result<(), Failure> {
         let mut until = Instant::now() + self.timeout;
         self.allowed(target, &mut until).await.map(drop)
     }
 
-    /// Resolves a name for a client that makes its own connections, to allowed addresses only. The name of the proxy
-    /// is not checked.
+    /// Resolves a name for a client that makes its own connections. Returns allowed addresses only.
+    /// The name of the proxy is not checked.
     pub async fn resolve(&self, name: &str) -> Result<Vec<SocketAddr>, Failure> {
         let mut until = Instant::now() + self.timeout;
         let is_proxy =
@@ -158,8 +158,8 @@ impl Connector {
         self.judged(&target, &mut until).await
     }
 
-    /// Checks the address at the other end of a connection that a client has made itself. Behind a proxy it is the
-    /// proxy's, which is not checked.
+    /// Checks the remote address of a connection that a client has made itself. Behind a proxy that
+    /// address is the proxy's, which is not checked.
     pub fn check_connected(&self, address: IpAddr) -> Result<(), Failure> {
         if self.proxy.is_some() {
             return Ok(());
@@ -167,8 +167,8 @@ impl Connector {
         Ok(self.allow_private.check(address)?)
     }
 
-    /// Waits until another request to this address may begin, as long as the connect timeout. `None`
-    /// if there is no limit.
+    /// Waits until another request to this address may begin, up to the connect timeout. `None`
+    /// without a limit.
     pub async fn permit(&self, address: IpAddr) -> Result<Option<Permit>, Failure> {
         let Some(limits) = &self.limits else { return Ok(None) };
         timeout(self.timeout, limits.permit(address)).await.map(Some).map_err(|_| {
@@ -177,8 +177,9 @@ impl Connector {
         })
     }
 
-    /// Resolves, judges and connects, as long as the connect timeout; as long again it may wait for other look-ups, and
-    /// for a permit. Dropping the future ends it.
+    /// Resolves, checks and connects within the connect timeout. Waiting for other lookups and for
+    /// a permit extends it, each by at most the same time. Dropping the future cancels the
+    /// connection.
     pub async fn connect(&self, target: &Target<'_>) -> Result<Connection, Failure> {
         let mut until = Instant::now() + self.timeout;
         let addresses = self.allowed(target, &mut until).await?;
@@ -187,26 +188,28 @@ impl Connector {
         }
         let mut permit = None;
         if self.limits.is_some() {
-            let waits_from = Instant::now();
-            // The first one answers unless it is down.
+            let waiting_since = Instant::now();
+            // The first address answers unless it is down.
             permit = self.permit(addresses[0].ip()).await?;
-            until += waits_from.elapsed();
+            until += waiting_since.elapsed();
         }
         let (stream, address) =
             timeout_at(until, reach(&addresses)).await.map_err(|_| self.late())??;
         if self.limits.is_some() && address.ip() != addresses[0].ip() {
-            // Given back first: who waits for another one holds none.
+            // The old permit is dropped first, so that no request holds one while it waits for
+            // another.
             drop(permit.take());
-            let waits_from = Instant::now();
+            let waiting_since = Instant::now();
             permit = self.permit(address.ip()).await?;
-            until += waits_from.elapsed();
+            until += waiting_since.elapsed();
         }
         let secured = timeout_at(until, self.secure(target, stream)).await;
         let (stream, protocol) = secured.map_err(|_| self.late())??;
         Ok(Connection { stream, remote: Some(address), protocol, permit })
     }
 
-    /// The same by a proxy. One that receives addresses is asked for one after the other, until it reaches one.
+    /// Connects through a proxy. A proxy that receives addresses is tried with one after the other,
+    /// until one works.
     async fn connect_through(
         &self,
         proxy: &Proxy,
@@ -218,16 +221,16 @@ impl Connector {
             Some(address) => vec![address],
             None => self.resolver.resolve(proxy.host(), &mut until).await?.to_vec(),
         };
-        let place = |address| SocketAddr::new(address, proxy.port());
-        let places: Vec<_> = found.into_iter().map(place).collect();
+        let with_port = |address| SocketAddr::new(address, proxy.port());
+        let proxy_addresses: Vec<_> = found.into_iter().map(with_port).collect();
         let hosts = match proxy.kind() {
             Kind::Socks5 => addresses.iter().map(|address| written(address.ip())).collect(),
             Kind::Http | Kind::Socks5h => vec![target.host.to_owned()],
         };
-        let led = async {
+        let connecting = async {
             let mut failure = None;
             for host in hosts {
-                let mut stream = reach(&places).await?.0;
+                let mut stream = reach(&proxy_addresses).await?.0;
                 if proxy.tunnels(target.tls) {
                     match proxy.tunnel(stream, &host, target.port).await {
                         Ok(tunnel) => stream = tunnel,
@@ -241,11 +244,11 @@ impl Connector {
             }
             Err(failure.expect("a name has one address or more"))
         };
-        let (stream, protocol) = timeout_at(until, led).await.map_err(|_| self.late())??;
+        let (stream, protocol) = timeout_at(until, connecting).await.map_err(|_| self.late())??;
         Ok(Connection { stream, remote: None, protocol, permit: None })
     }
 
-    /// The addresses of a target that may be asked: never empty, unless it is left to the proxy to find some.
+    /// The allowed addresses of a target. Empty only if the proxy resolves the name.
     async fn allowed(
         &self,
         target: &Target<'_>,
@@ -259,7 +262,7 @@ impl Connector {
                 Ok(Vec::new())
             }
             Some(Kind::Http) => match self.judged(target, until).await {
-                // What does not resolve here is left to the proxy.
+                // The proxy may be able to resolve a name that does not resolve here.
                 Err(failure) if failure.reason == Reason::Dns => Ok(Vec::new()),
                 judged => judged,
             },
@@ -312,12 +315,12 @@ async fn reach(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Fail
     let dialed = dial(addresses).await;
     let (stream, address) =
         dialed.map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
-    // Requests are one write each; waiting for more to send would only delay them.
+    // A request is a single write; waiting for more data would only delay it.
     let _ = stream.set_nodelay(true);
     Ok((stream, address))
 }
 
-/// As the host of a URL.
+/// The address as the host of a URL.
 fn written(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -325,7 +328,7 @@ fn written(address: IpAddr) -> String {
     }
 }
 
-/// Whether the name leads to the machine that resolves it (RFC 6761 section 6.3).
+/// Whether the name means the machine that resolves it (RFC 6761 section 6.3).
 fn is_localhost(host: &str) -> bool {
     let last = host.rsplit('.').next().unwrap_or_default();
     last.eq_ignore_ascii_case("localhost")

@@ -1,8 +1,10 @@
-//! Proxies: HTTP, with `CONNECT` for what is encrypted and the whole URL in the request for what is not; and SOCKS5.
+//! HTTP and SOCKS5 proxies. An HTTP proxy receives `CONNECT` for encrypted requests, and the whole
+//! URL for others.
 //!
-//! `CONNECT` is written here, and not hyper-util's `Tunnel`: that accepts status 200 alone where any 2xx is a yes (RFC 9110
-//! section 9.3.6), reports every refusal as "unsuccessful" where operators need the proxy's own words, and drops what
-//! arrives behind the head of the answer.
+//! `CONNECT` is implemented here instead of with hyper-util's `Tunnel`, which accepts only status
+//! 200 where any 2xx means success (RFC 9110 section 9.3.6), reports every refusal as
+//! "unsuccessful" where operators need the proxy's status line, and drops bytes that arrive after
+//! the head of the response.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -24,10 +26,10 @@ use url::Url;
 use crate::config::{PROXY_HEAD_BYTES_MAX, SOCKS_CREDENTIALS_BYTES_MAX};
 use crate::outcome::{Failure, Reason};
 
-/// The port of a SOCKS proxy, where its URL has none.
+/// The default port of a SOCKS proxy.
 const SOCKS_PORT: u16 = 1080;
 
-/// Where all requests go through.
+/// The proxy for all requests.
 #[derive(Clone)]
 pub struct Proxy {
     kind: Kind,
@@ -37,14 +39,14 @@ pub struct Proxy {
     credentials: Option<Credentials>,
 }
 
-/// What is spoken with a proxy, and whether it resolves names.
+/// The protocol of a proxy, and the side that resolves names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `http://`: it does.
+    /// `http://`: the proxy resolves names.
     Http,
-    /// `socks5://`: it receives addresses.
+    /// `socks5://`: the proxy receives addresses.
     Socks5,
-    /// `socks5h://`: it does, and names are never resolved here.
+    /// `socks5h://`: the proxy resolves names, which are never resolved here.
     Socks5h,
 }
 
@@ -58,14 +60,14 @@ enum Credentials {
     },
 }
 
-/// The text names no proxy.
+/// The text is not a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no proxy: {what}; give http://HOST:PORT, socks5://HOST:PORT or socks5h://HOST:PORT, with USER:PASSWORD@ before HOST if \
-     the proxy wants that"
+    "invalid proxy: {what}; expected http://HOST:PORT, socks5://HOST:PORT or socks5h://HOST:PORT, with USER:PASSWORD@ before HOST if \
+     the proxy needs that"
 )]
 pub struct ProxyError {
-    /// What is wrong with it. The text itself may hold a password.
+    /// What is wrong. The text itself is not included, because it may contain a password.
     pub what: &'static str,
 }
 
@@ -86,7 +88,7 @@ impl Proxy {
         self.port
     }
 
-    /// `http://HOST:PORT`, without the password.
+    /// `scheme://HOST:PORT`, without the password.
     pub fn url(&self) -> String {
         let scheme = match self.kind {
             Kind::Http => "http",
@@ -96,12 +98,13 @@ impl Proxy {
         format!("{scheme}://{}:{}", self.host, self.port)
     }
 
-    /// Whether it leads to a server with or without TLS by a tunnel; if not, it forwards requests.
+    /// Whether the proxy tunnels connections to a server with or without TLS. If not, it forwards
+    /// requests.
     pub fn tunnels(&self, tls: bool) -> bool {
         tls || self.kind != Kind::Http
     }
 
-    /// What requests that it forwards carry as `Proxy-Authorization`.
+    /// The `Proxy-Authorization` header of requests that the proxy forwards.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         match &self.credentials {
             Some(Credentials::Http(authorization)) => Some(authorization),
@@ -117,7 +120,8 @@ impl Proxy {
         }
     }
 
-    /// Makes a tunnel of a connection to this proxy. `host` is a name or an address, of IPv6 in brackets.
+    /// Turns a connection to this proxy into a tunnel. `host` is a name or an address, IPv6 in
+    /// brackets.
     pub(super) async fn tunnel(
         &self,
         mut stream: TcpStream,
@@ -135,7 +139,7 @@ impl Proxy {
         let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
         let target: Uri = format!("http://{host}:{port}/")
             .parse()
-            .map_err(|_| failed(format!("it cannot be asked for the host {host}")))?;
+            .map_err(|_| failed(format!("it cannot connect to the host {host}")))?;
         let mut socks = SocksV5::new(Uri::default(), Connected(Some(stream)));
         if let Some((user, password)) = self.login() {
             socks = socks.with_auth(user.to_owned(), password.to_owned());
@@ -144,7 +148,8 @@ impl Proxy {
         connected.map(TokioIo::into_inner).map_err(|error| failed(error.to_string()))
     }
 
-    /// Asks for a tunnel. Reads exactly the head of the answer: what follows is the target's.
+    /// Requests a tunnel by `CONNECT`. Reads exactly the head of the response: the next byte
+    /// belongs to the target.
     async fn connect(&self, stream: &mut TcpStream, host: &str, port: u16) -> Result<(), Failure> {
         let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
         let mut request =
@@ -161,7 +166,7 @@ impl Proxy {
             if head.len() >= PROXY_HEAD_BYTES_MAX {
                 return Err(failed("its answer is too long".to_owned()));
             }
-            // One at a time, once per connection: nothing of the tunnel may be read here.
+            // Byte by byte, once per connection: no byte of the tunnel may be read here.
             match stream.read_u8().await {
                 Ok(byte) => head.push(byte),
                 Err(error) => return Err(failed(error.to_string())),
@@ -180,12 +185,12 @@ impl FromStr for Proxy {
 
     fn from_str(text: &str) -> Result<Self, ProxyError> {
         let error = |what| ProxyError { what };
-        let url = Url::parse(text).map_err(|_| error("this is no URL"))?;
+        let url = Url::parse(text).map_err(|_| error("it is not a URL"))?;
         let kind = match url.scheme() {
             "http" => Kind::Http,
             "socks5" => Kind::Socks5,
             "socks5h" => Kind::Socks5h,
-            _ => return Err(error("only http, socks5 and socks5h proxies are known")),
+            _ => return Err(error("only http, socks5 and socks5h are supported")),
         };
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
             return Err(error("nothing may follow its port"));
@@ -205,7 +210,7 @@ impl FromStr for Proxy {
 }
 
 impl Credentials {
-    /// Those in a URL. The error is what is wrong with them.
+    /// The credentials in a URL. The error says what is wrong with them.
     fn of(kind: Kind, url: &Url) -> Result<Option<Self>, &'static str> {
         let (user, password) = (url.username(), url.password().unwrap_or_default());
         if user.is_empty() && url.password().is_none() {
@@ -224,12 +229,12 @@ impl Credentials {
         if user.len() + password.len() > SOCKS_CREDENTIALS_BYTES_MAX {
             return Err("user and password are longer than 128 bytes together");
         }
-        let text = |bytes| String::from_utf8(bytes).map_err(|_| "its password is no UTF-8");
+        let text = |bytes| String::from_utf8(bytes).map_err(|_| "its password is not UTF-8");
         Ok(Some(Self::Socks { user: text(user)?, password: text(password)? }))
     }
 }
 
-/// The connection to a proxy, which is there already.
+/// An existing connection to a proxy, as the connector that `SocksV5` needs.
 struct Connected(Option<TcpStream>);
 
 impl Service<Uri> for Connected {
@@ -242,7 +247,7 @@ impl Service<Uri> for Connected {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        ready(Ok(TokioIo::new(self.0.take().expect("it is asked for once"))))
+        ready(Ok(TokioIo::new(self.0.take().expect("the connector is called once"))))
     }
 }
 
@@ -256,7 +261,7 @@ impl std::fmt::Debug for Proxy {
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let decoded: Vec<_> = percent_decode_str(text).collect();
     let percent_signs = memchr::memchr_iter(b'%', text.as_bytes()).count();
-    // Each escape is two bytes longer than what it stands for.
+    // Each escape is two bytes longer than the byte that it encodes.
     (text.len() - decoded.len() == 2 * percent_signs).then_some(decoded)
 }
 
@@ -265,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_read_with_its_password_which_is_not_shown() {
+    fn an_http_proxy_is_parsed_and_its_password_is_not_shown() {
         let proxy: Proxy = "http://user:p%40ss@proxy.example:3128".parse().unwrap();
         assert_eq!((proxy.host(), proxy.port(), proxy.address()), ("proxy.example", 3128, None));
         assert_eq!(proxy.authorization().unwrap(), "Basic dXNlcjpwQHNz");
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socks_proxy_is_read_with_its_password_which_is_not_shown() {
+    fn a_socks_proxy_is_parsed_and_its_password_is_not_shown() {
         let proxy: Proxy = "socks5://us%3Aer:p%40ss%25@proxy.example".parse().unwrap();
         assert_eq!((proxy.kind(), proxy.port()), (Kind::Socks5, 1080));
         assert_eq!(proxy.login(), Some(("us:er", "p@ss%")));

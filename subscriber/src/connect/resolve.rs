@@ -1,6 +1,10 @@
-//! Names to addresses: one look-up per name at a time, few at once, remembered for a while.
+//! Resolves names to addresses: one lookup per name at a time, a limited number at once, and cached
+//! for a while.
 
-#![expect(clippy::disallowed_methods, reason = "answers age, and look-ups are tasks that end")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "answers expire, and each lookup is a task that ends"
+)]
 
 use std::fmt;
 use std::io;
@@ -18,13 +22,13 @@ use crate::config::{
 };
 use crate::outcome::{Failure, Reason};
 
-/// Asks somebody for the addresses of a name, best first.
+/// Looks up the addresses of a name, best first.
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {
-    /// All of them; an empty answer counts as a failure.
+    /// All addresses; an empty list counts as a failure.
     fn lookup(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
-/// The system's resolver, in the order of RFC 6724. It gives no time to live.
+/// The system's resolver, in the order of RFC 6724. It returns no time to live.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemLookup;
 
@@ -39,10 +43,10 @@ impl Lookup for SystemLookup {
 
 type Answer = Result<Arc<[IpAddr]>, Failure>;
 
-/// How far a look-up is.
+/// The state of a lookup.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// There are too many before it.
+    /// Waiting for a free slot.
     Waits,
     Begun(Instant),
     Ended(Answer),
@@ -55,7 +59,7 @@ pub(super) struct Resolver(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     lookup: Arc<dyn Lookup>,
-    /// The oldest first, as far as removals let it be; `<= DNS_CACHE_MAX`.
+    /// Oldest first, except where removals have changed the order; `<= DNS_CACHE_MAX`.
     names: Mutex<IndexMap<String, Name>>,
     lookups: Semaphore,
 }
@@ -66,7 +70,7 @@ enum Name {
         answer: Answer,
         until: Instant,
     },
-    /// Those who want to know subscribe.
+    /// Requests for this name subscribe to the sender.
     Asked(Arc<watch::Sender<Stage>>),
 }
 
@@ -76,15 +80,15 @@ impl Resolver {
         Self(Arc::new(Shared { lookup, names: Mutex::default(), lookups }))
     }
 
-    /// The addresses of a name; never an empty list. Over at `until`, which is put off by the time that others were
-    /// before it.
+    /// The addresses of a name, never empty. Times out at `until`, which is extended by the time in
+    /// which the lookup waited for others.
     pub(super) async fn resolve(&self, name: &str, until: &mut Instant) -> Answer {
-        let mut asked = match self.0.known_or_asked(name) {
+        let mut pending = match self.0.known_or_asked(name) {
             Ok(answer) => return answer,
-            Err(asked) => asked,
+            Err(pending) => pending,
         };
-        let waits_from = Instant::now();
-        let begun = asked.wait_for(|stage| !matches!(stage, Stage::Waits));
+        let queued_at = Instant::now();
+        let begun = pending.wait_for(|stage| !matches!(stage, Stage::Waits));
         let begun = timeout_at(*until, begun).await;
         let late_at = match begun.map(|stage| stage.map(|stage| stage.clone())) {
             Ok(Ok(Stage::Ended(answer))) => return answer,
@@ -93,12 +97,12 @@ impl Resolver {
                 return Err(Failure::new(Reason::Dns, "the resolver gave up"));
             }
             Err(_) => {
-                let text = "look-ups of other names did not end in time";
+                let text = "lookups of other names did not end in time";
                 return Err(Failure::new(Reason::Busy, text));
             }
         };
-        *until += waits_from.elapsed();
-        let ended = asked.wait_for(|stage| matches!(stage, Stage::Ended(_)));
+        *until += queued_at.elapsed();
+        let ended = pending.wait_for(|stage| matches!(stage, Stage::Ended(_)));
         match timeout_at(late_at.min(*until), ended).await {
             Ok(ended) => match ended.as_deref() {
                 Ok(Stage::Ended(answer)) => answer.clone(),
@@ -133,19 +137,19 @@ impl Shared {
         Err(receiver)
     }
 
-    /// Ends when there is an answer, or when nobody waits for one any more and it was not begun:
-    /// a look-up of the system cannot be cut off, so it holds its place until it ends by itself.
+    /// Ends when there is an answer, or when no request waits any more and the lookup has not
+    /// begun. A system lookup cannot be cancelled, so it keeps its slot until it ends.
     async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<Stage>>) {
-        let place = loop {
+        let slot = loop {
             tokio::select! {
                 biased;
                 () = sender.closed() => {}
-                place = self.lookups.acquire() => break place.expect("it is never closed"),
+                slot = self.lookups.acquire() => break slot.expect("the semaphore is never closed"),
             }
-            // Who comes in between has subscribed under this lock.
+            // A request that arrived in between has subscribed under this lock.
             let mut names = self.names.lock();
             if sender.receiver_count() == 0 {
-                if matches!(names.get(&name), Some(Name::Asked(asked)) if Arc::ptr_eq(asked, &sender))
+                if matches!(names.get(&name), Some(Name::Asked(pending)) if Arc::ptr_eq(pending, &sender))
                 {
                     names.swap_remove(&name);
                 }
@@ -154,7 +158,7 @@ impl Shared {
         };
         sender.send_replace(Stage::Begun(Instant::now()));
         let found = self.lookup.lookup(name.clone()).await;
-        drop(place);
+        drop(slot);
         let answer = match found {
             Ok(addresses) if addresses.is_empty() => {
                 Err(Failure::new(Reason::Dns, "the name has no address"))
@@ -166,18 +170,18 @@ impl Shared {
             Err(error) => Err(Failure::of(Reason::Dns, &error)),
         };
         let fresh = if answer.is_ok() { DNS_FRESH } else { DNS_FRESH_FAILURE };
-        let known = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
-        remember(&mut self.names.lock(), name, known);
+        let resolved = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
+        remember(&mut self.names.lock(), name, resolved);
         sender.send_replace(Stage::Ended(answer));
     }
 }
 
-/// The oldest tenth goes first when there are too many.
-fn remember(names: &mut IndexMap<String, Name>, name: String, what: Name) {
+/// A full cache drops its oldest tenth.
+fn remember(names: &mut IndexMap<String, Name>, name: String, entry: Name) {
     if names.len() >= DNS_CACHE_MAX && !names.contains_key(&name) {
         names.drain(..DNS_CACHE_MAX.div_ceil(10));
     }
-    names.insert(name, what);
+    names.insert(name, entry);
 }
 
 #[cfg(test)]

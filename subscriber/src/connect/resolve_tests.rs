@@ -1,4 +1,4 @@
-//! With a resolver that answers when it is told to, in paused time.
+//! Tests with a resolver that answers after a set delay, in paused time.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::*;
 
-/// Answers after `delay` with one address that counts its look-ups; `x.none` never resolves.
+/// Answers after `delay` with one address that counts its lookups; `x.none` never resolves.
 #[derive(Debug, Default)]
 struct Fake {
     delay: Duration,
@@ -42,93 +42,94 @@ fn resolver(delay: Duration) -> (Resolver, Arc<Fake>) {
     (Resolver::new(Arc::new(Handle(Arc::clone(&fake)))), fake)
 }
 
-/// As a connection asks that may take twice as long as a look-up.
-async fn soon(resolver: &Resolver, name: &str) -> Answer {
+/// Resolves with twice the time limit of a lookup.
+async fn resolve(resolver: &Resolver, name: &str) -> Answer {
     resolver.resolve(name, &mut (Instant::now() + 2 * DNS_TIMEOUT)).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_is_asked_for_once_by_all_who_want_it_and_remembered_for_a_while() {
+async fn concurrent_lookups_of_a_name_are_one_and_its_answer_is_cached() {
     let (resolver, fake) = resolver(Duration::from_millis(10));
-    let answers = join_all((0..100).map(|_| soon(&resolver, "a.example"))).await;
+    let answers = join_all((0..100).map(|_| resolve(&resolver, "a.example"))).await;
     assert!(answers.iter().all(|answer| *answer == answers[0] && answer.is_ok()));
     assert_eq!(fake.begun.load(SeqCst), 1);
     tokio::time::advance(DNS_FRESH.checked_sub(Duration::from_millis(20)).unwrap()).await;
-    assert_eq!(soon(&resolver, "a.example").await, answers[0]);
+    assert_eq!(resolve(&resolver, "a.example").await, answers[0]);
     tokio::time::advance(Duration::from_millis(20)).await;
-    assert_ne!(soon(&resolver, "a.example").await, answers[0]);
+    assert_ne!(resolve(&resolver, "a.example").await, answers[0]);
     assert_eq!(fake.begun.load(SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_resolve_is_remembered_shortly() {
+async fn a_failed_lookup_is_cached_for_a_short_time() {
     let (resolver, fake) = resolver(Duration::ZERO);
     for _ in 0..3 {
-        let failure = soon(&resolver, "x.none").await.unwrap_err();
+        let failure = resolve(&resolver, "x.none").await.unwrap_err();
         assert_eq!((failure.reason, &*failure.text), (Reason::Dns, "no such name"));
     }
     assert_eq!(fake.begun.load(SeqCst), 1);
     tokio::time::advance(DNS_FRESH_FAILURE).await;
-    soon(&resolver, "x.none").await.unwrap_err();
+    resolve(&resolver, "x.none").await.unwrap_err();
     assert_eq!(fake.begun.load(SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_look_ups_run_at_once() {
+async fn concurrent_lookups_are_limited() {
     let (resolver, fake) = resolver(Duration::from_millis(1));
     let names: Vec<_> = (0..10 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let answers = join_all(names.iter().map(|name| soon(&resolver, name))).await;
+    let answers = join_all(names.iter().map(|name| resolve(&resolver, name))).await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(fake.most.load(SeqCst), DNS_LOOKUPS_MAX);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resolver_that_does_not_answer_is_given_up_and_nothing_piles_up_before_it() {
+async fn a_resolver_that_does_not_answer_times_out_and_its_queue_is_dropped() {
     let (resolver, fake) = resolver(DNS_TIMEOUT * 4);
     let names: Vec<_> = (0..3 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let answers = join_all(names.iter().map(|name| soon(&resolver, name))).await;
+    let answers = join_all(names.iter().map(|name| resolve(&resolver, name))).await;
     for (number, answer) in answers.into_iter().enumerate() {
         let failure = answer.unwrap_err();
-        // Of those that were not begun nobody knows anything.
+        // Lookups that did not begin have no result.
         let begun = number < DNS_LOOKUPS_MAX;
         let expected = if begun { Reason::Dns } else { Reason::Busy };
         assert_eq!(failure.reason, expected, "{failure}");
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
-    // Those that were begun cannot be cut off; the others are forgotten.
+    // Lookups that began cannot be cancelled; the others are dropped.
     assert_eq!(resolver.0.names.lock().len(), DNS_LOOKUPS_MAX);
     assert_eq!(fake.begun.load(SeqCst), DNS_LOOKUPS_MAX);
-    // What comes late is known all the same.
+    // A late answer is cached nonetheless.
     tokio::time::sleep(DNS_TIMEOUT * 4).await;
-    assert!(soon(&resolver, "n0.example").now_or_never().is_some_and(|answer| answer.is_ok()));
+    assert!(resolve(&resolver, "n0.example").now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_names_are_forgotten() {
+async fn the_oldest_names_are_evicted() {
     let (resolver, _) = resolver(Duration::ZERO);
     {
         let mut names = resolver.0.names.lock();
         for number in 0..2 * DNS_CACHE_MAX {
-            let known = Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
-            remember(&mut names, format!("n{number}"), known);
+            let cached =
+                Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
+            remember(&mut names, format!("n{number}"), cached);
             assert!(names.len() <= DNS_CACHE_MAX);
         }
         assert!(!names.contains_key("n0"));
     }
     let newest = format!("n{}", 2 * DNS_CACHE_MAX - 1);
-    assert!(soon(&resolver, &newest).now_or_never().is_some());
+    assert!(resolve(&resolver, &newest).now_or_never().is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_look_up_begins_with_it() {
+async fn the_time_limit_begins_with_the_lookup() {
     let (resolver, _) = resolver(DNS_TIMEOUT.checked_sub(Duration::from_secs(1)).unwrap());
     let names: Vec<_> = (0..2 * DNS_LOOKUPS_MAX).map(|n| format!("n{n}.example")).collect();
-    let asked = names.iter().map(async |name| {
+    let pending = names.iter().map(async |name| {
         let until = Instant::now() + 2 * DNS_TIMEOUT;
-        let mut put_off = until;
-        (resolver.resolve(name, &mut put_off).await, put_off - until)
+        let mut extended = until;
+        (resolver.resolve(name, &mut extended).await, extended - until)
     });
-    let answers = join_all(asked).await;
+    let answers = join_all(pending).await;
     assert!(answers.iter().all(|(answer, _)| answer.is_ok()));
     let waited = answers.iter().filter(|(_, waited)| !waited.is_zero()).count();
     assert_eq!(waited, DNS_LOOKUPS_MAX);

@@ -1,4 +1,4 @@
-//! The bytes of a connection, with or without TLS.
+//! The byte stream of a connection, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 pub enum Stream {
     /// Without TLS.
     Plain(TcpStream),
-    /// Within TLS. It is large.
+    /// Inside TLS. Boxed because it is large.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -25,8 +25,8 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            // Many servers end a connection without the words that TLS has for it. Bodies that know
-            // their length notice; of others this is the end, as for browsers.
+            // Many servers end a connection without the `close_notify` of TLS. A body with a known
+            // length detects the loss; for others this counts as the end, as in browsers.
             Self::Tls(stream) => match ready!(Pin::new(stream).poll_read(context, buffer)) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
                 read => Poll::Ready(read),

@@ -1,4 +1,4 @@
-//! TLS by rustls, with the certificate authorities of the system.
+//! TLS with rustls and the certificate authorities of the system.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ const HTTP1: &[u8] = b"http/1.1";
 
 pub(super) struct Tls(TlsConnector);
 
-/// The certificate authorities of the system, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR`
-/// name. Without any, what is not encrypted can still be crawled, and a warning says so.
+/// The certificate authorities of the system, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Without any, only plain HTTP can be crawled, and a warning is logged.
 pub fn system_roots() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -37,14 +37,14 @@ impl Tls {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("the provider knows the versions of TLS that rustls does")
+            .expect("the provider supports the TLS versions of rustls")
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         Self(TlsConnector::from(Arc::new(config)))
     }
 
-    /// Trusts the roots, and offers HTTP/2 and HTTP/1.1.
+    /// Trusts these authorities, and offers HTTP/2 and HTTP/1.1.
     pub(super) fn config(&self) -> ClientConfig {
         ClientConfig::clone(self.0.config())
     }

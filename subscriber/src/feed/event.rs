@@ -1,7 +1,7 @@
-//! The events that are made of feeds: of a new item, and of who tells what is new.
+//! Events about feeds: new items, and the hubs of a feed.
 //!
-//! Whoever finds the same says the same, under the same `id=`, which a topic keeps once: the crawler that looks at a feed, and
-//! who is told by a hub.
+//! The crawler and the WebSub client publish the same item or hub under the same `id=`, so the
+//! topic keeps one of them.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
@@ -12,30 +12,31 @@ use crate::config::{FEED_HUBS_MAX, FEED_ITEM_BYTES_MAX};
 
 /// The topic of new items.
 pub const ITEMS: &str = "post-ready";
-/// The topic of feeds that somebody tells of.
+/// The topic of feeds with a hub.
 pub const HUBS: &str = tidings_protocol::HUB_FOUND_TOPIC;
-/// The topic in which feeds are scheduled, and looks brought forward.
+/// The topic in which feeds are scheduled and fetches are brought forward.
 pub const SCHEDULES: &str = "new-url";
-/// The attribute of an event that brings a look forward since somebody has told of something new: until when they are going to,
-/// in ms since 1970, or 0.
+/// The attribute of an event that brings a fetch forward because a hub has announced a change:
+/// until when the hub will announce changes, in ms since 1970, or 0.
 pub const PUSHED: &str = "pushed";
 
-/// The attributes with the hubs of a feed, the first of which is the first to be asked.
+/// The attributes for the hubs of a feed, in the order in which they are tried.
 const HUB_KEYS: [&str; FEED_HUBS_MAX] = ["hub", "hub-2", "hub-3", "hub-4"];
 
-/// The attribute of an event about a feed that is scheduled under another URL, which leads to it.
+/// The attribute with the URL under which a feed is scheduled, if that is another URL that leads to
+/// the feed.
 pub const WATCHED: &str = "watched";
 
-/// The attribute of an event about a feed in which something new was found, of which nobody has told who was going to.
+/// The attribute of an event about a feed: its hub did not announce a new item.
 pub const SILENT: &str = "silent";
 
-/// The attribute of an event about a page that is watched for its versions.
+/// The attribute of an event about a page that is watched for new versions.
 pub const PAGE: &str = "page";
 
-/// The attribute of an event, and of the look that follows from it, with the item that was announced.
+/// The attribute with the item that was published, in its event and in the fetch that follows.
 pub const ITEM: &str = "item";
 
-/// That of a new item of this feed; `None` if it leads nowhere.
+/// The event of a new item of this feed; `None` if the item has no valid link.
 pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     let NewItem { id, link, print } = item;
     let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
@@ -46,16 +47,17 @@ pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
     Some(event)
 }
 
-/// What an event about the hubs of a feed says besides.
+/// Further attributes of an event about the hubs of a feed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Notes {
-    /// The hubs should have told of all items, and have not.
+    /// The hubs failed to announce an item.
     pub is_silent: bool,
-    /// It is a page that is watched for its versions.
+    /// It is a page that is watched for new versions.
     pub is_page: bool,
 }
 
-/// That of the hubs of this feed, with the items that are known. `watched` is the URL that is scheduled.
+/// The event with the hubs of this feed, and the items that are known. `watched` is the URL that is
+/// scheduled.
 pub fn of_hubs(
     feed: &CanonicalUrl<'_>,
     watched: &CanonicalUrl<'_>,
@@ -67,8 +69,8 @@ pub fn of_hubs(
     if watched != feed {
         push_attribute(&mut event, WATCHED, watched.as_str());
     }
-    for (key, is_so) in [(SILENT, notes.is_silent), (PAGE, notes.is_page)] {
-        if is_so {
+    for (key, is_set) in [(SILENT, notes.is_silent), (PAGE, notes.is_page)] {
+        if is_set {
             push_attribute(&mut event, key, "yes");
         }
     }
@@ -85,14 +87,14 @@ pub fn of_hubs(
     event
 }
 
-/// Adds the hubs of a feed.
+/// Adds the hubs of a feed to an event.
 pub fn push_hubs(event: &mut String, hubs: &[String]) {
     for (key, hub) in HUB_KEYS.iter().zip(hubs) {
         push_attribute(event, key, hub);
     }
 }
 
-/// What [`push_hubs`] has added.
+/// Reads what [`push_hubs`] has written.
 pub fn read_hub_urls(payload: &Payload<'_>) -> Vec<String> {
     let urls = HUB_KEYS.iter().filter_map(|key| {
         let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
@@ -101,12 +103,12 @@ pub fn read_hub_urls(payload: &Payload<'_>) -> Vec<String> {
     few(urls)
 }
 
-/// What [`of_hubs`] has written: the feed, who tells of it, and what is known.
+/// Reads what [`of_hubs`] has written: the feed, its hubs, and the known items.
 pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> {
     let payload = Payload::parse(payload);
     let feed = CanonicalUrl::parse(payload.target()?).ok()?.into_owned();
     let cloud = payload.attribute("cloud").and_then(|url| CanonicalUrl::parse(url).ok());
-    // As the hub has it.
+    // As the hub writes it.
     let topic = payload.attribute("topic").filter(|topic| CanonicalUrl::parse(topic).is_ok());
     let hubs = Hubs {
         hubs: read_hub_urls(&payload),
@@ -117,12 +119,12 @@ pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> 
     (!hubs.is_empty()).then(|| (feed, hubs, known.unwrap_or_default()))
 }
 
-/// The ASCII characters of an id that are escaped. Characters beyond ASCII are always escaped.
+/// The ASCII characters that are escaped in an id. Other characters are always escaped.
 const NOT_OF_A_WORD: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
-/// An id of an item as one word: percent-encoded where it has to be, and a hash where it is too long.
+/// The id of an item as one word: percent-encoded, or a hash if it is too long.
 fn item_word(id: &str) -> String {
-    // Encoding never shortens: an id over the limit need not be encoded.
+    // Encoding never shortens, so an id over the limit is not encoded.
     let word = (id.len() <= FEED_ITEM_BYTES_MAX)
         .then(|| utf8_percent_encode(id, NOT_OF_A_WORD).to_string())
         .filter(|word| word.len() <= FEED_ITEM_BYTES_MAX);
@@ -140,7 +142,7 @@ mod tests {
     use crate::feed::Entry;
 
     #[test]
-    fn who_tells_of_a_feed_is_read_as_it_was_written() {
+    fn hubs_of_a_feed_round_trip() {
         let feed = CanonicalUrl::parse("https://blog.example/feed").unwrap();
         let hubs = Hubs {
             hubs: vec!["https://hub.example/?a=b".into(), "https://other.example/,".into()],
@@ -152,7 +154,7 @@ mod tests {
         let event = of_hubs(&feed, &feed, &hubs, known.clone(), Notes::default());
         assert!(!event.contains(char::is_control), "{event}");
         assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
-        // The same is one event, and with another item it is another one.
+        // The same content is the same event; another item makes another event.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
         let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), Notes::default());
         assert_ne!(id(&event), id(&other));

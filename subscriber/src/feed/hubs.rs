@@ -1,4 +1,4 @@
-//! Where to subscribe to changes of a document, so that nothing has to ask for them again and again.
+//! The hubs of a document, where a client subscribes instead of polling.
 
 use hyper::HeaderMap;
 use tidings_protocol::CanonicalUrl;
@@ -7,19 +7,19 @@ use super::Feed;
 use crate::config::{FEED_HUBS_BYTES_MAX, FEED_HUBS_MAX};
 use crate::page::{as_written, header_links};
 
-/// What a document and the head of the answer in which it came say of that.
+/// The hubs that a document and its response headers name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hubs {
-    /// All hubs of the first place that names any: the header, the document, the page that led to it (W3C `WebSub` section 4).
-    /// None twice, `<= FEED_HUBS_MAX`.
+    /// All hubs of the first source that names any: the header, the document, the page that led to
+    /// it (W3C `WebSub` section 4). Without repeats, `<= FEED_HUBS_MAX`.
     pub hubs: Vec<String>,
-    /// Under which URL the hub knows the document.
+    /// The URL of the document as the hub knows it.
     pub topic: Option<String>,
-    /// Where to register, of `rssCloud`.
+    /// The `rssCloud` server to register with.
     pub cloud: Option<String>,
 }
 
-/// What the head of a page names, absolute.
+/// The hub links in the head of a page, absolute.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Linked<'a> {
     /// `rel=hub`.
@@ -29,22 +29,24 @@ pub struct Linked<'a> {
 }
 
 impl Hubs {
-    /// Of a feed that came from this URL with these headers. `named`: the hubs of the page that led here.
+    /// The hubs of a feed with this URL and these headers. `named` are the hubs of the page that
+    /// led to it.
     pub fn of(feed: &Feed, headers: &HeaderMap, url: &CanonicalUrl<'_>, named: &[String]) -> Self {
         let found = Self::found(headers, url, [&feed.hubs, named], feed.own.as_deref());
         Self { cloud: feed.cloud.clone(), ..found }
     }
 
-    /// Of a page that came from this URL with these headers.
+    /// The hubs of a page with this URL and these headers.
     pub fn of_page(linked: Linked<'_>, headers: &HeaderMap, url: &CanonicalUrl<'_>) -> Self {
         Self::found(headers, url, [linked.hubs, &[]], linked.own)
     }
 
-    /// The headers come first, then these places. `own`: the document's URL as its hubs know it, where no header says it.
+    /// Headers come first, then `places` in this order. `own` is the document's URL as its hubs
+    /// know it, if no header contains it.
     fn found(
         headers: &HeaderMap,
         url: &CanonicalUrl<'_>,
-        places: [&[String]; 2],
+        sources: [&[String]; 2],
         own: Option<&str>,
     ) -> Self {
         let values = headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
@@ -62,19 +64,19 @@ impl Hubs {
             }
         }
         let all_of = |hubs: &[String]| few(hubs.iter().filter_map(|hub| absolute(hub)));
-        let places = [few(in_head), all_of(places[0]), all_of(places[1])];
-        let hubs = places.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
+        let sources = [few(in_head), all_of(sources[0]), all_of(sources[1])];
+        let hubs = sources.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
         let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
         Self { hubs, topic, cloud: None }
     }
 
-    /// There is no hub, and no server of `rssCloud`.
+    /// Whether there is neither a hub nor an `rssCloud` server.
     pub fn is_empty(&self) -> bool {
         self.hubs.is_empty() && self.cloud.is_none()
     }
 }
 
-/// The first of them, each once, as many as fit.
+/// The first hubs within the limits, without repeats.
 pub(super) fn few(hubs: impl IntoIterator<Item = String>) -> Vec<String> {
     let (mut few, mut bytes) = (Vec::new(), 0);
     for hub in hubs {
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_are_each_once_and_within_bounds() {
+    fn hubs_are_unique_and_within_the_limits() {
         let hub = |n: usize| format!("http://{n}.example/");
         let many = (0..9).map(|n| hub(n / 2));
         assert_eq!(few(many), [hub(0), hub(1), hub(2), hub(3)]);

@@ -11,7 +11,7 @@ use super::{Entries, Entry, Feed, Kind};
 use crate::config::{FEED_ENTRIES_MAX, FEED_HUBS_MAX, TITLE_BYTES_MAX};
 use crate::markup::{Joining, fold};
 
-/// By its first bytes.
+/// Recognises JSON by its first bytes.
 pub(super) fn is_json(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     head.trim_ascii_start().starts_with(b"{")
@@ -43,14 +43,14 @@ struct Item {
     date_published: Text,
 }
 
-/// Reads a document as far as it is JSON.
+/// Reads a document as far as it is valid JSON.
 pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     let mut document = Document::default();
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let is_whole = Object(&mut document).deserialize(&mut deserializer).is_ok();
-    // Anything may be JSON.
+    // Any JSON document may arrive here.
     if !document.version.0.is_some_and(|version| version.contains("jsonfeed.org/version/")) {
         return Feed::default();
     }
@@ -90,7 +90,8 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
     }
 }
 
-/// Takes the members of an object one by one, so that what was read stays if the document breaks off.
+/// Reads the members of an object one by one, so that a document that breaks off keeps what was
+/// read before.
 trait Members: Default {
     fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error>;
 }
@@ -137,7 +138,7 @@ impl Members for Item {
     }
 }
 
-/// A string, or a number or truth as a string; anything else is as if it were not there.
+/// A string; numbers and booleans become strings, anything else is ignored.
 #[derive(Default)]
 struct Text(Option<String>);
 
@@ -192,7 +193,7 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// Fills in an object, and says whether there is one.
+/// Fills in an object, and returns whether the value is an object.
 struct Object<'a, M>(&'a mut M);
 
 impl<'de, M: Members> DeserializeSeed<'de> for Object<'_, M> {
@@ -246,7 +247,7 @@ impl<'de, M: Members> Visitor<'de> for Object<'_, M> {
     }
 }
 
-/// The first so many objects of a list.
+/// The first objects of a list, up to a limit.
 struct Few<T, const MAX: usize> {
     kept: Vec<T>,
     cut: Option<&'static str>,
@@ -258,7 +259,7 @@ impl<T, const MAX: usize> Default for Few<T, MAX> {
     }
 }
 
-/// Fills in a list; anything else is none.
+/// Fills in a list; any other value is ignored.
 struct List<'a, T, const MAX: usize>(&'a mut Few<T, MAX>);
 
 impl<'de, T: Members, const MAX: usize> DeserializeSeed<'de> for List<'_, T, MAX> {
@@ -281,7 +282,7 @@ impl<'de, T: Members, const MAX: usize> Visitor<'de> for List<'_, T, MAX> {
             let mut item = T::default();
             match items.next_element_seed(Object(&mut item))? {
                 Some(true) => self.0.kept.push(item),
-                Some(false) => self.0.cut = Some("what is no item was left out"),
+                Some(false) => self.0.cut = Some("entries that are not objects were left out"),
                 None => return Ok(()),
             }
         }

@@ -1,7 +1,8 @@
-//! What is in a feed: RSS 0.9x, 1.0 (RDF) and 2.0, Atom 0.3 and 1.0, JSON Feed, as they are found.
+//! Reads feeds: RSS 0.9x, 1.0 (RDF) and 2.0, Atom 0.3 and 1.0, JSON Feed.
 //!
-//! Feeds are read leniently, since their readers always were, and chunk by chunk: see `crate::markup`. (A parser that
-//! wants well-formed documents, feed-rs, refuses one of fifteen in the tables of the tests, or panics.)
+//! Feeds are read leniently, as feed readers always did, and chunk by chunk: see `crate::markup`.
+//! (feed-rs, a parser for well-formed documents, rejects one of fifteen in the tables of the tests,
+//! or panics.)
 
 pub mod event;
 mod hubs;
@@ -19,38 +20,38 @@ use self::json::is_json;
 use self::version::Digest;
 pub(crate) use self::xml::Elements;
 
-/// Why a look at a watched URL failed at which there is nothing to watch.
+/// The failure of a watched URL that is neither a feed nor names a hub.
 pub const NOTHING: &str = "no feed and no hub at this URL";
-/// What to do then.
+/// What the user can do then.
 pub const ADVICE: &str = "give the URL of the feed itself, or of a page whose head names its feed (<link rel=alternate \
     type=application/rss+xml>) or a hub (<link rel=hub>)";
 
-/// What was read from a feed.
+/// The content of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// `None`: it is no feed.
+    /// `None`: it is not a feed.
     pub kind: Option<Kind>,
-    /// As text, white space folded.
+    /// As text, with white space folded.
     pub title: Option<String>,
     /// The page that the feed is about.
     pub site: Option<String>,
-    /// The feed's own URL.
+    /// The URL of the feed as it names itself.
     pub own: Option<String>,
-    /// Who announces changes of it (`WebSub`).
+    /// Hubs that announce its changes (`WebSub`).
     pub hubs: Vec<String>,
-    /// Where to register to be told of changes (`rssCloud`, by HTTP alone).
+    /// The server that announces its changes (`rssCloud`, by HTTP only).
     pub cloud: Option<String>,
     /// In the order of the feed.
     pub entries: Vec<Entry>,
-    /// When its publisher wants it to be read.
+    /// When the publisher wants it to be fetched.
     pub hints: Hints,
-    /// Which version of a document this is that is no feed: a digest of what a reader of it sees.
+    /// The version of a document that is not a feed: a digest of what its readers see.
     pub version: Option<u64>,
-    /// Why some of it was left out.
+    /// Why part of it was left out.
     pub cut: Option<&'static str>,
 }
 
-/// The family of formats.
+/// A family of formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// RSS 0.91 to 2.0.
@@ -77,35 +78,35 @@ impl Kind {
 /// An item of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What tells it from others: what the feed says, else its link, else a hash of what it says.
+    /// Its identity: the id of the feed, otherwise its link, otherwise a hash of its text.
     pub id: String,
-    /// Absolute where that is possible, else as written.
+    /// Absolute if possible, otherwise as written.
     pub link: Option<String>,
-    /// As text, white space folded.
+    /// As text, with white space folded.
     pub title: Option<String>,
     /// When it was changed or published, as written.
     pub updated: Option<String>,
 }
 
-/// When a publisher wants a feed to be read.
+/// When the publisher wants a feed to be fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Not again for so many seconds: `ttl`, `sy:updatePeriod`.
+    /// The least seconds between fetches: `ttl`, `sy:updatePeriod`.
     pub rest_s: Option<u64>,
-    /// Bit n: not in the hour of the day that begins at n o'clock, UTC.
+    /// Bit n: not in the hour that begins at n o'clock, UTC.
     pub skip_hours: u32,
-    /// Bit n: not on this day of the week, UTC; 0 is Monday.
+    /// Bit n: not on this weekday, UTC; 0 is Monday.
     pub skip_days: u8,
 }
 
-/// Reads a feed, chunk by chunk, compressed or not. What is held is what is found in it, which is bounded.
+/// Reads a feed chunk by chunk, compressed or not. It keeps only what it finds, which is limited.
 #[derive(Debug)]
 pub struct FeedReader {
     unpacker: Unpacker,
     document: Document,
 }
 
-/// What is unpacked.
+/// The decompressed document.
 #[derive(Debug)]
 struct Document {
     content_type: Option<String>,
@@ -116,22 +117,22 @@ struct Document {
 
 #[derive(Debug)]
 enum State {
-    /// The first bytes that are no white space, until there are [`MARK_BYTES`] of them.
+    /// The first bytes after white space, until there are [`MARK_BYTES`] of them.
     Begin(Vec<u8>),
     Xml(Box<(Markup, Elements)>),
     Json(Vec<u8>),
 }
 
-/// The items of a feed, as many as may be kept.
+/// The items of a feed, up to the limit.
 #[derive(Debug, Default)]
 struct Entries {
     kept: Vec<Entry>,
-    /// Of their texts; `<= FEED_TEXTS_BYTES_MAX`.
+    /// Bytes of their texts; `<= FEED_TEXTS_BYTES_MAX`.
     bytes: usize,
 }
 
 impl Entries {
-    /// The error says why it was left out, and the rest with it.
+    /// The error says why this item and those after it were left out.
     fn keep(&mut self, entry: Entry) -> Result<(), &'static str> {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         self.bytes +=
@@ -144,10 +145,10 @@ impl Entries {
     }
 }
 
-/// By so many bytes JSON is known, also behind a byte order mark.
+/// This many bytes are enough to recognise JSON, also after a byte order mark.
 const MARK_BYTES: usize = 4;
 
-/// Reads a feed that is there as a whole. Its links are made absolute with `base`, the URL that it came from.
+/// Reads a whole feed. Relative links are resolved with `base`, the URL of the feed.
 pub fn parse(bytes: &[u8], content_type: Option<&str>, base: Option<&str>) -> Feed {
     let mut reader = FeedReader::new(content_type);
     reader.feed(bytes);
@@ -164,17 +165,18 @@ impl FeedReader {
         Self { unpacker: Unpacker::new(), document }
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while self.step(&mut bytes) {}
     }
 
-    /// Takes some of the next bytes: as many as are read in a few milliseconds. Whether there is more to do.
+    /// Reads some of the next bytes: as many as take a few milliseconds. Returns whether there is
+    /// more to do.
     pub fn step(&mut self, bytes: &mut &[u8]) -> bool {
         self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes))
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it uses, approximately.
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.document.state {
             State::Begin(_) => 0,
@@ -183,7 +185,7 @@ impl FeedReader {
         }
     }
 
-    /// The feed is over. `base` is the URL that it came from.
+    /// Ends the feed. `base` is its URL.
     pub fn finish(mut self, base: Option<&str>) -> Feed {
         self.unpacker.finish(&mut |bytes| self.document.take(bytes));
         let mut feed = self.document.finish(base);
@@ -193,7 +195,7 @@ impl FeedReader {
 }
 
 impl Document {
-    /// Takes unpacked bytes, and says whether it wants more.
+    /// Reads decompressed bytes, and returns whether it needs more.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let room = FEED_BYTES_MAX.saturating_sub(self.bytes);
         self.bytes += bytes.len();
@@ -233,7 +235,7 @@ impl Document {
                 markup.finish(&mut |token| elements.take(token));
                 let mut feed = elements.finish(base);
                 if markup.is_cut() {
-                    feed.cut = Some("a tag too long to read; the rest of the feed was left out");
+                    feed.cut = Some("a tag is too long; the rest of the feed was left out");
                 }
                 feed
             }
@@ -252,7 +254,7 @@ impl Document {
         feed
     }
 
-    /// Knows by its first bytes what it is.
+    /// Recognises the format by the first bytes.
     fn begin(&mut self) {
         let State::Begin(head) = &mut self.state else { return };
         let head = std::mem::take(head);

@@ -1,17 +1,17 @@
-//! Which vocabulary an element of a feed belongs to.
+//! Resolves XML namespaces of feeds.
 
 use crate::markup::{Tag, local, prefix};
 
-/// A longer name of a namespace is none that is known here.
+/// A longer namespace is not a known one.
 const NAMESPACE_BYTES_MAX: usize = 100;
-/// More declarations than this at one place of a document are not looked at. Feeds with many modules have some thirty, and
-/// each name is looked for in them.
+/// Limit of declarations in scope. Feeds with many modules have some thirty. Each name is searched
+/// in all of them.
 const DECLARED_MAX: usize = 64;
 
 /// A vocabulary of feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vocabulary {
-    /// RSS, or none: a feed without namespaces, or with one for all that nobody knows.
+    /// RSS or none: a feed without namespaces, or with an unknown default namespace.
     Plain,
     Atom,
     Rdf,
@@ -21,7 +21,7 @@ pub(super) enum Vocabulary {
 }
 
 impl Vocabulary {
-    /// That of titles, links and ids.
+    /// Whether its elements are titles, links and ids of a feed.
     pub(super) fn is_own(self) -> bool {
         matches!(self, Self::Plain | Self::Atom)
     }
@@ -49,7 +49,7 @@ impl Vocabulary {
         })
     }
 
-    /// What a prefix means that nobody has declared.
+    /// The meaning of a prefix without a declaration.
     fn of_prefix(prefix: &str) -> Self {
         match prefix.to_ascii_lowercase().as_str() {
             "" | "rss" => Self::Plain,
@@ -62,7 +62,7 @@ impl Vocabulary {
     }
 }
 
-/// What prefixes mean at a place of a document.
+/// The namespaces in scope.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The innermost last; `len <= DECLARED_MAX`.
@@ -70,7 +70,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Takes up what a tag declares, and says how much, to be handed to [`Names::close`].
+    /// Adds the declarations of a tag. Returns how many, for [`Names::close`].
     pub(super) fn open(&mut self, tag: Tag<'_>) -> usize {
         let before = self.declared.len();
         for (key, value) in tag.attributes() {
@@ -80,22 +80,21 @@ impl Names {
                 _ => continue,
             };
             if self.declared.len() < DECLARED_MAX && prefix.len() <= NAMESPACE_BYTES_MAX {
-                let known = Some(&*value).filter(|name| name.len() <= NAMESPACE_BYTES_MAX);
-                let otherwise =
-                    if prefix.is_empty() { Vocabulary::Plain } else { Vocabulary::Other };
-                let vocabulary = known.and_then(Vocabulary::of_namespace).unwrap_or(otherwise);
+                let namespace = Some(&*value).filter(|name| name.len() <= NAMESPACE_BYTES_MAX);
+                let unknown = if prefix.is_empty() { Vocabulary::Plain } else { Vocabulary::Other };
+                let vocabulary = namespace.and_then(Vocabulary::of_namespace).unwrap_or(unknown);
                 self.declared.push((prefix.into(), vocabulary));
             }
         }
         self.declared.len() - before
     }
 
-    /// Forgets what so many declarations have said.
+    /// Removes the last declarations.
     pub(super) fn close(&mut self, declared: usize) {
         self.declared.truncate(self.declared.len() - declared);
     }
 
-    /// Whose a name is, and the name alone in lower case.
+    /// The vocabulary of a name, and its local part in lower case.
     pub(super) fn resolve(&self, name: &str) -> (Vocabulary, String) {
         let (prefix, local) = (prefix(name), local(name).to_ascii_lowercase());
         let declared = self.declared.iter().rev().find(|(known, _)| **known == *prefix);

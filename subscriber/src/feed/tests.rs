@@ -11,7 +11,7 @@ fn read(text: &str) -> Feed {
     parse(text.as_bytes(), None, Some(BASE))
 }
 
-/// Id, link and title of each entry; `-` for what is not there.
+/// Id, link and title of each entry; `-` if it is missing.
 fn entries(text: &str) -> Vec<[String; 3]> {
     let shown = |text: Option<String>| text.unwrap_or("-".to_owned());
     let entries = read(text).entries.into_iter();
@@ -63,19 +63,19 @@ fn a_feed_that_is_compressed_is_read() {
     let mut bytes = gzip.finish().unwrap();
     let feed = parse(&bytes, None, None);
     assert_eq!((feed.entries.len(), feed.cut), (1, None));
-    // Padded, as some archives are.
+    // Padded, like some archives.
     bytes.extend([0; 100]);
     assert_eq!(parse(&bytes, None, None).entries, feed.entries);
 }
 
-/// What is no feed, without its version.
-fn nothing(feed: Feed) -> Feed {
+/// Removes the version of a document that is not a feed.
+fn without_version(feed: Feed) -> Feed {
     assert!(feed.version.is_some());
     Feed { version: None, ..feed }
 }
 
 #[test]
-fn what_is_no_feed_is_none() {
+fn other_documents_are_not_feeds() {
     for text in [
         "",
         " ",
@@ -91,12 +91,12 @@ fn what_is_no_feed_is_none() {
         "http://a.example/",
         "<svg><title>feed</title></svg>",
     ] {
-        assert_eq!(nothing(read(text)), Feed::default(), "{text}");
+        assert_eq!(without_version(read(text)), Feed::default(), "{text}");
     }
 }
 
 #[test]
-fn an_item_without_an_id_has_its_link_or_a_hash_that_stays() {
+fn an_item_without_an_id_gets_its_link_or_a_stable_hash() {
     let items = entries(&rss(
         "<item><link>http://a.example/1</link></item><item><title>t</title></item><item><title>t</title>\
          <pubDate>d</pubDate></item><item><description>s</description></item><item/>",
@@ -109,7 +109,7 @@ fn an_item_without_an_id_has_its_link_or_a_hash_that_stays() {
 }
 
 #[test]
-fn the_link_is_the_one_for_readers() {
+fn the_link_for_readers_is_chosen() {
     let table = [
         ("<guid>http://b.example/g</guid>", "http://b.example/g"),
         ("<guid isPermaLink='FALSE'>http://b.example/g</guid>", "-"),
@@ -207,7 +207,7 @@ fn hints_and_links_of_the_feed_are_read() {
 fn an_entry_alone_is_a_feed_of_one() {
     let text = "<entry xmlns='http://www.w3.org/2005/Atom'><id>i</id><title>t</title></entry>";
     assert_eq!(entries(text), [["i", "-", "t"]]);
-    assert_eq!(nothing(read("<entry><id>i</id></entry>")), Feed::default());
+    assert_eq!(without_version(read("<entry><id>i</id></entry>")), Feed::default());
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn broken_feeds_lose_little() {
 }
 
 #[test]
-fn what_is_kept_of_a_feed_is_bounded() {
+fn the_content_of_a_feed_is_limited() {
     let many = rss(&"<item><link>/1</link></item>".repeat(FEED_ENTRIES_MAX + 1));
     let feed = read(&many);
     assert_eq!((feed.entries.len(), feed.cut.is_some()), (FEED_ENTRIES_MAX, true));
@@ -274,16 +274,16 @@ fn what_is_kept_of_a_feed_is_bounded() {
 }
 
 #[test]
-fn bases_and_links_below_them_are_bounded() {
+fn bases_and_relative_links_are_limited() {
     let base = format!("http://a.example/{}/", "x".repeat(1900));
     let tags = "<a xml:base='x'/>".repeat(20_000);
     let feed = read(&format!("<rss xml:base='{base}'><item><guid>1</guid></item>{tags}<item/>"));
     assert_eq!((feed.entries.len(), feed.cut.is_some()), (1, true));
-    // One that is too long is none.
+    // A base that is too long is ignored.
     let long = format!("http://b.example/{}/", "x".repeat(2000));
     let feed = read(&format!("<rss xml:base='{long}'><item><link>1</link></item></rss>"));
     assert_eq!(feed.entries[0].link.as_deref(), Some("http://a.example/feeds/1"));
-    // What short links become counts.
+    // The resolved length of short links counts.
     let items = "<item><link>1</link></item>".repeat(FEED_ENTRIES_MAX);
     let feed = read(&format!("<rss xml:base='{base}'><channel>{items}</channel></rss>"));
     let bytes: usize = feed.entries.iter().map(|entry| entry.link.as_ref().unwrap().len()).sum();
@@ -292,7 +292,7 @@ fn bases_and_links_below_them_are_bounded() {
 }
 
 #[test]
-fn of_a_json_feed_what_is_wrong_or_missing_costs_itself() {
+fn invalid_parts_of_a_json_feed_are_skipped() {
     let head = r#"{"version": "https://jsonfeed.org/version/1.1", "items": ["#;
     for (rest, ids, is_cut) in [
         (r#"{"id": "1"}, null, {"id": "2"}]}"#, vec!["1", "2"], true),
@@ -325,7 +325,7 @@ fn json_feeds_with_odd_members_are_read() {
 
 proptest! {
     #[test]
-    fn any_split_gives_the_same(cuts in prop::collection::vec(0_usize..400, 0..5)) {
+    fn any_split_gives_the_same_feed(cuts in prop::collection::vec(0_usize..400, 0..5)) {
         let text = "\u{feff}<?xml version='1.0'?><rss><channel><item><title>é&amp;</title><link>/1</link></item>\
                     <item><guid>2</guid></item></channel></rss>".as_bytes();
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
@@ -350,9 +350,9 @@ proptest! {
     }
 }
 
-/// Found by the target `feed` of fuzz/: a text that was too long had other words where it came in other pieces.
+/// Found by the fuzz target `feed`: a text over the limit differed when it arrived in other chunks.
 #[test]
-fn a_text_that_is_cut_has_no_holes() {
+fn a_truncated_text_has_no_gaps() {
     for before in ["", "x", "xx"] {
         let date = format!("{before}{}r", "\u{203a}".repeat(2000));
         let document = format!("<rss><item><title>a</title><pubDate>{date}</pubDate></item></rss>");

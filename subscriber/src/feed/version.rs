@@ -1,10 +1,11 @@
-//! Tells one version of a watched page from the next, by a digest.
+//! Identifies the versions of a watched page by a digest.
 //!
-//! The digest of HTML covers what a reader of the page sees (`crate::page`). The digest of anything else covers its bytes.
+//! For HTML the digest covers what a reader of the page sees (`crate::page`), for any other
+//! document its bytes.
 
 use crate::page::{PageReader, is_html};
 
-/// The digest of a document that is being read. Any split of the document gives the same digest.
+/// The digest of a document while it is read. It does not depend on how the document is split.
 #[derive(Debug)]
 pub(super) enum Digest {
     Html(Box<PageReader>),
@@ -20,7 +21,7 @@ impl Digest {
         }
     }
 
-    /// Takes the next bytes, unpacked.
+    /// Reads the next decompressed bytes.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         match self {
             Self::Html(page) => page.feed(bytes),
@@ -30,7 +31,7 @@ impl Digest {
         }
     }
 
-    /// The document is over.
+    /// Ends the document.
     pub(super) fn finish(self) -> u64 {
         first_u64(match self {
             Self::Html(page) => page.version(),
@@ -53,7 +54,7 @@ mod tests {
         let mut reader = FeedReader::new(Some(kind));
         text.as_bytes().chunks(1).for_each(|byte| reader.feed(byte));
         assert_eq!(reader.finish(None), whole, "{text}");
-        whole.version.expect("it is no feed")
+        whole.version.expect("it is not a feed")
     }
 
     fn page(head: &str, body: &str) -> u64 {
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_another_version_when_a_reader_sees_something_else() {
+    fn a_page_has_a_new_version_when_its_visible_content_changes() {
         let (title, body) = ("<title>t</title>", "<p>é  b</p><a href=/x>c</a><img src=/1.png>");
         let first = page(title, body);
         let more = |more: &str| page(title, &format!("{more}{body}"));
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_count_of_what_is_no_page() {
+    fn all_bytes_of_other_documents_count() {
         assert_ne!(version("text/plain", "a b"), version("text/plain", "a  b"));
         assert_ne!(
             version("application/json", "{\"a\":1}"),

@@ -1,15 +1,17 @@
-//! A feed that is watched: which of its items are known, and when it is looked at again. Pure; the time is an argument.
+//! The state of a watched feed: its known items, and the time of the next fetch. Pure; the time is
+//! an argument.
 //!
-//! A page that names a hub and no feed is watched as a feed is. Its versions are its items: each is announced once, under
-//! the URL of the page.
+//! A page that names a hub and no feed is watched like a feed. Its versions are its items: each is
+//! published once, under the URL of the page.
 //!
 //! ```text
-//!   items came      ──▶ sooner: towards half of the time from one item to the next
-//!   nothing, or 304 ──▶ half as long again
-//!   it failed       ──▶ twice as long, for each time in a row
+//!   items arrived   ──▶ sooner: towards half of the time from one item to the next
+//!   nothing, or 304 ──▶ the interval grows by half
+//!   it failed       ──▶ the interval doubles with each failure in a row
 //! ```
 //!
-//! Never sooner than the publisher asks for, and always within the bounds that were set.
+//! The interval is never shorter than the publisher asks for, and always within the configured
+//! bounds.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -23,8 +25,9 @@ use super::version::first_u64;
 use super::{Entry, Feed, Hints};
 use crate::config::{FEED_KNOWN_MAX, FEED_RESTLESS_MAX, FEED_VALIDATOR_BYTES_MAX};
 
-/// What is stored begins with this. Another version is read as if nothing was known, so whoever changes the meaning of a
-/// field raises it, and reads the old one where items would be announced again otherwise.
+/// The version of the stored format. Another version is read as if nothing was known. A change of
+/// the meaning of a field must raise it, and must read the old version where items would otherwise
+/// be published again.
 const VERSION: u32 = 1;
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
@@ -32,23 +35,23 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 /// How a feed is watched: `feed=<min>-<max>[,new-only]`, an attribute of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// From one look to the next at least, in ms.
+    /// The least time between two fetches, in ms.
     min_ms: u64,
-    /// And at most; `min_ms <= max_ms`.
+    /// The longest time; `min_ms <= max_ms`.
     max_ms: u64,
-    /// What is there at the first look is not announced.
+    /// Items of the first fetch are not published.
     new_only: bool,
 }
 
-/// A `feed=` that cannot be.
+/// An invalid `feed=`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "feed= is <min>-<max>, like 10m-1d, with the smaller one first, and `,new-only` where that is wanted"
+    "feed=: expected <min>-<max> with min <= max, such as 10m-1d, optionally followed by ,new-only"
 )]
 pub struct SettingsError;
 
 impl Settings {
-    /// With these bounds; the error says that they are in the wrong order, or nothing.
+    /// With these bounds. The error says that they are 0 or in the wrong order.
     pub fn new(min: Duration, max: Duration, new_only: bool) -> Result<Self, SettingsError> {
         let (min_ms, max_ms) = (milliseconds(min), milliseconds(max));
         if min_ms == 0 || min_ms > max_ms {
@@ -84,36 +87,38 @@ impl fmt::Display for Settings {
     }
 }
 
-/// What is known of a feed from one look to the next.
+/// What is known about a feed from one fetch to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
     version: u32,
     known: Known,
     etag: Option<String>,
     last_modified: Option<String>,
-    /// When it was read and had something new, in ms since 1970; `None`: it was never read.
+    /// When it last had a new item, in ms since 1970; `None`: it was never read.
     changed_unix_ms: Option<u64>,
-    /// From one item to the next, smoothed.
+    /// The smoothed time from one item to the next.
     gap_ms: Option<u64>,
-    /// What is adapted; within the bounds.
+    /// The adaptive interval, within the bounds.
     interval_ms: u64,
-    /// How often the broker has it looked at, as far as is known here.
+    /// The interval of the schedule in the broker, as far as it is known here.
     scheduled_ms: Option<u64>,
-    /// Looks that failed since the last one that did not.
+    /// Failed fetches in a row.
     failures: u32,
-    /// Somebody tells of what is new, until then, in ms since 1970; and what was found otherwise was not new yet.
+    /// A hub announces changes until then, in ms since 1970. It is removed when a fetch finds a new
+    /// item that the hub did not announce.
     #[serde(default)]
     pushed_until_unix_ms: Option<u64>,
-    /// The next look was brought forward by them.
+    /// A hub has brought this fetch forward.
     #[serde(skip)]
     is_told: bool,
-    /// It was read as a page last; `known` is its version then.
+    /// It was last read as a page; then `known` is its version.
     #[serde(default)]
     is_page: bool,
-    /// This look follows from the announcement of that version.
+    /// This fetch follows from the event of that version.
     #[serde(skip)]
     announced: Option<Print>,
-    /// How often in a row such a look has found another version: a page that differs in each answer tells nothing.
+    /// How many such fetches in a row found yet another version. The versions of a page that
+    /// differs in each response mean nothing.
     #[serde(default)]
     restless: u32,
     rest_s: Option<u64>,
@@ -121,20 +126,20 @@ pub struct Watched {
     skip_days: u8,
 }
 
-/// How a look went.
+/// The result of a fetch.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
-    /// The feed came.
+    /// A feed was fetched.
     Read(&'a Feed, Validators<'a>),
-    /// A page came that is watched for its versions, of which this is one.
+    /// A page that is watched for its versions was fetched; this is its version.
     Page(u64, Validators<'a>),
-    /// 304, or the very bytes of the last time.
+    /// Status 304, or the same bytes as last time.
     Same,
-    /// It did not come, or is no feed.
+    /// The fetch failed, or the document is not a feed.
     Failed,
 }
 
-/// What makes the next request conditional.
+/// Makes the next request conditional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// `ETag`, for `If-None-Match`.
@@ -143,29 +148,30 @@ pub struct Validators<'a> {
     pub last_modified: Option<&'a str>,
 }
 
-/// What follows from a look.
+/// What follows from a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Items that were not there before, the oldest first.
+    /// New items, the oldest first.
     pub new: Vec<NewItem>,
-    /// When to look again, from now.
+    /// The time until the next fetch.
     pub next: Duration,
-    /// Somebody was going to tell of what is new, and has not.
+    /// A hub should have announced these items, and has not.
     pub untold: bool,
 }
 
-/// An item that is to be announced.
+/// A new item to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewItem {
-    /// As the feed has it.
+    /// As written in the feed.
     pub id: String,
-    /// Absolute, mostly; there is none if the feed has none.
+    /// Usually absolute; `None` if the feed has no link for it.
     pub link: Option<String>,
-    /// The same for the same item of the same feed, and for no other.
+    /// Identifies the item within the feed.
     pub print: Print,
 }
 
-/// An item: a hash of its id, and one of its id and its link. Of a page: its version, and the number of that.
+/// The identity of an item: a hash of its id, and one of its id and link. For a page: its version,
+/// and the number of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Print {
     id: u64,
@@ -181,7 +187,8 @@ impl Print {
         Self { id, link: first_u64(hasher.finalize()) }
     }
 
-    /// Of a version of a page, and its number: 1 for the first. A version that comes back has another number.
+    /// The fingerprint of a version of a page. Numbers begin with 1, so a version that returns has
+    /// another number.
     fn of_version(version: u64, before: Option<Self>) -> Self {
         Self { id: version, link: before.map_or(0, |before| before.link).saturating_add(1) }
     }
@@ -193,7 +200,7 @@ impl FromStr for Print {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match *Known::from_str(text)?.0 {
             [print] => Ok(print),
-            _ => Err("a print is 32 hexadecimal digits"),
+            _ => Err("a fingerprint is 32 hexadecimal digits"),
         }
     }
 }
@@ -204,7 +211,7 @@ impl fmt::Display for Print {
     }
 }
 
-/// Items that are known, those that were seen last at the end; as text, 32 hexadecimal digits each.
+/// Known items, the last seen at the end. As text, 32 hexadecimal digits each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Known(Vec<Print>);
@@ -221,7 +228,7 @@ impl TryFrom<String> for Known {
             .as_bytes()
             .chunks(32)
             .map(|digits| if digits.len() == 32 { print(digits) } else { None });
-        prints.collect::<Option<_>>().map(Self).ok_or("prints are 32 hexadecimal digits each")
+        prints.collect::<Option<_>>().map(Self).ok_or("fingerprints are 32 hexadecimal digits each")
     }
 }
 
@@ -240,13 +247,13 @@ impl FromStr for Known {
 }
 
 impl Known {
-    /// Those of a feed, at most so many, the newest, which stand first in feeds.
+    /// The items of a feed, at most `max`: the newest, which come first in feeds.
     pub fn newest(entries: &[Entry], max: usize) -> Self {
         Self(entries.iter().take(max).rev().map(Print::of).collect())
     }
 
-    /// The same of what somebody delivers who tells what is new. What stands behind everything that is known there is
-    /// older, whoever has not known it: learned, and no news.
+    /// Adds items that a hub delivered, and returns the new ones. An unknown item after all known
+    /// ones is older: it becomes known, but is not new.
     pub fn take_delivered(&mut self, entries: &[Entry]) -> Vec<NewItem> {
         let links: HashSet<_> = self.0.iter().map(|print| print.link).collect();
         let oldest = entries.iter().rposition(|entry| links.contains(&Print::of(entry).link));
@@ -257,7 +264,7 @@ impl Known {
         new
     }
 
-    /// The version of a page is the only one that is known from now on. Returns it if it is another than before.
+    /// Makes a version of a page the only known one. Returns its fingerprint if the version is new.
     pub fn take_version(&mut self, version: u64) -> Option<Print> {
         let before = self.0.last().copied();
         if before.is_some_and(|before| before.id == version) {
@@ -268,7 +275,7 @@ impl Known {
         Some(print)
     }
 
-    /// Learns of a version of a page from another process, unless that is an older one.
+    /// Takes over a version of a page from another process, unless it is older.
     pub fn learn_version(&mut self, other: Self) {
         let number = |known: &Self| known.0.last().map_or(0, |print| print.link);
         if number(&other) > number(self) {
@@ -276,14 +283,15 @@ impl Known {
         }
     }
 
-    /// Learns of items from somebody else who knows them.
+    /// Takes over known items from another process.
     pub fn learn(&mut self, others: Self) {
         let Self(prints) = others;
         self.remember(&prints.iter().map(|print| print.link).collect(), prints);
     }
 
-    /// The items that are not known, which now they are. One that comes back is known as long as it is remembered, and one
-    /// that was edited is the same. Where items of one feed have the same id and different links, they are told apart by both.
+    /// Adds the items of a feed and returns the new ones. An item that returns is known as long as
+    /// it is remembered, and an edited item is the same item. Items with equal ids and different
+    /// links are distinguished by both.
     pub fn take_new(&mut self, entries: &[Entry]) -> Vec<NewItem> {
         let mut links_of: HashMap<u64, u64> = HashMap::new();
         let mut ambiguous = HashSet::new();
@@ -300,7 +308,7 @@ impl Known {
         };
         let mut present = HashSet::new();
         let (mut new, mut seen) = (Vec::new(), Vec::new());
-        // The newest stand first in feeds.
+        // The newest come first in feeds.
         for (entry, print) in entries.iter().zip(&prints).rev() {
             if !present.insert(print.link) {
                 continue;
@@ -325,14 +333,14 @@ impl Known {
 }
 
 impl NewItem {
-    /// The version of a page.
+    /// The item of a version of a page.
     pub fn of_page(url: &str, print: Print) -> Self {
         Self { id: print.to_string(), link: Some(url.to_owned()), print }
     }
 }
 
 impl Watched {
-    /// Nothing is known yet; looked at every so often at first.
+    /// Nothing is known yet; `every` is the first interval.
     pub fn new(every: Duration, settings: Settings) -> Self {
         Self {
             version: VERSION,
@@ -355,17 +363,18 @@ impl Watched {
         }
     }
 
-    /// What [`Watched::to_bytes`] has written; `None` for another version and for what is damaged.
+    /// Reads what [`Watched::to_bytes`] has written; `None` for another version or damaged data.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|watched: &Self| watched.version == VERSION)
     }
 
-    /// For a store: JSON, some 32 bytes for each item that is known.
+    /// JSON for the store, some 32 bytes for each known item.
     pub fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("it is made of numbers and strings")
+        serde_json::to_vec(self).expect("numbers and strings serialize")
     }
 
-    /// How often the broker has it looked at. Another interval than the one that was asked for last is somebody's wish.
+    /// The interval of the schedule in the broker. If it is not the one that was requested last, a
+    /// user has changed it.
     pub fn is_scheduled(&mut self, every: Duration, settings: Settings) {
         let every_ms = Some(milliseconds(every));
         if self.scheduled_ms != every_ms {
@@ -374,50 +383,50 @@ impl Watched {
         }
     }
 
-    /// This is asked of the broker now.
+    /// This interval is requested from the broker now.
     pub fn reschedule(&mut self, every: Duration) {
         self.scheduled_ms = Some(milliseconds(every));
     }
 
-    /// What the next request is to be conditional on.
+    /// The validators for the next request.
     pub fn validators(&self) -> Validators<'_> {
         let (etag, last_modified) = (self.etag.as_deref(), self.last_modified.as_deref());
         Validators { etag, last_modified }
     }
 
-    /// Whether it has ever been read, as a feed or for its versions.
+    /// Whether it was ever read, as a feed or as a page.
     pub fn was_read(&self) -> bool {
         self.changed_unix_ms.is_some()
     }
 
-    /// Whether it is a page that was read for its versions.
+    /// Whether it was read as a page.
     pub fn is_page(&self) -> bool {
         self.is_page
     }
 
-    /// Looks that failed since the last one that did not.
+    /// Failed fetches in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// What is known.
+    /// The known items.
     pub fn known(&self) -> &Known {
         &self.known
     }
 
-    /// This look follows from the announcement of a version.
+    /// This fetch follows from the event of a version.
     pub fn is_announced(&mut self, print: Print) {
         self.announced = Some(print);
     }
 
-    /// Somebody has told that there is something new, and is going to tell so until then; 0: not any more.
+    /// A hub has announced a change, and will announce further ones until this time; 0: no longer.
     pub fn is_pushed(&mut self, until_unix_ms: u64) {
         self.pushed_until_unix_ms = Some(until_unix_ms).filter(|until| *until > 0);
         self.is_told = true;
     }
 
-    /// Takes note of how a look at this URL went. `rest` is what the server has asked for: `Retry-After`, or how long its
-    /// answer is fresh.
+    /// Records the result of a fetch of this URL. `rest` is the wait that the server asks for:
+    /// `Retry-After`, or how long its response is fresh.
     pub fn check(
         &mut self,
         url: &str,
@@ -454,7 +463,7 @@ impl Watched {
         Checked { new, next: self.next(settings, rest, now_unix_ms), untold }
     }
 
-    /// It came, as a page or as a feed. What was known of the other one counts no more.
+    /// Switches between page and feed. The state of the other kind is discarded.
     fn begins_as(&mut self, page: bool) {
         if self.is_page != page {
             (self.is_page, self.changed_unix_ms) = (page, None);
@@ -462,11 +471,11 @@ impl Watched {
         }
     }
 
-    /// The version of a page, if it is to be announced.
+    /// The version of a page, if it is to be published.
     fn take_version(&mut self, version: u64) -> Option<Print> {
         let announced = self.announced.take();
         if let Some(announced) = announced.filter(|announced| announced.id == version) {
-            // Its hub has delivered it, and perhaps others before.
+            // The hub has delivered it, and perhaps versions before it.
             self.known.learn_version(Known(vec![announced]));
         }
         let Some(print) = self.known.take_version(version) else {
@@ -474,7 +483,7 @@ impl Watched {
             return None;
         };
         match announced {
-            // It was announced, and the versions that are known here have higher numbers.
+            // It was published already, and the known versions have higher numbers.
             Some(announced) if announced.id == version => None,
             Some(_) => {
                 self.restless = self.restless.saturating_add(1);
@@ -487,21 +496,22 @@ impl Watched {
         }
     }
 
-    /// It came, with these items that are new. Whether a hub should have told of them and has not.
+    /// Records a successful fetch with these new items. Returns whether a hub should have announced
+    /// them and has not.
     fn was_looked_at(
         &mut self,
         settings: Settings,
         new: &mut Vec<NewItem>,
         now_unix_ms: u64,
     ) -> bool {
-        // A hub that should have told and has not is not to be relied upon.
+        // A hub that missed an item is not relied on any more.
         let untold = !new.is_empty()
             && !self.is_told
             && self.was_read()
             && self.pushed_until_unix_ms.take().is_some();
         self.failures = 0;
         match self.changed_unix_ms {
-            // How often something comes is not known yet.
+            // How often items arrive is not known yet.
             None => {
                 self.changed_unix_ms = Some(now_unix_ms);
                 if settings.new_only {
@@ -526,7 +536,8 @@ impl Watched {
 
     fn slow_down(&mut self, settings: Settings) {
         if self.pushed_until_unix_ms.is_some() {
-            // It is looked at seldom enough, and should it be wanted again is looked at as often as before.
+            // The hub makes the interval long enough. If the hub fails, the old interval applies
+            // again.
             return;
         }
         self.interval_ms = settings.within(self.interval_ms.saturating_add(self.interval_ms / 2));
@@ -537,7 +548,7 @@ impl Watched {
         let gap_ms = self.gap_ms.map_or(gap_ms, |before| before.midpoint(gap_ms));
         self.gap_ms = Some(gap_ms);
         self.changed_unix_ms = Some(now_unix_ms);
-        // At most twice as often at once: a burst of items is no habit.
+        // At most twice as often at once, because a burst of items says little about the average.
         let sooner = (gap_ms / 2).max(self.interval_ms / 2);
         self.interval_ms = settings.within(self.interval_ms.min(sooner));
     }
@@ -549,21 +560,21 @@ impl Watched {
         let rest_ms = milliseconds(rest).max(self.rest_s.unwrap_or(0).saturating_mul(1000));
         let next = settings.within(backed_off.max(rest_ms));
         let next = settings.within(self.outside_of_skipped(next, settings, now_unix_ms));
-        // For people who read schedules.
+        // Whole seconds, which are easier to read in schedules.
         let seconds = next - next % 1000;
         Duration::from_millis(settings.within(seconds))
     }
 
-    /// How long to wait while somebody else tells what is new, in ms.
+    /// How long to rely on the hub, in ms.
     fn patience(&self, settings: Settings, now_unix_ms: u64) -> u64 {
         let until = self.pushed_until_unix_ms.unwrap_or(0);
         settings.max_ms.min(until.saturating_sub(now_unix_ms))
     }
 
-    /// The first time from then on that is not in an hour or on a day which the publisher wants to be left out.
+    /// The first time from then on that is outside the hours and days that the publisher excludes.
     fn outside_of_skipped(&self, next_ms: u64, settings: Settings, now_unix_ms: u64) -> u64 {
         let mut next_ms = next_ms;
-        // At the latest after a week each hour of it has come by.
+        // Each hour of the week occurs within a week.
         for _ in 0..7 * 24 {
             let hours = now_unix_ms.saturating_add(next_ms) / HOUR_MS;
             // 1970 began on a Thursday.

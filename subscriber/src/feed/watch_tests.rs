@@ -21,7 +21,7 @@ fn feed(entries: Vec<Entry>) -> Feed {
     Feed { kind: Some(Kind::Rss), entries, ..Feed::default() }
 }
 
-/// A feed of items with these ids, each with a link of its own.
+/// A feed with these ids, each with its own link.
 fn feed_of(ids: impl IntoIterator<Item = u32>) -> Feed {
     feed(ids.into_iter().map(|id| entry(&format!("i{id}"), &format!("/{id}"))).collect())
 }
@@ -45,7 +45,7 @@ fn ids(checked: &Checked) -> Vec<&str> {
 }
 
 #[test]
-fn settings_are_what_they_were() {
+fn settings_round_trip() {
     for text in ["10m-1d", "1s-1s", "250ms-2h,new-only"] {
         assert_eq!(text.parse::<Settings>().unwrap().to_string(), text);
     }
@@ -57,29 +57,29 @@ fn settings_are_what_they_were() {
 }
 
 #[test]
-fn what_is_there_at_first_is_announced_unless_only_new_things_are_wanted() {
+fn existing_items_are_published_unless_new_only_is_set() {
     let mut watched = new();
-    // As they were published.
+    // In the order of publication.
     assert_eq!(ids(&watched.reads(&feed_of([2, 1]), START)), ["i1", "i2"]);
     assert!(watched.reads(&feed_of([2, 1]), START).new.is_empty());
 
     let settings: Settings = "10m-1d,new-only".parse().unwrap();
     let mut watched = new();
-    let mut look = |ids: &[u32]| {
+    let mut fetch = |ids: &[u32]| {
         let feed = feed_of(ids.iter().copied());
         let outcome = Outcome::Read(&feed, Validators::default());
         watched.check(URL, settings, outcome, Duration::ZERO, START).new.len()
     };
-    assert_eq!((look(&[2, 1]), look(&[3, 2, 1])), (0, 1));
+    assert_eq!((fetch(&[2, 1]), fetch(&[3, 2, 1])), (0, 1));
 }
 
 #[test]
-fn an_edited_item_is_the_same_and_one_id_for_two_links_is_two() {
+fn an_edited_item_is_the_same_and_two_links_with_one_id_are_two() {
     let mut watched = new();
     watched.reads(&feed(vec![entry("a", "/1")]), START);
-    // Its link was corrected.
+    // The link was corrected.
     assert!(watched.reads(&feed(vec![entry("a", "/2")]), START).new.is_empty());
-    // All have the id of the first: only the links tell them apart.
+    // All items have the first id, so only the links distinguish them.
     let found = watched.reads(&feed(vec![entry("a", "/3"), entry("a", "/2")]), START);
     assert_eq!(found.new.iter().map(|item| item.link.as_deref()).collect::<Vec<_>>(), [Some("/3")]);
     let same = watched.reads(&feed(vec![entry("a", "/3"), entry("a", "/3")]), START);
@@ -87,7 +87,7 @@ fn an_edited_item_is_the_same_and_one_id_for_two_links_is_two() {
 }
 
 #[test]
-fn the_interval_follows_how_often_something_comes() {
+fn the_interval_follows_the_rate_of_items() {
     let mut watched = new();
     let mut now = START;
     let mut last = Duration::ZERO;
@@ -96,20 +96,20 @@ fn the_interval_follows_how_often_something_comes() {
         now += 40 * MINUTE;
     }
     assert_eq!(last, Duration::from_mins(20));
-    // Nothing comes any more.
+    // No more items arrive.
     let mut waits = Vec::new();
     for _ in 0..20 {
         waits.push(watched.sees(Outcome::Same, Duration::ZERO));
     }
     assert_eq!(waits[..2], [Duration::from_mins(30), Duration::from_mins(45)]);
     assert_eq!(waits[19], Duration::from_hours(24));
-    // A burst after a long silence is half as long at once, not a hundredth.
+    // A burst after a long silence halves the interval once.
     let next = watched.reads(&feed_of(100..200), now).next;
     assert_eq!(next, Duration::from_hours(12));
 }
 
 #[test]
-fn failures_back_off_and_one_success_ends_that() {
+fn failures_back_off_until_a_success() {
     let mut watched = new();
     let mut fail = |times: usize| {
         let waits = (0..times).map(|_| watched.sees(Outcome::Failed, Duration::ZERO));
@@ -121,7 +121,7 @@ fn failures_back_off_and_one_success_ends_that() {
 }
 
 #[test]
-fn publishers_and_servers_are_not_asked_sooner_than_they_want() {
+fn requested_intervals_are_respected() {
     let mut watched = new();
     let hints = Hints { rest_s: Some(2 * 60 * 60), ..Hints::default() };
     let asks = Feed { hints, ..feed_of([1]) };
@@ -131,7 +131,7 @@ fn publishers_and_servers_are_not_asked_sooner_than_they_want() {
 }
 
 #[test]
-fn hours_and_days_are_left_out() {
+fn excluded_hours_and_days_are_skipped() {
     // Tuesday, 2027-01-05, 10:20:00 UTC.
     let now = 1_799_144_400_000;
     let next = |skip_hours, skip_days| {
@@ -141,12 +141,12 @@ fn hours_and_days_are_left_out() {
     };
     assert_eq!(next(1 << 11 | 1 << 12, 0), Duration::from_mins(2 * 60 + 40));
     assert_eq!(next(0, 1 << 1), Duration::from_mins(13 * 60 + 40));
-    // Every hour: as late as may be.
+    // All hours are excluded: the longest interval applies.
     assert_eq!(next(u32::MAX, 0), Duration::from_hours(24));
 }
 
 #[test]
-fn somebodys_wish_for_another_interval_counts() {
+fn an_interval_that_a_user_has_changed_applies() {
     let mut watched = new();
     watched.reschedule(Duration::from_hours(3));
     watched.is_scheduled(Duration::from_hours(3), settings());
@@ -158,7 +158,7 @@ fn somebodys_wish_for_another_interval_counts() {
 }
 
 #[test]
-fn it_is_stored_and_comes_back() {
+fn the_state_round_trips() {
     let mut watched = new();
     let long = "x".repeat(FEED_VALIDATOR_BYTES_MAX + 1);
     let feed = feed_of(0..3000);
@@ -177,7 +177,7 @@ fn it_is_stored_and_comes_back() {
 }
 
 #[test]
-fn what_is_stored_means_the_same_in_later_versions() {
+fn an_old_stored_state_is_read() {
     let stored = r#"{"version":1,"known":"e29aa8c7d1c3f194ba472af4d4c2464f","etag":null,"last_modified":null,
         "changed_unix_ms":1800000000000,"gap_ms":null,"interval_ms":600000,"scheduled_ms":null,"failures":0,"rest_s":null,
         "skip_hours":0,"skip_days":0}"#;
@@ -186,40 +186,40 @@ fn what_is_stored_means_the_same_in_later_versions() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_and_never_what_is_there() {
+fn known_items_are_limited_but_never_those_of_the_feed() {
     let mut watched = new();
     for from in 0..100 {
         watched.reads(&feed_of((from * 100..from * 100 + 100).rev()), START);
         assert!(watched.known.0.len() <= FEED_KNOWN_MAX);
     }
-    // The oldest were forgotten.
+    // The oldest items were dropped.
     assert_eq!(watched.reads(&feed_of([0]), START).new.len(), 1);
     let many = feed_of(0..5000);
     watched.reads(&many, START);
     assert!(watched.reads(&many, START).new.is_empty());
 }
 
-/// How one look goes.
+/// The result of one fetch.
 #[derive(Clone, Debug)]
-enum Look {
-    /// The feed shows these items.
-    Shows(BTreeSet<u32>),
+enum Fetch {
+    /// The feed contains these items.
+    Items(BTreeSet<u32>),
     Same,
     Failed,
 }
 
-fn look() -> impl Strategy<Value = Look> {
+fn fetch() -> impl Strategy<Value = Fetch> {
     prop_oneof![
-        4 => prop::collection::btree_set(0_u32..60, 0..20).prop_map(Look::Shows),
-        1 => Just(Look::Same),
-        1 => Just(Look::Failed),
+        4 => prop::collection::btree_set(0_u32..60, 0..20).prop_map(Fetch::Items),
+        1 => Just(Fetch::Same),
+        1 => Just(Fetch::Failed),
     ]
 }
 
 proptest! {
     #[test]
-    fn every_item_is_announced_once_and_the_interval_stays_within_its_bounds(
-        looks in prop::collection::vec((look(), 0_u64..3_000_000, 0_u64..200_000, 0_u64..u64::MAX), 1..60),
+    fn every_item_is_published_once_and_the_interval_stays_within_bounds(
+        fetches in prop::collection::vec((fetch(), 0_u64..3_000_000, 0_u64..200_000, 0_u64..u64::MAX), 1..60),
         min in 1_u64..100_000, more in 0_u64..100_000_000,
         hints in (prop::option::of(any::<u64>()), any::<u32>(), any::<u8>()),
         stored in any::<bool>(),
@@ -227,25 +227,25 @@ proptest! {
         let bounds = Settings::new(Duration::from_millis(min), Duration::from_millis(min + more), false).unwrap();
         let mut watched = Watched::new(Duration::from_hours(1), bounds);
         let (mut shown, mut announced, mut now) = (BTreeSet::new(), Vec::new(), START);
-        for (look, wait, edition, rest) in looks {
+        for (fetch, wait, revision, rest) in fetches {
             now += wait;
-            let feed = match &look {
-                Look::Shows(ids) => {
+            let feed = match &fetch {
+                Fetch::Items(ids) => {
                     shown.extend(ids.iter().map(|id| format!("i{id}")));
                     let mut feed = feed_of(ids.iter().copied());
                     for entry in &mut feed.entries {
-                        entry.updated = Some(edition.to_string());
-                        entry.title = Some(edition.to_string());
+                        entry.updated = Some(revision.to_string());
+                        entry.title = Some(revision.to_string());
                     }
                     let (rest_s, skip_hours, skip_days) = hints;
                     Feed { hints: Hints { rest_s, skip_hours, skip_days }, ..feed }
                 }
                 _ => Feed::default(),
             };
-            let outcome = match look {
-                Look::Shows(_) => Outcome::Read(&feed, Validators::default()),
-                Look::Same => Outcome::Same,
-                Look::Failed => Outcome::Failed,
+            let outcome = match fetch {
+                Fetch::Items(_) => Outcome::Read(&feed, Validators::default()),
+                Fetch::Same => Outcome::Same,
+                Fetch::Failed => Outcome::Failed,
             };
             let Checked { new, next, .. } = watched.check(URL, bounds, outcome, Duration::from_millis(rest), now);
             prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");
@@ -259,7 +259,7 @@ proptest! {
     }
 }
 
-/// A page that is watched, with an hour between two looks.
+/// Fetches a watched page after this many hours.
 fn visit(watched: &mut Watched, version: u64, hours: u64) -> Vec<String> {
     let outcome = Outcome::Page(version, Validators::default());
     let now = START + hours * 60 * MINUTE;
@@ -269,7 +269,7 @@ fn visit(watched: &mut Watched, version: u64, hours: u64) -> Vec<String> {
 }
 
 #[test]
-fn each_version_of_a_page_is_new_once_and_again_when_it_comes_back() {
+fn each_version_of_a_page_is_new_once_and_again_when_it_returns() {
     let mut watched = new();
     let versions = [1, 1, 2, 2, 1, 2].into_iter().zip(0..);
     let found: Vec<_> =
@@ -277,17 +277,17 @@ fn each_version_of_a_page_is_new_once_and_again_when_it_comes_back() {
     let counts: Vec<_> = found.iter().map(Vec::len).collect();
     assert_eq!(counts, [1, 0, 1, 0, 1, 1]);
     let all: BTreeSet<_> = found.concat().into_iter().collect();
-    assert_eq!(all.len(), 4, "each is announced under an id of its own");
-    // Stored and read again, it is the same page.
+    assert_eq!(all.len(), 4, "each version has its own id");
+    // After storing and reading it is the same page.
     let mut watched = Watched::from_bytes(&watched.to_bytes()).unwrap();
     assert!(watched.is_page() && visit(&mut watched, 2, 9).is_empty());
-    // What another process finds from the same version on has the same id.
+    // Another process finds the same id for the version after the same one.
     let mut other = Watched::from_bytes(&watched.to_bytes()).unwrap();
     assert_eq!(visit(&mut watched, 3, 10), visit(&mut other, 3, 11));
 }
 
 #[test]
-fn a_version_that_a_hub_has_delivered_is_known_at_the_look_that_follows() {
+fn a_version_delivered_by_a_hub_is_known_at_the_next_fetch() {
     let mut watched = new();
     visit(&mut watched, 1, 0);
     let mut hub: Known = String::from(watched.known().clone()).parse().unwrap();
@@ -295,7 +295,7 @@ fn a_version_that_a_hub_has_delivered_is_known_at_the_look_that_follows() {
     watched.is_announced(delivered[1].to_string().parse().unwrap());
     assert!(visit(&mut watched, 3, 1).is_empty());
     assert_eq!(*watched.known(), hub);
-    // An older version than the delivered one is no news, and the delivered one has its id.
+    // An older version than the delivered one is not new, and the delivered one keeps its id.
     let mut watched = new();
     visit(&mut watched, 1, 0);
     watched.is_announced(delivered[0]);
@@ -305,11 +305,11 @@ fn a_version_that_a_hub_has_delivered_is_known_at_the_look_that_follows() {
 }
 
 #[test]
-fn a_page_that_differs_in_each_answer_is_not_announced_without_end() {
+fn a_page_that_differs_in_each_response_is_not_published_endlessly() {
     let mut watched = new();
     let mut announced = visit(&mut watched, 0, 0);
     let mut version = 0;
-    // Each announcement leads to a look.
+    // Each published version leads to a fetch.
     while let Some(item) = announced.pop() {
         version += 1;
         assert!(version < 9);
@@ -317,7 +317,8 @@ fn a_page_that_differs_in_each_answer_is_not_announced_without_end() {
         announced = visit(&mut watched, version, 0);
     }
     assert_eq!(version, 3);
-    // While a hub tells of it, it is relied upon; and so is the content as soon as it stays the same.
+    // While a hub announces changes it is relied on; without a hub, a version counts once the
+    // content stays the same.
     watched.is_pushed(START + 600 * MINUTE);
     assert!(visit(&mut watched, 10, 1).is_empty());
     assert!(visit(&mut watched, 10, 2).is_empty());
@@ -325,7 +326,7 @@ fn a_page_that_differs_in_each_answer_is_not_announced_without_end() {
 }
 
 #[test]
-fn what_was_a_page_and_is_a_feed_begins_as_one() {
+fn a_page_that_becomes_a_feed_starts_as_a_new_feed() {
     let mut watched = new();
     visit(&mut watched, 1, 0);
     let feed = feed_of([1, 2]);

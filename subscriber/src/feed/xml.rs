@@ -1,4 +1,4 @@
-//! RSS and Atom.
+//! Reads RSS and Atom.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use crate::config::{
 };
 use crate::markup::{Joining, Tag, Token, fold, plain_text};
 
-/// Of a summary so much counts for the id of an item that has nothing better.
+/// Bytes of a summary that count for the id of an item without a better one.
 const SUMMARY_BYTES_MAX: usize = 1024;
-/// A name of an element is known by its beginning.
+/// Bytes of an element's name that are compared.
 const NAME_BYTES_MAX: usize = 64;
-/// References and tags take room, too, before they are taken out of a title.
+/// A title as written may be longer than its text: it contains references and tags.
 const TITLE_SOURCE_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
-/// Of a date.
+/// Bytes of a date.
 const DATE_BYTES_MAX: usize = 64;
 
-/// Finds entries among the elements of a document.
+/// Finds entries in the elements of a document.
 #[derive(Debug, Default)]
 pub(crate) struct Elements {
     kind: Option<Kind>,
     names: Names,
-    /// The elements that are open; `len <= FEED_DEPTH_MAX`.
+    /// Open elements; `len <= FEED_DEPTH_MAX`.
     open: Vec<Open>,
     capture: Option<Capture>,
     feed: Draft,
-    /// The entry that is open.
+    /// The open entry.
     entry: Option<Draft>,
     entries: Vec<Draft>,
-    /// Of all that is kept; `<= FEED_TEXTS_BYTES_MAX`.
+    /// Bytes of all kept texts; `<= FEED_TEXTS_BYTES_MAX`.
     bytes: usize,
     joining: Joining,
     hubs: Vec<String>,
     cloud: Option<String>,
     hints: super::Hints,
-    /// `sy:updatePeriod` in seconds, and how often in it.
+    /// `sy:updatePeriod` in seconds, and the number of updates in it.
     period: (Option<u64>, Option<u64>),
     cut: Option<&'static str>,
     ended: bool,
@@ -54,12 +54,12 @@ struct Open {
     base: Option<Arc<Base>>,
 }
 
-/// What `xml:base` says.
+/// A value of `xml:base`.
 #[derive(Debug)]
 struct Base {
     /// `<= FEED_BASE_BYTES_MAX`
     written: Box<str>,
-    /// Of the same length at most; none where that hangs on the URL of the feed, which comes last.
+    /// At most as long; `None` if it depends on the URL of the feed, which is known at the end.
     url: Option<CanonicalUrl<'static>>,
 }
 
@@ -71,7 +71,7 @@ impl Open {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Of the feed: its own elements are in it.
+    /// Its children are elements of the feed.
     Feed,
     Entry,
     SkipHours,
@@ -79,26 +79,26 @@ enum Role {
     Other,
 }
 
-/// The text of an element that is wanted.
+/// The text of an element, while it is read.
 #[derive(Debug)]
 struct Capture {
     field: Field,
-    /// Of the element in `open`.
+    /// The index of its element in `open`.
     depth: usize,
     text: String,
     bytes_max: usize,
-    /// There was more than that.
+    /// The text was longer than the limit.
     cut: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
-    /// With "its text is HTML".
+    /// With whether the text is HTML.
     Title(bool),
-    /// Where there is no better one.
+    /// Used in place of a missing title.
     OtherTitle,
     Link,
-    /// With "it may be the link, too".
+    /// With whether it may be the link, too.
     Id(bool),
     OtherId,
     Updated,
@@ -111,14 +111,14 @@ enum Field {
     Day,
 }
 
-/// What is known of an entry, or of the feed.
+/// What is known about an entry, or about the feed.
 #[derive(Debug, Default)]
 struct Draft {
     title: Option<String>,
     other_title: Option<String>,
     id: Option<String>,
     other_id: Option<String>,
-    /// With how well it suits: the highest counts, of equal ones the first.
+    /// With its suitability: the highest counts, and the first of equal ones.
     link: Option<(u8, String, Option<Arc<Base>>)>,
     own: Option<(String, Option<Arc<Base>>)>,
     updated: Option<String>,
@@ -127,7 +127,7 @@ struct Draft {
 }
 
 impl Elements {
-    /// Takes the next piece of the document.
+    /// Reads the next token of the document.
     pub(crate) fn take(&mut self, token: Token<'_>) {
         if self.ended {
             return;
@@ -135,11 +135,11 @@ impl Elements {
         match token {
             Token::Open(tag) => self.open(tag),
             Token::Close(name) => self.close(name),
-            // Scripts are no part of a title.
+            // Scripts are not part of a title.
             Token::Text(_) if self.open.last().is_some_and(Open::is_unseen) => {}
             Token::Text(text) => {
                 if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
-                    // Behind what did not fit there is room for less, which would stand in the wrong place.
+                    // After text that did not fit, shorter text would fit, but in the wrong place.
                     let room = if *cut { 0 } else { bytes_max.saturating_sub(kept.len()) };
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
                     *cut |= room < text.len();
@@ -157,7 +157,7 @@ impl Elements {
         let (vocabulary, local) = self.names.resolve(tag.name);
         let base = self.base_of(tag);
         if self.joining.is_over() {
-            self.stop("too many links that are no whole URLs; the rest of the feed was left out");
+            self.stop("too many relative links; the rest of the feed was left out");
             return;
         }
         let role = self.role(vocabulary, &local, tag, base.as_ref());
@@ -196,7 +196,7 @@ impl Elements {
         let is_own = vocabulary.is_own();
         // An entry may be the whole document.
         match self.open.last().map_or(Role::Feed, |open| open.role) {
-            // The one before was not closed, if there is one.
+            // If an entry is open, its end tag is missing.
             Role::Feed | Role::Entry if is_own && matches!(local, "item" | "entry") => {
                 self.end_entry();
                 self.begin_entry(tag);
@@ -223,13 +223,13 @@ impl Elements {
         self.entry = Some(Draft { other_id: id, ..Draft::default() });
     }
 
-    /// An element outside of all feeds. Before the feed there may be what went wrong when it was made.
+    /// Handles an element outside of a feed. Error messages of the server may precede the feed.
     fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Option<Role> {
         let (kind, role) = match local {
             "rss" if vocabulary.is_own() => (Kind::Rss, Some(Role::Feed)),
             "rdf" if vocabulary == Vocabulary::Rdf => (Kind::Rdf, Some(Role::Feed)),
             "feed" if vocabulary.is_own() => (Kind::Atom, Some(Role::Feed)),
-            // A document of one entry.
+            // A document with a single entry.
             "entry" if vocabulary == Vocabulary::Atom => (Kind::Atom, None),
             "html" | "urlset" | "sitemapindex" | "opml" => {
                 self.ended = true;
@@ -259,7 +259,7 @@ impl Elements {
                 };
                 self.capture(Field::Title(is_html), TITLE_SOURCE_BYTES_MAX);
             }
-            // Of Dublin Core, of media or of podcasts.
+            // From Dublin Core, media or podcasts.
             "title" => self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX),
             "link" if own && tag.attribute("href").is_some() => self.link(tag, base),
             "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
@@ -302,7 +302,7 @@ impl Elements {
         self.capture = Some(Capture { field, depth, text: String::new(), bytes_max, cut: false });
     }
 
-    /// `<link href=..>`, of Atom.
+    /// `<link href=..>` of Atom.
     fn link(&mut self, tag: Tag<'_>, base: Option<&Arc<Base>>) {
         let relation = tag.attribute("rel").unwrap_or(Cow::Borrowed("alternate"));
         let href = tag.attribute("href").unwrap_or_default();
@@ -334,7 +334,8 @@ impl Elements {
 
     fn close(&mut self, name: &str) {
         let name = short(name).to_ascii_lowercase();
-        // Elements that were left open end with the one around them; an end without a beginning is none.
+        // An end tag also closes the elements in it that are still open; an end tag without a start
+        // tag is ignored.
         let Some(depth) = self.open.iter().rposition(|open| *open.name == name) else { return };
         if self.capture.as_ref().is_some_and(|capture| capture.depth >= depth) {
             self.end_capture();
@@ -346,14 +347,14 @@ impl Elements {
                 self.end_entry();
             }
         }
-        // Behind the end of the feed there may be anything.
+        // Anything after the end of the feed is ignored.
         self.ended = self.open.is_empty() && self.kind.is_some();
     }
 
     fn end_capture(&mut self) {
         let Some(Capture { field, text, cut, depth, .. }) = self.capture.take() else { return };
         let text = text.trim();
-        // Half of a link is none.
+        // A truncated link is dropped.
         let is_whole = !cut || !matches!(field, Field::Link | Field::Id(_) | Field::OtherId);
         if text.is_empty() || !is_whole {
             return;
@@ -420,32 +421,32 @@ impl Elements {
         self.ended = true;
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it uses, approximately.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes + self.entries.capacity() * size_of::<Draft>()
     }
 
-    /// The document is over. `base` is the URL that it came from.
+    /// Ends the document. `base` is its URL.
     pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
         self.end_capture();
         self.end_entry();
-        if let (None, (Some(period), often)) = (self.hints.rest_s, self.period) {
-            self.hints.rest_s = Some(period / often.unwrap_or(1).max(1));
+        if let (None, (Some(period), times)) = (self.hints.rest_s, self.period) {
+            self.hints.rest_s = Some(period / times.unwrap_or(1).max(1));
         }
         let document = base.and_then(|base| CanonicalUrl::parse(base).ok());
-        let mut places = Places { joining: self.joining, document, inner: None };
+        let mut resolver = Places { joining: self.joining, document, inner: None };
         let Draft { title, other_title, link, own, .. } = self.feed;
-        let own = own.and_then(|(href, inner)| places.absolute(&href, inner.as_ref()));
-        let site = link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
+        let own = own.and_then(|(href, inner)| resolver.absolute(&href, inner.as_ref()));
+        let site = link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
         let mut entries = Entries::default();
         for draft in self.entries {
-            if let Err(cut) = entries.keep(draft.resolve(&mut places)) {
+            if let Err(cut) = entries.keep(draft.resolve(&mut resolver)) {
                 self.cut = Some(cut);
                 break;
             }
         }
-        if places.joining.is_over() {
-            self.cut = Some("too many links that are no whole URLs; some were left as they are");
+        if resolver.joining.is_over() {
+            self.cut = Some("too many relative links; some were not resolved");
         }
         Feed {
             kind: self.kind,
@@ -462,7 +463,8 @@ impl Elements {
     }
 }
 
-/// `<cloud>` of RSS: the URL of its procedure, if that is asked by a form. (Those of XML-RPC and SOAP nobody runs any more.)
+/// The URL of the procedure of an RSS `<cloud>`, if it is called by a form. (XML-RPC and SOAP are
+/// no longer in use.)
 fn cloud(tag: Tag<'_>) -> Option<String> {
     let [protocol, domain, port, path] =
         ["protocol", "domain", "port", "path"].map(|name| tag.attribute(name));
@@ -483,7 +485,7 @@ fn cloud(tag: Tag<'_>) -> Option<String> {
 }
 
 impl Draft {
-    /// What it takes in memory, about.
+    /// The memory that it uses, approximately.
     fn bytes(&self) -> usize {
         let texts = [
             &self.title,
@@ -501,8 +503,8 @@ impl Draft {
         texts.into_iter().flatten().map(String::len).sum::<usize>() + link
     }
 
-    fn resolve(self, places: &mut Places<'_>) -> Entry {
-        let link = self.link.map(|(_, link, inner)| places.resolve(link, inner.as_ref()));
+    fn resolve(self, resolver: &mut Places<'_>) -> Entry {
+        let link = self.link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
         let title = self.title.or(self.other_title);
         let updated = self.updated.or(self.published);
         let id = self.id.or(self.other_id);
@@ -520,11 +522,12 @@ impl Base {
     }
 }
 
-/// Makes links absolute with `xml:base` and the URL of the feed.
+/// Resolves links with `xml:base` and the URL of the feed.
 struct Places<'a> {
     joining: Joining,
     document: Option<CanonicalUrl<'a>>,
-    /// The base that was wanted last, which many links have in common; the one may be relative to the other.
+    /// The base that was resolved last, because many links share one. An `xml:base` may be relative
+    /// to the URL of the feed.
     inner: Option<(Arc<Base>, Option<CanonicalUrl<'static>>)>,
 }
 
@@ -542,20 +545,20 @@ impl Places<'_> {
         self.joining.absolute(link, base)
     }
 
-    /// As it is where that cannot be done.
+    /// The link as written, if it cannot be resolved.
     fn resolve(&mut self, link: String, inner: Option<&Arc<Base>>) -> String {
         self.absolute(&link, inner).unwrap_or(link)
     }
 }
 
-/// The id of an item that names none: its link, or a hash of what it says.
+/// The id of an item without one: its link, or a hash of its texts.
 pub(super) fn own_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
     if let Some(link) = link {
         return link.to_owned();
     }
     let mut hasher = blake3::Hasher::new();
     for text in texts {
-        // Apart, so that no two items are the same text.
+        // Separated, so that different items do not hash to the same text.
         hasher.update(text.unwrap_or_default().as_bytes()).update(&[0]);
     }
     format!("hash:{}", &hasher.finalize().to_hex()[..32])

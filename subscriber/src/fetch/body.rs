@@ -1,6 +1,6 @@
-//! The body of an answer: bounded in time, kept as it comes if somebody wants that, and decoded.
+//! Reads the body of a response: with time limits, copied if it is kept, and decoded.
 
-#![expect(clippy::disallowed_methods, reason = "silent and slow servers are noticed here")]
+#![expect(clippy::disallowed_methods, reason = "timers detect silent and slow servers")]
 
 use std::time::Duration;
 
@@ -20,53 +20,54 @@ use crate::outcome::{Failure, Reason};
 use crate::room::{Room, Share};
 use crate::spool::Spool;
 
-/// A body as it comes: without its transfer coding, still with its content coding.
+/// A body as received: without its transfer coding, still with its content coding.
 pub(super) struct Raw<'a> {
     http: &'a mut Http,
     incoming: Incoming,
     read_timeout: Duration,
-    /// Where a copy goes.
+    /// The destination of a copy.
     pub(super) spool: Option<Spool>,
     pub(super) bytes: u64,
-    /// It was read to its end.
+    /// The body was read to its end.
     pub(super) ended: bool,
     heard_at: Instant,
     window_from: Instant,
-    /// Since `window_from`.
+    /// Bytes since `window_from`.
     window_bytes: u64,
 }
 
-/// A body as it was meant.
+/// A decoded body.
 pub(super) struct Body<'a, 'b> {
     raw: &'a mut Raw<'b>,
-    /// `None` if it is as it comes.
+    /// `None` if the body is not encoded.
     decoder: Option<Decoder>,
-    /// Of what comes encoded. What is decoded is counted by whoever takes it.
+    /// Limit of encoded bytes. The caller counts the decoded ones.
     wire_bytes_max: u64,
     room: &'a Room,
-    /// Of the room for windows, once it is needed.
+    /// Memory for decompression windows, once they are large.
     share: Option<Share>,
     chunk: Bytes,
     decoded_bytes: u64,
 }
 
-/// Where the time went that was over.
-const NO_ROOM: &str = "waits for memory that other documents have: ";
+/// What a request was waiting for when it timed out.
+const NO_ROOM: &str = "waiting for memory that other documents use: ";
 
-/// A body of more than the limit.
+/// The failure of a body over the limit.
 pub(super) fn over(bytes_max: u64) -> Failure {
     Failure::new(Reason::TooLarge, format!("body over the limit of {bytes_max} bytes"))
 }
 
-/// Keeps what there is no room for in memory. Waits for the disk, no longer than the request may take.
+/// Writes what does not fit into memory to a file. Waits for the disk, up to the deadline of the
+/// request.
 pub(super) async fn write_to_file(
     spool: &mut Spool,
     bytes: &[u8],
-    watch: &mut Watch<'_>,
+    timer: &mut Watch<'_>,
 ) -> Result<(), Failure> {
-    // It is seldom needed.
-    let written = watch.finish(Box::pin(spool.write_to_file(bytes))).await;
-    let written = written.map_err(|late| Failure::new(Reason::Storage, late.text))?;
+    // Boxed because it is seldom needed.
+    let written = timer.finish(Box::pin(spool.write_to_file(bytes))).await;
+    let written = written.map_err(|failure| Failure::new(Reason::Storage, failure.text))?;
     written.map_err(|error| Failure::of(Reason::Storage, &error))
 }
 
@@ -94,14 +95,14 @@ impl<'a> Raw<'a> {
     }
 
     /// The next bytes; `None` at the end.
-    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<Bytes>, Failure> {
-        // Whoever reads may go on for long without waiting for anything.
+    pub(super) async fn next(&mut self, timer: &mut Watch<'_>) -> Result<Option<Bytes>, Failure> {
+        // Without this, a fast server could keep the task from yielding.
         tokio::task::consume_budget().await;
         let chunk = loop {
             let silent_at = self.heard_at + self.read_timeout;
             let window_ends = self.window_from + SLOW_WINDOW;
             let chunk = self.http.chunk(&mut self.incoming);
-            match watch.wait(silent_at.min(window_ends), chunk).await? {
+            match timer.wait(silent_at.min(window_ends), chunk).await? {
                 Ok(chunk) => break chunk?,
                 Err(Late) if silent_at <= window_ends => {
                     let text = format!("body: silent for {:?}", self.read_timeout);
@@ -124,26 +125,26 @@ impl<'a> Raw<'a> {
         if let Some(spool) = &mut self.spool
             && !spool.write_to_memory(&chunk)
         {
-            write_to_file(spool, &chunk, watch).await?;
+            write_to_file(spool, &chunk, timer).await?;
             self.listen_again();
         }
         Ok(Some(chunk))
     }
 
-    /// Its server was not listened to for a while, which nobody can blame it for.
+    /// Restarts the timers after a pause in which nothing was read from the server.
     fn listen_again(&mut self) {
         let now = Instant::now();
         (self.heard_at, self.window_from, self.window_bytes) = (now, now, 0);
     }
 
-    /// What the server announced.
+    /// The length that the server announced.
     fn announced(&self) -> Option<u64> {
         self.incoming.size_hint().exact()
     }
 }
 
 impl<'a, 'b> Body<'a, 'b> {
-    /// Fails for encodings that were not asked for and are not known.
+    /// Fails for unknown encodings that were not requested.
     pub(super) fn open(
         raw: &'a mut Raw<'b>,
         headers: &HeaderMap,
@@ -154,7 +155,7 @@ impl<'a, 'b> Body<'a, 'b> {
         Ok(Self { raw, decoder, wire_bytes_max, room, share: None, chunk, decoded_bytes: 0 })
     }
 
-    /// Saves reading what is announced to be too long.
+    /// Fails early if the announced length is over the limit.
     pub(super) fn refuse_over(&self, bytes_max: u64) -> Result<(), Failure> {
         match self.raw.announced() {
             Some(bytes) if bytes > bytes_max && self.decoder.is_none() => Err(over(bytes_max)),
@@ -162,11 +163,11 @@ impl<'a, 'b> Body<'a, 'b> {
         }
     }
 
-    /// The next decoded bytes, at most some 64 KiB of them; `None` at the end.
-    pub(super) async fn next(&mut self, watch: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
+    /// The next decoded bytes, at most about 64 KiB; `None` at the end.
+    pub(super) async fn next(&mut self, timer: &mut Watch<'_>) -> Result<Option<&[u8]>, Failure> {
         let Some(decoder) = &mut self.decoder else {
-            // An empty frame of HTTP/2 is no end.
-            while let Some(chunk) = self.raw.next(watch).await? {
+            // An empty HTTP/2 frame does not end the body.
+            while let Some(chunk) = self.raw.next(timer).await? {
                 if !chunk.is_empty() {
                     self.chunk = chunk;
                     return Ok(Some(&self.chunk));
@@ -179,12 +180,13 @@ impl<'a, 'b> Body<'a, 'b> {
                 break length;
             }
             if decoder.is_over() {
-                // Behind its end there is little, after which the connection can be used again, or too much.
+                // After the end of the encoding there is little data, after which the connection
+                // can be reused, or too much.
                 let enough = self.raw.bytes + UNWANTED_BODY_BYTES_MAX;
-                while self.raw.bytes < enough && self.raw.next(watch).await?.is_some() {}
+                while self.raw.bytes < enough && self.raw.next(timer).await?.is_some() {}
                 return decoder.finish().map(|()| None);
             }
-            match self.raw.next(watch).await? {
+            match self.raw.next(timer).await? {
                 Some(_) if self.raw.bytes > self.wire_bytes_max => {
                     return Err(over(self.wire_bytes_max));
                 }
@@ -199,33 +201,34 @@ impl<'a, 'b> Body<'a, 'b> {
             return Err(Failure::new(Reason::Bomb, text));
         }
         if self.share.is_none() && decoder.held_bytes() > WINDOW_FREE_BYTES {
-            let share = watch.finish(self.room.windows(decoder.windows_bytes())).await;
-            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+            let share = timer.finish(self.room.windows(decoder.windows_bytes())).await;
+            self.share = Some(share.map_err(|failure| failure.within(NO_ROOM))?);
             self.raw.listen_again();
         }
         tokio::task::consume_budget().await;
         Ok(Some(decoder.pulled(length)))
     }
 
-    /// Its server was not listened to for a while.
+    /// Restarts the timers after a pause in which nothing was read from the server.
     pub(super) fn listen_again(&mut self) {
         self.raw.listen_again();
     }
 
-    /// Waits for room for the links of a large document.
+    /// Waits for memory for the links of a large document.
     pub(super) async fn room_for_links(
         &mut self,
         bytes: usize,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<Share, Failure> {
-        // Room for windows comes first for everybody, or two could wait for each other.
+        // Each request reserves memory for windows before memory for links; otherwise two could
+        // wait for each other.
         let windows_bytes = self.decoder.as_ref().map_or(0, Decoder::windows_bytes);
         if self.share.is_none() && windows_bytes > WINDOW_FREE_BYTES {
-            let share = watch.finish(self.room.windows(windows_bytes)).await;
-            self.share = Some(share.map_err(|late| late.within(NO_ROOM))?);
+            let share = timer.finish(self.room.windows(windows_bytes)).await;
+            self.share = Some(share.map_err(|failure| failure.within(NO_ROOM))?);
         }
-        let share = watch.finish(self.room.links(bytes)).await;
+        let share = timer.finish(self.room.links(bytes)).await;
         self.raw.listen_again();
-        share.map_err(|late| late.within(NO_ROOM))
+        share.map_err(|failure| failure.within(NO_ROOM))
     }
 }

@@ -1,5 +1,5 @@
-//! Cookies, if somebody wants them: each goes back to the scheme, host and port that it came from
-//! and to no other, whatever its `Domain` says. Bounded; the oldest go first.
+//! Optional cookies. Each is sent only to the scheme, host and port that it came from,
+//! and `Domain` is ignored. The jar has limits; the oldest cookies are dropped first.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,12 +20,12 @@ struct Cookie {
     value: String,
     /// Begins with `/`.
     path: String,
-    /// `None`: with this process.
+    /// `None`: when this process ends.
     ends: Option<SystemTime>,
 }
 
 impl Jar {
-    /// The value of a request's `Cookie` header.
+    /// The value of the `Cookie` header of a request.
     pub(super) fn to(&self, url: &CanonicalUrl, now: SystemTime) -> Option<HeaderValue> {
         let mut origins = self.0.lock();
         let cookies = origins.get_mut(origin(url))?;
@@ -38,7 +38,7 @@ impl Jar {
         HeaderValue::from_str(&pairs.join("; ")).ok().filter(|value| !value.is_empty())
     }
 
-    /// What an answer sets.
+    /// Stores the cookies that a response sets.
     pub(super) fn note(&self, url: &CanonicalUrl, headers: &HeaderMap, now: SystemTime) {
         if !headers.contains_key(SET_COOKIE) {
             return;
@@ -65,7 +65,7 @@ impl Jar {
 }
 
 impl Cookie {
-    /// As RFC 6265 section 5.2 reads it; `None` if it is none, or too long.
+    /// Parses a cookie as in RFC 6265 section 5.2; `None` if it is invalid or too long.
     fn parse(text: &str, url: &CanonicalUrl, now: SystemTime) -> Option<Self> {
         let mut parts = text.split(';');
         let (name, value) = parts.next()?.split_once('=')?;
@@ -89,13 +89,13 @@ impl Cookie {
         }
         if let Some(seconds) = max_age {
             let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-            // What lasts longer than time does has no end.
+            // `None` if the time is out of range, so the cookie does not expire.
             cookie.ends = now.checked_add(age);
         }
         (!cookie.name.is_empty() && cookie.bytes() <= COOKIE_BYTES_MAX).then_some(cookie)
     }
 
-    /// RFC 6265 section 5.1.4.
+    /// Whether the path matches (RFC 6265 section 5.1.4).
     fn is_for(&self, path: &str) -> bool {
         path.strip_prefix(&*self.path).is_some_and(|rest| {
             rest.is_empty() || rest.starts_with('/') || self.path.ends_with('/')
@@ -107,8 +107,8 @@ impl Cookie {
     }
 }
 
-/// A time as cookies have it, in whatever order and with whatever between (RFC 6265 section 5.1.1). What was before 1970 was
-/// then.
+/// Parses a date of a cookie, with its parts in any order (RFC 6265 section 5.1.1). Dates before
+/// 1970 count as 1970.
 fn date(text: &str) -> Option<SystemTime> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -154,7 +154,7 @@ fn date(text: &str) -> Option<SystemTime> {
         .checked_add(Duration::from_secs(u64::try_from(since_1970).unwrap_or_default()))
 }
 
-/// How many digits a token begins with, and their number. What follows is no digit.
+/// The number of leading digits of a token, at most 4, and their value.
 fn leading_number(token: &str) -> Option<(usize, i64)> {
     let digits = token.bytes().take_while(u8::is_ascii_digit).count();
     if digits > 4 { None } else { Some((digits, token[..digits].parse().ok()?)) }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_read_in_whatever_form() {
+    fn dates_are_parsed_in_all_forms() {
         let at = |text: &str| {
             date(text).map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())
         };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_taken_back_in_the_classic_form() {
+    fn an_expired_date_removes_a_cookie() {
         let jar = Jar::default();
         set(&jar, "http://h/", &["a=1", "b=1"]);
         let jar_now = NOW + Duration::from_secs(100);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_go_back_to_where_they_came_from_and_nowhere_else() {
+    fn cookies_are_sent_only_to_their_origin() {
         let jar = Jar::default();
         set(
             &jar,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_replaced_and_end() {
+    fn cookies_are_replaced_and_expire() {
         let jar = Jar::default();
         set(
             &jar,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jar_is_bounded_whatever_servers_set() {
+    fn a_jar_is_limited() {
         let jar = Jar::default();
         for number in 0..100 {
             set(&jar, "http://h/", &[&format!("k{number}={}", "v".repeat(500))]);

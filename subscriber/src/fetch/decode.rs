@@ -1,4 +1,5 @@
-//! Content codings: what comes is fed, what it means is pulled, a bounded piece at a time. Pure.
+//! Decodes content codings: encoded bytes are fed in, and decoded bytes are pulled out in limited
+//! pieces. Pure.
 
 use std::io;
 
@@ -18,22 +19,22 @@ use crate::outcome::{Failure, Reason};
 
 /// Undoes the codings of a body, the last one first.
 pub(super) struct Decoder {
-    /// In the order in which bytes go through them; never empty.
+    /// In the order in which bytes pass through them; never empty.
     stages: Vec<Stage>,
     out: Box<[u8]>,
 }
 
 struct Stage {
     encoding: Encoding,
-    /// From the first byte on: an empty body has no coding, whatever the header says.
+    /// Created with the first byte: an empty body has no coding, even if the header names one.
     codec: Option<Box<dyn DecodeV2 + Send>>,
-    /// Not decoded yet.
+    /// Bytes that are not decoded yet.
     input: Bytes,
     ended: bool,
-    /// What it remembers at most of what it has given; 0: next to nothing.
+    /// The largest window of past output; 0: almost none.
     window_bytes: usize,
     given_bytes: usize,
-    /// Frames one after the other in which there was nothing.
+    /// Consecutive empty frames.
     empty_frames: u32,
 }
 
@@ -46,7 +47,7 @@ enum Encoding {
 }
 
 impl Decoder {
-    /// `None` if there is nothing to do. Fails for codings that were not asked for and are not known.
+    /// `None` if the body is not encoded. Fails for unknown codings that were not requested.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Failure> {
         let mut stages = Vec::new();
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -73,20 +74,20 @@ impl Decoder {
         if stages.is_empty() {
             return Ok(None);
         }
-        // They are named in the order in which they were applied.
+        // Headers list the codings in the order of their application.
         stages.reverse();
         Ok(Some(Self { stages, out: vec![0; DECODED_CHUNK_BYTES].into_boxed_slice() }))
     }
 
-    /// Gives the next bytes as they came, when nothing can be pulled any more.
+    /// Sets the next encoded bytes, after everything could be pulled.
     pub(super) fn feed(&mut self, chunk: Bytes) {
         self.stages[0].input = chunk;
     }
 
-    /// Decodes the next piece and says how long it is; `None` if more has to be fed first. To be
-    /// called again and again, also after the last feed.
+    /// Decodes the next piece and returns its length; `None` if it needs more input. Call it
+    /// repeatedly, also after the last feed.
     pub(super) fn pull(&mut self) -> Result<Option<usize>, Failure> {
-        // From the end: a stage is empty before it is given more.
+        // From the last stage: a stage must be empty before it receives more.
         let last = self.stages.len() - 1;
         let mut index = last;
         loop {
@@ -106,28 +107,28 @@ impl Decoder {
         }
     }
 
-    /// Whatever else is fed has no meaning.
+    /// Whether any further input is ignored.
     pub(super) fn is_over(&self) -> bool {
-        // Frames of zstd may follow each other.
+        // Several zstd frames may follow each other.
         self.stages[0].ended && self.stages[0].encoding != Encoding::Zstd
     }
 
-    /// What it holds in memory by now, beside some dozens of KiB.
+    /// The memory that it uses by now, apart from some dozens of KiB.
     pub(super) fn held_bytes(&self) -> usize {
         self.stages.iter().map(|stage| stage.window_bytes.min(stage.given_bytes)).sum()
     }
 
-    /// What it may hold in memory.
+    /// The most memory that it may use.
     pub(super) fn windows_bytes(&self) -> usize {
         self.stages.iter().map(|stage| stage.window_bytes).sum()
     }
 
-    /// The piece that was pulled last.
+    /// The last piece.
     pub(super) fn pulled(&self, length: usize) -> &[u8] {
         &self.out[..length]
     }
 
-    /// No more will be fed, and nothing more be pulled.
+    /// Checks that the codings are complete, after all input was fed and pulled.
     pub(super) fn finish(&self) -> Result<(), Failure> {
         if self.stages.iter().all(|stage| stage.ended || stage.codec.is_none()) {
             return Ok(());
@@ -149,11 +150,11 @@ impl Stage {
         }
     }
 
-    /// The length of what it wrote; 0 if it needs more input.
+    /// Decodes into `out` and returns the length; 0 if it needs more input.
     fn decode(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.ended && self.encoding == Encoding::Zstd && !self.input.is_empty() {
-                // Frames may follow each other.
+                // Several frames may follow each other.
                 self.ended = false;
                 self.empty_frames += 1;
                 if self.empty_frames > ZSTD_EMPTY_FRAMES_MAX {
@@ -164,7 +165,7 @@ impl Stage {
                 }
             }
             if self.ended {
-                // What follows has no meaning; browsers ignore it, too.
+                // Trailing data is ignored, as in browsers.
                 self.input.clear();
                 return Ok(0);
             }
@@ -189,11 +190,11 @@ impl Stage {
         }
     }
 
-    /// What did not fit into `out` before.
+    /// Output that did not fit into `out` before.
     fn drain(&mut self, out: &mut [u8]) -> usize {
         let Some(codec) = &mut self.codec else { return 0 };
         let mut output = WriteBuffer::new_initialized(out);
-        // Without input, to have nothing to give is an error for some.
+        // Without input, some codecs report an error if no output is left.
         if let Ok(ended) = codec.decode(&mut PartialBuffer::new(&[]), &mut output) {
             self.ended = ended;
         }
@@ -202,14 +203,14 @@ impl Stage {
 }
 
 impl Encoding {
-    /// Beyond some dozens of KiB. Fails for more than the format may have.
+    /// The window size beyond some dozens of KiB. Fails for a window over the limit of the format.
     fn window_bytes(self, first: u8) -> io::Result<usize> {
         match self {
             Self::Gzip | Self::Deflate => Ok(0),
             Self::Zstd => Ok(1 << ZSTD_WINDOW_LOG_MAX),
             Self::Brotli => brotli_window_log(first)
                 .map(|log| 1 << log)
-                .ok_or_else(|| io::Error::other("a window over the limit")),
+                .ok_or_else(|| io::Error::other("the window is over the limit")),
         }
     }
 
@@ -221,15 +222,15 @@ impl Encoding {
                 let window = DParameter::window_log_max(ZSTD_WINDOW_LOG_MAX);
                 Box::new(ZstdDecoder::new_with_params(&[window]))
             }
-            // RFC 9110 means the zlib format; some servers send what is in it without its header.
+            // RFC 9110 means the zlib format; some servers send raw deflate without its header.
             Self::Deflate if first & 0x0f == 8 => Box::new(ZlibDecoder::new()),
             Self::Deflate => Box::new(DeflateDecoder::new()),
         }
     }
 }
 
-/// Of the first byte of a stream (RFC 7932 section 9.1). `None`: a window beyond the format, up to 1 GiB, which the decoder
-/// knows, too.
+/// The window size from the first byte of a stream (RFC 7932 section 9.1). `None`: a window of up
+/// to 1 GiB, which the format forbids and the decoder supports.
 fn brotli_window_log(first: u8) -> Option<u32> {
     let bits = |from: u32, mask: u8| u32::from(first >> from & mask);
     match (bits(0, 1), bits(1, 7), bits(4, 7)) {

@@ -1,4 +1,4 @@
-//! Heads: what a request says, and what is read from an answer's.
+//! Writes the heads of requests, and reads those of responses.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,24 +15,24 @@ use crate::config::{HEADER_VALUE_BYTES_MAX, RETRY_AFTER_MAX, VALIDATOR_BYTES_MAX
 use crate::connect::Protocol;
 use crate::outcome::{Failure, Reason};
 
-/// What all requests on one connection have in common.
+/// The common part of all requests on a connection.
 pub(super) struct Template {
     headers: HeaderMap,
     form: Form,
 }
 
-/// How the URL is said.
+/// The form of the request URI.
 enum Form {
-    /// Path and query; the `Host` header says the rest.
+    /// Path and query; the `Host` header contains the rest.
     Origin,
-    /// To a proxy that is to forward it: all of it.
+    /// The whole URL, for a proxy that forwards the request.
     Absolute,
-    /// HTTP/2 has it in pieces.
+    /// Separate parts, for HTTP/2.
     Pieces { scheme: Scheme, authority: Authority },
 }
 
 impl Template {
-    /// `headers`: those that all requests to this server carry.
+    /// `headers` are those of all requests to this server.
     pub(super) fn new(
         url: &CanonicalUrl,
         protocol: Protocol,
@@ -72,7 +72,7 @@ impl Template {
             let fields =
                 [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)];
             for (name, value) in fields {
-                // They come from records, which may hold anything.
+                // Validators come from stored records, which may contain invalid values.
                 if let Some(value) = value.as_ref().and_then(|value| value.parse().ok()) {
                     headers.insert(name, value);
                 }
@@ -100,10 +100,10 @@ impl Template {
 }
 
 fn not_said(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::of(Reason::Url, error).within("the URL cannot be asked for: ")
+    Failure::of(Reason::Url, error).within("the URL cannot be requested: ")
 }
 
-/// The head of an HTTP/2 request as it would have been in HTTP/1.1.
+/// The head of an HTTP/2 request, written as HTTP/1.1.
 pub(super) fn request_text(request: &Request<NoBody>) -> Vec<u8> {
     let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     let mut text = format!("GET {path} HTTP/1.1\r\n").into_bytes();
@@ -114,7 +114,7 @@ pub(super) fn request_text(request: &Request<NoBody>) -> Vec<u8> {
     text
 }
 
-/// The head of an answer as it would have been in HTTP/1.1.
+/// The head of a response, written as HTTP/1.1.
 pub(super) fn response_text(head: &response::Parts) -> Vec<u8> {
     let reason = head.status.canonical_reason().unwrap_or_default();
     let mut text = format!("HTTP/1.1 {} {reason}\r\n", head.status.as_u16()).into_bytes();
@@ -131,8 +131,8 @@ fn push_headers(text: &mut Vec<u8>, headers: &HeaderMap) {
     text.extend_from_slice(b"\r\n");
 }
 
-/// The head of the final answer in the bytes that came: `1xx` answers are before it, and some of its
-/// body may be behind. `None` if it is not there as a whole.
+/// Finds the head of the final response in the received bytes: `1xx` responses may precede it, and
+/// part of its body may follow. `None` if it is incomplete.
 pub(super) fn final_head(mut bytes: &[u8]) -> Option<&[u8]> {
     loop {
         let end = head_end(bytes)?;
@@ -145,7 +145,7 @@ pub(super) fn final_head(mut bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Where the empty line ends; lines end in LF, with or without CR.
+/// The position after the empty line. Lines end with LF, with or without CR.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
         [b'\n', ..] => Some(at + 2),
@@ -154,22 +154,22 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// As the server named it, cut to what is recorded.
+/// As the server sent it, truncated to the stored length.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
     let mut value = text(headers, &header::CONTENT_TYPE)?;
     value.truncate(value.floor_char_boundary(HEADER_VALUE_BYTES_MAX));
     Some(value)
 }
 
-/// Where a redirect leads. Bytes beyond ASCII are escaped one by one, in whatever encoding they are:
-/// the server gets back what it wrote.
+/// The target of a redirect. Non-ASCII bytes are percent-encoded one by one, so the server receives
+/// the bytes that it sent, in any encoding.
 pub(super) fn location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::LOCATION).filter(|_| status.is_redirection())?;
     let location = percent_encode(value.as_bytes().trim_ascii(), &AsciiSet::EMPTY).to_string();
     (!location.is_empty()).then_some(location)
 }
 
-/// How long the server asks to be left alone, at most a day.
+/// How long the server asks clients to wait, at most a day.
 pub fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     if !matches!(status.as_u16(), 429 | 503) {
         return None;
@@ -177,21 +177,22 @@ pub fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> 
     wait(&text(headers, &header::RETRY_AFTER)?, now)
 }
 
-/// Seconds, or a date of HTTP; at most a day.
+/// Parses seconds or an HTTP date; at most a day.
 fn wait(value: &str, now: SystemTime) -> Option<Duration> {
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
-        // More than any number holds.
+        // More digits than a number holds.
         Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() => {
             RETRY_AFTER_MAX
         }
-        // A date that has passed asks for nothing.
+        // A date in the past means no wait.
         Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).ok()?,
     };
     Some(wait.min(RETRY_AFTER_MAX))
 }
 
-/// What to ask with the next time. What is too long to keep is not kept: half of it is no use.
+/// The validators for the next request. A value over the limit is dropped, because a truncated one
+/// is useless.
 pub(super) fn validators(headers: &HeaderMap) -> Validators {
     let field = |name| {
         let value = headers.get(name)?.to_str().ok()?;
@@ -200,7 +201,7 @@ pub(super) fn validators(headers: &HeaderMap) -> Validators {
     Validators { etag: field(header::ETAG), last_modified: field(header::LAST_MODIFIED) }
 }
 
-/// Header values are bytes; what is no UTF-8 in them is replaced.
+/// The text of a header. Bytes that are not UTF-8 are replaced.
 fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let value = headers.get(name)?.as_bytes().trim_ascii();
     (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_final_head_is_cut_out_of_what_came() {
+    fn the_final_head_is_found_in_the_received_bytes() {
         let last = "HTTP/1.1 200 OK\r\na: b\r\n\r\n";
         for (before, after) in [
             ("", ""),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_canonical_url_can_be_asked_for() {
+    fn every_canonical_url_can_be_requested() {
         for url in ["http://h/a|b^c[d]`e?q='\"{}|\\^`[]", "https://[::1]:8443/%zz?%", "http://h/?"]
         {
             let url: CanonicalUrl = url.parse().unwrap();
@@ -250,8 +251,8 @@ mod tests {
             {
                 let template = Template::new(&url, protocol, forwarded, HeaderMap::new()).unwrap();
                 let request = template.request(&url, None, None).unwrap();
-                let said = request.uri().path_and_query().unwrap().as_str();
-                assert_eq!(said, url.path_and_query(), "{url}");
+                let sent = request.uri().path_and_query().unwrap().as_str();
+                assert_eq!(sent, url.path_and_query(), "{url}");
             }
         }
     }

@@ -1,8 +1,8 @@
-//! What requests carry: the crawler's name, what it takes, and what the operator adds.
+//! The headers of requests: the agent, the accepted formats, and those that the operator adds.
 //!
-//! An added header goes everywhere (`Name: value`), or to one scheme, host and port
-//! (`https://host=Name: value`). What proves who one is must be of the second kind: it is sent there
-//! and nowhere else, wherever redirects and links lead.
+//! An added header is sent to all servers (`Name: value`), or to one scheme, host and port
+//! (`https://host=Name: value`). A credential must be of the second kind: it is sent to that server
+//! only, wherever redirects and links lead.
 
 use std::str::FromStr;
 
@@ -11,10 +11,10 @@ use tidings_protocol::CanonicalUrl;
 
 use super::origin;
 
-/// A header that an operator adds: `Name: value`, or `https://host=Name: value` for one server only.
+/// A header that the operator adds: `Name: value`, or `https://host=Name: value` for one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedHeader {
-    /// `scheme://host[:port]`; `None`: all.
+    /// `scheme://host[:port]`; `None`: all servers.
     origin: Option<String>,
     name: HeaderName,
     value: HeaderValue,
@@ -24,13 +24,13 @@ pub struct AddedHeader {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("header {name}: {what}")]
 pub struct HeaderError {
-    /// Its name, as far as there is one. Its value may be a secret.
+    /// The name, if there is one. The value is not included, because it may be a secret.
     pub name: String,
     /// What is wrong.
     pub what: &'static str,
 }
 
-/// The headers of all requests, by where they go.
+/// The headers of all requests, by server.
 #[derive(Debug)]
 pub(super) struct Headers {
     everywhere: HeaderMap,
@@ -38,11 +38,11 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Of the same name, what is `added` replaces what a crawler says by itself.
+    /// A header in `added` replaces a default header of the same name.
     pub(super) fn new(agent: &str, added: &[AddedHeader]) -> Result<Self, HeaderError> {
         let error = |what| HeaderError { name: "User-Agent".to_owned(), what };
         let agent = HeaderValue::from_str(agent)
-            .map_err(|_| error("it has characters that cannot be sent"))?;
+            .map_err(|_| error("it contains characters that cannot be sent"))?;
         let accept = HeaderValue::from_static("text/html,application/xhtml+xml,*/*;q=0.5");
         let encodings = HeaderValue::from_static("gzip, br, zstd");
         let mut everywhere = HeaderMap::new();
@@ -57,7 +57,7 @@ impl Headers {
         Ok(Self { everywhere, scoped })
     }
 
-    /// Those of requests to this server.
+    /// The headers of requests to this server.
     pub(super) fn to(&self, url: &CanonicalUrl) -> HeaderMap {
         let mut headers = self.everywhere.clone();
         for added in &self.scoped {
@@ -74,7 +74,7 @@ impl FromStr for AddedHeader {
 
     fn from_str(text: &str) -> Result<Self, HeaderError> {
         let of = |name: &str, what| HeaderError { name: name.to_owned(), what };
-        // Whatever begins like a URL is meant for that one: a header of the name `https` is not.
+        // Text that begins like a URL is a URL, not a header with the name `https`.
         let begins_with_url = text.split_once(':').is_some_and(|(_, rest)| rest.starts_with("//"));
         let (origin, header) = if begins_with_url {
             let (origin, header) = text.split_once('=').unwrap_or((text, ""));
@@ -87,31 +87,31 @@ impl FromStr for AddedHeader {
         };
         let error = |what| of(name, what);
         let name_bytes = name.trim().as_bytes();
-        let parsed = HeaderName::from_bytes(name_bytes).map_err(|_| error("this is no name"))?;
+        let parsed = HeaderName::from_bytes(name_bytes)
+            .map_err(|_| error("it is not a valid header name"))?;
         let mut value = HeaderValue::from_str(value.trim())
-            .map_err(|_| error("its value has characters that cannot be sent"))?;
+            .map_err(|_| error("its value contains characters that cannot be sent"))?;
         if OWN.contains(&parsed) {
-            return Err(error("the crawler sets this itself"));
+            return Err(error("the crawler sets this header itself"));
         }
         if parsed == header::USER_AGENT {
-            return Err(error("--agent sets this, since robots.txt goes by it"));
+            return Err(error("set it with --agent, because robots.txt rules refer to it"));
         }
         if parsed == header::PROXY_AUTHORIZATION {
-            return Err(error("give the password with the proxy: http://USER:PASSWORD@HOST:PORT"));
+            return Err(error("set the password with the proxy: http://USER:PASSWORD@HOST:PORT"));
         }
         let is_secret = matches!(parsed, header::AUTHORIZATION | header::COOKIE);
         if is_secret && origin.is_none() {
-            return Err(error("say whom it is for: `https://host=Name: value`"));
+            return Err(error("name the server that receives it: `https://host=Name: value`"));
         }
         value.set_sensitive(is_secret);
         let origin = match origin {
             None => None,
             Some(text) => {
-                let url: CanonicalUrl = text.parse().map_err(|_| error("it is for no URL"))?;
+                let url: CanonicalUrl =
+                    text.parse().map_err(|_| error("the text before = is not a URL"))?;
                 if url.path_and_query() != "/" {
-                    return Err(error(
-                        "it can be for a scheme, host and port only, not for a path",
-                    ));
+                    return Err(error("it applies to a scheme, host and port, not to a path"));
                 }
                 Some(super::origin(&url).to_owned())
             }
@@ -120,7 +120,7 @@ impl FromStr for AddedHeader {
     }
 }
 
-/// They say how the bytes are to be read, or where they go.
+/// Headers that control framing or routing.
 const OWN: [HeaderName; 8] = [
     header::HOST,
     header::CONNECTION,
@@ -169,19 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_could_not_be_meant_are_refused_without_their_value() {
+    fn invalid_headers_are_rejected_without_showing_the_value() {
         for (text, says) in [
             ("nonsense", "give `Name: value`"),
-            ("na me: x", "this is no name"),
+            ("na me: x", "it is not a valid header name"),
             ("X: a\nb", "characters that cannot be sent"),
-            ("Host: secret", "the crawler sets this itself"),
+            ("Host: secret", "the crawler sets this header itself"),
             ("User-Agent: secret", "--agent"),
-            ("Authorization: secret", "say whom it is for"),
-            ("Cookie: secret", "say whom it is for"),
+            ("Authorization: secret", "name the server"),
+            ("Cookie: secret", "name the server"),
             ("Proxy-Authorization: secret", "with the proxy"),
-            ("https://h/path=Authorization: secret", "not for a path"),
-            ("https://=Authorization: secret", "no URL"),
-            ("ftp://h=X-Key: secret", "no URL"),
+            ("https://h/path=Authorization: secret", "not to a path"),
+            ("https://=Authorization: secret", "not a URL"),
+            ("ftp://h=X-Key: secret", "not a URL"),
             ("https://h Authorization: secret", "give `Name: value`"),
         ] {
             let error = headers(&[text]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What goes over a connection, counted and, if somebody wants it, copied.
+//! Counts the bytes of a connection, and copies them if they are kept.
 
 use std::io;
 use std::pin::Pin;
@@ -12,30 +12,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::config::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
 use crate::connect::Stream;
 
-/// A connection that is counted.
+/// A connection that counts its bytes.
 #[derive(Debug)]
 pub(super) struct Metered {
     stream: Stream,
     meter: Arc<Meter>,
 }
 
-/// The counts of one connection.
+/// The counts of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// Bytes that came since the request began.
+    /// Bytes received since the request began.
     received: AtomicU64,
-    /// Bytes that were written since the request began.
+    /// Bytes written since the request began.
     written: AtomicU64,
-    /// The head of the answer has not come yet, and may not be far.
+    /// The head of the response has not arrived, and the limit before it applies.
     before_head: AtomicBool,
-    /// It did not come in time.
+    /// That limit was exceeded.
     overrun: AtomicBool,
-    /// `copy` is to be filled.
+    /// `copy` is being filled.
     copies: AtomicBool,
     copy: Mutex<Copy>,
 }
 
-/// What was sent, and what came up to some point behind the head of the answer.
+/// The bytes sent, and those received until shortly after the head of the response.
 #[derive(Debug, Default)]
 pub(super) struct Copy {
     pub(super) sent: Vec<u8>,
@@ -49,7 +49,7 @@ impl Metered {
 }
 
 impl Meter {
-    /// A request begins.
+    /// Starts a request.
     pub(super) fn begin(&self, copies: bool) {
         self.received.store(0, Relaxed);
         self.written.store(0, Relaxed);
@@ -60,23 +60,23 @@ impl Meter {
         }
     }
 
-    /// The head of the answer is there. Gives what was copied until now.
+    /// The head of the response has arrived. Returns the copy.
     pub(super) fn head_came(&self) -> Option<Copy> {
         self.before_head.store(false, Relaxed);
         self.copies.swap(false, Relaxed).then(|| std::mem::take(&mut *self.copy.lock()))
     }
 
-    /// Whether not a byte of an answer came.
+    /// Whether no byte of a response has arrived.
     pub(super) fn is_untouched(&self) -> bool {
         self.received.load(Relaxed) == 0
     }
 
-    /// Whether not a byte of the request was written.
+    /// Whether no byte of the request was written.
     pub(super) fn is_unwritten(&self) -> bool {
         self.written.load(Relaxed) == 0
     }
 
-    /// Whether too much came before the head of an answer.
+    /// Whether too many bytes arrived before the head of the response.
     pub(super) fn is_overrun(&self) -> bool {
         self.overrun.load(Relaxed)
     }
@@ -88,7 +88,7 @@ impl Meter {
         }
         if received > BEFORE_HEAD_BYTES_MAX {
             self.overrun.store(true, Relaxed);
-            return Err(io::Error::other("too much before the answer"));
+            return Err(io::Error::other("too many bytes before the response"));
         }
         if self.copies.load(Relaxed) {
             self.copy.lock().received.extend_from_slice(bytes);

@@ -1,15 +1,17 @@
-//! One request over HTTP, bounded in bytes and time whatever the server does.
+//! Sends one HTTP request, with limits in bytes and time for any server.
 //!
-//! A body is never held: it is decoded, counted, hashed and read for links chunk by chunk. There
-//! are three clocks: until the connection stands, for every silence, and for the whole request.
-//! Redirects are not followed here; each hop is a request of its own, with its own permission.
+//! A body is never buffered as a whole: it is decoded, counted, hashed and searched for links chunk
+//! by chunk. There are three time limits: for the connection, for each silence, and for the whole
+//! request. Redirects are not followed here; each hop is a request of its own, with its own
+//! permission.
 //!
-//! A connection is used again for the next request to the same scheme, host and port. If the server has
-//! closed it before a byte of the request was written, no request was made, and a new connection is opened
-//! at once. If the connection ends later and before the head of the answer, the server may have read the
-//! request: [`Fetched::kept_ended`] says so, and the repetition needs a permission of its own.
+//! A connection is reused for the next request to the same scheme, host and port. If the server has
+//! closed it before a byte of the request was written, no request was made, and a new connection is
+//! opened at once. If the connection ends later and before the head of the response, the server may
+//! have read the request: [`Fetched::kept_ended`] reports this, and a retry needs a permission of
+//! its own.
 
-#![expect(clippy::disallowed_methods, reason = "this is where requests are bounded in time")]
+#![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
 
 mod body;
 mod cookies;
@@ -58,7 +60,7 @@ use crate::robots::product_token;
 use crate::room::{Room, Share};
 use crate::spool::{Spool, Spools};
 
-/// Makes requests. Cheap to share; one pool of connections for all, which ends with it.
+/// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.
 pub struct Fetcher {
     connector: Connector,
     headers: Headers,
@@ -71,102 +73,104 @@ pub struct Fetcher {
     reading: Arc<PageOptions>,
 }
 
-/// Why requests cannot be made at all.
+/// Why no request can be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetcherError {
-    /// The agent, or a header of the configuration.
+    /// The agent, or a header in the configuration.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// The proxy of the configuration.
+    /// The proxy in the configuration.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
 }
 
-/// One request.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What to ask for.
+    /// The URL.
     pub url: &'a CanonicalUrl<'a>,
-    /// What for.
+    /// The purpose.
     pub wanted: Wanted,
-    /// Of an earlier answer: one that has not changed need not come again (`304`).
+    /// From an earlier response: an unchanged document is not sent again (`304`).
     pub validators: Option<&'a Validators>,
-    /// What is kept of the answer.
+    /// What is kept of the response.
     pub keep: Keep,
-    /// It is over by then.
+    /// The time limit.
     pub deadline: Instant,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The whole body, read for links if it is a page.
+    /// The whole body, searched for links if it is a page.
     Page,
     /// The first 500 KiB as text.
     Robots,
 }
 
-/// What came of a request, as far as it got.
+/// The result of a request, as far as it got.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Of the answer; `None` if none came.
+    /// The status; `None` without a response.
     pub status: Option<u16>,
-    /// Of the answer.
+    /// The HTTP version.
     pub version: Option<Version>,
-    /// Of the answer.
+    /// The headers.
     pub headers: HeaderMap,
-    /// As the server named it.
+    /// As the server sent it.
     pub content_type: Option<String>,
-    /// Where a redirect leads, as the server wrote it.
+    /// The target of a redirect, as the server sent it.
     pub location: Option<String>,
-    /// How long the server asks to be left alone.
+    /// How long the server asks clients to wait.
     pub retry_after: Option<Duration>,
-    /// What to ask with the next time.
+    /// For the next, conditional request.
     pub validators: Validators,
-    /// Who answered; `None` behind a proxy.
+    /// The address of the server; `None` behind a proxy.
     pub remote: Option<SocketAddr>,
-    /// Bytes of the body, decoded; of one that is not wanted (that of an error), as it came.
+    /// Bytes of the decoded body. If the body is not wanted (that of an error), its bytes as
+    /// received.
     pub bytes: u64,
-    /// Bytes of the body as it came.
+    /// Bytes of the body as received.
     pub wire_bytes: u64,
     /// BLAKE3 of the decoded body of a page that was read to its end.
     pub hash: Option<blake3::Hash>,
-    /// Has seen the whole document, if it was read to its end.
+    /// Has read the whole document, if that arrived.
     pub page: Option<Reader>,
-    /// Memory that all share, if the document has many links: to be held as long as they are.
+    /// The shared memory for the links of a large document; it must be kept as long as the links.
     pub share: Option<Share>,
     /// The beginning of a robots.txt.
     pub text: Vec<u8>,
-    /// The decoded body of a page, as far as it was read, if it was to be kept.
+    /// The decoded body of a page as far as it was read, if it is kept.
     pub body: Option<Spool>,
-    /// What went over the wire from the head of the answer on, if that was to be kept.
+    /// The bytes of the exchange from the head of the response on, if they are kept.
     pub exchange: Option<Exchange>,
-    /// Why there is no complete answer.
+    /// Why the response is missing or incomplete.
     pub failure: Option<Failure>,
-    /// The request was written to a kept connection that ended before the head of the answer. The next
-    /// requests to this origin use new connections for a while.
+    /// The request was written to a reused connection, which ended before the head of the response.
+    /// For a while, requests to this origin use new connections.
     pub kept_ended: bool,
 }
 
-/// The head of an answer, and the connection that its body comes on.
+/// The head of a response, and the connection that its body arrives on.
 struct Answer {
     http: Http,
-    /// Of the limit per address.
+    /// The permit for the address.
     permit: Option<Permit>,
     response: Response<Incoming>,
     copied: Option<Copied>,
 }
 
-/// `scheme://host[:port]`: what a connection, a cookie and a credential are for. The port is left out
-/// where it is the default one.
+/// `scheme://host[:port]`: the scope of a connection, a cookie and a credential. The default port
+/// is omitted.
 fn origin<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
     let end = url.as_str().len() - url.path_and_query().len();
     &url.as_str()[..end]
 }
 
 impl Fetcher {
-    /// Reads the certificates of the system. Fails if the configuration asks for what cannot be sent.
+    /// Loads the certificates of the system. Fails if the configuration contains values that cannot
+    /// be sent.
     pub fn new(config: &CrawlerConfig) -> Result<Self, FetcherError> {
         Self::with(config, Connector::new(config)?)
     }
@@ -188,21 +192,21 @@ impl Fetcher {
         })
     }
 
-    /// The same, able to keep bodies.
+    /// The same fetcher, which can keep bodies.
     #[must_use]
     pub fn keeping(self, spools: Spools) -> Self {
         Self { spools: Some(spools), ..self }
     }
 
-    /// Makes one request and reads its answer; over at its deadline at the latest. Dropping the
-    /// future closes the connection and so ends the request.
+    /// Sends a request and reads its response, within its deadline. Dropping the future closes the
+    /// connection and so cancels the request.
     pub async fn fetch(&self, request: &Request<'_>) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
-        let mut timer = pin!(sleep_until(request.deadline));
-        let mut watch = Watch::new(timer.as_mut(), started, request.deadline);
-        let result = self.exchange(request, &mut watch, &mut fetched).await;
-        // An answer of which nobody wants the body is complete without it, however it ended; unless it was to be kept.
+        let mut sleep = pin!(sleep_until(request.deadline));
+        let mut timer = Watch::new(sleep.as_mut(), started, request.deadline);
+        let result = self.exchange(request, &mut timer, &mut fetched).await;
+        // If the body is not wanted, the response is complete without it, unless it was to be kept.
         let unwanted = fetched.status.is_some_and(|status| !is_whole(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
         fetched.failure = result.err().filter(counts);
@@ -212,12 +216,12 @@ impl Fetcher {
     async fn exchange(
         &self,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
         let Answer { mut http, permit, response, copied } =
-            self.ask(request, watch, fetched).await?;
+            self.ask(request, timer, fetched).await?;
         let (head, incoming) = response.into_parts();
         if let Some(copied) = copied {
             fetched.exchange = Some(exchange(copied, &head, http.remote, started));
@@ -230,9 +234,9 @@ impl Fetcher {
         let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
         let mut raw = Raw::new(&mut http, incoming, self.read_timeout, spool);
         let result = match request.wanted {
-            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, watch, fetched).await,
-            Wanted::Page => self.read_page(request, &mut raw, watch, fetched).await,
-            Wanted::Robots => self.read_robots(&mut raw, watch, fetched).await,
+            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, timer, fetched).await,
+            Wanted::Page => self.read_page(request, &mut raw, timer, fetched).await,
+            Wanted::Robots => self.read_robots(&mut raw, timer, fetched).await,
         };
         let (ended, spool) = (raw.ended, raw.spool.take());
         fetched.wire_bytes = raw.bytes;
@@ -241,7 +245,7 @@ impl Fetcher {
             exchange.truncated = (!ended).then(|| truncated(result.as_ref().err()));
         }
         drop(permit);
-        // Of two lengths that are said one is a lie, and who believes which is anybody's guess.
+        // A response with two lengths is ambiguous, so its connection is not reused.
         let one_length = !(fetched.headers.contains_key(header::TRANSFER_ENCODING)
             && fetched.headers.contains_key(header::CONTENT_LENGTH));
         if ended && one_length && http.is_ready() {
@@ -250,19 +254,19 @@ impl Fetcher {
         result
     }
 
-    /// Sends the request and waits for the head of its answer.
+    /// Sends the request and waits for the head of its response.
     async fn ask(
         &self,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<Answer, Failure> {
         if let Some(mut http) = self.pool.take(origin(request.url)) {
             let permit = match http.remote {
-                Some(remote) => watch.finish(self.connector.permit(remote.ip())).await??,
+                Some(remote) => timer.finish(self.connector.permit(remote.ip())).await??,
                 None => None,
             };
-            match self.ask_on(&mut http, request, watch).await {
+            match self.ask_on(&mut http, request, timer).await {
                 Err(failure) if failure.reason == Reason::Reset && http.is_unwritten() => {}
                 Err(failure) => {
                     if failure.reason == Reason::Reset {
@@ -274,19 +278,19 @@ impl Fetcher {
                 Ok((response, copied)) => return Ok(Answer { http, permit, response, copied }),
             }
         }
-        // It is large, and seldom needed.
-        let (mut http, permit) = Box::pin(self.open(request.url, watch)).await?;
-        let (response, copied) = self.ask_on(&mut http, request, watch).await?;
+        // Boxed because it is large and seldom needed.
+        let (mut http, permit) = Box::pin(self.open(request.url, timer)).await?;
+        let (response, copied) = self.ask_on(&mut http, request, timer).await?;
         Ok(Answer { http, permit, response, copied })
     }
 
     async fn open(
         &self,
         url: &CanonicalUrl<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<(Http, Option<Permit>), Failure> {
         let target = Target::of(url);
-        let mut connection = watch.finish(self.connector.connect(&target)).await??;
+        let mut connection = timer.finish(self.connector.connect(&target)).await??;
         let permit = connection.permit.take();
         let mut headers = self.headers.to(url);
         let proxy = self.connector.proxy().filter(|proxy| !proxy.tunnels(url.scheme() == "https"));
@@ -294,7 +298,7 @@ impl Fetcher {
             headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
         }
         let template = Template::new(url, connection.protocol, proxy.is_some(), headers)?;
-        let opened = watch.finish(Http::open(connection, template)).await?;
+        let opened = timer.finish(Http::open(connection, template)).await?;
         Ok((opened.map_err(|error| Failure::of(Reason::Reset, &error))?, permit))
     }
 
@@ -302,7 +306,7 @@ impl Fetcher {
         &self,
         http: &mut Http,
         request: &Request<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
     ) -> Result<(Response<Incoming>, Option<Copied>), Failure> {
         let cookies = self.cookies.as_ref();
         let cookies = cookies.and_then(|jar| jar.to(request.url, SystemTime::now()));
@@ -311,7 +315,7 @@ impl Fetcher {
         let text =
             (copies && http.protocol() == Protocol::Http2).then(|| head::request_text(&head));
         let until = Instant::now() + self.read_timeout;
-        match watch.wait(until, http.send(head, copies)).await? {
+        match timer.wait(until, http.send(head, copies)).await? {
             Ok(answer) => answer.map(|(response, copied)| {
                 (response, text.map(|sent| Copied { sent, received: Vec::new() }).or(copied))
             }),
@@ -330,7 +334,7 @@ impl Fetcher {
         &self,
         request: &Request<'_>,
         raw: &mut Raw<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let mut reader = self.reader(request.url, &fetched.headers);
@@ -338,7 +342,7 @@ impl Fetcher {
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
         let mut body = Body::open(raw, &fetched.headers, self.body_bytes_max, &self.room)?;
         body.refuse_over(self.body_bytes_max)?;
-        while let Some(chunk) = body.next(watch).await? {
+        while let Some(chunk) = body.next(timer).await? {
             fetched.bytes += chunk.len() as u64;
             if fetched.bytes > self.body_bytes_max {
                 return Err(body::over(self.body_bytes_max));
@@ -346,18 +350,18 @@ impl Fetcher {
             hasher.update(chunk);
             let mut rest = chunk;
             while reader.step(&mut rest) {
-                // Others have their turn, and the deadline is looked at.
-                watch.finish(tokio::task::yield_now()).await?;
+                // Other tasks get their turn, and the deadline is checked.
+                timer.finish(tokio::task::yield_now()).await?;
             }
             let held_bytes = reader.held_bytes();
             if let Some(spool) = &mut fetched.body
                 && !spool.write_to_memory(chunk)
             {
-                body::write_to_file(spool, chunk, watch).await?;
+                body::write_to_file(spool, chunk, timer).await?;
                 body.listen_again();
             }
             if fetched.share.is_none() && held_bytes > LINKS_FREE_BYTES {
-                fetched.share = Some(body.room_for_links(reader.room_bytes(), watch).await?);
+                fetched.share = Some(body.room_for_links(reader.room_bytes(), timer).await?);
             }
         }
         fetched.hash = Some(hasher.finalize());
@@ -368,12 +372,12 @@ impl Fetcher {
     async fn read_robots(
         &self,
         raw: &mut Raw<'_>,
-        watch: &mut Watch<'_>,
+        timer: &mut Watch<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let mut body = Body::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.room)?;
         while fetched.text.len() < ROBOTS_BYTES_MAX
-            && let Some(chunk) = body.next(watch).await?
+            && let Some(chunk) = body.next(timer).await?
         {
             fetched.text.extend_from_slice(chunk);
         }
@@ -381,7 +385,7 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Reads a body for links, whatever it is.
+    /// The reader for the links of a body of any kind.
     fn reader(&self, url: &CanonicalUrl<'_>, headers: &HeaderMap) -> Reader {
         let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let page = PageReader::new(url, pairs, &self.reading);
@@ -391,25 +395,25 @@ impl Fetcher {
     }
 }
 
-/// Whether an answer with this status has the body that was asked for. No part was.
+/// Whether a response with this status contains the requested body. Partial content was not
+/// requested.
 fn is_whole(status: u16) -> bool {
     (200..300).contains(&status) && status != 206
 }
 
-/// Reads what nobody wants, so that the connection can be used again. What goes wrong with that costs the
-/// connection and nothing else.
+/// Reads an unwanted body so that the connection can be reused. An error only costs the connection.
 async fn drain(
     raw: &mut Raw<'_>,
-    watch: &mut Watch<'_>,
+    timer: &mut Watch<'_>,
     fetched: &mut Fetched,
 ) -> Result<(), Failure> {
-    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(watch).await?.is_some() {
+    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(timer).await?.is_some() {
         fetched.bytes = raw.bytes;
     }
     Ok(())
 }
 
-/// For archives: what was said until the head of the answer had come.
+/// The exchange up to the head of the response, for archives.
 fn exchange(
     copied: Copied,
     head: &response::Parts,
@@ -431,10 +435,10 @@ fn exchange(
     }
 }
 
-/// Why a body is not whole, in the words of WARC/1.1.
+/// Why a body is incomplete, in the words of WARC/1.1.
 fn truncated(failure: Option<&Failure>) -> &'static str {
     match failure.map(|failure| failure.reason) {
-        // Without a failure we had enough.
+        // Without a failure, reading stopped at a limit.
         None | Some(Reason::TooLarge | Reason::Bomb) => "length",
         Some(Reason::Timeout | Reason::Silent | Reason::Slow) => "time",
         Some(Reason::Encoding | Reason::Storage) => "unspecified",

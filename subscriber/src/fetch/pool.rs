@@ -1,7 +1,7 @@
-//! Connections that wait for the next request to their scheme, host and port: one for each, since
-//! a host has one request at a time, and a bounded number of all.
+//! Idle connections for the next request to the same scheme, host and port. One for each is enough,
+//! because a host has one request at a time. Their total number is limited.
 
-#![expect(clippy::disallowed_methods, reason = "what nobody uses is closed after a while")]
+#![expect(clippy::disallowed_methods, reason = "unused connections are closed after a while")]
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::config::{
     POOL_SWEEP_EVERY,
 };
 
-/// Dropping it closes them all.
+/// Dropping the pool closes all connections.
 #[derive(Default)]
 pub(super) struct Pool(Arc<Mutex<Shared>>);
 
@@ -23,10 +23,10 @@ pub(super) struct Pool(Arc<Mutex<Shared>>);
 struct Shared {
     /// By origin; `<= POOL_CONNECTIONS_MAX`.
     idle: IndexMap<Box<str>, Idle>,
-    /// Origins that ended a kept connection instead of answering, and until when no connection to them is
-    /// kept; `<= POOL_NONE_KEPT_MAX`.
+    /// Origins that ended a reused connection without a response. Until the given time no
+    /// connection to them is kept; `<= POOL_NONE_KEPT_MAX`.
     none_kept: IndexMap<Box<str>, Instant>,
-    /// A task closes what nobody uses. It ends when there is nothing left.
+    /// A task closes expired connections. It ends when none is left.
     is_swept: bool,
 }
 
@@ -42,13 +42,13 @@ impl Idle {
 }
 
 impl Pool {
-    /// A connection that was still open a moment ago.
+    /// A connection that was open a moment ago.
     pub(super) fn take(&self, origin: &str) -> Option<Http> {
         let mut idle = self.0.lock().idle.swap_remove(origin)?;
         idle.is_usable(Instant::now()).then_some(idle.http)
     }
 
-    /// Keeps it for a while, instead of another one to the same.
+    /// Keeps a connection for a while, and replaces an older one to the same origin.
     pub(super) fn put(&self, origin: &str, http: Http) {
         let now = Instant::now();
         let mut shared = self.0.lock();
@@ -57,8 +57,9 @@ impl Pool {
         }
         let mut closed = None;
         if shared.idle.len() >= POOL_CONNECTIONS_MAX && !shared.idle.contains_key(origin) {
-            // In a crawl of more hosts each is used again after about the same time: if every one took the
-            // place of another, none would live until then. Who is used more often comes in in the end.
+            // A crawl of more hosts than that uses each host about equally often. If every
+            // connection evicted another, none would live until its reuse. Hosts that are used more
+            // often get in eventually.
             if fastrand::u32(..POOL_EXCHANGE) > 0 {
                 return;
             }
@@ -71,7 +72,7 @@ impl Pool {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
         drop(shared);
-        // To close a connection asks the system, which nobody else should wait for.
+        // Closing a connection is a system call, so it happens outside of the lock.
         drop((closed, replaced));
     }
 

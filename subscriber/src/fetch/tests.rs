@@ -1,4 +1,4 @@
-//! Against servers of a few lines that say what real ones would not dare.
+//! Tests with small servers that send what real ones do not.
 
 mod limits;
 mod manners;
@@ -83,7 +83,7 @@ async fn a_page_is_read_hashed_and_searched_for_links() {
 }
 
 #[tokio::test]
-async fn what_is_no_page_is_only_counted_and_hashed() {
+async fn other_documents_are_only_counted_and_hashed() {
     let origin = Origin::saying(with_length("Content-Type: image/png\r\n", PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
@@ -92,7 +92,7 @@ async fn what_is_no_page_is_only_counted_and_hashed() {
 }
 
 #[tokio::test]
-async fn what_does_not_say_what_it_is_is_read_as_a_page() {
+async fn a_document_without_a_type_is_read_as_a_page() {
     let origin = Origin::saying(with_length("", PAGE)).await;
     let content = fetch(&origin).await.page.unwrap().finish(&origin.url("/dir/page"));
     assert_eq!((content.title.as_deref(), content.links.len()), (Some("T"), 1));
@@ -117,21 +117,21 @@ async fn redirects_are_reported_and_not_followed() {
 }
 
 #[tokio::test]
-async fn after_a_stall_of_the_process_nothing_is_begun_beyond_the_deadline() {
+async fn after_a_stall_nothing_starts_beyond_the_deadline() {
     let origin = Origin::saying(with_length("", PAGE)).await;
     let web = Fetcher::new(&config()).unwrap();
     let url = origin.url("/");
     let mut fetch = pin!(web.page_within(&url, Duration::from_millis(20)));
-    let mut look = async || poll_fn(|context| Poll::Ready(fetch.as_mut().poll(context))).await;
-    assert!(look().await.is_pending(), "it has to connect");
+    let mut poll_once = async || poll_fn(|context| Poll::Ready(fetch.as_mut().poll(context))).await;
+    assert!(poll_once().await.is_pending(), "the fetch must connect first");
     // The whole runtime stands still, as when the process is stopped: no timer fires.
     std::thread::sleep(Duration::from_millis(40));
-    let Poll::Ready(fetched) = look().await else { panic!("it goes on") };
+    let Poll::Ready(fetched) = poll_once().await else { panic!("the fetch has not ended") };
     failed(&fetched, Reason::Timeout, "not finished within");
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_transient_failure() {
+async fn an_unreachable_server_is_a_transient_failure() {
     let address = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         listener.local_addr().unwrap()
@@ -147,7 +147,7 @@ async fn nobody_there_is_a_transient_failure() {
 }
 
 #[tokio::test]
-async fn a_part_that_nobody_asked_for_is_no_page() {
+async fn unrequested_partial_content_is_not_a_page() {
     let answer = "HTTP/1.1 206 Part\r\nContent-Range: bytes 0-3/9\r\nContent-Length: 4\r\n\r\npart";
     let origin = Origin::saying(answer).await;
     let fetched = fetch(&origin).await;
@@ -176,7 +176,7 @@ async fn private_addresses_are_refused_by_address_and_by_name() {
 }
 
 #[tokio::test]
-async fn a_robots_txt_is_read_up_to_its_limit() {
+async fn robots_txt_is_read_up_to_its_limit() {
     let mut text = b"User-agent: *\n".to_vec();
     text.resize(3 * ROBOTS_BYTES_MAX, b'#');
     let origin = Origin::saying(with_length("", &text)).await;
@@ -194,7 +194,7 @@ async fn an_error_page_is_drained_and_its_end_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_missing_robots_txt_is_missing_whatever_its_body_says() {
+async fn a_missing_robots_txt_is_missing_with_any_body() {
     for answer in [
         "HTTP/1.1 404 No\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain",
         "HTTP/1.1 404 No\r\nContent-Encoding: sdch\r\nContent-Length: 5\r\n\r\nplain",
@@ -207,7 +207,7 @@ async fn a_missing_robots_txt_is_missing_whatever_its_body_says() {
 }
 
 #[tokio::test]
-async fn an_error_page_that_never_ends_is_that_error_all_the_same() {
+async fn an_endless_error_page_is_that_error() {
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 404 No\r\nContent-Length: 999999\r\n\r\n").await.unwrap();
@@ -223,7 +223,7 @@ async fn an_error_page_that_never_ends_is_that_error_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_redirect_in_any_encoding_leads_where_the_server_says() {
+async fn a_redirect_keeps_its_bytes_in_any_encoding() {
     let answer = b"HTTP/1.1 302 Moved\r\nLocation: /caf\xe9/\xc3\xa9\r\nContent-Length: 0\r\n\r\n";
     let fetched = fetch(&Origin::saying(*answer).await).await;
     assert_eq!(fetched.location.as_deref(), Some("/caf%E9/%C3%A9"));

@@ -1,7 +1,7 @@
-//! The clocks of one request: its deadline, and what it waits for just now. One timer serves all of
-//! them; it is set anew only when it fires too early.
+//! The time limits of one request: its deadline, and that of the current step. A single timer
+//! serves both; it is reset only when it fires too early.
 
-#![expect(clippy::disallowed_methods, reason = "this is where requests are bounded in time")]
+#![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,26 +11,26 @@ use tokio::time::{Instant, Sleep};
 
 use crate::outcome::{Failure, Reason};
 
-/// Bounds everything that a request waits for.
+/// Limits the time of everything that a request waits for.
 pub(super) struct Watch<'a> {
     timer: Pin<&'a mut Sleep>,
     started: Instant,
     deadline: Instant,
 }
 
-/// What was waited for did not come in time.
+/// The step did not finish in time.
 pub(super) struct Late;
 
 impl<'a> Watch<'a> {
-    /// `timer` may be set to any moment.
+    /// `timer` may be set to any time.
     pub(super) fn new(timer: Pin<&'a mut Sleep>, started: Instant, deadline: Instant) -> Self {
         Self { timer, started, deadline }
     }
 
-    /// Waits until `until` at the latest (`Ok(Err(Late))`), and never beyond the deadline.
+    /// Runs a future until `until` (then `Ok(Err(Late))`), and never beyond the deadline.
     ///
-    /// The clock is looked at before anything goes on: after a stall of this process the timer has not
-    /// fired yet when this is polled.
+    /// The clock is read before anything else: after a stall of this process, the timer may not
+    /// have fired yet.
     pub(super) async fn wait<F: Future>(
         &mut self,
         until: Instant,
@@ -49,7 +49,8 @@ impl<'a> Watch<'a> {
                 return Poll::Ready(Ok(Ok(output)));
             }
             let wake_at = until.min(self.deadline);
-            // Where it is set earlier it stays so until it fires: a chunk of a body costs no timer.
+            // An earlier setting is kept until it fires, so a chunk of a body does not reset the
+            // timer.
             if self.timer.deadline() > wake_at {
                 self.timer.as_mut().reset(wake_at);
             }
@@ -65,7 +66,7 @@ impl<'a> Watch<'a> {
         .await
     }
 
-    /// Waits no longer than the deadline.
+    /// Runs a future until the deadline.
     pub(super) async fn finish<F: Future>(&mut self, future: F) -> Result<F::Output, Failure> {
         let deadline = self.deadline;
         self.wait(deadline, future).await?.map_err(|Late| self.over())

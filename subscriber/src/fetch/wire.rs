@@ -1,10 +1,10 @@
-//! One connection that speaks HTTP, and one request at a time on it.
+//! An HTTP connection with one request at a time.
 //!
-//! HTTP/1.1 has no task of its own: whoever uses the connection drives it, and an idle one is only
-//! looked at. HTTP/2 has to answer pings and the like at any time, so a task drives it, which ends
-//! with its owner.
+//! HTTP/1.1 has no task of its own: the request drives the connection, and an idle connection is
+//! polled only to check its state. HTTP/2 must answer pings and the like at any time, so a task
+//! drives it, which ends with its owner.
 
-#![expect(clippy::disallowed_methods, reason = "a connection of HTTP/2 is a task")]
+#![expect(clippy::disallowed_methods, reason = "a task drives an HTTP/2 connection")]
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -34,9 +34,9 @@ use crate::outcome::{Failure, Reason, causes};
 pub(super) struct Http {
     kind: Kind,
     meter: Arc<Meter>,
-    /// `None` behind a proxy.
+    /// The address of the server; `None` behind a proxy.
     pub(super) remote: Option<SocketAddr>,
-    /// What all requests on it have in common.
+    /// The common part of all requests on it.
     pub(super) template: Template,
 }
 
@@ -52,10 +52,10 @@ struct One {
     ended: bool,
 }
 
-/// Ends its task when it is dropped.
+/// Aborts its task on drop.
 struct Driver(JoinHandle<()>);
 
-/// That of a `GET`.
+/// The empty body of a `GET`.
 pub(super) struct NoBody;
 
 impl Http {
@@ -80,14 +80,14 @@ impl Http {
                 Kind::One(Box::new(One { sender, connection, ended: false }))
             }
             Protocol::Http2 => {
-                let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("it is small");
+                let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("the limit fits 32 bits");
                 let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                     .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
                     .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
                     .max_header_list_size(head_bytes_max)
                     .handshake(io)
                     .await?;
-                // How it ends is told to those who have requests on it.
+                // The error of the connection also reaches its requests.
                 let driver = tokio::spawn(async move { drop(connection.await) });
                 Kind::Two { sender, driver: Driver(driver) }
             }
@@ -102,8 +102,8 @@ impl Http {
         }
     }
 
-    /// Sends a request and waits for the head of its answer. `copies`, for HTTP/1.1: what is sent and
-    /// comes until then is given, too.
+    /// Sends a request and waits for the head of its response. With `copies`, also returns the
+    /// bytes sent and received so far, for HTTP/1.1.
     pub(super) async fn send(
         &mut self,
         request: Request<NoBody>,
@@ -124,7 +124,7 @@ impl Http {
         }
     }
 
-    /// The next bytes of the body of an answer that came on it; `None` at its end.
+    /// The next bytes of a body on this connection; `None` at its end.
     pub(super) async fn chunk(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
         let chunk = poll_fn(|context| {
             let data = poll_data(body, context);
@@ -139,35 +139,36 @@ impl Http {
         chunk.transpose().map_err(|error| self.judge(&error, Reason::Truncated).within("body: "))
     }
 
-    /// Whether not a byte came since the last request was sent.
+    /// Whether no byte arrived since the last request was sent.
     pub(super) fn is_untouched(&self) -> bool {
         self.meter.is_untouched()
     }
 
-    /// Whether not a byte was written since the last request began.
+    /// Whether no byte was written since the last request began.
     pub(super) fn is_unwritten(&self) -> bool {
         self.meter.is_unwritten()
     }
 
-    /// Whether another request may be sent. Looks without waiting; leaves no waker of the present task
-    /// behind, which would keep its memory.
+    /// Whether another request may be sent. Does not wait, and leaves no waker of the current task
+    /// behind, which would keep the task's memory.
     pub(super) fn is_ready(&mut self) -> bool {
-        let mut nobody = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(Waker::noop());
         match &mut self.kind {
             Kind::One(one) => {
                 if !one.ended {
-                    one.drive(&mut nobody);
+                    one.drive(&mut context);
                 }
-                !one.ended && matches!(one.sender.poll_ready(&mut nobody), Poll::Ready(Ok(())))
+                !one.ended && matches!(one.sender.poll_ready(&mut context), Poll::Ready(Ok(())))
             }
             Kind::Two { sender, driver } => !driver.0.is_finished() && sender.is_ready(),
         }
     }
 
-    /// `broken`: what it is if the connection just ended.
+    /// The failure for an error; `broken` is the reason if the connection just ended.
     fn judge(&self, error: &hyper::Error, broken: Reason) -> Failure {
         if self.meter.is_overrun() {
-            let text = format!("more than {BEFORE_HEAD_BYTES_MAX} bytes came before the answer");
+            let text =
+                format!("more than {BEFORE_HEAD_BYTES_MAX} bytes arrived before the response");
             return Failure::new(Reason::Interim, text);
         }
         if error.is_parse_too_large() {
@@ -191,7 +192,8 @@ impl Http {
 
 fn reason_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Reason> {
     if let Some(error) = cause.downcast_ref::<h2::Error>() {
-        // What we found wrong; everything else is what the other side or the network did.
+        // A protocol error that we detected; anything else was caused by the other side or the
+        // network.
         let ours = error.is_library() && (error.is_reset() || error.is_go_away());
         return ours.then_some(Reason::BadHttp);
     }
@@ -211,7 +213,7 @@ fn poll_data(
 ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
     loop {
         match std::task::ready!(Pin::new(&mut *body).poll_frame(context)) {
-            // Trailers say nothing that a crawler could use.
+            // Trailers are ignored.
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     return Poll::Ready(Some(Ok(data)));
@@ -235,7 +237,7 @@ impl One {
         .await
     }
 
-    /// How it ends is told to whoever waits for an answer or a body.
+    /// The error of the connection also reaches the future that waits for a response or body.
     fn drive(&mut self, context: &mut Context<'_>) {
         self.ended = Pin::new(&mut self.connection).poll(context).is_ready();
     }

@@ -1,29 +1,29 @@
-//! In which encoding a document of XML or plain text is written: its byte order mark, the `Content-Type` header, the
-//! XML declaration, and then what its first bytes beyond ASCII are, in this order.
+//! Decodes XML or plain text. The encoding follows from the byte order mark, the `Content-Type`
+//! header, the XML declaration, and the first non-ASCII bytes, in this order.
 
 use encoding_rs::{CoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
 use crate::config::CHARSET_PRESCAN_BYTES;
 use crate::page::charset;
 
-/// Makes UTF-8 of a document.
+/// Decodes a document to UTF-8.
 #[derive(Debug)]
 pub(crate) struct Decoder(State);
 
 #[derive(Debug)]
 enum State {
-    /// Until there is enough to know the encoding.
+    /// Before there are enough bytes to know the encoding.
     Head {
         content_type: Option<String>,
         head: Vec<u8>,
     },
-    /// Declared as windows-1252, and UTF-8 if the first bytes are that which are no ASCII, and those behind them. They
-    /// are held until there are enough, so that how they arrive decides nothing.
+    /// Declared as windows-1252, which may be UTF-8. The first non-ASCII bytes decide. They are
+    /// buffered until there are enough, so that the chunks do not affect the decision.
     Either {
         held: Vec<u8>,
     },
-    /// UTF-8, of which a character may have begun. What is none is taken for windows-1252: that is what is
-    /// in documents into which old texts were pasted.
+    /// UTF-8, perhaps with an incomplete character. Invalid bytes are read as windows-1252, which
+    /// they are in documents that include old texts.
     Utf8 {
         begun: Vec<u8>,
     },
@@ -36,7 +36,7 @@ impl Decoder {
         Self(State::Head { content_type, head: Vec::new() })
     }
 
-    /// Adds what these bytes mean to the text; all that is left, if they are the last ones.
+    /// Decodes these bytes and appends the text; `last` also decodes the rest.
     pub(crate) fn decode(&mut self, mut bytes: &[u8], last: bool, text: &mut String) {
         if let State::Head { content_type, head } = &mut self.0 {
             let wanted = CHARSET_PRESCAN_BYTES - head.len();
@@ -82,7 +82,7 @@ impl Decoder {
     }
 }
 
-/// How the document is to be decoded, and how many bytes of a mark to skip.
+/// The initial state for a document, and the length of the byte order mark.
 fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
     if let Some((encoding, skip)) = Encoding::for_bom(head) {
         return (state(encoding), skip);
@@ -94,13 +94,13 @@ fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
     };
     let declared = content_type.and_then(charset::of_content_type);
     let declared = declared.or_else(|| of_declaration(head));
-    // What can be read as ASCII is not UTF-16, whatever it says.
+    // A document that is readable as ASCII is not UTF-16, even if it declares that.
     let declared = declared.filter(|encoding| *encoding != UTF_16LE && *encoding != UTF_16BE);
     (state(wide.or(declared).unwrap_or(UTF_8)), 0)
 }
 
 fn state(encoding: &'static Encoding) -> State {
-    // The two that are declared for each other.
+    // UTF-8 and windows-1252 are often declared for each other.
     if encoding == UTF_8 {
         State::Utf8 { begun: Vec::new() }
     } else if encoding == WINDOWS_1252 {
@@ -110,7 +110,7 @@ fn state(encoding: &'static Encoding) -> State {
     }
 }
 
-/// `encoding=".."` of `<?xml ..>`.
+/// The `encoding=".."` of `<?xml ..>`.
 fn of_declaration(head: &[u8]) -> Option<&'static Encoding> {
     const NAME: &[u8] = b"encoding";
     let begin = memchr::memmem::find(head, b"<?xml")?;
@@ -137,7 +137,7 @@ fn decode_utf_8(begun: &mut Vec<u8>, bytes: &[u8], last: bool, text: &mut String
     }
 }
 
-/// Adds these bytes to the text, and gives back a character that has only begun.
+/// Appends these bytes to the text, and returns an incomplete character at the end.
 fn push_utf_8<'a>(mut bytes: &'a [u8], text: &mut String) -> &'a [u8] {
     loop {
         let error = match std::str::from_utf8(bytes) {

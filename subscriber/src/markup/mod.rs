@@ -1,8 +1,9 @@
-//! Markup as it is found: XML read as far as it makes sense, in chunks of any size.
+//! Reads XML and similar markup leniently, in chunks of any size.
 //!
-//! Feeds and sitemaps are written by templates, and many are not well-formed: an `&` that is none, an
-//! entity of HTML, an element that is never closed, blanks before the declaration. Nothing of this ends the
-//! reading. No entity is expanded but characters, so nothing grows; what is held is one tag.
+//! Templates write most feeds and sitemaps, and many are not well-formed: a bare `&`, an HTML
+//! entity, an element that is never closed, white space before the declaration. None of these stops
+//! the reader. It expands only character references, so text does not grow, and it buffers at most
+//! one tag.
 
 mod decode;
 mod text;
@@ -18,19 +19,19 @@ pub(crate) use self::text::{Joining, fold, plain_text};
 pub(crate) use self::unpack::Unpacker;
 use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
 
-/// The longest reference to a character that has a name, `&` and `;` included; numbers are shorter.
+/// The longest named character reference, including `&` and `;`; numeric ones are shorter.
 const REFERENCE_BYTES_MAX: usize = 40;
 
 /// Reads markup.
 #[derive(Debug)]
 pub(crate) struct Markup {
     decoder: Decoder,
-    /// What could not be read yet: less than a tag.
+    /// Text that is not read yet: less than a tag.
     pending: String,
     state: State,
-    /// Of a tag that has begun `pending`, so many bytes were looked at for its end ..
+    /// How many bytes of an incomplete tag in `pending` were searched for its end ..
     looked_at: usize,
-    /// .. and this is where they have led.
+    /// .. and the state of that search.
     tag: ElementParser,
 }
 
@@ -41,25 +42,25 @@ enum State {
     Characters,
     /// Until `-->`.
     Comment,
-    /// `<?..>`, or `<!..>` outside of its brackets.
+    /// `<?..>`, or `<!..>` outside of brackets.
     Declaration,
-    /// The brackets of a `<!DOCTYPE>`.
+    /// Inside the brackets of a `<!DOCTYPE>`.
     Subset,
     /// Nothing more is read.
     Ended,
 }
 
-/// A piece of markup. An empty element is opened and closed.
+/// A token of markup. An empty element gives two tokens.
 #[derive(Debug)]
 pub(crate) enum Token<'a> {
     Open(Tag<'a>),
-    /// With its name.
+    /// The end tag with this name.
     Close(&'a str),
-    /// Any part of a text, with its references resolved.
+    /// A part of a text, with its references resolved.
     Text(Cow<'a, str>),
 }
 
-/// The beginning of an element.
+/// A start tag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag<'a> {
     /// As written.
@@ -68,13 +69,14 @@ pub(crate) struct Tag<'a> {
 }
 
 impl<'a> Tag<'a> {
-    /// Between `<` and `>`, or `/>`.
+    /// The text between `<` and `>`, or `/>`.
     fn new(content: &'a str) -> Self {
         let end = content.find(|c: char| c.is_ascii_whitespace() || c == '/');
         Self { name: &content[..end.unwrap_or(content.len())], content }
     }
 
-    /// Names as written, values with their references resolved; what is no attribute is left out.
+    /// The attributes: names as written, values with their references resolved. Invalid ones are
+    /// left out.
     pub(crate) fn attributes(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
         let mut attributes = Attributes::html(self.content, self.name.len());
         attributes.with_checks(false);
@@ -87,7 +89,7 @@ impl<'a> Tag<'a> {
         })
     }
 
-    /// The first attribute of this name, whatever the case.
+    /// The value of the first attribute with this name, in any case.
     pub(crate) fn attribute(self, name: &str) -> Option<Cow<'a, str>> {
         self.attributes().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
@@ -98,7 +100,7 @@ pub(crate) fn local(name: &str) -> &str {
     name.rsplit_once(':').map_or(name, |(_, local)| local)
 }
 
-/// A name's prefix; empty where there is none.
+/// The prefix of a name; empty if there is none.
 pub(crate) fn prefix(name: &str) -> &str {
     name.rsplit_once(':').map_or("", |(prefix, _)| prefix)
 }
@@ -115,7 +117,7 @@ impl Markup {
         }
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Token<'_>)) {
         for chunk in bytes.chunks(DECODED_CHUNK_BYTES) {
             if self.is_cut() {
@@ -126,7 +128,7 @@ impl Markup {
         }
     }
 
-    /// The document is over.
+    /// Ends the document.
     pub(crate) fn finish(&mut self, each: &mut dyn FnMut(Token<'_>)) {
         if !self.is_cut() {
             self.decoder.decode(&[], true, &mut self.pending);
@@ -134,7 +136,7 @@ impl Markup {
         }
     }
 
-    /// Something was too long to be a tag, and nothing behind it was read.
+    /// Whether a tag was too long, and nothing after it was read.
     pub(crate) fn is_cut(&self) -> bool {
         self.state == State::Ended
     }
@@ -156,7 +158,7 @@ impl Markup {
         self.pending = pending;
     }
 
-    /// Reads one thing, and says how many bytes it was; 0: there has to come more first.
+    /// Reads one token and returns its length in bytes; 0 if it is incomplete.
     fn step(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
         match self.state {
             State::Content => match memchr::memchr(b'<', text.as_bytes()) {
@@ -186,7 +188,7 @@ impl Markup {
         }
     }
 
-    /// What begins with `<`.
+    /// Reads a token that begins with `<`.
     fn markup(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
         const COMMENT: &str = "<!--";
         const CHARACTERS: &str = "<![CDATA[";
@@ -213,7 +215,7 @@ impl Markup {
             Some(begin) if begin.is_alphabetic() || begin == '_' || begin == ':' => {
                 self.tag(text, last, each)
             }
-            // Somebody has written "a < b".
+            // Text such as "a < b".
             _ => {
                 each(Token::Text(Cow::Borrowed("<")));
                 1
@@ -276,16 +278,16 @@ impl Markup {
     }
 }
 
-/// Hands a text on, and says how long it was.
+/// Emits a text and returns its length.
 fn emit(text: &str, each: &mut dyn FnMut(Token<'_>)) -> usize {
     if !text.is_empty() {
-        // As in attributes, so that `?a=1&copy=2` stays what it is.
+        // As in attributes, so that `?a=1&copy=2` is not changed.
         each(Token::Text(htmlize::unescape_attribute(text)));
     }
     text.len()
 }
 
-/// How many bytes at the end may be the beginning of a reference.
+/// The length of an incomplete reference at the end.
 fn reference_begun(text: &str) -> usize {
     let from = text.floor_char_boundary(text.len().saturating_sub(REFERENCE_BYTES_MAX));
     let tail = &text[from..];

@@ -42,13 +42,13 @@ fn tokens(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_well_formed_is_read_as_it_is() {
+fn well_formed_markup_is_read() {
     let text = " <?xml version='1.0'?><!DOCTYPE a [<!ENTITY b \"<c>\">]><!-- <d> --><a x='1' y=\"&lt;\">t&amp;u<b/><![CDATA[<&]]></a>";
     assert_eq!(tokens(text), [" ", "<a x=1 y=<>", "t&u", "<b>", "</b>", "<&", "</a>"]);
 }
 
 #[test]
-fn what_is_not_well_formed_is_read_as_it_was_meant() {
+fn malformed_markup_is_read_as_it_was_meant() {
     let table: &[(&str, &[&str])] = &[
         ("a & b &nbsp;&unknown;&#233; AT&T", &["a & b \u{a0}&unknown;é AT&T"]),
         ("?a=1&copy=2&amp;b", &["?a=1&copy=2&b"]),
@@ -80,7 +80,7 @@ fn no_entity_is_expanded() {
 }
 
 #[test]
-fn a_tag_without_an_end_ends_the_reading_and_is_not_held() {
+fn an_endless_tag_stops_the_reader_and_is_not_buffered() {
     let mut markup = Markup::new(None);
     let mut names = Vec::new();
     let mut each = |token: Token<'_>| {
@@ -98,7 +98,7 @@ fn a_tag_without_an_end_ends_the_reading_and_is_not_held() {
 }
 
 #[test]
-fn the_mark_beats_the_header_beats_the_declaration_beats_the_guess() {
+fn the_mark_comes_before_header_declaration_and_guess() {
     let wide = |text: &str, little: bool| -> Vec<u8> {
         let bytes = |unit: u16| if little { unit.to_le_bytes() } else { unit.to_be_bytes() };
         text.encode_utf16().flat_map(bytes).collect()
@@ -115,12 +115,12 @@ fn the_mark_beats_the_header_beats_the_declaration_beats_the_guess() {
         (b"\xc1".to_vec(), koi8, "а"),
         (declared("utf-8", b"\xc1"), koi8, "а"),
         (declared("koi8-r", b"\xc1"), Some("text/xml"), "а"),
-        // What two declare for each other.
+        // These two are declared for each other.
         (declared("iso-8859-1", b"\xe9 \xe9"), None, "é é"),
         (declared("iso-8859-1", b"\xc3\xa9"), None, "é"),
         (declared("utf-8", b"\xe9 \x93"), None, "é “"),
         (b"\xc3\xa9 \xe9".to_vec(), None, "é é"),
-        // Read as ASCII so far, so it is not what it says.
+        // Readable as ASCII, so the declaration is wrong.
         (declared("utf-16", b"\xc3\xa9"), None, "é"),
         (declared("nonsense", b"\xc3\xa9"), None, "é"),
         (declared("gb2312", b"\xc4\xe3"), None, "你"),
@@ -135,9 +135,9 @@ fn the_mark_beats_the_header_beats_the_declaration_beats_the_guess() {
     }
 }
 
-/// Found by the target `feed` of fuzz/: the ids of items were others when their feed came in other pieces.
+/// Found by the fuzz target `feed`: items had other ids when their feed arrived in other chunks.
 #[test]
-fn the_pieces_in_which_a_text_comes_do_not_decide_its_encoding() {
+fn chunks_do_not_affect_the_encoding() {
     let mut document = vec![b' '; CHARSET_PRESCAN_BYTES];
     document.extend_from_slice("<a>ä</a>".as_bytes());
     let first = document.len();
@@ -153,7 +153,7 @@ fn the_pieces_in_which_a_text_comes_do_not_decide_its_encoding() {
 }
 
 #[test]
-fn titles_become_lines_of_text() {
+fn titles_become_plain_text() {
     let table = [
         ("  a \n\u{0} b ", "a b"),
         ("a <b>b</b> &amp;lt; &copy; <br/>c", "a b &lt; © c"),
@@ -193,7 +193,7 @@ fn references_become_absolute_and_absolute_ones_stay() {
 }
 
 #[test]
-fn references_below_a_base_are_counted_whether_or_not_they_lead_somewhere() {
+fn valid_and_invalid_relative_references_count() {
     let base = CanonicalUrl::parse("http://a.example/").unwrap();
     for reference in ["x", "//u@h", "mailto:x"] {
         let mut joining = Joining::default();
@@ -208,7 +208,7 @@ fn references_below_a_base_are_counted_whether_or_not_they_lead_somewhere() {
 }
 
 #[test]
-fn a_tag_that_comes_in_pieces_is_looked_at_once() {
+fn an_incomplete_tag_is_scanned_once() {
     let (mut markup, mut names) = (Markup::new(None), 0);
     markup.feed(&[b' '; CHARSET_PRESCAN_BYTES], &mut |_| ());
     markup.feed(b"<a b='", &mut |_| ());
@@ -220,7 +220,7 @@ fn a_tag_that_comes_in_pieces_is_looked_at_once() {
     assert_eq!((names, markup.looked_at), (1, 2));
 }
 
-/// Pieces of which odd documents are made.
+/// Parts of malformed documents.
 fn document() -> impl Strategy<Value = Vec<u8>> {
     let pieces = prop::sample::select(vec![
         "<a>",
@@ -256,7 +256,7 @@ fn document() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_split_gives_the_same(document in document(), cuts in prop::collection::vec(0_usize..200, 0..6)) {
+    fn any_split_gives_the_same_tokens(document in document(), cuts in prop::collection::vec(0_usize..200, 0..6)) {
         let whole = tokens_of(&[&document], None);
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(document.len())).collect();
         cuts.sort_unstable();

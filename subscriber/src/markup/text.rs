@@ -1,4 +1,4 @@
-//! What texts of feeds and sitemaps mean.
+//! Texts and references in feeds and sitemaps.
 
 use std::borrow::Cow;
 
@@ -6,8 +6,8 @@ use tidings_protocol::CanonicalUrl;
 
 use crate::config::JOINED_BYTES_MAX;
 
-/// The text with each run of white space and control characters as one blank, and none at its ends; cut after
-/// so many bytes, at a character.
+/// Replaces each run of white space and control characters by one space, and removes it at the
+/// ends. Truncates to `bytes_max`, at a character.
 pub(crate) fn fold(text: &str, bytes_max: usize) -> String {
     let mut folded = String::new();
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
@@ -26,10 +26,10 @@ pub(crate) fn fold(text: &str, bytes_max: usize) -> String {
     folded
 }
 
-/// A text of HTML without its tags, comments and scripts, references resolved.
+/// The text of HTML without tags, comments and scripts, with references resolved.
 pub(crate) fn plain_text(html: &str) -> String {
     let mut text = String::with_capacity(html.len());
-    // What is not closed is no tag, and nothing is looked for twice that is not there.
+    // An unclosed `<` is not a tag, so its end is searched only once.
     let open_end = html.len() - html.rfind('>').map_or(0, |at| at + 1);
     let mut rest = html;
     while let Some(at) = rest.find('<') {
@@ -49,8 +49,8 @@ pub(crate) fn plain_text(html: &str) -> String {
     }
 }
 
-/// How many bytes of HTML that begin with `<` are not seen; `None`: it is a sign like others. A tag is closed by some `>`
-/// or by none.
+/// The length of a tag, comment or script at the beginning of `html`, which begins with `<`.
+/// `None`: the `<` is text. `is_closed`: there is a `>` after it.
 fn unseen(html: &str, is_closed: bool) -> Option<usize> {
     let until = |from: usize, end: &str| {
         html[from..].find(end).map_or(html.len(), |at| from + at + end.len())
@@ -73,21 +73,21 @@ fn unseen(html: &str, is_closed: bool) -> Option<usize> {
     Some(end)
 }
 
-/// Makes references absolute, and counts what that costs: for one that is no whole URL its base is read, too, which may
-/// be a thousand times as long.
+/// Resolves references and counts the cost: a relative reference also reads its base, which may be
+/// a thousand times longer.
 #[derive(Debug, Default)]
 pub(crate) struct Joining {
-    /// Of such references and their bases.
+    /// Bytes of relative references and their bases.
     bytes: usize,
 }
 
 impl Joining {
-    /// There were too many: none that is no whole URL is made absolute any more.
+    /// The limit was reached, and further relative references are not resolved.
     pub(crate) fn is_over(&self) -> bool {
         self.bytes > JOINED_BYTES_MAX
     }
 
-    /// The `http` or `https` URL that a reference means; as it is written, where it is absolute already.
+    /// The absolute `http` or `https` URL of a reference; as written if it is absolute.
     pub(crate) fn absolute(
         &mut self,
         reference: &str,
@@ -100,7 +100,7 @@ impl Joining {
         self.join(&reference, base?).map(|url| url.as_str().to_owned())
     }
 
-    /// The same as a URL.
+    /// Like [`absolute`](Self::absolute), as a URL.
     pub(crate) fn url(
         &mut self,
         reference: &str,
@@ -123,7 +123,7 @@ impl Joining {
     }
 }
 
-/// A whole `http` or `https` URL, as it is written where that can be handed on.
+/// An absolute `http` or `https` URL, as written if that is one word.
 pub(crate) fn whole(reference: &str) -> Option<String> {
     let url = CanonicalUrl::parse(reference).ok()?;
     let is_one_word = !reference.contains(|c: char| c.is_whitespace() || c.is_control());
@@ -131,7 +131,7 @@ pub(crate) fn whole(reference: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// `None`: there is nothing left.
+/// `None` if nothing is left.
 fn without_breaks(reference: &str) -> Option<Cow<'_, str>> {
     let reference: Cow<'_, str> = match reference.trim() {
         text if text.contains(['\t', '\r', '\n']) => text.replace(['\t', '\r', '\n'], "").into(),

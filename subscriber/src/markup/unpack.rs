@@ -1,4 +1,4 @@
-//! Documents that are compressed as files are, whatever was said of them when they were sent.
+//! Decompresses documents that are gzip files, independent of their headers.
 
 use std::fmt;
 use std::io::Write;
@@ -7,31 +7,32 @@ use flate2::write::MultiGzDecoder;
 
 use crate::config::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DOCUMENT_STEP_BYTES};
 
-/// Takes the gzip off a document, if there is one.
+/// Decompresses a document if it is gzip.
 pub(crate) struct Unpacker(State);
 
 enum State {
-    /// Less than the two bytes by which gzip is known.
+    /// Fewer than the two bytes that identify gzip.
     Head(Vec<u8>),
     Plain,
     Gzip(Box<Gzip>),
-    /// What follows is not read, for this reason.
+    /// The rest is not read, for this reason.
     Cut(&'static str),
-    /// Nobody wants more.
+    /// The receiver wants no more.
     Ended,
 }
 
 struct Gzip {
     decoder: MultiGzDecoder<Vec<u8>>,
-    /// Of what is unpacked, so much was handed on.
+    /// How much of the decoder's output was passed on.
     given: usize,
     taken_bytes: u64,
     given_bytes: u64,
-    /// What follows is no gzip.
+    /// The rest is not valid gzip.
     damaged: bool,
 }
 
-/// Takes what was unpacked, a piece of at most [`DOCUMENT_STEP_BYTES`] at a time, and says whether it wants more.
+/// Receives decompressed bytes in pieces of at most [`DOCUMENT_STEP_BYTES`], and returns whether it
+/// wants more.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 
 const DAMAGED: &str = "damaged gzip; the rest was left out";
@@ -47,7 +48,8 @@ impl Unpacker {
         Self(State::Head(Vec::new()))
     }
 
-    /// Takes as many of the next bytes as give one piece, and says whether there may be another.
+    /// Reads the next bytes until there is one piece of output, and returns whether there may be
+    /// another.
     pub(crate) fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> bool {
         match &mut self.0 {
             State::Head(head) => {
@@ -72,7 +74,7 @@ impl Unpacker {
         !bytes.is_empty() || matches!(&self.0, State::Gzip(gzip) if gzip.has_more())
     }
 
-    /// The document is over.
+    /// Ends the document.
     pub(crate) fn finish(&mut self, take: Take<'_>) {
         self.begin(take);
         if let State::Gzip(gzip) = &mut self.0 {
@@ -87,7 +89,7 @@ impl Unpacker {
         }
     }
 
-    /// Why not all of it was unpacked, if more was wanted.
+    /// Why not everything was decompressed, if more was wanted.
     pub(crate) fn cut(&self) -> Option<&'static str> {
         match self.0 {
             State::Cut(why) => Some(why),
@@ -116,12 +118,12 @@ impl Unpacker {
 }
 
 impl Gzip {
-    /// What comes after it, if it is over.
+    /// Passes on one piece; returns the next state if this was the end.
     fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> Option<State> {
         if !self.has_more() && !bytes.is_empty() && !self.damaged {
             self.decoder.get_mut().clear();
             self.given = 0;
-            // Gives no more than the decoder's own buffer has.
+            // Produces no more than the decoder's own buffer.
             match self.decoder.write(bytes) {
                 Ok(taken @ 1..) => {
                     self.taken_bytes += taken as u64;
@@ -136,7 +138,7 @@ impl Gzip {
         self.given_bytes += piece.len() as u64;
         let is_large = self.given_bytes > DECODED_RATIO_FROM_BYTES;
         if is_large && self.given_bytes / DECODED_RATIO_MAX > self.taken_bytes {
-            return Some(State::Cut("gzip that grows too much; the rest was left out"));
+            return Some(State::Cut("gzip grows too much; the rest was left out"));
         }
         if !piece.is_empty() && !take(piece) {
             return Some(State::Ended);
@@ -168,7 +170,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// The pieces that were given, and why there were no more.
+    /// The pieces of output, and why there were no more.
     fn unpack(bytes: &[u8], chunk: usize) -> (Vec<Vec<u8>>, Option<&'static str>) {
         let (mut pieces, mut unpacker) = (Vec::new(), Unpacker::new());
         let mut take = |piece: &[u8]| {
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unpacked_comes_in_small_pieces_whatever_it_came_in() {
+    fn output_comes_in_small_pieces_for_any_input_chunks() {
         let plain: Vec<u8> = (0..300_000_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         let twice = [gzip(&plain), gzip(&plain)].concat();
         for chunk in [1, 1000, usize::MAX] {
@@ -218,12 +220,12 @@ mod tests {
     fn a_file_that_grows_too_much_is_cut() {
         let packed = gzip(&vec![b' '; 20 << 20]);
         let (pieces, cut) = unpack(&packed, usize::MAX);
-        assert!(cut.unwrap().starts_with("gzip that grows"));
+        assert!(cut.unwrap().starts_with("gzip grows"));
         assert!(pieces.concat().len() < 6 << 20);
     }
 
     #[test]
-    fn damage_costs_what_is_behind_it() {
+    fn data_before_damage_is_kept() {
         let packed = gzip(&vec![b'x'; 100_000]);
         for damaged in [&packed[..packed.len() - 5], &[&*packed, b"garbage"].concat()] {
             let (pieces, cut) = unpack(damaged, 10);

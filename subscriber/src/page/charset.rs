@@ -1,5 +1,5 @@
-//! In which encoding a page is written: its byte order mark, the `Content-Type` header, a `<meta>`
-//! near its beginning, and then what it looks like, in this order (HTML standard, 13.2.3.2).
+//! Finds the encoding of a page: from its byte order mark, the `Content-Type` header, a `<meta>`
+//! near its beginning, and otherwise by a guess, in this order (HTML standard, 13.2.3.2).
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFINED};
@@ -8,10 +8,10 @@ use memchr::memmem;
 use super::tag::{Attributes, Value, is_space};
 use crate::config::CHARSET_GUESS_BYTES;
 
-/// The encoding that is declared, and how many bytes of a byte order mark to skip.
+/// The declared encoding, and the length of the byte order mark.
 ///
-/// `head` is what comes first of a page, `CHARSET_PRESCAN_BYTES` of it or all; `of_header` is what the
-/// header says.
+/// `head` is the beginning of the page: `CHARSET_PRESCAN_BYTES`, or all of it. `of_header` is the
+/// encoding in the header.
 pub fn declared(
     head: &[u8],
     of_header: Option<&'static Encoding>,
@@ -41,7 +41,7 @@ pub fn of_content_type(value: &str) -> Option<&'static Encoding> {
     }
 }
 
-/// What a `<meta>` says, or else an XML declaration.
+/// The encoding in a `<meta>`, or else in an XML declaration.
 fn prescan(head: &[u8]) -> Option<&'static Encoding> {
     match head {
         [b'<', 0, b'?', 0, b'x', 0, ..] => Some(UTF_16LE),
@@ -55,12 +55,12 @@ fn of_meta(head: &[u8]) -> Option<&'static Encoding> {
     loop {
         rest = &rest[memchr::memchr(b'<', rest)? + 1..];
         rest = match rest {
-            // The dashes of the beginning may be those of the end.
+            // The dashes of `<!--` may belong to `-->`, too.
             [b'!', b'-', b'-', ..] => &rest[1 + memmem::find(&rest[1..], b"-->")? + 3..],
             _ if is_meta(rest) => {
                 let mut attributes = Attributes::new(&rest[META.len()..]);
                 let meta = Meta::read(&mut attributes);
-                // A tag that goes beyond the head tells nothing.
+                // A tag that extends beyond the head does not count.
                 let is_whole = !attributes.rest().is_empty();
                 if let Some(encoding) = meta.encoding().filter(|_| is_whole) {
                     return Some(encoding);
@@ -88,7 +88,7 @@ fn is_meta(rest: &[u8]) -> bool {
     })
 }
 
-/// What counts of the attributes of a `<meta>`.
+/// The relevant attributes of a `<meta>`.
 #[derive(Default)]
 struct Meta<'a> {
     http_equiv: Option<Value<'a>>,
@@ -124,12 +124,12 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// What a `<meta>` says that was met later.
+/// The encoding in a `<meta>` after the beginning of the page.
 pub(super) fn of_late_meta(mut attributes: Attributes<'_>) -> Option<&'static Encoding> {
     Meta::read(&mut attributes).encoding()
 }
 
-/// A page in which something could be read byte by byte is not UTF-16, whatever it says.
+/// A page that could be read byte by byte is not UTF-16, even if it declares that.
 fn readable(encoding: &'static Encoding) -> &'static Encoding {
     match encoding {
         utf_16 if utf_16 == UTF_16LE || utf_16 == UTF_16BE => UTF_8,
@@ -138,7 +138,7 @@ fn readable(encoding: &'static Encoding) -> &'static Encoding {
     }
 }
 
-/// The `content` of a `<meta http-equiv=content-type>`.
+/// The `charset` in the `content` of a `<meta http-equiv=content-type>`.
 fn of_content(content: &[u8]) -> Option<&'static Encoding> {
     const CHARSET: &[u8] = b"charset";
     let mut rest = content;
@@ -172,13 +172,13 @@ fn of_xml(head: &[u8]) -> Option<&'static Encoding> {
     of_label(&quoted[..memchr::memchr(*quote, quoted)?]).map(readable)
 }
 
-/// Encodings that only serve attacks are taken for unknown, as if nothing had been declared.
+/// Encodings that only serve attacks count as unknown, as if nothing was declared.
 fn of_label(label: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label_no_replacement(label)
 }
 
-/// Finds out about a page that declares nothing. Up to its first byte that is not ASCII all
-/// encodings agree; from there on it is held back until there is enough to tell them apart.
+/// Guesses the encoding of a page without a declaration. Up to the first non-ASCII byte all
+/// encodings agree. The bytes after it are buffered until there are enough for a guess.
 pub(super) struct Guess {
     detector: EncodingDetector,
     /// `<= CHARSET_GUESS_BYTES`
@@ -187,12 +187,12 @@ pub(super) struct Guess {
 
 impl Guess {
     pub(super) fn new() -> Self {
-        // No script is run that a wrong guess could be an attack on.
+        // No script is run, so a wrong guess cannot enable an attack.
         Self { detector: EncodingDetector::new(Iso2022JpDetection::Allow), held: Vec::new() }
     }
 
-    /// Takes the next bytes: how many of them are ASCII and can be read now, and how many are held.
-    /// The rest is for whoever knows the encoding.
+    /// Reads the next bytes. Returns how many of them are ASCII and can be read now, and how many
+    /// are buffered. The rest needs the encoding.
     pub(super) fn take(&mut self, bytes: &[u8]) -> (usize, usize) {
         let ascii = if self.held.is_empty() { ascii(bytes) } else { 0 };
         let room = CHARSET_GUESS_BYTES - self.held.len();
@@ -202,27 +202,27 @@ impl Guess {
         (ascii, held)
     }
 
-    /// Whether something is held.
+    /// Whether something is buffered.
     pub(super) fn has_met_other_than_ascii(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Whether there is enough to tell.
+    /// Whether the buffer is full.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() == CHARSET_GUESS_BYTES
     }
 
-    /// The encoding, and what was held. A `<meta>` that comes later than it should counts all the
-    /// same: `late` is one that was met before, and in what is held it is looked for here.
-    /// `top_level` is the last label of the host's name, in lower case.
+    /// The encoding, and the buffered bytes. A late `<meta>` counts, too: `late` is one that was
+    /// found before, and the buffer is searched for another. `top_level` is the last label of the
+    /// host name, in lower case.
     pub(super) fn decide(
         mut self,
         late: Option<&'static Encoding>,
         top_level: Option<&str>,
         is_all: bool,
     ) -> (&'static Encoding, Vec<u8>) {
-        let guess = |detector: &mut EncodingDetector, held: &[u8]| {
-            // What browsers take an unnamed page of nothing but ASCII for.
+        let guess_encoding = |detector: &mut EncodingDetector, held: &[u8]| {
+            // Browsers use this for an undeclared page of only ASCII.
             if held.is_empty() {
                 return WINDOWS_1252;
             }
@@ -230,13 +230,13 @@ impl Guess {
             detector.guess(top_level.map(str::as_bytes), Utf8Detection::Allow)
         };
         let encoding = late.or_else(|| of_meta(&self.held));
-        let encoding = encoding.unwrap_or_else(|| guess(&mut self.detector, &self.held));
+        let encoding = encoding.unwrap_or_else(|| guess_encoding(&mut self.detector, &self.held));
         (encoding, self.held)
     }
 }
 
-/// The bytes at the beginning that mean the same in all encodings that are guessed: no byte beyond
-/// ASCII, and not the one with which ISO-2022-JP changes its meaning.
+/// The length of the prefix that means the same in all encodings: no byte beyond ASCII, and no
+/// escape, which changes the meaning in ISO-2022-JP.
 fn ascii(bytes: &[u8]) -> usize {
     const ESCAPE: u8 = 0x1b;
     let ascii = Encoding::ascii_valid_up_to(bytes);

@@ -1,14 +1,14 @@
 use super::*;
 
-fn told(head: &[u8], header: Option<&str>) -> Option<(&'static str, usize)> {
+fn encoding_of(head: &[u8], header: Option<&str>) -> Option<(&'static str, usize)> {
     let (encoding, skip) = declared(head, header.and_then(of_content_type))?;
     Some((encoding.name(), skip))
 }
 
 #[test]
-fn the_mark_beats_the_header_beats_the_meta() {
-    type Told = Option<(&'static str, usize)>;
-    let table: &[(&[u8], Option<&str>, Told)] = &[
+fn the_mark_comes_before_header_and_meta() {
+    type Expected = Option<(&'static str, usize)>;
+    let table: &[(&[u8], Option<&str>, Expected)] = &[
         (b"\xef\xbb\xbfx", Some("text/html; charset=koi8-r"), Some(("UTF-8", 3))),
         (b"\xff\xfex\0", None, Some(("UTF-16LE", 2))),
         (b"\xfe\xff\0x", None, Some(("UTF-16BE", 2))),
@@ -19,7 +19,7 @@ fn the_mark_beats_the_header_beats_the_meta() {
         (b"", None, None),
     ];
     for &(head, header, expected) in table {
-        assert_eq!(told(head, header), expected, "{:?}", head.escape_ascii());
+        assert_eq!(encoding_of(head, header), expected, "{:?}", head.escape_ascii());
     }
 }
 
@@ -42,7 +42,7 @@ fn the_header_is_read_by_its_grammar() {
 }
 
 #[test]
-fn a_meta_is_found_as_the_standard_has_it() {
+fn a_meta_is_found_by_the_standard() {
     let table: &[(&[u8], Option<&str>)] = &[
         (b"<META  CHARSET = 'koi8-r' >", Some("KOI8-R")),
         (b"<meta/charset=koi8-r>", Some("KOI8-R")),
@@ -84,7 +84,7 @@ fn a_meta_is_found_as_the_standard_has_it() {
         (b"\0<\0?\0x\0m", Some("UTF-16BE")),
     ];
     for &(head, expected) in table {
-        assert_eq!(told(head, None).map(|it| it.0), expected, "{:?}", head.escape_ascii());
+        assert_eq!(encoding_of(head, None).map(|it| it.0), expected, "{:?}", head.escape_ascii());
     }
 }
 

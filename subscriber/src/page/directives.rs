@@ -1,34 +1,35 @@
-//! What a page asks of crawlers: `<meta name=robots>` and the header `X-Robots-Tag`, as the large
-//! search engines document them. Nothing takes back what something else asked for.
+//! Directives for crawlers: `<meta name=robots>` and the header `X-Robots-Tag`, as the large search
+//! engines document them. A later directive never revokes an earlier one.
 
 use jiff::civil::{Date, DateTime};
 use jiff::fmt::rfc2822;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
 
-/// What is asked of this crawler.
+/// The directives for this crawler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Directives {
-    /// Not to show the page to others.
+    /// Do not index the page.
     pub(super) noindex: bool,
-    /// Not to follow its links.
+    /// Do not follow its links.
     pub(super) nofollow: bool,
-    /// Not to show it from then on, in seconds of Unix time.
+    /// Do not index it from this time on, in seconds of Unix time.
     pub(super) unavailable_after: Option<i64>,
 }
 
-/// Directives with a value, which look like a name of a crawler before its directives.
+/// Directives with a value, which look like the name of a crawler before its directives.
 const WITH_VALUE: &[&str] =
     &[UNAVAILABLE_AFTER, "max-snippet", "max-image-preview", "max-video-preview"];
 const UNAVAILABLE_AFTER: &str = "unavailable_after";
 
 impl Directives {
-    /// The `content` of a `<meta>` that is for this crawler.
+    /// Reads the `content` of a `<meta>` for this crawler.
     pub(super) fn meta(&mut self, content: &str) {
         self.list(content, |_| None);
     }
 
-    /// A value of `X-Robots-Tag`: directives for all, and behind `name:` for crawlers of that name.
+    /// Reads a value of `X-Robots-Tag`: directives for all crawlers, and after `name:` for crawlers
+    /// of that name.
     pub(super) fn header(&mut self, value: &str, token: &str) {
         self.list(value, |item| {
             let (name, rest) = item.split_once(':')?;
@@ -41,10 +42,11 @@ impl Directives {
         });
     }
 
-    /// `named` tells of an item whether it begins with a name, and whether with ours.
+    /// `named` returns whether an item begins with the name of this crawler or of another one, and
+    /// the rest.
     fn list<'a>(&mut self, list: &'a str, named: impl Fn(&'a str) -> Option<(bool, &'a str)>) {
         let mut is_ours = true;
-        // A date may have a comma after its day of the week.
+        // A date may contain a comma after its weekday.
         let mut awaits_date = false;
         for item in list.split(',') {
             let item = match named(item) {
@@ -64,7 +66,7 @@ impl Directives {
             match date {
                 Some(date) if !awaits_date => self.end(date.trim()),
                 Some(_) => {}
-                // Some write spaces for commas.
+                // Some sites use spaces instead of commas.
                 None => item.split_ascii_whitespace().for_each(|word| self.word(word)),
             }
         }
@@ -88,10 +90,11 @@ fn is_unavailable_after(name: &str) -> bool {
     name.trim().eq_ignore_ascii_case(UNAVAILABLE_AFTER)
 }
 
-/// A date of RFC 822, RFC 850 or ISO 8601, in seconds of Unix time. Without a zone it is UTC.
+/// Parses a date of RFC 822, RFC 850 or ISO 8601, in seconds of Unix time. Without a zone it is
+/// UTC.
 fn moment(text: &str) -> Option<i64> {
     const RFC_2822: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
-    // That of RFC 850 has dashes.
+    // The dates of RFC 850 contain dashes.
     let spaced = text.replace('-', " ");
     let utc = |moment: DateTime| Some(moment.to_zoned_datetime(TimeZone::UTC).ok()?.timestamp());
     let moment: Timestamp = RFC_2822
@@ -109,13 +112,13 @@ mod tests {
     use super::*;
 
     fn header(value: &str) -> (bool, bool, Option<i64>) {
-        let mut asked = Directives::default();
-        asked.header(value, "tidings");
-        (asked.noindex, asked.nofollow, asked.unavailable_after)
+        let mut directives = Directives::default();
+        directives.header(value, "tidings");
+        (directives.noindex, directives.nofollow, directives.unavailable_after)
     }
 
     #[test]
-    fn headers_ask_all_or_those_that_they_name() {
+    fn headers_apply_to_all_or_to_named_crawlers() {
         for (value, expected) in [
             ("", (false, false)),
             ("noindex", (true, false)),
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_page_is_read_in_the_forms_that_are_in_use() {
+    fn expiry_dates_are_parsed_in_all_common_forms() {
         const END: Option<i64> = Some(1_277_478_000);
         for (value, expected) in [
             ("unavailable_after: 25 Jun 2010 15:00:00 GMT", (false, END)),

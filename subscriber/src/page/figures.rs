@@ -1,6 +1,6 @@
-//! How long reading a page takes: `cargo test --release page::figures -- --ignored --nocapture`.
+//! Measures the time to read a page: `cargo test --release page::figures -- --ignored --nocapture`.
 
-#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "measures time, and says it")]
+#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "measures and prints times")]
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// 10.2 KB with 30 links, all in one host as most links are.
+/// 10.2 KB with 30 links, all to one host, as is common.
 fn short_page() -> String {
     let mut html = String::from(
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Page 17 of a site</title>\
@@ -23,7 +23,7 @@ fn short_page() -> String {
         let text =
             "Some words that a person would read, with <em>emphasis</em> and a &amp; in between. ";
         write!(html, "<li class=\"item\"><a class=\"reference internal\" href=\"{href}\">Page {n}</a></li>\n<p>{}</p>\n", text.repeat(2))
-            .expect("a String takes everything");
+            .expect("writing to a String does not fail");
     }
     html + "</ul></nav></body></html>\n" + &" ".repeat(40)
 }
@@ -51,7 +51,7 @@ fn measure(what: &str, url: &str, page: &[u8]) {
 #[ignore = "a figure, not a test"]
 fn microseconds_per_page() {
     measure("a page", "http://site.example:8080/section/4/page-17.html", short_page().as_bytes());
-    // Of the Debian package python3-doc, which other tests need, too.
+    // From the Debian package python3-doc, which other tests need, too.
     let documentation = std::fs::read("/usr/share/doc/python3-doc/html/library/os.html").unwrap();
     let documentation = &documentation[..200_000.min(documentation.len())];
     measure("documentation", "http://docs.example/library/os.html", documentation);

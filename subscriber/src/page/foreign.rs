@@ -1,9 +1,9 @@
-//! Pictures and formulas in a page, where other rules hold: what ends a `<title>` or a `<style>`
-//! elsewhere is an element like any other there, and `<![CDATA[` begins a text (HTML standard, 13.2.6.5).
+//! SVG and `MathML` in a page (foreign content), where other rules apply: a `<title>` or `<style>`
+//! is an ordinary element there, and `<![CDATA[` begins a text (HTML standard, 13.2.6.5).
 //!
-//! No tree is kept: only the elements that are open in pictures and formulas, and of HTML inside of
-//! them how many. That is exact for elements that are closed in their order. An end tag that no
-//! open element of the picture answers to is taken for that of an element around the picture, and so ends it.
+//! It keeps no tree, only the open foreign elements, and the number of open HTML elements inside of
+//! them. This is exact if elements are closed in order. An end tag that matches no open foreign
+//! element counts as the end of an element around the foreign content, and so ends it.
 
 use super::tag::{Name, Tag, name};
 use crate::config::FOREIGN_DEPTH_MAX;
@@ -12,12 +12,12 @@ const SVG: Name = name(b"svg");
 const MATH: Name = name(b"math");
 const ANNOTATION_XML: Name = name(b"annotation-xml");
 
-/// The elements that are open in pictures and formulas.
+/// The open foreign elements.
 #[derive(Debug, Default)]
 pub(super) struct Foreign {
     /// `<= FOREIGN_DEPTH_MAX`
     open: Vec<Open>,
-    /// Those beyond the limit, of which only the number is known.
+    /// The number of open elements beyond that limit.
     beyond: usize,
 }
 
@@ -25,22 +25,22 @@ pub(super) struct Foreign {
 struct Open {
     name: Name,
     is_svg: bool,
-    /// In it HTML begins again; so many elements of that are open. `None`: it does not.
+    /// The number of open HTML elements in it, if HTML is allowed there; otherwise `None`.
     html: Option<usize>,
 }
 
 impl Foreign {
-    /// Whether what comes now is in a picture or formula itself, and not in HTML.
+    /// Whether the current position is in foreign content, and not in HTML inside of it.
     pub(super) fn is_inside(&self) -> bool {
         self.open.last().is_some_and(|top| top.html.unwrap_or(0) == 0)
     }
 
-    /// Whether no picture or formula is open.
+    /// Whether no foreign element is open.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes a start tag; tells whether its element belongs to a picture or formula.
+    /// Handles a start tag; returns whether its element is foreign.
     pub(super) fn start(&mut self, tag: &Tag<'_>) -> bool {
         if let Some(top) = self.open.last().filter(|top| !top.takes_html(tag.name)) {
             if !breaks_out(tag) {
@@ -60,7 +60,7 @@ impl Foreign {
         false
     }
 
-    /// Takes an end tag that is not the end of a raw text.
+    /// Handles an end tag, except that of a raw text.
     pub(super) fn end(&mut self, ended: Name) {
         if self.beyond > 0 {
             self.beyond -= 1;
@@ -91,7 +91,7 @@ impl Foreign {
         }
     }
 
-    /// Up to where HTML begins, around the picture or in it.
+    /// Closes elements up to where HTML is allowed, around or inside of the foreign content.
     fn leave(&mut self) {
         self.beyond = 0;
         let html = self.open.iter().rposition(|open| open.html.is_some());
@@ -100,11 +100,11 @@ impl Foreign {
 }
 
 impl Open {
-    /// Whether a start tag directly in it is read as HTML.
+    /// Whether a start tag directly inside of it is HTML.
     fn takes_html(&self, started: Name) -> bool {
         match self.html {
             Some(1..) => true,
-            // In text of formulas these two are still part of the formula.
+            // In MathML text these two elements are still MathML.
             Some(0) => {
                 self.is_svg
                     || self.name == ANNOTATION_XML
@@ -120,7 +120,7 @@ const MALIGNMARK: Name = name(b"malignmark");
 const P: Name = name(b"p");
 const BR: Name = name(b"br");
 
-/// The integration points.
+/// Whether HTML is allowed in the element: the integration points of the standard.
 fn begins_html(tag: &Tag<'_>, is_svg: bool) -> bool {
     const OF_SVG: [Name; 3] = [name(b"foreignobject"), name(b"desc"), name(b"title")];
     const OF_MATH: [Name; 5] = [name(b"mi"), name(b"mo"), name(b"mn"), name(b"ms"), name(b"mtext")];
@@ -137,7 +137,7 @@ fn begins_html(tag: &Tag<'_>, is_svg: bool) -> bool {
             })
 }
 
-/// Elements that are never in a picture: somebody forgot to close it.
+/// Elements that never occur in foreign content: its end tag is missing.
 fn breaks_out(tag: &Tag<'_>) -> bool {
     const ELEMENTS: [Name; 44] = [
         name(b"b"),
@@ -190,8 +190,8 @@ fn breaks_out(tag: &Tag<'_>) -> bool {
         || tag.name == FONT && tag.values(["color", "face", "size"]).iter().any(Option::is_some)
 }
 
-/// Whether the end tag of an HTML element comes to [`Foreign::end`]: void elements have none, and
-/// that of a raw text is found with the text.
+/// Whether the end tag of an HTML element reaches [`Foreign::end`]. Void elements have none, and
+/// the end tag of a raw text is found with the text.
 fn is_counted(started: Name) -> bool {
     const UNCOUNTED: [Name; 21] = [
         name(b"area"),

@@ -1,4 +1,4 @@
-//! What was found in a page so far, and what becomes of it at the end.
+//! Collects what is found in a page, and resolves it at the end.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const BASE: Name = name(b"base");
 const BODY: Name = name(b"body");
 const FRAME: Name = name(b"frame");
 const IFRAME: Name = name(b"iframe");
-/// What `<image>` means, too.
+/// `<image>` means the same.
 const IMG: Name = name(b"img");
 const IMAGE: Name = name(b"image");
 const LINK: Name = name(b"link");
@@ -36,7 +36,7 @@ const META: Name = name(b"meta");
 const SOURCE: Name = name(b"source");
 const TITLE: Name = name(b"title");
 
-/// What was found, all of it as it is written: it is resolved at the end, since `<base>` may follow.
+/// The findings as written. They are resolved at the end, because a `<base>` may follow.
 pub(super) struct Found {
     options: Arc<PageOptions>,
     title: Title,
@@ -48,28 +48,28 @@ pub(super) struct Found {
     hubs: Vec<String>,
     /// The first `rel=self`.
     own: Option<String>,
-    /// The head is over, where hubs and the page's own URL may stand.
+    /// The head, where hubs and the page's own URL may stand, has ended.
     in_body: bool,
-    /// Wanted of watched pages alone.
+    /// Only for watched pages.
     seen: Option<Box<Seen>>,
     links: Links,
-    /// Of the headers that were made absolute; `<= HEADER_LINKS_MAX`.
+    /// Header links that were resolved; `<= HEADER_LINKS_MAX`.
     header_links: usize,
     directives: Directives,
-    /// What a `<meta>` says of the encoding.
+    /// The encoding in a `<meta>`.
     encoding: Option<&'static Encoding>,
     cut: Option<&'static str>,
-    /// If they are wanted.
+    /// Only if they are wanted.
     words: Option<Words>,
 }
 
-/// The text of the first `<title>`, as it is written.
+/// The text of the first `<title>`, as written.
 enum Title {
     Awaited,
     Open {
         /// `<= TITLE_WRITTEN_BYTES_MAX`
         text: Vec<u8>,
-        /// How long the text is.
+        /// The length of the whole text.
         length: usize,
     },
     Closed(Vec<u8>),
@@ -96,18 +96,18 @@ impl Found {
         }
     }
 
-    /// The page's digest is wanted.
+    /// Computes the digest of the page, too.
     pub(super) fn digest(&mut self) {
         self.seen = Some(Box::default());
     }
 
-    /// The page is over: its digest.
+    /// Ends the page: its digest.
     pub(super) fn version(self) -> blake3::Hash {
         let title = self.title.text().and_then(|title| tidy_title(&title));
         self.seen.unwrap_or_default().finish(title.as_deref())
     }
 
-    /// The next piece of the text that is neither in a tag nor in a script.
+    /// Handles the next piece of text outside of tags and raw texts.
     pub(super) fn text(&mut self, bytes: &[u8]) {
         if let Some(seen) = &mut self.seen {
             seen.text(bytes);
@@ -117,12 +117,12 @@ impl Found {
         }
     }
 
-    /// What a `<meta>` says of the encoding.
+    /// The encoding in a `<meta>`.
     pub(super) fn encoding(&self) -> Option<&'static Encoding> {
         self.encoding
     }
 
-    /// A value of the header `Link`. `<base>` is of no meaning to it.
+    /// Handles a `Link` header. It is not relative to `<base>`.
     pub(super) fn link_header(&mut self, value: &str, url: &CanonicalUrl<'_>) {
         let mut text = String::new();
         for link in link_header::links(value).filter(|link| !link.is_elsewhere) {
@@ -143,7 +143,7 @@ impl Found {
         }
     }
 
-    /// Whether it takes long to resolve it.
+    /// Whether resolving the links may take long.
     pub(super) fn is_long(&self) -> bool {
         let base_bytes = self.base.as_ref().map_or(0, String::len);
         self.links.len() > QUICK_LINKS_MAX || base_bytes > QUICK_BASE_BYTES_MAX
@@ -153,19 +153,19 @@ impl Found {
         self.links.held_bytes()
     }
 
-    /// A value of the header `X-Robots-Tag`.
+    /// Handles an `X-Robots-Tag` header.
     pub(super) fn robots_header(&mut self, value: &str) {
         self.directives.header(value, &self.options.token);
     }
 
-    /// The text is interrupted by a tag.
+    /// Handles a tag that interrupts the text.
     pub(super) fn end_word(&mut self) {
         if let Some(words) = &mut self.words {
             words.end_word();
         }
     }
 
-    /// A start tag of HTML.
+    /// Handles a start tag of HTML.
     pub(super) fn tag(&mut self, tag: &Tag<'_>) {
         if let Some(seen) = &mut self.seen {
             let target = match tag.name {
@@ -200,23 +200,23 @@ impl Found {
         }
     }
 
-    /// A start tag in a picture or formula.
+    /// Handles a start tag in foreign content.
     pub(super) fn foreign_tag(&mut self, tag: &Tag<'_>) {
         if tag.name == A {
             self.link(tag, "href");
         }
     }
 
-    /// A tag of which nothing is known but its name.
+    /// Handles a tag that is too long; only its name is known.
     pub(super) fn tag_is_too_long(&mut self, name: Name) {
         let leads = matches!(name, A | AREA | FRAME | IFRAME | LINK | BASE | META)
             || self.options.images && matches!(name, IMG | IMAGE | SOURCE);
         if leads {
-            self.cut = Some("a tag too long to read; what it says was left out");
+            self.cut = Some("a tag is too long; its content was left out");
         }
     }
 
-    /// Text of the `<title>` that is open, and what may be its end.
+    /// Handles text of the open `<title>`, which may include its end tag.
     pub(super) fn title_text(&mut self, bytes: &[u8]) {
         if let Title::Open { text, length } = &mut self.title {
             let room = TITLE_WRITTEN_BYTES_MAX - text.len();
@@ -225,7 +225,7 @@ impl Found {
         }
     }
 
-    /// The last bytes of the `<title>`, so many, were its end.
+    /// Ends the `<title>`: the last bytes of its text were the end tag.
     pub(super) fn end_title(&mut self, end_bytes: usize) {
         if let Title::Open { text, length } = &mut self.title {
             text.truncate(*length - end_bytes);
@@ -243,7 +243,7 @@ impl Found {
 
     fn image(&mut self, tag: &Tag<'_>) {
         let [source, set] = tag.values(["src", "srcset"]);
-        // That of a `<source>` is a sound or a film.
+        // The `src` of a `<source>` is audio or video.
         if let Some(source) = source.filter(|_| tag.name != SOURCE) {
             self.keep(&source.text(), false);
         }
@@ -252,7 +252,7 @@ impl Found {
         }
     }
 
-    /// A link to something that is related to the page.
+    /// Handles a link with a relation to the page.
     fn relation(&mut self, relations: &str, kind: Option<&str>, target: &str) {
         if target.len() > LINK_BYTES_MAX {
             return;
@@ -298,7 +298,7 @@ impl Found {
         }
     }
 
-    /// The page is over: resolves what was found. `url` is where the page was found.
+    /// Ends the page and resolves its links. `url` is where the page was found.
     pub(super) fn resolve(self, url: &CanonicalUrl<'_>, encoding: &'static Encoding) -> Content {
         let base = self.base.and_then(|base| url.join(&base).ok());
         let base = base.as_ref().unwrap_or(url);
@@ -328,16 +328,16 @@ impl Found {
     }
 }
 
-/// Where to subscribe to changes, and under which URL (W3C `WebSub` section 4).
+/// The relations of `WebSub`: the hub, and the URL of the topic (W3C `WebSub` section 4).
 const HUB: &str = "hub";
 const SELF: &str = "self";
 
-/// The one relation that asks crawlers for something. `ugc` and `sponsored` only say whose the link
-/// is; who wants them not to be followed, either, writes `nofollow` beside them, as those who
-/// introduced them recommend.
+/// The only relation that asks crawlers not to follow a link. `ugc` and `sponsored` only describe
+/// the link's origin; sites that also do not want it followed add `nofollow`, as the authors of
+/// these relations recommend.
 const NOFOLLOW: &str = "nofollow";
 
-/// With its `?`.
+/// The length of the query, including its `?`.
 fn query_bytes(url: &CanonicalUrl<'_>) -> usize {
     url.path_and_query().len() - url.path().len()
 }
@@ -363,7 +363,7 @@ fn resolve_links(
     let mut known = HashMap::with_capacity(found.len());
     content.links.reserve_exact(found.len());
     let (mut bytes, mut text) = (0, String::new());
-    // What a query says matters only to links that are one themselves.
+    // The query of the base matters only for links that are a query themselves.
     let without_query = &base.as_str()[..base.as_str().len() - query_bytes(base)];
     let without_query = CanonicalUrl::parse(without_query).unwrap_or_else(|_| base.clone());
     for (link, nofollow) in found.iter() {
@@ -390,8 +390,8 @@ fn resolve_links(
     }
 }
 
-/// A link whose query, if it is not ASCII, is written in the encoding of the page, as browsers do
-/// (URL standard, "query state"). All else is UTF-8 everywhere.
+/// A link with its non-ASCII query in the encoding of the page, as in browsers (URL
+/// standard, "query state"). The other parts are always UTF-8.
 fn query_encoded<'a>(link: &'a str, encoding: &'static Encoding) -> Cow<'a, str> {
     let encoding = encoding.output_encoding();
     let Some((before, query)) = link.split_once('?').filter(|_| encoding != UTF_8) else {
@@ -410,7 +410,7 @@ fn query_encoded<'a>(link: &'a str, encoding: &'static Encoding) -> Cow<'a, str>
         if is_ascii {
             encoded.push_str(run);
         } else {
-            // What the encoding does not have becomes an HTML entity.
+            // A character that the encoding lacks becomes an HTML entity.
             let (bytes, ..) = encoding.encode(run);
             encoded.extend(percent_encode(&bytes, NON_ALPHANUMERIC));
         }

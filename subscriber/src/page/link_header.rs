@@ -1,19 +1,19 @@
-//! The header `Link` (RFC 8288).
+//! Parses the header `Link` (RFC 8288).
 
 use std::borrow::Cow;
 
-/// A link of a header, with what says where it leads.
+/// A link of a header.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HeaderLink<'a> {
     pub(super) target: &'a str,
     pub(super) relations: Cow<'a, str>,
     /// The media type.
     pub(super) kind: Option<Cow<'a, str>>,
-    /// Between two other pages; this one only tells of it.
+    /// It has an `anchor`: it is a link of another page.
     pub(super) is_elsewhere: bool,
 }
 
-/// The links of one value, up to where it breaks the grammar (appendix B.2).
+/// The links of a value, up to the first syntax error (appendix B.2).
 pub(super) fn links(mut value: &str) -> impl Iterator<Item = HeaderLink<'_>> {
     std::iter::from_fn(move || {
         value = value.trim_start_matches([' ', '\t', ',']);
@@ -24,13 +24,13 @@ pub(super) fn links(mut value: &str) -> impl Iterator<Item = HeaderLink<'_>> {
     })
 }
 
-/// Reads parameters; of those of one name the first counts. What follows them.
+/// Reads the parameters of a link; the first with each name counts. Returns the rest.
 fn parameters<'a>(mut rest: &'a str, link: &mut HeaderLink<'a>) -> &'a str {
     let mut has_relations = false;
     loop {
         rest = rest.trim_start_matches(SPACE);
         let Some(parameter) = rest.strip_prefix(';') else {
-            // Whatever else is here belongs to no link.
+            // Anything else here is skipped.
             return rest.find(',').map_or("", |comma| &rest[comma..]);
         };
         let parameter = parameter.trim_start_matches(SPACE);
@@ -55,7 +55,7 @@ fn parameters<'a>(mut rest: &'a str, link: &mut HeaderLink<'a>) -> &'a str {
 
 const SPACE: [char; 2] = [' ', '\t'];
 
-/// A token or a quoted string, and what follows it.
+/// A token or a quoted string, and the rest.
 fn parameter_value(text: &str) -> (Cow<'_, str>, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([';', ',', ' ', '\t']).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! The different links of a page as they are written, in the order of the page: one text for all.
+//! The set of links of a page as written, in their order. All share one buffer.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -7,31 +7,31 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::config::{LINK_BYTES_MAX, LINKS_BYTES_MAX, LINKS_MAX};
 
-/// A page has so many, and so many bytes each; if it has more, there is room for more.
+/// Sizes of an average page, reserved at the first link.
 const USUAL_LINKS: usize = 32;
 const USUAL_LINK_BYTES: usize = 32;
 
-/// Links as they are written, without their fragments.
+/// Links as written, without their fragments.
 #[derive(Default)]
 pub(super) struct Links {
     /// `<= LINKS_BYTES_MAX`
     text: String,
     /// `<= LINKS_MAX`
     all: Vec<Written>,
-    /// Places in `all` by text. The hash is seeded by chance: no page can choose what collides.
+    /// Indices in `all`, by text. The hash has a random seed, so a page cannot provoke collisions.
     known: HashTable<usize>,
     hasher: DefaultHashBuilder,
 }
 
 struct Written {
-    /// In the text.
+    /// The range in the text.
     place: Range<usize>,
-    /// Every occurrence says so.
+    /// Every occurrence has `nofollow`.
     nofollow: bool,
 }
 
 impl Links {
-    /// Keeps what may lead to a page; the error says why something was left out.
+    /// Adds a link that may lead to a page. The error says why it was left out.
     pub(super) fn keep(&mut self, link: &str, nofollow: bool) -> Result<(), &'static str> {
         let link = link.split_once('#').map_or(link, |(link, _fragment)| link);
         let link = link.trim_matches(|c| c <= ' ');
@@ -42,7 +42,7 @@ impl Links {
         if all.capacity() == 0 {
             text.reserve(USUAL_LINKS * USUAL_LINK_BYTES);
             all.reserve(USUAL_LINKS);
-            known.reserve(USUAL_LINKS, |_| unreachable!("it is empty"));
+            known.reserve(USUAL_LINKS, |_| unreachable!("the table is empty"));
         }
         let hash = hasher.hash_one(link);
         if let Some(known) = known.find(hash, |at| text[all[*at].place.clone()] == *link) {
@@ -66,18 +66,18 @@ impl Links {
         self.all.len()
     }
 
-    /// What they take in memory, about.
+    /// The memory that they use, approximately.
     pub(super) fn held_bytes(&self) -> usize {
         self.text.capacity() + self.all.capacity() * (size_of::<Written>() + size_of::<usize>())
     }
 
-    /// The links, and of each whether all occurrences say `nofollow`.
+    /// The links, and for each whether all occurrences have `nofollow`.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
         self.all.iter().map(|link| (&self.text[link.place.clone()], link.nofollow))
     }
 }
 
-/// Whether a link is to no page for sure: `mailto:`, `javascript:` and the like.
+/// Whether a link cannot lead to a page: `mailto:`, `javascript:` and the like.
 fn has_other_scheme(link: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let end = link.bytes().position(|byte| !is_part(&byte)).unwrap_or(link.len());

@@ -1,8 +1,8 @@
-//! What a page says: its title, its links, and what it asks of crawlers, read while it streams by.
+//! Reads a page while it streams: its title, its links, and its directives for crawlers.
 //!
-//! A page never becomes a tree. One token is held at most, and what was found is bounded in number
-//! and bytes; at a bound the rest is left out and [`Content::cut`] says so. Pure: bytes in any split
-//! go in, and the same content comes out.
+//! It builds no tree. It buffers at most one token, and what it finds is limited in number and
+//! bytes; beyond a limit the rest is left out, and [`Content::cut`] says so. Pure: bytes go in, in
+//! any split, and the same content comes out.
 //!
 //! ```text
 //! bytes ─ charset ─▶ text ─ scan (tag, raw_text, foreign) ─▶ tags ─ found ─▶ Content
@@ -39,46 +39,50 @@ use self::found::Found;
 use self::scan::Scanner;
 use crate::config::CHARSET_PRESCAN_BYTES;
 
-/// What was read from a page.
+/// The content of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The text of the first `<title>`, white space folded; `None` if there is none or nothing in it.
+    /// The text of the first `<title>`, with white space folded; `None` if it is missing or empty.
     pub title: Option<String>,
-    /// Those of the headers, then those of the page in its order, each once: `a`, `area`, `frame`,
-    /// `iframe`, `link` with a relation that names a page, refresh; images if asked for. As `wget
-    /// --recursive` has it, without what only makes a page look right.
+    /// The links of the headers, then those of the page in its order, without repeats: `a`, `area`,
+    /// `frame`, `iframe`, `link` with a relation that names a page, refresh; images if requested.
+    /// As in `wget --recursive`, without page requisites such as style sheets.
     pub links: Vec<Link>,
-    /// Which URL the page would rather be known by, canonical in our sense, too; the first that is named.
+    /// The URL that the page prefers (`rel=canonical`), canonical in our sense, too; the first one
+    /// counts.
     pub canonical: Option<Box<str>>,
-    /// Feeds that the page names: `rel=alternate` of their media types. Not among the links.
+    /// Feeds that the page names: `rel=alternate` with their media types. Not included in the
+    /// links.
     pub feeds: Vec<Box<str>>,
-    /// Who tells of its changes: `rel=hub` (`WebSub`). Not among the links.
+    /// Hubs that announce its changes: `rel=hub` (`WebSub`). Not included in the links.
     pub hubs: Vec<Box<str>>,
-    /// Under which URL its hubs know it: `rel=self` in its head, the first one, as written if that is a whole URL.
+    /// The URL under which its hubs know it: the first `rel=self` in its head, as written if that
+    /// is absolute.
     pub own: Option<Box<str>>,
-    /// The encoding that it was read in, as the Encoding Standard names it, such as `UTF-8`; `None`
-    /// if this was no text of its own.
+    /// The encoding by its name in the Encoding Standard, such as `UTF-8`; `None` if the document
+    /// was not read as text.
     pub charset: Option<&'static str>,
-    /// The print of the words of its text that have no digit, in their order. `None` if the URL of the page has no query:
-    /// they tell whether a parameter changes the page, and cost time for each byte.
+    /// The fingerprint of the words of its text that contain no digit, in their order. `None` if
+    /// the URL has no query: the fingerprint shows whether a parameter changes the page, and costs
+    /// time for each byte.
     pub words: Option<u64>,
-    /// Whether it asks not to be shown.
+    /// Whether it asks not to be indexed.
     pub noindex: bool,
-    /// Whether it asks for its links not to be followed; if so, they all say it.
+    /// Whether it asks crawlers not to follow its links; then each link says so, too.
     pub nofollow: bool,
-    /// From when on it asks not to be shown, in seconds of Unix time.
+    /// From this time on it asks not to be indexed, in seconds of Unix time.
     pub unavailable_after: Option<i64>,
-    /// Why some of the page was left out.
+    /// Why part of the page was left out.
     pub cut: Option<&'static str>,
 }
 
-/// Relations and targets, as they are written, of the links of a header `Link`.
+/// Relations and targets of the links of a `Link` header, as written.
 pub(crate) fn header_links(value: &str) -> impl Iterator<Item = (String, &str)> {
     let links = link_header::links(value).filter(|link| !link.is_elsewhere);
     links.map(|link| (link.relations.into_owned(), link.target))
 }
 
-/// A URL of a topic as it is written, if it is a whole one: hubs compare topics letter by letter.
+/// An absolute URL of a topic, as written: hubs compare topics letter by letter.
 pub(crate) fn as_written(url: &str) -> Option<String> {
     let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
     let is_whole = url.starts_with("https://") || url.starts_with("http://");
@@ -86,7 +90,7 @@ pub(crate) fn as_written(url: &str) -> Option<String> {
 }
 
 impl Content {
-    /// Whether it asks not to be shown at this moment, in seconds of Unix time.
+    /// Whether it asks not to be indexed at this time, in seconds of Unix time.
     pub fn is_noindex_at(&self, unix_s: i64) -> bool {
         self.noindex || self.unavailable_after.is_some_and(|end| end <= unix_s)
     }
@@ -97,17 +101,18 @@ impl Content {
 pub struct Link {
     /// Canonical.
     pub url: Box<str>,
-    /// The page asks crawlers not to follow it: `rel=nofollow` wherever it stands, or
-    /// [`Content::nofollow`].
+    /// The page asks crawlers not to follow it: each occurrence has `rel=nofollow`, or
+    /// [`Content::nofollow`] is set.
     pub nofollow: bool,
 }
 
 /// How pages are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageOptions {
-    /// The crawler's name in `<meta name=..>` and `X-Robots-Tag`; the product token of robots.txt.
+    /// The crawler's name in `<meta name=..>` and `X-Robots-Tag`: the product token of robots.txt.
     pub token: Box<str>,
-    /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a `picture`.
+    /// Whether images count as links: `img` with `src` and `srcset`, and the sources of a
+    /// `picture`.
     pub images: bool,
 }
 
@@ -120,7 +125,7 @@ impl Default for PageOptions {
 /// Reads one page.
 pub struct PageReader {
     of_header: Option<&'static Encoding>,
-    /// The last label of the host's name, if it may be needed.
+    /// The last label of the host name, if it may be needed.
     top_level: Option<Box<str>>,
     state: State,
     scanner: Scanner,
@@ -128,13 +133,13 @@ pub struct PageReader {
 }
 
 enum State {
-    /// The beginning of the page, until there is enough of it to know its encoding.
+    /// The beginning of the page, before there is enough to know its encoding.
     Head(Vec<u8>),
-    /// The beginning told nothing.
+    /// The beginning declares no encoding.
     Guess(Box<Guess>),
     Read {
         encoding: &'static Encoding,
-        /// `None` for UTF-8, which is read as it is.
+        /// `None` for UTF-8, which needs no decoding.
         decoder: Option<Box<Decoder>>,
     },
 }
@@ -146,8 +151,8 @@ impl fmt::Debug for PageReader {
 }
 
 impl PageReader {
-    /// For the page of an answer. Of its headers, names in any case, `Content-Type`, `Link` and
-    /// `X-Robots-Tag` count. `url` is where the page was found.
+    /// For the page of a response. Of its headers, with names in any case, `Content-Type`, `Link`
+    /// and `X-Robots-Tag` matter. `url` is where the page was found.
     pub fn new<'h>(
         url: &CanonicalUrl<'_>,
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
@@ -177,14 +182,14 @@ impl PageReader {
 
     /// For the digest of a page with this `Content-Type` header: see [`PageReader::version`].
     pub(crate) fn of_version(content_type: &str) -> Self {
-        let nowhere = CanonicalUrl::parse("http://page.invalid/").expect("it is a URL");
+        let nowhere = CanonicalUrl::parse("http://page.invalid/").expect("the constant is a URL");
         let headers = [("content-type", content_type.as_bytes())];
         let mut reader = Self::new(&nowhere, headers, &Arc::default());
         reader.found.digest();
         reader
     }
 
-    /// Takes the next bytes of the page.
+    /// Reads the next bytes of the page.
     pub fn feed(&mut self, bytes: &[u8]) {
         let State::Head(head) = &mut self.state else {
             return self.read(bytes, false);
@@ -198,24 +203,24 @@ impl PageReader {
         }
     }
 
-    /// Whether [`PageReader::finish`] may take more than some milliseconds: there are many links, or short ones below a
-    /// long base.
+    /// Whether [`PageReader::finish`] may take more than a few milliseconds: with many links, or
+    /// short ones below a long base.
     pub fn is_long(&self) -> bool {
         self.found.is_long()
     }
 
-    /// What it holds in memory, about.
+    /// The memory that it uses, approximately.
     pub(crate) fn held_bytes(&self) -> usize {
         self.found.held_bytes()
     }
 
-    /// The page is over: resolves what was found. `url` is where the page was found.
+    /// Ends the page and resolves its links. `url` is where the page was found.
     pub fn finish(mut self, url: &CanonicalUrl<'_>) -> Content {
         let encoding = self.end();
         self.found.resolve(url, encoding)
     }
 
-    /// The page is over: a digest of what a reader of it sees.
+    /// Ends the page: a digest of what a reader of it sees.
     pub(crate) fn version(mut self) -> blake3::Hash {
         self.end();
         self.found.version()
@@ -226,12 +231,12 @@ impl PageReader {
         self.decide(true);
         self.read(&[], true);
         let State::Read { encoding, .. } = self.state else {
-            unreachable!("it has been decided");
+            unreachable!("the encoding was chosen above");
         };
         encoding
     }
 
-    /// Looks for a declared encoding, if that has not been done, and reads the head.
+    /// Looks for a declared encoding, unless that is done, and reads the head.
     fn begin(&mut self) {
         let State::Head(head) = &mut self.state else {
             return;
@@ -240,7 +245,8 @@ impl PageReader {
         let declared = charset::declared(&head, self.of_header);
         let guess = || (State::Guess(Box::new(Guess::new())), 0);
         let skip;
-        (self.state, skip) = declared.map_or_else(guess, |(told, skip)| (State::new(told), skip));
+        (self.state, skip) =
+            declared.map_or_else(guess, |(encoding, skip)| (State::new(encoding), skip));
         self.read(&head[skip..], false);
     }
 
@@ -255,8 +261,8 @@ impl PageReader {
             State::Guess(guess) => {
                 let (ascii, held) = guess.take(bytes);
                 scanner.feed(&bytes[..ascii], found);
-                let is_told = found.encoding().is_some() && guess.has_met_other_than_ascii();
-                if is_told || guess.is_full() {
+                let is_declared = found.encoding().is_some() && guess.has_met_other_than_ascii();
+                if is_declared || guess.is_full() {
                     self.decide(false);
                     self.read(&bytes[ascii + held..], false);
                 }
@@ -264,13 +270,14 @@ impl PageReader {
         }
     }
 
-    /// Chooses the encoding of a page that declares none where it should, and reads what was held.
+    /// Chooses the encoding of a page without a declaration in its beginning, and reads what was
+    /// buffered.
     fn decide(&mut self, is_all: bool) {
         if !matches!(self.state, State::Guess(_)) {
             return;
         }
-        let told = State::new(UTF_8);
-        if let State::Guess(guess) = std::mem::replace(&mut self.state, told) {
+        let placeholder = State::new(UTF_8);
+        if let State::Guess(guess) = std::mem::replace(&mut self.state, placeholder) {
             let (encoding, held) =
                 guess.decide(self.found.encoding(), self.top_level.as_deref(), is_all);
             self.state = State::new(encoding);
@@ -286,7 +293,7 @@ impl State {
     }
 }
 
-/// Handles the text piece by piece, whatever `bytes` grow to.
+/// Decodes and handles the text piece by piece, however long it becomes.
 fn decode(decoder: &mut Decoder, mut bytes: &[u8], is_last: bool, mut handle: impl FnMut(&[u8])) {
     let mut text = [0; 4096];
     loop {
@@ -299,7 +306,7 @@ fn decode(decoder: &mut Decoder, mut bytes: &[u8], is_last: bool, mut handle: im
     }
 }
 
-/// Whether a `Content-Type` names a page that can be read for links.
+/// Whether a `Content-Type` names a page that is searched for links.
 pub fn is_html(content_type: &str) -> bool {
     let kind = values::essence(content_type);
     kind.eq_ignore_ascii_case("text/html") || kind.eq_ignore_ascii_case("application/xhtml+xml")

@@ -1,12 +1,13 @@
-//! The scan against html5ever: whatever the HTML, the same base, title and links as a walk through the
-//! whole tree finds.
+//! Compares the scanner with html5ever: for any HTML, it must find the same base, title and links
+//! as a walk through the whole tree.
 //!
-//! Where a tree moves elements (a table's content before the table) or copies them (an `<a>` that
-//! crosses a paragraph), links are the same in another order, so sets are compared. What is not compared,
-//! since a tree leaves it out and a scan does not: what is in a `<frameset>`; `<col>` in a
-//! `<template>`, after which nothing else counts; and pictures whose elements are not closed in order.
+//! A tree moves elements (a table's content before the table) or copies them (an `<a>` across
+//! paragraphs), so the order of links differs, and sets are compared. Some cases are not compared,
+//! because a tree drops content that the scanner reads: the content of a `<frameset>`; content
+//! after a `<col>` in a `<template>`; and foreign content with elements that are not closed in
+//! order.
 
-#![expect(clippy::print_stdout, reason = "says how much was compared")]
+#![expect(clippy::print_stdout, reason = "prints how much was compared")]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,14 +23,14 @@ use super::*;
 
 const PAGE: &str = "http://site.example/dir/page?q";
 
-/// What both are asked for: the title, and of each link whether all its occurrences say nofollow.
+/// The compared result: the title, and for each link whether all of its occurrences have nofollow.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct Findings {
     title: Option<String>,
     links: BTreeMap<String, bool>,
 }
 
-fn scanned(pieces: &[&[u8]]) -> Said {
+fn scanned(pieces: &[&[u8]]) -> Findings {
     let url = CanonicalUrl::parse(PAGE).unwrap();
     let headers = [("content-type", b"text/html; charset=utf-8".as_slice())];
     let mut reader = PageReader::new(&url, headers, &Arc::default());
@@ -39,10 +40,10 @@ fn scanned(pieces: &[&[u8]]) -> Said {
     let content = reader.finish(&url);
     assert_eq!(content.cut, None);
     let links = content.links.into_iter().map(|link| (link.url.into_string(), link.nofollow));
-    Said { title: content.title, links: links.collect() }
+    Findings { title: content.title, links: links.collect() }
 }
 
-/// What a walk through a tree finds, as it is written.
+/// The findings of a walk through a tree, as written.
 #[derive(Default)]
 struct Walk {
     title: Option<String>,
@@ -57,7 +58,8 @@ impl Walk {
         let options = ParseOpts { tree_builder, ..Default::default() };
         let dom = parse_document(RcDom::default(), options).one(html);
         let mut walk = Self::default();
-        // A stack: trees may be deep. The tree lives to the end: nodes take their children with them.
+        // A stack, because trees may be deep. The tree must live to the end: nodes drop their
+        // children.
         let mut open = vec![dom.document.clone()];
         while let Some(node) = open.pop() {
             walk.node(&node);
@@ -106,7 +108,7 @@ impl Walk {
         self.links.extend(link.map(|link| (link, has("nofollow"))));
     }
 
-    fn said(self) -> Said {
+    fn findings(self) -> Findings {
         let url = CanonicalUrl::parse(PAGE).unwrap();
         let base = self.base.and_then(|base| url.join(&base).ok()).unwrap_or(url);
         let mut links = BTreeMap::new();
@@ -121,7 +123,7 @@ impl Walk {
         let title = self.title.unwrap_or_default();
         let words = title.split(|c: char| c.is_whitespace() || c.is_control());
         let title = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-        Said { title: (!title.is_empty()).then_some(title), links }
+        Findings { title: (!title.is_empty()).then_some(title), links }
     }
 }
 
@@ -135,7 +137,7 @@ fn text_of(node: &Handle) -> String {
     text
 }
 
-/// Compares, whole and byte by byte; tells whether there was something to compare.
+/// Compares the whole page, and the page byte by byte; returns whether it was comparable.
 #[track_caller]
 fn compare(html: &str) -> bool {
     let walk = Walk::of(html);
@@ -143,7 +145,7 @@ fn compare(html: &str) -> bool {
         return false;
     }
     let scanned_whole = scanned(&[html.as_bytes()]);
-    assert_eq!(scanned_whole, walk.said(), "{html:?}");
+    assert_eq!(scanned_whole, walk.findings(), "{html:?}");
     let bytes: Vec<&[u8]> = html.as_bytes().chunks(1).collect();
     assert_eq!(scanned(&bytes), scanned_whole, "{html:?} byte by byte");
     true
@@ -151,7 +153,7 @@ fn compare(html: &str) -> bool {
 
 /// Inputs of html5lib that are not compared.
 const EXCEPTIONS: &[&str] = &[
-    // A tree ignores whatever follows a `<col>` in a `<template>`.
+    // A tree ignores everything after a `<col>` in a `<template>`.
     "<table><colgroup><template><col>",
     "<body><template><col><colgroup>",
     "<body><template><col></colgroup>",
@@ -159,7 +161,8 @@ const EXCEPTIONS: &[&str] = &[
     "<body><template><col></div>",
     "<body><template><col>Hello",
     "<template><template><col>",
-    // End tags that end nothing, in a picture or formula: taken here for the end of something around it.
+    // Unmatched end tags in foreign content: the scanner takes them for the end of an element
+    // around it.
     "<svg></path>",
     "<svg><![CDATA[<svg>]]></path>",
     "<svg><tfoot></mi><td>",
@@ -169,9 +172,9 @@ const EXCEPTIONS: &[&str] = &[
 ];
 
 #[test]
-fn the_inputs_of_html5lib_say_the_same_to_both() {
+fn html5lib_inputs_give_the_same_result() {
     const INPUTS: &str = include_str!("../../../tests/data/html5lib/inputs.jsonl");
-    // Behind each input, so that a state in which it leaves the scan wrongly is seen.
+    // Appended to each input, to detect a scanner in a wrong state.
     const BEHIND: [&str; 6] = [
         "",
         "<a href=behind>",
@@ -191,9 +194,9 @@ fn the_inputs_of_html5lib_say_the_same_to_both() {
             let walk = Walk::of(&html);
             if !walk.has_frameset {
                 compared += 1;
-                let (expected, said) = (walk.said(), scanned(&[html.as_bytes()]));
-                if said != expected {
-                    writeln!(wrong, "{html:?}\n  {expected:?}\n  {said:?}").unwrap();
+                let (expected, found) = (walk.findings(), scanned(&[html.as_bytes()]));
+                if found != expected {
+                    writeln!(wrong, "{html:?}\n  {expected:?}\n  {found:?}").unwrap();
                     break;
                 }
             }
@@ -206,7 +209,7 @@ fn the_inputs_of_html5lib_say_the_same_to_both() {
 const TAGS: &str = "a A area base b i p div table tr td caption tbody select option script SCRIPT style textarea \
     title Title noscript xmp iframe noembed template plaintext link body head html button form li ul h1 br image \
     input pre abbr a\0";
-/// One a line.
+/// One per line.
 const VALUES: &str = r##"x
 'x'
 "x"
@@ -234,15 +237,15 @@ a`b
 const TEXTS: &str = "<!-- --> --!> <!--> <!---> <!- -- - ! > < </ <! <? </> ]]> <![CDATA[ <!doctype <!DOCTYPE&x'> &amp; &lt \
     &#0; \0 text é \u{feff} ' \" =";
 
-/// One of these, or white space.
+/// One of these words, or white space.
 fn word_of(words: &'static str) -> impl Strategy<Value = String> + Clone {
     let mut words: Vec<&str> = words.split_ascii_whitespace().collect();
     words.extend([" ", "\r\n"]);
     prop::sample::select(words).prop_map(str::to_owned)
 }
 
-/// Pieces of HTML as nobody should write it, without pictures.
-fn nasty() -> impl Strategy<Value = String> {
+/// Malformed HTML, without foreign content.
+fn malformed() -> impl Strategy<Value = String> {
     let value = prop_oneof![
         prop::sample::select(VALUES.lines().chain(["'  y\n'", "x\0"]).collect::<Vec<_>>())
             .prop_map(str::to_owned),
@@ -272,7 +275,7 @@ fn nasty() -> impl Strategy<Value = String> {
         .prop_map(|pieces| pieces.concat())
 }
 
-/// A picture or formula whose elements are closed in order.
+/// Foreign content with elements that are closed in order.
 fn picture() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "<a href=p1></a>",
@@ -329,13 +332,13 @@ proptest! {
     })]
 
     #[test]
-    fn nasty_html_says_the_same_to_both(html in nasty()) {
+    fn malformed_html_gives_the_same_result(html in malformed()) {
         compare(&html);
     }
 
     #[test]
-    fn pages_with_pictures_say_the_same_to_both(before in nasty(), picture in picture(), behind in nasty()) {
-        // Whatever is open goes into a comment, so that the picture is one.
+    fn foreign_content_gives_the_same_result(before in malformed(), picture in picture(), behind in malformed()) {
+        // Anything open ends in a comment, so that the foreign content is parsed as such.
         compare(&format!("<div>{picture}</div>{behind}"));
         let ends = "'\">--></script></style></title></textarea></xmp></noembed></iframe></template>";
         compare(&format!("{before}{ends}<div>{picture}</div><a href=behind>"));

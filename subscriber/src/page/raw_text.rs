@@ -1,20 +1,20 @@
-//! Text that holds no markup, up to the end tag of its element: RCDATA, raw text and script data of
-//! the HTML standard (sections 13.2.5.2 to 13.2.5.4, and their states).
+//! Finds the end of text without markup: RCDATA, raw text and script data of the HTML standard
+//! (sections 13.2.5.2 to 13.2.5.4, and their states).
 
 use memchr::{memchr, memchr2};
 
 use super::tag::is_space;
 
-/// Looks for the end of such a text, in any pieces.
+/// Searches for the end tag of such a text, in any split.
 #[derive(Debug)]
 pub(super) struct RawText {
-    /// Of the element, in lower case.
+    /// The name of the element, in lower case.
     name: &'static str,
     step: Step,
     escape: Escape,
 }
 
-/// How much of what could mean something has been seen.
+/// How much of a possible tag or comment was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Text,
@@ -28,13 +28,13 @@ enum Step {
     Dash,
     /// `--` and more in an escaped script
     Dashes,
-    /// `</` and so many bytes of the name
+    /// `</` and this many bytes of the name
     Closing(usize),
-    /// `<` and so many bytes of the name, in an escaped script
+    /// `<` and this many bytes of the name, in an escaped script
     Opening(usize),
 }
 
-/// Scripts may hide in a comment, and scripts in that from their own end.
+/// Whether a script is inside of a comment, and a nested script inside of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Escape {
     No,
@@ -45,7 +45,7 @@ enum Escape {
 }
 
 impl RawText {
-    /// The text in an element of this name in lower case.
+    /// For the text of an element with this name in lower case.
     pub(super) fn new(name: &'static str) -> Self {
         Self { name, step: Step::Text, escape: Escape::No }
     }
@@ -55,8 +55,8 @@ impl RawText {
         self.name
     }
 
-    /// Looks for the end tag: the bytes up to its name and with the one byte behind, which is white
-    /// space, `/` or `>`.
+    /// Searches for the end tag. Returns the number of bytes up to its name and one more, which is
+    /// white space, `/` or `>`.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -75,7 +75,7 @@ impl RawText {
         }
     }
 
-    /// Whether the end tag's name ends before this byte.
+    /// Handles a byte; returns whether it is the one after the end tag's name.
     fn take(&mut self, byte: u8) -> bool {
         let is_script = self.name == "script";
         let ends_name = is_space(byte) || matches!(byte, b'/' | b'>');

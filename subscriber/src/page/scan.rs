@@ -1,10 +1,10 @@
-//! The tokens of a page, in any pieces: what the tokenizer of the HTML standard makes of its bytes,
-//! as far as it decides what a link or the title is.
+//! Splits a page into tokens, in any pieces, like the tokenizer of the HTML standard, as far as
+//! links and the title depend on it.
 //!
-//! Most bytes of a page are looked at by `memchr` alone. Nothing is kept but a tag that a piece's end
-//! has cut; of one that is too long only its name counts. There is no tree; where the standard has
-//! one decide how text is read, `foreign` knows what is needed of it. It differs
-//! from a browser's in what nobody writes on purpose: a `<title>` or the like in a `<frameset>`.
+//! `memchr` skips most bytes. Only a tag at the end of a piece is buffered; of a tag that is too
+//! long, only the name counts. It builds no tree. Where the standard needs a tree to decide how
+//! text is read, `foreign` contains the necessary part. The result differs from that of a browser
+//! only for input that is not written on purpose, such as a `<title>` in a `<frameset>`.
 
 use memchr::memchr;
 
@@ -14,11 +14,11 @@ use super::raw_text::RawText;
 use super::tag::{Name, Place, Tag, is_space, name};
 use crate::config::TAG_BYTES_MAX;
 
-/// Reads the text of a page: UTF-8, or what should be.
+/// Reads the text of a page as UTF-8, which may be invalid.
 #[derive(Debug)]
 pub(super) struct Scanner {
     state: State,
-    /// From the `<` on what has come of an opening or a tag, so far; `<= TAG_BYTES_MAX + 1`.
+    /// The beginning of an incomplete token, from its `<`; `<= TAG_BYTES_MAX + 1`.
     cut: Vec<u8>,
     foreign: Foreign,
 }
@@ -26,16 +26,16 @@ pub(super) struct Scanner {
 #[derive(Debug)]
 enum State {
     Text,
-    /// After a `<`, and not yet known what it opens.
+    /// After a `<`, before it is known what it opens.
     Opening,
     Tag(Place),
     Comment(Comment),
-    /// A comment by mistake, a doctype, an instruction: up to `>`.
+    /// A bogus comment, a doctype or a processing instruction: up to `>`.
     Bogus,
-    /// So many `]` before it, up to two.
+    /// With the number of `]` before the position, at most two.
     CData(u8),
     RawText(RawText),
-    /// After the end tag's name of a raw text: nothing counts until `>`.
+    /// After the name of an end tag of a raw text: the rest is ignored up to `>`.
     RawTextEnd(Place),
     /// `<plaintext>` has no end.
     PlainText,
@@ -54,7 +54,7 @@ enum Opening {
     Nothing,
 }
 
-/// Where in a comment the next byte stands.
+/// The position in a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comment {
     /// After `<!--`
@@ -73,7 +73,7 @@ impl Scanner {
         Self { state: State::Text, cut: Vec::new(), foreign: Foreign::default() }
     }
 
-    /// Takes the next piece, and tells what it has.
+    /// Reads the next piece, and passes on what it contains.
     pub(super) fn feed(&mut self, mut bytes: &[u8], found: &mut Found) {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
@@ -112,7 +112,7 @@ impl Scanner {
         }
     }
 
-    /// After this many bytes there is text again.
+    /// Returns to text after this many bytes.
     fn end_state(&mut self, taken: usize) -> usize {
         self.state = State::Text;
         taken
@@ -155,7 +155,7 @@ impl Scanner {
         };
     }
 
-    /// Byte by byte, until it is known; there are few.
+    /// Reads byte by byte until the opening is known; these are few.
     fn opening(&mut self, bytes: &[u8], found: &mut Found) -> usize {
         for (taken, byte) in (1..).zip(bytes) {
             self.cut.push(*byte);
@@ -165,7 +165,7 @@ impl Scanner {
             };
             self.open(opening);
             if opening != Opening::Tag {
-                // What does not belong to it is read again: shorter than before, so this ends.
+                // The remaining bytes are read again. They are fewer than before, so this ends.
                 let cut = std::mem::take(&mut self.cut);
                 self.feed(&cut[1 + length..], found);
             }
@@ -174,7 +174,7 @@ impl Scanner {
         bytes.len()
     }
 
-    /// Keeps the beginning of a tag: the first byte over the limit says that there were more.
+    /// Buffers the beginning of a tag. One byte over the limit marks a longer tag.
     fn cut(&mut self, bytes: &[u8]) {
         let room = TAG_BYTES_MAX + 1 - self.cut.len();
         self.cut.extend_from_slice(&bytes[..room.min(bytes.len())]);
@@ -199,7 +199,7 @@ impl Scanner {
         taken
     }
 
-    /// A tag from `<` to `>`, except if it is longer than the limit.
+    /// Handles a tag from `<` to `>`, truncated if it is over the limit.
     fn tag(&mut self, bytes: &[u8], last: Place, found: &mut Found) {
         found.end_word();
         if self.foreign.is_empty() && !may_matter(&bytes[1..]) {
@@ -245,14 +245,14 @@ impl Scanner {
         if is_title {
             found.end_title("</title>".len());
         }
-        // The byte behind the name is read again, as part of the tag.
+        // The byte after the name is read again, as part of the tag.
         self.state = State::RawTextEnd(Place::Name);
         text.len() - 1
     }
 }
 
-/// Elements with a raw text in them. `<noframes>` is none for a reader that knows no frames, nor
-/// `<noscript>` for one without scripts.
+/// Elements that contain raw text. `<noframes>` is not one of them for a reader that supports no
+/// frames, nor `<noscript>` for one without scripts.
 const RAW_TEXTS: [(Name, &str); 7] = [
     (name(b"script"), "script"),
     (name(b"style"), "style"),
@@ -265,7 +265,7 @@ const RAW_TEXTS: [(Name, &str); 7] = [
 const TITLE: &str = "title";
 const PLAINTEXT: Name = name(b"plaintext");
 
-/// The names of start tags that matter outside of pictures and formulas.
+/// The start tags that matter outside of foreign content.
 const MATTERING: [&str; 20] = [
     "a",
     "area",
@@ -289,7 +289,7 @@ const MATTERING: [&str; 20] = [
     "xmp",
 ];
 
-/// Of each first letter the lengths that the names of [`MATTERING`] have, as bits.
+/// For each first letter, the lengths of the names in [`MATTERING`] as bits.
 const LENGTHS: [u16; 26] = {
     let mut lengths = [0; 26];
     let mut names = MATTERING.as_slice();
@@ -300,19 +300,18 @@ const LENGTHS: [u16; 26] = {
     lengths
 };
 
-/// Whether what follows a `<` may be the name of a start tag that matters. Most tags do not, and this is
-/// seen at their first letter and length.
+/// Whether a tag may be one of [`MATTERING`]. The first letter and the length exclude most tags.
 fn may_matter(tag: &[u8]) -> bool {
     let letter = tag.first().map_or(0, |first| first.to_ascii_lowercase().wrapping_sub(b'a'));
     let lengths = LENGTHS.get(usize::from(letter)).copied().unwrap_or_default();
-    // Beyond the longest name there is nothing to see.
+    // Longer than any of these names.
     let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>');
     lengths != 0
         && tag.iter().take(16).position(ends).is_some_and(|length| lengths >> length & 1 == 1)
 }
 
 impl Opening {
-    /// What the bytes after a `<` open, and how many of them belong to it; `None` if too few are there.
+    /// What the bytes after a `<` open, and how many belong to it; `None` if there are too few.
     fn of(bytes: &[u8], is_foreign: bool) -> Option<(Self, usize)> {
         const CDATA: &[u8] = b"![CDATA[";
         Some(match bytes {
@@ -333,7 +332,7 @@ impl Opening {
 }
 
 impl Comment {
-    /// Looks for the end: the bytes up to it and with it.
+    /// Searches for the end of the comment: the number of bytes including it.
     fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -356,7 +355,7 @@ impl Comment {
     }
 }
 
-/// Looks for `]]>`.
+/// Searches for `]]>`.
 fn cdata_end(brackets: &mut u8, bytes: &[u8]) -> Option<usize> {
     for (taken, byte) in (1..).zip(bytes) {
         match byte {

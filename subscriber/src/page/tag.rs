@@ -1,12 +1,11 @@
-//! Tags: where one ends, what it is called, and its attributes, all as the tokenizer of the HTML
-//! standard has them (section 13.2.5).
+//! Tags: their end, name and attributes, as in the tokenizer of the HTML standard (section 13.2.5).
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-/// A tag's name in lower case as a number: exact up to 16 bytes, which all names that mean
-/// something here have, and nearly so beyond.
+/// The name of a tag in lower case, as a number. Exact up to 16 bytes, which covers all names that
+/// matter here; longer names may collide.
 pub(super) type Name = u128;
 
 /// The number of a name.
@@ -14,7 +13,7 @@ pub(super) const fn name(mut text: &[u8]) -> Name {
     let mut packed: Name = 0;
     while let [byte, rest @ ..] = text {
         let byte = byte.to_ascii_lowercase();
-        // A zero would vanish at the beginning.
+        // A zero would be lost at the beginning.
         let byte = if byte == 0 { u8::MAX } else { byte };
         packed = packed.rotate_left(8) ^ byte as Name;
         text = rest;
@@ -27,7 +26,7 @@ pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'\x0c')
 }
 
-/// Text without what cannot be in it: what is no UTF-8, and NUL.
+/// Decodes text; invalid UTF-8 and NUL become U+FFFD.
 pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(bytes);
     match memchr(0, bytes) {
@@ -36,7 +35,7 @@ pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Where in a tag the next byte stands: the states of the tokenizer.
+/// The position in a tag: the states of the tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Name,
@@ -48,13 +47,13 @@ pub(super) enum Place {
     SingleQuoted,
     Unquoted,
     AfterValue,
-    /// After a `/` that is in no value; if the tag ends here, it closes itself.
+    /// After a `/` outside of values; if the tag ends here, it is self-closing.
     Slash,
 }
 
 impl Place {
-    /// Looks for the `>` that ends the tag: the bytes up to it and with it. Without one, this is
-    /// the place where the bytes end; with one, that before it.
+    /// Searches for the `>` that ends the tag: the number of bytes including it. Without one,
+    /// `self` is the position at the end of the bytes, otherwise the position before the `>`.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -79,7 +78,7 @@ impl Place {
         }
     }
 
-    /// The place after a byte that ends neither the tag nor a quoted value.
+    /// The position after a byte that ends neither the tag nor a quoted value.
     fn after(self, byte: u8) -> Self {
         match (byte, self) {
             (b' ' | b'\t' | b'\n' | b'\r' | b'\x0c', _) => match self {
@@ -98,7 +97,7 @@ impl Place {
     }
 }
 
-/// Bytes that are nothing but a part of a name or value, where these have begun; most are.
+/// Bytes that only continue a name or an unquoted value; most bytes do.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;
@@ -109,7 +108,7 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// A start tag that is there as a whole.
+/// A complete start tag.
 #[derive(Debug)]
 pub(super) struct Tag<'a> {
     pub(super) name: Name,
@@ -118,7 +117,7 @@ pub(super) struct Tag<'a> {
 }
 
 impl<'a> Tag<'a> {
-    /// The bytes after the `<` or `</` up to the `>`, and the place before that.
+    /// From the bytes after `<` or `</` up to the `>`, and the position before the `>`.
     pub(super) fn new(bytes: &'a [u8], last: Place) -> Self {
         let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>');
         let (text, rest) = bytes.split_at(bytes.iter().position(ends).unwrap_or(bytes.len()));
@@ -129,12 +128,13 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Of a tag that is too long to be kept.
+    /// For a tag that is too long to be buffered.
     pub(super) fn without_attributes(self) -> Self {
         Self { attributes: Attributes::new(&[]), ..self }
     }
 
-    /// The values of some attributes, in the order of their names; of equal ones the first counts.
+    /// The values of some attributes, in the order of `names`; the first of equal attributes
+    /// counts.
     pub(super) fn values<const N: usize>(&self, names: [&str; N]) -> [Option<Value<'a>>; N] {
         let mut values = [None; N];
         for (name, value) in self.attributes.clone() {
@@ -153,12 +153,12 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// The value of an attribute as it is written.
+/// The value of an attribute, as written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value<'a>(&'a [u8]);
 
 impl<'a> Value<'a> {
-    /// As a browser sees it.
+    /// The decoded text, as in a browser.
     pub(super) fn text(self) -> Cow<'a, str> {
         let text = text(self.0);
         match memchr(b'&', self.0) {
@@ -177,27 +177,26 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The attributes of a tag, names and values, up to its `>`. One that is not there to its end is
-/// left out.
+/// The attributes of a tag, names and values, up to its `>`. An incomplete attribute is left out.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
-    /// From what follows a tag's name.
+    /// From the bytes after the name of a tag.
     pub(super) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
 
-    /// After the last attribute: the `>` and what follows it; nothing if there is none.
+    /// After the last attribute: the `>` and the bytes after it; empty if there is none.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     fn attribute(&mut self) -> Option<(&'a [u8], Value<'a>)> {
         self.skip(|byte| is_space(byte) || byte == b'/');
-        // A `=` here is the beginning of a name.
+        // A `=` here belongs to the name.
         let first = usize::from(*self.rest.first()? == b'=');
         if self.rest[0] == b'>' {
             return None;
@@ -229,7 +228,7 @@ impl<'a> Attributes<'a> {
         self.rest = &self.rest[start..];
     }
 
-    /// So many bytes if something follows them, else none, and nothing is left.
+    /// Takes this many bytes if more follow; otherwise takes nothing, and drops the rest.
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let all = std::mem::take(&mut self.rest);
         (length < all.len()).then(|| {

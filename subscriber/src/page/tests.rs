@@ -34,7 +34,7 @@ fn links(html: impl AsRef<[u8]>) -> Vec<String> {
     urls(content)
 }
 
-/// Links of the site, without its beginning.
+/// Paths of links to the site.
 fn paths(html: &str) -> Vec<String> {
     let prefix = "http://site.example/dir/";
     links(html)
@@ -48,7 +48,7 @@ fn title(html: &str) -> Option<String> {
 }
 
 #[test]
-fn links_are_found_where_wget_finds_them() {
+fn links_are_found_as_in_wget() {
     let html = r##"<!DOCTYPE html><html><head>
         <link rel="stylesheet" href="style.css"><link rel=icon href=/icon.png>
         <link rel="next" title="Next" href="next.html"><link REL="Search" HREF="search.html">
@@ -77,7 +77,7 @@ fn links_are_found_where_wget_finds_them() {
 }
 
 #[test]
-fn attributes_are_decoded_as_browsers_do() {
+fn attributes_are_decoded_as_in_browsers() {
     for (href, expected) in [
         ("/x?a=1&amp;b=2", "/x?a=1&b=2"),
         ("/x?a=1&copy=2", "/x?a=1&copy=2"),
@@ -105,7 +105,7 @@ fn links_for_readers_without_scripts_or_frames_are_found() {
 }
 
 #[test]
-fn the_first_base_counts_for_all_links() {
+fn the_first_base_applies_to_all_links() {
     let html = "<a href=early><base target=x><base href='/root/'><base href='/second/'><a href=late><a href='?q'>";
     assert_eq!(
         links(html),
@@ -130,7 +130,7 @@ fn a_link_is_nofollow_if_all_its_occurrences_are() {
 }
 
 #[test]
-fn what_is_asked_of_crawlers_is_heard() {
+fn directives_for_crawlers_are_read() {
     for (html, headers, expected) in [
         ("<meta name=ROBOTS content='noindex,nofollow'>", &[][..], (true, true)),
         ("<meta name=' Robots ' content='Noindex nofollow'>", &[], (true, true)),
@@ -160,7 +160,7 @@ fn what_is_asked_of_crawlers_is_heard() {
 }
 
 #[test]
-fn other_names_and_feeds_are_told_apart_from_links() {
+fn canonical_url_and_feeds_are_distinguished_from_links() {
     let html = "<link rel=canonical href=a#x><link rel=canonical href=b><base href=/root/>\
         <link rel=alternate type=application/rss+xml href=feed.xml><link rel='Alternate home' type='application/atom+xml;x' href=atom>\
         <link rel=alternate type=application/json href=no><link type=application/feed+json rel=alternate href=json>\
@@ -182,7 +182,7 @@ fn other_names_and_feeds_are_told_apart_from_links() {
 }
 
 #[test]
-fn links_of_headers_come_first_and_know_no_base() {
+fn header_links_come_first_and_ignore_the_base() {
     let headers = &[
         (
             "Link",
@@ -204,7 +204,7 @@ fn links_of_headers_come_first_and_know_no_base() {
 }
 
 #[test]
-fn images_are_found_if_asked_for() {
+fn images_are_found_if_requested() {
     let html = "<img src=a srcset='b, c 2x,d 100w,, data:image/png;base64,xx e\t(1,2)x ,f'><image src=g>\
         <picture><source srcset='h 1x' media=x></picture><video><source src=no></video><input src=no>";
     assert_eq!(paths(html), Vec::<String>::new());
@@ -215,7 +215,7 @@ fn images_are_found_if_asked_for() {
 }
 
 #[test]
-fn refreshes_lead_somewhere() {
+fn refresh_targets_are_links() {
     for (content, expected) in [
         ("3; URL='x y'", Some("x%20y")),
         ("0;url=x", Some("x")),
@@ -239,7 +239,7 @@ fn refreshes_lead_somewhere() {
 }
 
 #[test]
-fn the_title_is_the_pages_own() {
+fn the_title_of_the_page_is_found() {
     assert_eq!(title("<title> A &amp; B\n\t&lt;c&gt; </title>").as_deref(), Some("A & B <c>"));
     assert_eq!(title("<svg><title>pic</title></svg><title>page</title>").as_deref(), Some("page"));
     assert_eq!(title("<title>one</title><title>two</title>").as_deref(), Some("one"));
@@ -251,7 +251,7 @@ fn the_title_is_the_pages_own() {
 }
 
 #[test]
-fn other_encodings_are_read_as_they_are_declared() {
+fn declared_encodings_are_read() {
     let page = "<title>Привет</title><a href='/путь?я'>";
     let (koi8, ..) = encoding_rs::KOI8_R.encode(page);
     let mut declared = b"<meta charset=koi8-r>".to_vec();
@@ -277,7 +277,7 @@ fn other_encodings_are_read_as_they_are_declared() {
         let content = read(header.as_slice(), &[bytes]);
         assert_eq!(content.title.as_deref(), Some("Привет"), "{header:?}");
         assert_eq!(content.charset, Some(charset));
-        // Queries are in the encoding of the page.
+        // Queries are written in the encoding of the page.
         let expected = format!("http://site.example/%D0%BF%D1%83%D1%82%D1%8C?{query}");
         assert_eq!(*content.links[0].url, *expected, "{header:?}");
     }
@@ -299,7 +299,7 @@ fn queries_are_in_the_encoding_of_the_page() {
             "utf-16le" => html.encode_utf16().flat_map(u16::to_le_bytes).collect(),
             _ => encoding.encode(&html).0.into_owned(),
         };
-        // What the encoding lacks is written as an entity, which means the same.
+        // A character that the encoding lacks is written as an entity, which means the same.
         let header = format!("text/html; charset={charset}");
         let content = read(&[("content-type", &header)], &[&bytes]);
         assert_eq!(urls(content), [format!("http://site.example{expected}")], "{charset} {href}");
@@ -307,7 +307,7 @@ fn queries_are_in_the_encoding_of_the_page() {
 }
 
 #[test]
-fn pages_that_declare_no_encoding_are_read_all_the_same() {
+fn pages_without_a_declared_encoding_are_read() {
     let german =
         "<title>Größe</title>".chars().map(|c| u8::try_from(c).unwrap()).collect::<Vec<_>>();
     let long = [
@@ -332,7 +332,7 @@ fn pages_that_declare_no_encoding_are_read_all_the_same() {
     }
     assert_eq!(&*read(&[], &[&long]).links[0].url, "http://site.example/dir/page?%FC");
 
-    // A meta that comes too late counts all the same, before and after something that needs it.
+    // A late meta counts, too, before or after the text that needs it.
     let space = " ".repeat(2000);
     for html in [
         format!("{space}<meta charset=koi8-r><title>\u{1}</title>"),
@@ -345,7 +345,7 @@ fn pages_that_declare_no_encoding_are_read_all_the_same() {
 }
 
 #[test]
-fn text_that_holds_no_markup_is_skipped_to_its_end() {
+fn raw_text_is_skipped_to_its_end() {
     for (html, expected) in [
         ("<script>'<a href=no>'</script ><a href=a>", "a"),
         ("<script><!-- <script> </script> <a href=no> --></script><a href=a>", "a"),
@@ -407,7 +407,7 @@ fn text_that_holds_no_markup_is_skipped_to_its_end() {
 }
 
 #[test]
-fn attributes_are_told_apart_as_browsers_do() {
+fn attributes_are_split_as_in_browsers() {
     for (tag, expected) in [
         ("<a/href=x>", Some("x")),
         ("<a href=x href=y>", Some("x")),
@@ -436,7 +436,7 @@ fn attributes_are_told_apart_as_browsers_do() {
 }
 
 #[test]
-fn broken_html_still_gives_its_links() {
+fn links_in_broken_html_are_found() {
     let html = "<a href=a<b <a href='b'><p <a href=\"c\"></a></p></b></i><table><a href=d><tr></x";
     assert!(links(html).contains(&"http://site.example/dir/d".to_owned()));
     assert_eq!(
@@ -463,7 +463,7 @@ fn huge_tags_do_not_cost_memory_or_the_rest_of_a_page() {
 }
 
 #[test]
-fn the_number_of_links_is_bounded() {
+fn the_number_of_links_is_limited() {
     let html = (0..LINKS_MAX + 5).map(|n| format!("<a href={n}></a>")).collect::<Vec<_>>().concat();
     let content = read(&[], &[html.as_bytes()]);
     assert_eq!((content.links.len(), content.cut.is_some()), (LINKS_MAX, true));
@@ -484,7 +484,7 @@ fn short_links_below_a_long_base_do_not_cost_memory() {
 }
 
 #[test]
-fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
+fn invalid_and_repeated_links_count() {
     let base = format!("<base href=\"/{}/\">", "x".repeat(8000));
     for link in ["//u@h/", "x/../"] {
         let html =
@@ -492,7 +492,7 @@ fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
         let html = if link == "//u@h/" { html } else { html.replace('?', "//../..//") };
         assert!(read(&[], &[html.as_bytes()]).cut.is_some(), "{link}");
     }
-    // A long query of the page costs only links that are one.
+    // A long query of the page costs only for links that are a query.
     let url = CanonicalUrl::parse("http://site.example/dir/page?").unwrap();
     let url = url.join(&format!("?{}", "q".repeat(8000))).unwrap();
     let mut reader = PageReader::new(&url, [], &Arc::default());
@@ -504,7 +504,7 @@ fn links_that_lead_nowhere_or_to_the_same_count_as_well() {
 }
 
 #[test]
-fn links_of_headers_are_bounded_and_only_those_that_are_wanted_count() {
+fn header_links_are_limited_and_only_relevant_ones_count() {
     let styles = "</style.css>; rel=stylesheet, ".repeat(1000);
     let pages = (0..200).map(|n| format!("</{n}>; rel=next, ")).collect::<Vec<_>>().concat();
     let content = read(&[("Link", &styles), ("Link", &pages), ("Link", &pages)], &[b""]);
@@ -514,7 +514,7 @@ fn links_of_headers_are_bounded_and_only_those_that_are_wanted_count() {
 }
 
 #[test]
-fn deep_nesting_costs_nothing() {
+fn deep_nesting_is_cheap() {
     for element in ["<div>", "<svg>", "<svg><desc><b>", "<math><mi>", "<!--", "<a "] {
         let html = element.repeat(1 << 18);
         let content = read(&[], &html.as_bytes().chunks(16384).collect::<Vec<_>>());
@@ -598,7 +598,7 @@ proptest! {
 }
 
 #[test]
-fn hubs_and_the_own_url_are_those_of_the_head() {
+fn hubs_and_self_url_are_read_from_the_head() {
     let found = |headers: &[(&str, &str)], page: &str| {
         let url = CanonicalUrl::parse("http://a.example/dir/page").unwrap();
         let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
@@ -617,7 +617,7 @@ fn hubs_and_the_own_url_are_those_of_the_head() {
             &["http://a.example/h"][..],
             Some("http://a.example/dir/own"),
         ),
-        // Letter by letter, also of another host; the first one counts.
+        // As written, even for another host; the first one counts.
         (
             "<link rel=SELF href='http://B.example/%7e'><link rel=self href=x>",
             &[],
@@ -637,7 +637,7 @@ fn hubs_and_the_own_url_are_those_of_the_head() {
     ] {
         assert_eq!(found(&[], head), both(hubs, own), "{head}");
     }
-    // What stands in the body is the text of others, perhaps.
+    // The body may contain text of others.
     assert_eq!(found(&[], "<body><link rel=hub href=/h><link rel=self href=/s>"), both(&[], None));
     let link = "<h>; rel=\"hub\"; title=x, </s>; rel=self";
     let expected = both(&["http://a.example/dir/h"], Some("http://a.example/s"));

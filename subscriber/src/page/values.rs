@@ -1,12 +1,12 @@
-//! What is written in the values of attributes: lists of words, the target of a refresh, the
-//! candidates of a `srcset`.
+//! Parses values of attributes: lists of words, the target of a refresh, the candidates of a
+//! `srcset`.
 
-/// Whether a list of words, as in `rel`, has this one.
+/// Whether a list of words, such as `rel`, contains this one.
 pub(super) fn has_word(list: &str, word: &str) -> bool {
     list.split(|c: char| c.is_ascii_whitespace()).any(|it| it.eq_ignore_ascii_case(word))
 }
 
-/// Relations of a link that name a page for readers.
+/// Relations of a link to a page for readers.
 const PAGE_RELATIONS: &[&str] = &[
     "alternate",
     "author",
@@ -30,8 +30,8 @@ const PAGE_RELATIONS: &[&str] = &[
     "up",
 ];
 
-/// Whether a link with these relations leads to a page for readers, and not to a style sheet, icon
-/// or the like.
+/// Whether a link with these relations leads to a page for readers, and not to a style sheet, an
+/// icon or the like.
 pub(super) fn is_page_relation(relations: &str) -> bool {
     PAGE_RELATIONS.iter().any(|relation| has_word(relations, relation))
         && !has_word(relations, "stylesheet")
@@ -51,7 +51,7 @@ pub(super) fn is_feed(content_type: &str) -> bool {
 }
 
 /// The target of a `<meta http-equiv=refresh>` such as `5; url='there'` (HTML standard, 4.2.5.3);
-/// `None` if it is wrong, or the page itself.
+/// `None` if it is invalid, or the page itself.
 pub(super) fn refresh_target(content: &str) -> Option<&str> {
     let is_space = |c: char| c.is_ascii_whitespace();
     let content = content.trim_start_matches(is_space);
@@ -73,7 +73,7 @@ pub(super) fn refresh_target(content: &str) -> Option<&str> {
     Some(target)
 }
 
-/// The URLs of a `srcset` (HTML standard, 4.8.4.3.6), whatever their descriptors say.
+/// The URLs of a `srcset` (HTML standard, 4.8.4.3.6), with any descriptors.
 pub(super) fn srcset(mut list: &str) -> impl Iterator<Item = &str> {
     let is_space = |c: char| c.is_ascii_whitespace();
     std::iter::from_fn(move || {
@@ -88,7 +88,8 @@ pub(super) fn srcset(mut list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What follows the comma that ends the descriptors of a candidate; commas in parentheses do not.
+/// The text after the comma that ends the descriptors of a candidate. Commas in parentheses do not
+/// end them.
 fn after_descriptors(rest: &str) -> &str {
     let mut is_in_parentheses = false;
     let end = rest.find(|c| {

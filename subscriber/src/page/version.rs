@@ -1,20 +1,21 @@
-//! A digest of what a reader of a page sees: its text, with white space folded, and where its links and pictures lead.
+//! The digest of what a reader of a page sees: its text with white space folded, and the targets of
+//! its links and images.
 //!
-//! Many servers write something new into each answer: a token of a form, a time in a comment, the number of a script. The
-//! digest is the same for all of these.
+//! Many servers change parts of each response that a reader does not see: a form token, a time in a
+//! comment, the version of a script. The digest ignores them.
 
 use super::tag::is_space;
 
-/// The digest of a page that is being read. Any split of the page gives the same digest.
+/// The digest of a page while it is read. It does not depend on how the page is split.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     hasher: blake3::Hasher,
-    /// White space has come since the last word.
+    /// White space has followed the last word.
     blank: bool,
 }
 
 impl Seen {
-    /// Takes the next piece of the text.
+    /// Reads the next piece of the text.
     pub(super) fn text(&mut self, mut bytes: &[u8]) {
         while let Some(first) = bytes.first() {
             let is_blank = is_space(*first);
@@ -32,7 +33,7 @@ impl Seen {
         }
     }
 
-    /// Takes where a link or a picture leads, as it is written.
+    /// Adds the target of a link or image, as written.
     pub(super) fn target(&mut self, target: &str) {
         // No URL contains a zero byte.
         self.hasher.update(b"\0").update(target.trim().as_bytes()).update(b"\0");

@@ -1,20 +1,21 @@
-//! The print of the words of a page: whether two readings of it say the same.
+//! The fingerprint of the words of a page, which shows whether two copies of the page have the same
+//! text.
 //!
-//! Words with a digit do not count: times, counters and ids differ from reading to reading. Words end at white space and at
-//! tags; what is in a raw text (a script, a title) is none.
+//! Words with a digit do not count, because times, counters and ids differ from copy to copy. Words
+//! end at white space and at tags. Raw text (a script, a title) contains no words.
 
 use super::tag::is_space;
 
-/// The offset and the prime of FNV-1a.
+/// Offset basis and prime of FNV-1a.
 const START: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
 /// Reads text in any pieces.
 #[derive(Debug)]
 pub(super) struct Words {
-    /// Of the words before this one.
+    /// The hash of the previous words.
     all: u64,
-    /// Of this word, so far.
+    /// The hash of the current word so far.
     word: u64,
     has_digit: bool,
 }
@@ -37,7 +38,7 @@ impl Words {
 
     pub(super) fn end_word(&mut self) {
         if self.word != START && !self.has_digit {
-            // In another order they are another text.
+            // The order of the words matters.
             self.all = (self.all.rotate_left(5) ^ self.word).wrapping_mul(PRIME);
         }
         (self.word, self.has_digit) = (START, false);

@@ -1,13 +1,14 @@
-//! robots.txt by RFC 9309: a parser and a matcher without IO.
+//! robots.txt as in RFC 9309: a parser and a matcher, without IO.
 //!
-//! What the server answered decides first ([`Availability`]); a file that could be read is
-//! parsed for one product token into the [`Rules`] that apply to us. Matching costs at most one
-//! pass over the path per rule, whatever the rules look like: no backtracking, no regex.
+//! The status of the response decides first ([`Availability`]). A readable file is parsed for one
+//! product token into the [`Rules`] that apply to this crawler. Matching takes at most one pass
+//! over the path per rule, for any rules: no backtracking, no regex.
 //!
-//! Beyond the RFC, as large crawlers do: CR as a line end, NUL as a blank, a part of a byte order
-//! mark, a missing colon, misspelt keys, a version after the product token, `User-agent: * anything`,
-//! `Crawl-delay`, and `Sitemap` wherever it stands. Not what would allow more than the RFC does: that
-//! `Allow: /dir/index.html` is meant for `/dir/`, too, as some read it.
+//! Like large crawlers, the parser also accepts what the RFC does not: CR as a line end, NUL as
+//! white space, a partial byte order mark, a missing colon, misspelt keys, a version after the
+//! product token, `User-agent: * anything`, `Crawl-delay`, and `Sitemap` anywhere. It does not
+//! extend permissions beyond the RFC: some parsers let `Allow: /dir/index.html` apply to `/dir/`,
+//! too.
 
 mod rule;
 mod text;
@@ -31,23 +32,24 @@ use crate::config::{
 use crate::fetch::Fetched;
 use crate::outcome::Failure;
 
-/// What the status of a robots.txt answer means (RFC 9309 section 2.3.1).
+/// What the status of a robots.txt response means (RFC 9309 section 2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// It can be read: its rules count.
+    /// The file can be read, and its rules apply.
     Readable,
-    /// There is none for us: everything is allowed.
+    /// The site has no file for this crawler, so everything is allowed.
     Unavailable,
-    /// Nobody knows: nothing is allowed until it can be read.
+    /// The rules are unknown, so nothing is allowed until the file can be read.
     Unreachable,
 }
 
 impl Availability {
-    /// By the final status, a redirect being one that was not followed. 429 says "later", not "no
-    /// rules", and what is no status of HTTP says nothing: both are on the careful side.
+    /// Decides by the final status; a redirect here is one that was not followed. 429 means
+    /// "later", not "no rules", and an invalid status means nothing: both count as unreachable, to
+    /// be safe.
     pub fn of_status(status: u16) -> Self {
         match status {
-            // A part, which nobody has asked for, may lack what forbids.
+            // The missing part of an unrequested partial response may forbid the URL.
             206 => Self::Unreachable,
             200..=299 => Self::Readable,
             300..=428 | 430..=499 => Self::Unavailable,
@@ -56,26 +58,26 @@ impl Availability {
     }
 }
 
-/// The rules of one site for one product token.
+/// The rules of a site for one product token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// In the order of [`Rule::order`], so the first that matches decides.
+    /// In the order of [`Rule::order`], so that the first match decides.
     rules: Vec<Rule>,
     crawl_delay: Option<Duration>,
 }
 
-/// What the rules say of a path.
+/// What the rules say about a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it may be asked for.
+    /// Whether the path may be requested.
     pub allowed: bool,
-    /// Where the line that decided is in the text that was parsed; none if no rule is about the path.
+    /// The range of the deciding line in the parsed text; `None` if no rule matches the path.
     pub line: Option<Range<usize>>,
 }
 
-/// The part of a `User-Agent` header that robots.txt is matched with: `tidings` of
-/// `tidings/0.1 (+https://..)`, and of `Mozilla/5.0 (compatible; tidings/0.1)`. A token alone is
-/// itself. Letters beyond ASCII count, though no token should have them.
+/// The part of a `User-Agent` header that robots.txt rules refer to: `tidings` in `tidings/0.1
+/// (+https://..)`, and in `Mozilla/5.0 (compatible; tidings/0.1)`. A token alone is returned as it
+/// is. Non-ASCII letters belong to the token, though no token should contain them.
 pub fn product_token(agent: &str) -> &str {
     fn token(text: &str) -> &str {
         &text[..token_length(text.as_bytes())]
@@ -95,15 +97,15 @@ fn token_length(text: &[u8]) -> usize {
 }
 
 impl Rules {
-    /// Reads the first 500 KiB of a file. Never fails: what is no rule is skipped.
+    /// Reads the first 500 KiB of a file. Never fails: invalid lines are skipped.
     ///
-    /// All groups that name `token` (compared without case) count together; if there is none,
-    /// all groups for `*` do.
+    /// All groups that name `token`, in any case, apply together. If there is none, all groups for
+    /// `*` apply.
     pub fn parse(text: &[u8], token: &str) -> Self {
         Self::read(beginning(text), token)
     }
 
-    /// Reads what [`Rules::excerpt`] gave.
+    /// Reads the result of [`Rules::excerpt`].
     pub fn of_excerpt(text: &[u8]) -> Self {
         Self::read(text, "")
     }
@@ -119,13 +121,13 @@ impl Rules {
         Self { rules, crawl_delay }
     }
 
-    /// Whether a path with its query, as it stands in a URL, may be asked for.
-    /// `/robots.txt` always may.
+    /// Whether a path with its query, as written in a URL, may be requested. `/robots.txt` is
+    /// always allowed.
     pub fn allows(&self, path_and_query: &str) -> bool {
         self.decide(path_and_query).allowed
     }
 
-    /// The same, with the line that says so.
+    /// The decision about a path, with the deciding line.
     pub fn decide(&self, path_and_query: &str) -> Decision {
         if path_and_query == "/robots.txt" || self.rules.is_empty() {
             return Decision { allowed: true, line: None };
@@ -135,14 +137,14 @@ impl Rules {
         Decision { allowed: rule.is_none_or(|rule| rule.allow), line: rule.map(Rule::at) }
     }
 
-    /// The `Crawl-delay` for us: the longest where there are several, at most a day. It belongs to
-    /// the `User-agent` lines right before it.
+    /// The `Crawl-delay` for this crawler: the longest of several, at most a day. It applies to the
+    /// `User-agent` lines directly before it.
     pub fn crawl_delay(&self) -> Option<Duration> {
         self.crawl_delay
     }
 
-    /// A robots.txt that says the same to us as `text`, which these rules were parsed from, and
-    /// nothing else; [`Rules::of_excerpt`] makes these rules of it again.
+    /// A minimal robots.txt with these rules, which were parsed from `text`. [`Rules::of_excerpt`]
+    /// reads it back.
     pub fn excerpt(&self, text: &[u8]) -> Vec<u8> {
         let mut excerpt = b"User-agent: *\n".to_vec();
         for rule in &self.rules {
@@ -155,29 +157,29 @@ impl Rules {
         excerpt
     }
 
-    /// What they take in memory, roughly.
+    /// The memory that they use, approximately.
     pub fn memory_bytes(&self) -> usize {
         let patterns = self.rules.iter().map(Rule::allocated_bytes).sum::<usize>();
         size_of::<Self>() + self.rules.capacity() * size_of::<Rule>() + patterns
     }
 }
 
-/// What the answer to a request for robots.txt means (RFC 9309 section 2.3.1).
+/// What the response to a request for robots.txt means (RFC 9309 section 2.3.1).
 #[derive(Debug)]
 pub enum Answer<'a> {
-    /// It can be read; this is its beginning.
+    /// The file can be read; this is its beginning.
     Text(&'a [u8]),
-    /// There is none for us, so everything is allowed.
+    /// The site has no file for this crawler, so everything is allowed.
     Nothing,
-    /// It is said to be elsewhere.
+    /// A redirect to this URL.
     Elsewhere(CanonicalUrl<'static>),
-    /// Nobody knows, so nothing is allowed. A file that broke off is none: what is missing may be what
-    /// forbids.
+    /// The rules are unknown, so nothing is allowed. This includes a truncated file: the missing
+    /// part may forbid the URL.
     Unknown(Failure),
 }
 
 impl<'a> Answer<'a> {
-    /// Of a request for `asked`, the `hops`th redirect of a robots.txt.
+    /// The meaning of the response to a request for `asked`, after `hops` redirects.
     pub fn of(fetched: &'a Fetched, asked: &CanonicalUrl, hops: u8) -> Self {
         if let Some(failure) = &fetched.failure {
             return Self::Unknown(failure.clone());
@@ -198,15 +200,14 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// A line of a robots.txt as it is written, for people: cut if it is long.
+/// A line of a robots.txt as written, for people; truncated if it is long.
 pub fn shown(text: &[u8], line: Range<usize>) -> String {
     let mut shown = String::from_utf8_lossy(&text[line]).into_owned();
     shown.truncate(shown.floor_char_boundary(ROBOTS_RULE_SHOWN_BYTES_MAX));
     shown
 }
 
-/// The sitemaps that a robots.txt names, for whoever reads it: absolute ones, each once, the first of
-/// them.
+/// The first sitemaps that a robots.txt names: absolute URLs, without repeats.
 pub fn sitemaps(text: &[u8]) -> Vec<CanonicalUrl<'static>> {
     let mut sitemaps = Vec::new();
     for line in lines(beginning(text)).filter(|line| line.key == Key::Sitemap) {
@@ -220,21 +221,22 @@ pub fn sitemaps(text: &[u8]) -> Vec<CanonicalUrl<'static>> {
     sitemaps
 }
 
-/// What is read of a long file: half a line could forbid much more than the whole one.
+/// The part of a long file that is read. It ends with a whole line, because half a line could
+/// forbid much more.
 fn beginning(text: &[u8]) -> &[u8] {
     let Some(text) = text.get(..ROBOTS_BYTES_MAX) else { return text };
     let end = text.iter().rposition(|&byte| matches!(byte, b'\n' | b'\r'));
     &text[..end.unwrap_or_default()]
 }
 
-/// Whom a line is for.
+/// The crawlers that a line applies to.
 #[derive(Clone, Copy, Default)]
 struct Addressed {
     us: bool,
     everybody: bool,
 }
 
-/// What the groups of one addressee say together.
+/// The rules for one of the two addressees, from all of its groups.
 #[derive(Default)]
 struct Said {
     named: bool,
@@ -245,11 +247,12 @@ struct Said {
 #[derive(Default)]
 struct Reader<'t> {
     token: &'t [u8],
-    /// By the `User-agent` lines of this group. A rule is for these, and what is no rule ends nothing.
+    /// From the `User-agent` lines of this group. The rules apply to these; invalid lines do not
+    /// end a group.
     group: Addressed,
-    /// After the first rule, the next `User-agent` line begins another group.
+    /// After the first rule, the next `User-agent` line begins a new group.
     group_has_rules: bool,
-    /// By the `User-agent` lines of this group since its last `Crawl-delay`.
+    /// From the `User-agent` lines of this group since its last `Crawl-delay`.
     delayed: Addressed,
     delayed_enough: bool,
     ours: Said,
@@ -273,7 +276,7 @@ impl Reader<'_> {
                     said.crawl_delay = said.crawl_delay.max(Some(delay));
                 }
             }
-            // It is for everybody, and no part of a group.
+            // Applies to all crawlers, and does not belong to a group.
             Key::Sitemap => {}
         }
     }
@@ -296,7 +299,7 @@ impl Reader<'_> {
         self.ours.named |= us;
     }
 
-    /// What is said to everybody matters only as long as nothing is said to us.
+    /// The groups for `*` matter only while no group names this crawler.
     fn said_to(&mut self, addressed: Addressed) -> Option<&mut Said> {
         if addressed.us {
             Some(&mut self.ours)
@@ -308,7 +311,7 @@ impl Reader<'_> {
     }
 }
 
-/// Seconds, also with a fraction.
+/// Seconds, possibly with a fraction.
 fn read_delay(value: &[u8]) -> Option<Duration> {
     let seconds: f64 = std::str::from_utf8(value).ok()?.parse().ok()?;
     if !seconds.is_finite() || seconds < 0.0 {

@@ -1,12 +1,12 @@
-//! Generated files, where another parser has to say the same.
+//! Compares generated files with another parser.
 
 use proptest::prelude::*;
 use texting_robots::Robot;
 
 use super::*;
 
-/// What both read in the same way. It takes stars in a row for one when it compares lengths, and has no
-/// opinion on escapes of reserved characters.
+/// Patterns that both parsers read alike. The other one counts consecutive stars as one when it
+/// compares lengths, and does not normalise escapes of reserved characters.
 fn pattern() -> impl Strategy<Value = String> {
     "/[ab/]{0,3}(\\*[ab/]{1,2}){0,2}\\$?"
 }
@@ -16,7 +16,7 @@ fn rule() -> impl Strategy<Value = String> {
     (key, pattern()).prop_map(|(key, pattern)| format!("{key}: {pattern}\n"))
 }
 
-/// What is no rule stands between; a group may have none, and then goes on with the next.
+/// Other lines stand between; a group without rules continues with the next one.
 fn group() -> impl Strategy<Value = String> {
     let agents = prop::collection::vec("User-agent: (\\*|a|B|c)( #x)?\n", 1..3);
     let other = "(\n|# Disallow: /\n|Sitemap: http://x/\n|Unknown: /\n)?";
@@ -27,7 +27,7 @@ fn group() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn it_says_the_same_of_every_path(
+    fn both_parsers_agree_on_every_path(
         groups in prop::collection::vec(group(), 1..6),
         agent in "[abcd]",
         paths in prop::collection::vec("/[ab/]{0,8}", 20),
@@ -41,7 +41,7 @@ proptest! {
     }
 
     #[test]
-    fn it_finds_the_same_delays_and_sitemaps(
+    fn both_parsers_find_the_same_delays_and_sitemaps(
         groups in prop::collection::vec(("(a|b|c|\\*)", prop::option::of(0..100_u16), rule()), 1..5),
         sitemap in "http://x/[a-z]{1,9}",
         agent in "[abcd]",
@@ -49,7 +49,7 @@ proptest! {
         let mut seen = std::collections::BTreeSet::new();
         let mut text = vec![format!("Sitemap: {sitemap}\n")];
         for (name, delay, rule) in groups {
-            // Of several it takes the first, and we the longest.
+            // The other parser takes the first of several delays, this one the longest.
             let delay = delay.filter(|_| seen.insert(name.clone()));
             let delay = delay.map_or(String::new(), |delay| format!("Crawl-delay: {delay}.25\n"));
             text.push(format!("User-agent: {name}\n{delay}{rule}"));

@@ -1,4 +1,4 @@
-//! One `Allow` or `Disallow`, and which paths it is about.
+//! An `Allow` or `Disallow` rule, and the paths that it matches.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -9,36 +9,38 @@ use tidings_protocol::escaped_octet;
 
 use super::text::{Key, Line};
 
-/// One line of a group.
+/// A rule of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Normalised; without the final `$`.
+    /// Normalised, without the final `$`.
     pattern: Box<[u8]>,
-    /// Of the pattern as it was meant, `$` included: the most specific rule has the most.
+    /// The length of the pattern as meant, `$` included: the longest match is the most specific
+    /// rule.
     octets: u32,
     to_the_end: bool,
-    /// It names a query in which slashes or question marks are: escaped or not, they are the same
-    /// there.
+    /// The pattern has a query with slashes or question marks, for which escaped and unescaped
+    /// forms are equal.
     folded: bool,
     pub(super) allow: bool,
-    /// Where its line is in the text.
+    /// The range of its line in the text.
     start: u32,
     /// See `start`.
     end: u32,
 }
 
-/// A path with its query, in the forms that rules are compared with.
+/// A path with its query, normalised for the comparison with rules.
 pub(super) struct Path {
     exact: Vec<u8>,
-    /// With the slashes and question marks of its query unescaped; none: there are none.
+    /// With slashes and question marks of the query unescaped; `None` if there are none.
     folded: Option<Vec<u8>>,
 }
 
 impl Rule {
-    /// None for an empty value, which restricts nothing.
+    /// `None` for an empty value, which restricts nothing.
     pub(super) fn new(line: &Line) -> Option<Self> {
         let allow = line.key == Key::Allow;
-        let position = |at| u32::try_from(at).expect("a robots.txt is cut far below 4 GiB");
+        let position =
+            |at| u32::try_from(at).expect("a robots.txt is limited to far less than 4 GiB");
         let place = (position(line.at.start), position(line.at.end));
         (!line.value.is_empty()).then(|| Self::of_pattern(line.value, allow, place))
     }
@@ -54,24 +56,23 @@ impl Rule {
         Self { pattern: pattern.into(), octets, to_the_end, folded, allow, start, end }
     }
 
-    /// In this order, the first rule that matches decides: most octets first, `allow` before
-    /// `disallow`.
+    /// In this order the first matching rule decides: most octets first, `allow` before `disallow`.
     pub(super) fn order(&self) -> impl Ord + use<'_> {
         (Reverse(self.octets), !self.allow, &self.pattern, self.to_the_end, self.folded)
     }
 
-    /// Where its line is in the text.
+    /// The range of its line in the text.
     pub(super) fn at(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 
-    /// What it takes in memory beside itself: an allocation costs 16 bytes beside its content.
+    /// Its heap memory; each allocation costs 16 bytes in addition.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.pattern.len() + 16
     }
 
-    /// The pieces between stars must occur in this order. Taking each at its first occurrence
-    /// leaves the most room for the rest, so no choice is ever taken back.
+    /// The parts between stars must occur in this order. Taking the first occurrence of each leaves
+    /// the most text for the rest, so no backtracking is needed.
     pub(super) fn matches(&self, path: &Path) -> bool {
         let path = path.form(self.folded);
         let mut pieces = self.pattern.split(|&byte| byte == b'*');
@@ -108,27 +109,29 @@ impl Path {
     }
 }
 
-/// Whether there is a query in which it matters.
+/// Whether the query contains a character for which escapes matter.
 fn folds(text: &[u8]) -> bool {
     let Some(query) = memchr::memchr(b'?', text) else { return false };
     text[query + 1..].iter().any(|byte| b"/?%".contains(byte))
 }
 
-/// What `*` means in the text that is normalised.
+/// The meaning of `*` in the text that is normalised.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Special {
     /// In a pattern: any sequence of characters.
     Wildcard,
-    /// In a path: itself, written `%2A` as a pattern has to write it.
+    /// In a path: a literal star, written `%2A` as a pattern must write it.
     Encoded,
 }
 
-/// One spelling for one resource, so that octets can be compared (RFC 9309 section 2.2.2). Escapes of
-/// unreserved characters are undone, and everything else is escaped, in upper case: an escaped colon
-/// is a colon. Two are what they are: a slash separates and an escaped one does not, and the first
-/// question mark begins the query. In the query (`folded`) they mean nothing, and both are unescaped.
+/// Writes equivalent texts alike, so that octets can be compared (RFC 9309 section 2.2.2). Escapes
+/// of unreserved characters are undone, and all other characters are escaped in upper case: an
+/// escaped colon equals a colon. There are two exceptions: a slash separates and an escaped slash
+/// does not, and the first question mark begins the query. In the query (`folded`) both have no
+/// meaning, and are unescaped.
 ///
-/// Gives the octets: what had to be escaped only to be compared counts as it is written.
+/// Returns the number of octets. A character that was escaped only for the comparison counts as
+/// written.
 pub(super) fn normalise(text: &[u8], star: Special, folded: bool, out: &mut Vec<u8>) -> u32 {
     let (mut rest, mut in_query, mut octets) = (text, false, 0);
     while let [byte, tail @ ..] = rest {

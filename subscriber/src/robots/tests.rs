@@ -11,7 +11,7 @@ fn allowed(text: &str, agent: &str, path: &str) -> bool {
 #[test]
 fn cases_that_parsers_get_wrong() {
     let table: &[(&str, &str, &str, bool)] = &[
-        // No rules for us.
+        // No rules for this crawler.
         ("", "Bot", "/x", true),
         ("User-agent: Other\nDisallow: /", "Bot", "/x", true),
         ("Disallow: /\nUser-agent: Bot\nDisallow: /a", "Bot", "/x", true),
@@ -113,16 +113,17 @@ fn cases_that_parsers_get_wrong() {
         ),
         ("User-agent: *\nDisallow: /foo/bar/\u{30c4}", "Bot", "/foo/bar/%E3%83%84", false),
         ("User-agent: *\nDisallow: /foo/bar/%62%61%7A", "Bot", "/foo/bar/baz", false),
-        // Slashes of the query, whether or not the rule knows that it is one.
+        // Slashes of the query, whether or not the rule contains a question mark.
         ("User-agent: *\nDisallow: /*u=http:%2F%2F", "Bot", "/a?u=http:%2F%2Fx", false),
         ("User-agent: *\nDisallow: /*u=http://", "Bot", "/a?u=http://x", false),
         ("User-agent: *\nDisallow: /*?u=/%3F", "Bot", "/a?u=%2f?", false),
         ("User-agent: *\nDisallow: /a%3Fb", "Bot", "/a?b", true),
         ("User-agent: *\nDisallow: /a?b", "Bot", "/a%3Fb", true),
-        // As long as it is written.
+        // The length as written.
         ("User-agent: *\nDisallow: /a:b\nAllow: /a*b%62", "Bot", "/a:bb", true),
         ("User-agent: *\nAllow: /a*bb\nDisallow: /a::b", "Bot", "/a::bb", true),
-        // The page of a directory: the RFC's reading, by which `/d/` is another page. (Google's parser allows it.)
+        // The index page of a directory: by the RFC, `/d/` is another page. (Google's parser allows
+        // it.)
         ("User-agent: *\nAllow: /d/index.html\nDisallow: /", "Bot", "/d/", false),
         ("User-agent: *\nAllow: /d/index.html\nDisallow: /", "Bot", "/d/index.html", true),
         ("User-agent: *\nAllow: /d/index.html\nDisallow: /", "Bot", "/d/x", false),
@@ -150,14 +151,15 @@ fn cases_that_parsers_get_wrong() {
 }
 
 #[test]
-fn crawl_delay_is_the_longest_of_our_groups() {
+fn crawl_delay_is_the_longest_of_the_matching_groups() {
     let delay = |text: &str| Rules::parse(text.as_bytes(), "Bot").crawl_delay();
     assert_eq!(delay("User-agent: *\nCrawl-delay: 2.5"), Some(Duration::from_millis(2500)));
     assert_eq!(
         delay("User-agent: Bot\nCrawl-delay: 1\nUser-agent: b\nAllow: /"),
         Some(Duration::from_secs(1))
     );
-    // It belongs to the lines right before it, though the rules behind it are for all of them.
+    // A delay applies to the lines directly before it, though the rules after it apply to the whole
+    // group.
     assert_eq!(delay("User-agent: b\nCrawl-delay: 9\nUser-agent: Bot\nAllow: /"), None);
     assert_eq!(
         delay("User-agent: b\nCrawl-delay: soon\nUser-agent: Bot\nCrawl-delay: 9"),
@@ -200,8 +202,8 @@ fn status_decides_before_the_text() {
 }
 
 #[test]
-fn what_follows_500_kib_is_not_read_nor_half_a_line_of_it() {
-    // The line of `/private` begins so many bytes before the limit.
+fn only_whole_lines_within_500_kib_are_read() {
+    // The line of `/private` begins this many bytes before the limit.
     let rules = |bytes: usize| {
         let mut text = b"User-agent: *\nDisallow: /a\n#".to_vec();
         text.resize(ROBOTS_BYTES_MAX - bytes, b'x');
@@ -216,7 +218,7 @@ fn what_follows_500_kib_is_not_read_nor_half_a_line_of_it() {
 }
 
 #[test]
-fn the_line_that_decides_is_shown_as_it_is_written() {
+fn the_deciding_line_is_shown_as_written() {
     let decided = |text: &str, path: &str| {
         let line = Rules::parse(text.as_bytes(), "Bot").decide(path).line;
         line.map(|line| shown(text.as_bytes(), line))
@@ -235,7 +237,7 @@ fn the_line_that_decides_is_shown_as_it_is_written() {
 }
 
 #[test]
-fn sitemaps_are_absolute_and_for_everybody_wherever_they_are_named() {
+fn sitemaps_are_absolute_and_found_in_any_group() {
     let text = "Sitemap: https://x.example/1#top\nUser-agent: a\nSITEMAP :http://x.example/2\nUser-agent: b\n\
                 Disallow: /\nsite-map: https://x.example/1\nSitemap: /3\nsitemap: ftp://x/\nSitemap:\n\
                 Sitemap https://x.example/4 # the last";
@@ -250,14 +252,14 @@ fn sitemaps_are_absolute_and_for_everybody_wherever_they_are_named() {
 }
 
 #[test]
-fn the_same_rule_many_times_is_one() {
+fn repeated_rules_are_stored_once() {
     let once = Rules::parse(b"User-agent: *\nDisallow: /x", "Bot");
     let often = format!("User-agent: *\n{}", "Disallow: /x\ndisallow: /%78\n".repeat(10_000));
     let often = Rules::parse(often.as_bytes(), "Bot");
     assert_eq!(often.memory_bytes(), once.memory_bytes());
 }
 
-/// A star may stand for any sequence: tried in every way.
+/// Tries every sequence for a star.
 fn matches_naively(pattern: &[u8], to_the_end: bool, path: &[u8]) -> bool {
     match pattern {
         [] => !to_the_end || path.is_empty(),
@@ -270,7 +272,7 @@ fn matches_naively(pattern: &[u8], to_the_end: bool, path: &[u8]) -> bool {
     }
 }
 
-/// A line as it may be in a robots.txt, and what may come of it.
+/// A line that may occur in a robots.txt.
 fn likely_line() -> impl Strategy<Value = String> {
     let key = "(User-agent|user agent|Disallow|disalow|Allow|Crawl-delay|Sitemap|x|)";
     let value = prop_oneof![
@@ -302,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn stars_match_as_a_naive_matcher_says(pattern in "/[ab*]{0,8}", to_the_end: bool, path in "/[ab]{0,8}") {
+    fn stars_match_like_a_naive_matcher(pattern in "/[ab*]{0,8}", to_the_end: bool, path in "/[ab]{0,8}") {
         let end = if to_the_end { "$" } else { "" };
         let text = format!("User-agent: *\nDisallow: {pattern}{end}");
         let matches = matches_naively(pattern.as_bytes(), to_the_end, path.as_bytes());
@@ -318,7 +320,7 @@ proptest! {
     }
 
     #[test]
-    fn an_excerpt_says_the_same(
+    fn an_excerpt_has_the_same_rules(
         lines in prop::collection::vec(likely_line(), 0..30),
         agent in "(Bot|b|c)",
         paths in prop::collection::vec("/[ab%2fF?*$/.:]{0,12}", 20),

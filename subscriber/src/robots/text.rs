@@ -1,8 +1,8 @@
-//! The lines of a robots.txt that say something.
+//! Splits a robots.txt into its valid lines.
 
 use std::ops::Range;
 
-/// What a line is about.
+/// The key of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     UserAgent,
@@ -17,13 +17,13 @@ pub(super) enum Key {
 pub(super) struct Line<'a> {
     pub(super) key: Key,
     pub(super) value: &'a [u8],
-    /// Where key and value are in the text.
+    /// The range of key and value in the text.
     pub(super) at: Range<usize>,
 }
 
 const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
-/// As they are written, misspelt, and with a space for the hyphen.
+/// The spellings of keys, misspelt ones included, also with a space for the hyphen.
 const KEYS: [(&str, Key); 16] = [
     ("disallow", Key::Disallow),
     ("allow", Key::Allow),
@@ -43,8 +43,8 @@ const KEYS: [(&str, Key); 16] = [
     ("diasllow", Key::Disallow),
 ];
 
-/// Of a text that may begin with a byte order mark, or with the beginning of one. CR alone ends a
-/// line, too.
+/// The valid lines of a text, which may begin with a whole or partial byte order mark. A single CR
+/// ends a line, too.
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = Line<'_>> {
     let mark = text.iter().zip(BYTE_ORDER_MARK).take_while(|(byte, mark)| *byte == mark).count();
     let mut next = mark;
@@ -59,22 +59,22 @@ impl<'a> Line<'a> {
     fn read(line: &'a [u8], start: usize) -> Option<Self> {
         let line = &line[..memchr::memchr(b'#', line).unwrap_or(line.len())];
         let leading = line.iter().take_while(|&&byte| is_blank(byte)).count();
-        let said = trim(line);
-        let (key, value) = with_colon(said).or_else(|| without_colon(said))?;
+        let content = trim(line);
+        let (key, value) = with_colon(content).or_else(|| without_colon(content))?;
         let start = start + leading;
-        Some(Self { key, value, at: start..start + said.len() })
+        Some(Self { key, value, at: start..start + content.len() })
     }
 }
 
-fn with_colon(said: &[u8]) -> Option<(Key, &[u8])> {
-    let colon = memchr::memchr(b':', said)?;
-    Some((Key::of(&said[..colon])?, trim(&said[colon + 1..])))
+fn with_colon(content: &[u8]) -> Option<(Key, &[u8])> {
+    let colon = memchr::memchr(b':', content)?;
+    Some((Key::of(&content[..colon])?, trim(&content[colon + 1..])))
 }
 
-/// Where somebody forgot it, a value of one word can still be told from prose.
-fn without_colon(said: &[u8]) -> Option<(Key, &[u8])> {
-    let space = said.iter().rposition(|&byte| is_blank(byte))?;
-    Some((Key::of(&said[..space])?, &said[space + 1..]))
+/// If the colon is missing, a value of one word is still distinguishable from prose.
+fn without_colon(content: &[u8]) -> Option<(Key, &[u8])> {
+    let space = content.iter().rposition(|&byte| is_blank(byte))?;
+    Some((Key::of(&content[..space])?, &content[space + 1..]))
 }
 
 impl Key {
@@ -85,7 +85,7 @@ impl Key {
     }
 }
 
-/// Some servers fill up what they send with NUL.
+/// Some servers pad their files with NUL.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0
 }

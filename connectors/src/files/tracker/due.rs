@@ -1,29 +1,32 @@
-//! What is known of a file that is not announced yet, and when it is looked at.
+//! The next step for a file that is not published yet, and whether a process has it open.
 
 use std::time::{Duration, Instant};
 
-/// How long after a file has come into being it is sure that nobody has opened it in that: it was linked into place.
+/// The creator of a file opens it within this time. A file that was not opened by then was linked
+/// into place.
 pub(super) const OPENED_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long a file that was opened by whoever made it, and not closed, is left alone. Then nobody must be seen to write
-/// to it, and it must not have changed for as long: who writes so slowly, unseen, is rarer than who never closes.
+/// How long a file that its creator has opened and not closed must be unchanged. Then it is
+/// complete unless a process is seen writing. An unseen writer that is slower than this is rarer
+/// than a program that never closes its file.
 pub(super) const UNCLOSED: Duration = Duration::from_mins(1);
 
-/// What is known of who has a file open.
+/// What is known about processes that have the file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// Nothing: it was found by looking.
+    /// Nothing: a scan found the file.
     Nothing,
-    /// It has come into being, and nobody has it open so far.
+    /// It was created, and has not been opened yet.
     Made,
-    /// And has been opened since, so many times more than closed. Of what happens fast the kernel tells once.
+    /// It has been opened this many times more than closed. The kernel merges equal events in a
+    /// row.
     Opened(u32),
     /// It was closed after writing.
     Closed,
 }
 
 impl Heard {
-    /// How long a file is to be unchanged.
+    /// How long the file must stay unchanged.
     pub(super) fn quiet(self, settle: Duration) -> Duration {
         match self {
             Self::Nothing | Self::Closed => settle,
@@ -33,19 +36,19 @@ impl Heard {
     }
 }
 
-/// What is to be done with a file.
+/// The next step for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Complete if it is unchanged then, and nobody writes to it.
+    /// Inspect it at this time: complete if it is unchanged and not open for writing.
     At { at: Instant, heard: Heard },
-    /// It is being looked at.
+    /// It is being inspected.
     Looking(Heard),
-    /// Complete; waits for its turn.
+    /// Complete; ready to be published.
     Ready,
 }
 
 impl Due {
-    /// What is known of who has the file open.
+    /// What is known about processes that have the file open.
     pub(super) fn heard(self) -> Heard {
         match self {
             Self::At { heard, .. } | Self::Looking(heard) => heard,

@@ -1,113 +1,115 @@
-//! What a tracker is told, and what it wants.
+//! Inputs and outputs of the tracker.
 
 use std::{sync::Arc, time::Duration};
 
-/// The path of a file below its directory, in the bytes of the file system; empty: the directory itself.
+/// The path of a file relative to the root directory, in bytes; empty: the root itself.
 pub type Name = Arc<[u8]>;
 
-/// Announcements under way at once. Enough that the broker's disk syncs many together.
+/// Events in flight at once. Enough for the broker to sync many together.
 pub const IN_FLIGHT_MAX: usize = 1_000;
 
-/// What tells one content of a name from another.
+/// Identifies the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// Whose content it is; 0 where file systems make such numbers up.
+    /// Inode; 0 on network file systems, which may invent it.
     pub inode: u64,
     /// Bytes.
     pub size: u64,
-    /// When it was written last: seconds since 1970.
+    /// Modification time in seconds since 1970.
     pub modified_s: i64,
-    /// And nanoseconds, below 10^9.
+    /// Its nanoseconds, below 10^9.
     pub modified_ns: u32,
 }
 
-/// What the tracker goes by.
+/// Settings of the tracker.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// How long a file stays unchanged until it is complete.
+    /// How long a file must stay unchanged to be complete.
     pub settle: Duration,
-    /// After this time without any change what was announced until then is a batch.
+    /// A batch ends after this time without a change.
     pub batch_end: Option<Duration>,
-    /// Only what the first look finds; what changes meanwhile is left for another time.
+    /// Publishes only what the first scan finds. Files that change meanwhile are skipped.
     pub once: bool,
-    /// How long nothing is announced after a refusal.
+    /// Pause after the broker has refused an event.
     pub retry: Duration,
-    /// Files that are kept track of.
+    /// Limit of tracked files.
     pub files_max: usize,
 }
 
-/// What happens.
+/// What has happened.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// A file was seen; who may be writing to it is not known.
+    /// A scan found the file; it may be open for writing.
     Found(Name, Stamp),
-    /// A file has come into being: somebody has opened it, which is told next, or linked it there.
+    /// The file was created: by a process that opens it next, or by a link.
     Created(Name, Stamp),
-    /// A file was opened, for whatever.
+    /// A process opened the file.
     Opened(Name),
-    /// It was closed by somebody who could not write to it.
+    /// A process that could not write to it closed the file.
     ClosedUnwritten(Name),
-    /// It was closed after writing, and this is what it is now.
+    /// The file was closed after writing; this is its content now.
     Closed(Name, Stamp),
-    /// It was renamed into place.
+    /// The file was renamed into place.
     Placed(Name, Stamp),
-    /// There is no such file any more.
+    /// The file was removed.
     Gone(Name),
-    /// Nor any below this directory, which ends in `/`.
+    /// Everything below this directory, which ends in `/`, was removed.
     GoneBelow(Name),
-    /// Everything is looked at from here on: what is not found until the end is gone.
+    /// A scan begins. Files that it does not find are removed at its end.
     ScanBegins,
-    /// Everything was looked at but what is below these directories (each ends in `/`, or is empty for all of it).
+    /// The scan has ended. These directories could not be read; each ends in `/`, or is empty for
+    /// the root.
     ScanEnds(Vec<Name>),
-    /// The answer to [`Output::Look`], once to each.
+    /// The result of [`Output::Look`]; each has one result.
     Looked(Name, Option<Stamp>),
-    /// Or that somebody is writing to it.
+    /// The other result: the file is open for writing.
     Busy(Name),
-    /// A directory or file cannot be read, for this reason; or can again.
+    /// A directory or file cannot be read for this reason; `None`: it can be read again.
     Trouble(Name, Option<&'static str>),
-    /// The broker has kept an announcement.
+    /// The broker has confirmed an event.
     Confirmed(u64),
-    /// Or has refused it for now.
+    /// The broker has refused an event for now.
     Refused(u64),
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done, in this order.
+/// What the caller must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// See what the file is now.
+    /// Inspect the file.
     Look {
-        /// Which file.
+        /// The file.
         name: Name,
-        /// It is known that whoever wrote to it has closed it. If not, see whether somebody has it open, too.
+        /// The writer has closed the file. If not, also check whether a process has it open for
+        /// writing.
         is_closed: bool,
     },
-    /// Announce, under this number, and say what became of it.
+    /// Publish an event under this number, and report the result.
     Announce(u64, Announced),
-    /// Remember over restarts that it was announced.
+    /// Store that the file was published.
     Remember(Name, Stamp),
-    /// It is gone and need not be remembered.
+    /// The file is gone: remove it from the store.
     Forget(Name),
-    /// Remember that the batch of this number has ended.
+    /// Store that this batch has ended.
     BatchEnded(u64),
 }
 
-/// What is announced.
+/// The content of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Announced {
     /// A complete file.
     File(Name, Stamp),
-    /// The end of the batch of this number, with as many files.
+    /// The end of a batch.
     Batch {
-        /// Counts from 0 in the life of a state file.
+        /// Counts up within a state file.
         number: u64,
-        /// Announced since the one before.
+        /// Files published since the batch before.
         files: u64,
     },
-    /// Something cannot be read; `none`: it can be again.
+    /// Something cannot be read; `none`: it can be read again.
     Trouble(Name, &'static str),
 }
 
-/// The end of a trouble, as a word.
+/// The word that ends an error.
 pub const NO_TROUBLE: &str = "none";

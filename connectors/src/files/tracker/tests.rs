@@ -21,27 +21,27 @@ fn stamp(n: u64) -> Stamp {
     Stamp { inode: n, size: n, modified_s: 7, modified_ns: 0 }
 }
 
-/// A tracker with its clock, and what it wants.
-struct Desk {
+/// A tracker with its clock.
+struct Harness {
     tracker: Tracker,
     now: Instant,
 }
 
-impl Desk {
-    #[expect(clippy::disallowed_methods, reason = "there is no other way to make a first moment")]
+impl Harness {
+    #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
     fn new(rules: Rules) -> Self {
         Self { tracker: Tracker::new(rules, [], 0, 0), now: Instant::now() }
     }
 
-    fn say(&mut self, input: Input) -> Vec<Output> {
+    fn handle(&mut self, input: Input) -> Vec<Output> {
         self.tracker.handle(input, self.now);
         std::iter::from_fn(|| self.tracker.poll()).collect()
     }
 
-    /// Somebody begins to write a file.
+    /// A process begins to write a file.
     fn begin(&mut self, text: &str, n: u64) {
-        self.say(Input::Created(name(text), stamp(n)));
-        self.say(Input::Opened(name(text)));
+        self.handle(Input::Created(name(text), stamp(n)));
+        self.handle(Input::Opened(name(text)));
     }
 
     /// The time until the next deadline.
@@ -49,13 +49,13 @@ impl Desk {
         self.tracker.deadline().map(|deadline| deadline - self.now)
     }
 
-    /// Goes to the next deadline.
+    /// Advances to the next deadline.
     #[track_caller]
     fn wait(&mut self) -> (Duration, Vec<Output>) {
         let deadline = self.tracker.deadline().expect("something is due");
         let waited = deadline - self.now;
         self.now = deadline;
-        (waited, self.say(Input::Tick))
+        (waited, self.handle(Input::Tick))
     }
 }
 
@@ -68,266 +68,266 @@ fn file(number: u64, text: &str, n: u64) -> Output {
 }
 
 #[test]
-fn what_was_renamed_into_place_is_announced_at_once_and_again_only_when_it_is_another() {
-    let mut desk = Desk::new(rules());
-    assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), [file(1, "a", 1)]);
-    assert_eq!(desk.say(Input::Placed(name("a"), stamp(1))), []);
-    assert_eq!(desk.say(Input::Confirmed(1)), [Output::Remember(name("a"), stamp(1))]);
-    assert_eq!(desk.say(Input::Found(name("a"), stamp(1))), []);
-    assert_eq!(desk.say(Input::Placed(name("a"), stamp(2))), [file(2, "a", 2)]);
-    assert_eq!(desk.tracker.deadline(), None);
+fn a_renamed_file_is_published_at_once_and_again_only_when_replaced() {
+    let mut harness = Harness::new(rules());
+    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(1))), [file(1, "a", 1)]);
+    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(1))), []);
+    assert_eq!(harness.handle(Input::Confirmed(1)), [Output::Remember(name("a"), stamp(1))]);
+    assert_eq!(harness.handle(Input::Found(name("a"), stamp(1))), []);
+    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(2))), [file(2, "a", 2)]);
+    assert_eq!(harness.tracker.deadline(), None);
 }
 
 #[test]
-fn what_was_closed_is_announced_when_it_has_not_changed_for_the_settle_time() {
-    let mut desk = Desk::new(rules());
-    assert_eq!(desk.say(Input::Closed(name("a"), stamp(1))), []);
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
-    // Closing it again without a change is no change.
-    desk.now += SETTLE / 2;
-    assert_eq!(desk.say(Input::Closed(name("a"), stamp(2))), []);
-    assert_eq!(desk.wait(), (SETTLE / 2, vec![look("a", true)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
+fn a_closed_file_is_published_after_the_settle_time() {
+    let mut harness = Harness::new(rules());
+    assert_eq!(harness.handle(Input::Closed(name("a"), stamp(1))), []);
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), []);
+    // Closing it again without a change does not restart the settle time.
+    harness.now += SETTLE / 2;
+    assert_eq!(harness.handle(Input::Closed(name("a"), stamp(2))), []);
+    assert_eq!(harness.wait(), (SETTLE / 2, vec![look("a", true)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
 }
 
 #[test]
-fn what_is_found_while_it_is_written_is_not_complete_before_it_is_closed() {
-    let mut desk = Desk::new(rules());
-    desk.say(Input::ScanBegins);
-    // It was made while this went on, so it is found, and its making is heard of behind that.
-    desk.say(Input::Found(name("a"), stamp(1)));
-    desk.say(Input::ScanEnds(Vec::new()));
-    desk.begin("a", 1);
-    assert_eq!(desk.left(), Some(UNCLOSED));
-    desk.say(Input::Found(name("a"), stamp(2)));
-    assert_eq!(desk.left(), Some(UNCLOSED));
-    desk.say(Input::Closed(name("a"), stamp(2)));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
-    // With the next scan nobody knows any more whether it was heard of.
-    desk.begin("b", 1);
-    desk.say(Input::ScanBegins);
-    desk.say(Input::Found(name("b"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
+fn a_file_found_while_open_is_complete_when_it_is_closed() {
+    let mut harness = Harness::new(rules());
+    harness.handle(Input::ScanBegins);
+    // The scan finds it first, and its creation is reported later.
+    harness.handle(Input::Found(name("a"), stamp(1)));
+    harness.handle(Input::ScanEnds(Vec::new()));
+    harness.begin("a", 1);
+    assert_eq!(harness.left(), Some(UNCLOSED));
+    harness.handle(Input::Found(name("a"), stamp(2)));
+    assert_eq!(harness.left(), Some(UNCLOSED));
+    harness.handle(Input::Closed(name("a"), stamp(2)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
+    // After the next scan it is unknown whether close events were lost.
+    harness.begin("b", 1);
+    harness.handle(Input::ScanBegins);
+    harness.handle(Input::Found(name("b"), stamp(1)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
 }
 
 #[test]
-fn what_was_linked_into_place_is_closed_by_nobody_and_complete_when_it_has_settled() {
-    let mut desk = Desk::new(rules());
-    desk.say(Input::Created(name("a"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
-    // Who opens and closes it for reading changes nothing but the time.
-    desk.begin("b", 1);
-    desk.say(Input::ClosedUnwritten(name("b")));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("b", false)]));
-    // A settle time that is shorter than any opening takes.
-    let mut desk = Desk::new(Rules { settle: Duration::ZERO, ..rules() });
-    desk.say(Input::Created(name("a"), stamp(1)));
-    assert_eq!(desk.left(), Some(OPENED_WITHIN));
+fn a_linked_file_is_complete_after_the_settle_time() {
+    let mut harness = Harness::new(rules());
+    harness.handle(Input::Created(name("a"), stamp(1)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+    // Opening and closing for reading changes only the time.
+    harness.begin("b", 1);
+    harness.handle(Input::ClosedUnwritten(name("b")));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
+    // A settle time shorter than opening a file takes.
+    let mut harness = Harness::new(Rules { settle: Duration::ZERO, ..rules() });
+    harness.handle(Input::Created(name("a"), stamp(1)));
+    assert_eq!(harness.left(), Some(OPENED_WITHIN));
 }
 
 #[test]
-fn what_is_never_closed_is_complete_when_nobody_writes_and_it_has_not_changed_for_long() {
-    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
-    desk.begin("a", 1);
-    // A reader comes and goes.
-    desk.say(Input::Opened(name("a")));
-    desk.say(Input::ClosedUnwritten(name("a")));
-    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
-    desk.say(Input::Busy(name("a")));
-    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), []);
-    assert_eq!(desk.wait(), (UNCLOSED, vec![look("a", false)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
+fn a_file_that_is_never_closed_is_complete_after_a_long_quiet_time() {
+    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), ..rules() });
+    harness.begin("a", 1);
+    // A reader opens and closes it.
+    harness.handle(Input::Opened(name("a")));
+    harness.handle(Input::ClosedUnwritten(name("a")));
+    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
+    harness.handle(Input::Busy(name("a")));
+    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), []);
+    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
 }
 
 #[test]
-fn what_somebody_writes_to_is_looked_at_again_until_that_is_over() {
-    let mut desk = Desk::new(rules());
-    desk.say(Input::Found(name("a"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(desk.say(Input::Busy(name("a"))), []);
-    assert_eq!(desk.wait(), (BUSY_RETRY, vec![look("a", false)]));
-    desk.say(Input::Busy(name("a")));
-    // And no longer than until it is closed.
-    desk.say(Input::Closed(name("a"), stamp(1)));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", true)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+fn a_file_open_for_writing_is_inspected_again() {
+    let mut harness = Harness::new(rules());
+    harness.handle(Input::Found(name("a"), stamp(1)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(harness.handle(Input::Busy(name("a"))), []);
+    assert_eq!(harness.wait(), (BUSY_RETRY, vec![look("a", false)]));
+    harness.handle(Input::Busy(name("a")));
+    // It waits no longer than until the close.
+    harness.handle(Input::Closed(name("a"), stamp(1)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
 }
 
 #[test]
-fn what_changes_while_it_is_announced_is_announced_after_that() {
-    let mut desk = Desk::new(rules());
-    desk.say(Input::Placed(name("a"), stamp(1)));
-    assert_eq!(desk.say(Input::Placed(name("a"), stamp(2))), []);
-    let outputs = desk.say(Input::Confirmed(1));
+fn a_change_in_flight_is_published_after_the_confirmation() {
+    let mut harness = Harness::new(rules());
+    harness.handle(Input::Placed(name("a"), stamp(1)));
+    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(2))), []);
+    let outputs = harness.handle(Input::Confirmed(1));
     assert_eq!(outputs, [Output::Remember(name("a"), stamp(1)), file(2, "a", 2)]);
-    // And what goes meanwhile is forgotten.
-    assert_eq!(desk.say(Input::Gone(name("a"))), []);
-    let outputs = desk.say(Input::Confirmed(2));
+    // A file that is removed meanwhile is dropped from the store.
+    assert_eq!(harness.handle(Input::Gone(name("a"))), []);
+    let outputs = harness.handle(Input::Confirmed(2));
     assert_eq!(outputs, [Output::Remember(name("a"), stamp(2)), Output::Forget(name("a"))]);
 }
 
 #[test]
-fn what_is_refused_is_announced_again_after_a_while() {
-    let mut desk = Desk::new(rules());
-    desk.say(Input::Placed(name("a"), stamp(1)));
-    assert_eq!(desk.say(Input::Refused(1)), []);
-    assert_eq!(desk.say(Input::Placed(name("b"), stamp(2))), []);
-    assert_eq!(desk.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
+fn a_refused_event_is_published_again_after_a_pause() {
+    let mut harness = Harness::new(rules());
+    harness.handle(Input::Placed(name("a"), stamp(1)));
+    assert_eq!(harness.handle(Input::Refused(1)), []);
+    assert_eq!(harness.handle(Input::Placed(name("b"), stamp(2))), []);
+    assert_eq!(harness.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
 }
 
 #[test]
-fn a_scan_finds_what_is_gone_but_not_below_what_it_could_not_read() {
-    let mut desk = Desk::new(rules());
+fn a_scan_removes_missing_files_except_below_unreadable_directories() {
+    let mut harness = Harness::new(rules());
     for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
-        desk.say(Input::Placed(name(file), stamp(1)));
-        desk.say(Input::Confirmed(number));
+        harness.handle(Input::Placed(name(file), stamp(1)));
+        harness.handle(Input::Confirmed(number));
     }
-    desk.say(Input::ScanBegins);
-    desk.say(Input::Found(name("e/c"), stamp(1)));
-    assert_eq!(desk.say(Input::ScanEnds(vec![name("d/")])), [Output::Forget(name("a"))]);
-    assert_eq!(desk.say(Input::GoneBelow(name("d/"))), [Output::Forget(name("d/b"))]);
-    assert_eq!(desk.tracker.told().count(), 1);
+    harness.handle(Input::ScanBegins);
+    harness.handle(Input::Found(name("e/c"), stamp(1)));
+    assert_eq!(harness.handle(Input::ScanEnds(vec![name("d/")])), [Output::Forget(name("a"))]);
+    assert_eq!(harness.handle(Input::GoneBelow(name("d/"))), [Output::Forget(name("d/b"))]);
+    assert_eq!(harness.tracker.told().count(), 1);
 }
 
 #[test]
-fn a_batch_ends_when_nothing_is_open_or_changing_any_more() {
-    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), ..rules() });
-    desk.say(Input::ScanBegins);
-    desk.say(Input::ScanEnds(Vec::new()));
-    assert_eq!(desk.tracker.deadline(), None, "there was nothing");
-    desk.say(Input::Placed(name("a"), stamp(1)));
-    desk.begin("b", 2);
-    desk.say(Input::Confirmed(1));
-    assert_eq!(desk.left(), Some(UNCLOSED), "b is open");
-    desk.say(Input::Closed(name("b"), stamp(2)));
-    desk.wait();
-    desk.say(Input::Looked(name("b"), Some(stamp(2))));
-    desk.say(Input::Confirmed(2));
+fn a_batch_ends_when_no_file_is_open_or_changing() {
+    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), ..rules() });
+    harness.handle(Input::ScanBegins);
+    harness.handle(Input::ScanEnds(Vec::new()));
+    assert_eq!(harness.tracker.deadline(), None, "there was nothing");
+    harness.handle(Input::Placed(name("a"), stamp(1)));
+    harness.begin("b", 2);
+    harness.handle(Input::Confirmed(1));
+    assert_eq!(harness.left(), Some(UNCLOSED), "b is open");
+    harness.handle(Input::Closed(name("b"), stamp(2)));
+    harness.wait();
+    harness.handle(Input::Looked(name("b"), Some(stamp(2))));
+    harness.handle(Input::Confirmed(2));
     let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
-    assert_eq!(desk.wait(), (QUIET, vec![end]));
-    assert_eq!(desk.say(Input::Confirmed(3)), [Output::BatchEnded(0)]);
-    assert_eq!(desk.tracker.deadline(), None);
-    assert_eq!(desk.tracker.batch(), (1, 0));
+    assert_eq!(harness.wait(), (QUIET, vec![end]));
+    assert_eq!(harness.handle(Input::Confirmed(3)), [Output::BatchEnded(0)]);
+    assert_eq!(harness.tracker.deadline(), None);
+    assert_eq!(harness.tracker.batch(), (1, 0));
 }
 
 #[test]
-fn a_batch_does_not_end_while_its_last_file_is_looked_at() {
+fn a_batch_does_not_end_while_a_file_is_inspected() {
     let quick = SETTLE / 5;
-    let mut desk = Desk::new(Rules { batch_end: Some(quick), ..rules() });
-    desk.say(Input::ScanBegins);
-    desk.say(Input::Found(name("a"), stamp(1)));
-    desk.say(Input::ScanEnds(Vec::new()));
-    desk.say(Input::Placed(name("b"), stamp(2)));
-    desk.say(Input::Confirmed(1));
-    assert_eq!(desk.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(desk.say(Input::Looked(name("a"), Some(stamp(1)))), [file(2, "a", 1)]);
-    desk.say(Input::Confirmed(2));
+    let mut harness = Harness::new(Rules { batch_end: Some(quick), ..rules() });
+    harness.handle(Input::ScanBegins);
+    harness.handle(Input::Found(name("a"), stamp(1)));
+    harness.handle(Input::ScanEnds(Vec::new()));
+    harness.handle(Input::Placed(name("b"), stamp(2)));
+    harness.handle(Input::Confirmed(1));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
+    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(2, "a", 1)]);
+    harness.handle(Input::Confirmed(2));
     let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
-    assert_eq!(desk.wait(), (quick, vec![end]));
+    assert_eq!(harness.wait(), (quick, vec![end]));
 }
 
 #[test]
-fn once_is_done_when_what_was_there_is_announced_and_leaves_what_changes() {
-    let mut desk = Desk::new(Rules { batch_end: Some(QUIET), once: true, ..rules() });
-    desk.say(Input::ScanBegins);
+fn once_publishes_existing_files_and_skips_changing_ones() {
+    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), once: true, ..rules() });
+    harness.handle(Input::ScanBegins);
     for file in ["a", "b"] {
-        desk.say(Input::Found(name(file), stamp(1)));
+        harness.handle(Input::Found(name(file), stamp(1)));
     }
-    desk.say(Input::ScanEnds(Vec::new()));
-    assert!(!desk.tracker.is_done());
-    desk.wait();
-    desk.say(Input::Looked(name("a"), Some(stamp(2))));
-    desk.say(Input::Looked(name("b"), Some(stamp(1))));
-    assert!(!desk.tracker.is_done());
+    harness.handle(Input::ScanEnds(Vec::new()));
+    assert!(!harness.tracker.is_done());
+    harness.wait();
+    harness.handle(Input::Looked(name("a"), Some(stamp(2))));
+    harness.handle(Input::Looked(name("b"), Some(stamp(1))));
+    assert!(!harness.tracker.is_done());
     let end = Output::Announce(2, Announced::Batch { number: 0, files: 1 });
-    assert_eq!(desk.say(Input::Confirmed(1)), [Output::Remember(name("b"), stamp(1)), end]);
-    assert!(!desk.tracker.is_done());
-    desk.say(Input::Confirmed(2));
-    assert!(desk.tracker.is_done());
-    assert_eq!(desk.tracker.skipped(), 1);
+    assert_eq!(harness.handle(Input::Confirmed(1)), [Output::Remember(name("b"), stamp(1)), end]);
+    assert!(!harness.tracker.is_done());
+    harness.handle(Input::Confirmed(2));
+    assert!(harness.tracker.is_done());
+    assert_eq!(harness.tracker.skipped(), 1);
 }
 
 #[test]
-fn a_trouble_is_announced_once_and_so_is_its_end() {
-    let mut desk = Desk::new(rules());
+fn an_error_and_its_end_are_published_once() {
+    let mut harness = Harness::new(rules());
     let trouble = |number, word| Output::Announce(number, Announced::Trouble(name("d/"), word));
-    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), []);
-    assert_eq!(desk.say(Input::Trouble(name("d/"), Some("denied"))), [trouble(1, "denied")]);
-    assert_eq!(desk.say(Input::Trouble(name("d/"), Some("denied"))), []);
-    assert_eq!(desk.say(Input::Refused(1)), []);
-    assert_eq!(desk.wait(), (RETRY, vec![trouble(2, "denied")]));
-    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), [trouble(3, NO_TROUBLE)]);
-    assert_eq!(desk.say(Input::Refused(3)), []);
-    assert_eq!(desk.wait(), (RETRY, vec![trouble(4, NO_TROUBLE)]));
-    assert_eq!(desk.say(Input::Trouble(name("d/"), None)), []);
+    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), []);
+    assert_eq!(harness.handle(Input::Trouble(name("d/"), Some("denied"))), [trouble(1, "denied")]);
+    assert_eq!(harness.handle(Input::Trouble(name("d/"), Some("denied"))), []);
+    assert_eq!(harness.handle(Input::Refused(1)), []);
+    assert_eq!(harness.wait(), (RETRY, vec![trouble(2, "denied")]));
+    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), [trouble(3, NO_TROUBLE)]);
+    assert_eq!(harness.handle(Input::Refused(3)), []);
+    assert_eq!(harness.wait(), (RETRY, vec![trouble(4, NO_TROUBLE)]));
+    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), []);
 }
 
 #[test]
-fn more_files_than_it_can_keep_track_of_are_a_trouble() {
-    let mut desk = Desk::new(Rules { files_max: 1, ..rules() });
-    desk.say(Input::Placed(name("a"), stamp(1)));
+fn too_many_files_are_an_error() {
+    let mut harness = Harness::new(Rules { files_max: 1, ..rules() });
+    harness.handle(Input::Placed(name("a"), stamp(1)));
     let many = Output::Announce(2, Announced::Trouble(name(""), "too-many-files"));
-    assert_eq!(desk.say(Input::Placed(name("b"), stamp(1))), [many]);
-    assert_eq!(desk.say(Input::Placed(name("c"), stamp(1))), []);
-    desk.say(Input::ScanBegins);
-    desk.say(Input::Found(name("a"), stamp(1)));
+    assert_eq!(harness.handle(Input::Placed(name("b"), stamp(1))), [many]);
+    assert_eq!(harness.handle(Input::Placed(name("c"), stamp(1))), []);
+    harness.handle(Input::ScanBegins);
+    harness.handle(Input::Found(name("a"), stamp(1)));
     let over = Output::Announce(3, Announced::Trouble(name(""), NO_TROUBLE));
-    assert_eq!(desk.say(Input::ScanEnds(Vec::new())), [over]);
+    assert_eq!(harness.handle(Input::ScanEnds(Vec::new())), [over]);
 }
 
 #[test]
-fn no_more_are_under_way_than_there_may_be() {
-    let mut desk = Desk::new(Rules { files_max: 10_000, ..rules() });
+fn events_in_flight_are_limited() {
+    let mut harness = Harness::new(Rules { files_max: 10_000, ..rules() });
     let mut begun = 0;
     for n in 0..3_000 {
-        begun += desk.say(Input::Placed(name(&n.to_string()), stamp(1))).len();
+        begun += harness.handle(Input::Placed(name(&n.to_string()), stamp(1))).len();
     }
     assert_eq!(begun, IN_FLIGHT_MAX);
-    let next = desk.say(Input::Confirmed(1));
+    let next = harness.handle(Input::Confirmed(1));
     assert!(matches!(next[..], [Output::Remember(..), Output::Announce(1_001, _)]), "{next:?}");
 }
 
-/// What somebody does in a directory, and what befalls who watches it.
+/// An action in the directory, or a fault of the watcher.
 #[derive(Debug, Clone)]
-enum Deed {
-    /// Begins to write, or goes on.
+enum Action {
+    /// Begins to write, or continues.
     Write(usize),
     Close(usize),
-    /// Writes aside and renames into place.
+    /// Writes elsewhere and renames into place.
     Place(usize),
-    /// Writes aside and links into place.
+    /// Writes elsewhere and links into place.
     Link(usize),
     Delete(usize),
     /// Milliseconds pass.
     Wait(u64),
-    /// The kernel's queue overflows: nothing of what is done is heard until the next scan.
+    /// The kernel's queue overflows: no event arrives until the next scan.
     Overflow,
     Scan,
-    /// The broker answers the oldest announcement.
+    /// The broker answers the oldest event.
     Confirm,
     Refuse,
-    /// It is killed and started again.
+    /// The watcher is killed and started again.
     Kill,
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let deed = prop_oneof![
-        4 => (0..4_usize).prop_map(Deed::Write),
-        4 => (0..4_usize).prop_map(Deed::Close),
-        3 => (0..4_usize).prop_map(Deed::Place),
-        2 => (0..4_usize).prop_map(Deed::Link),
-        2 => (0..4_usize).prop_map(Deed::Delete),
-        5 => (0..900_u64).prop_map(Deed::Wait),
-        1 => Just(Deed::Overflow),
-        1 => Just(Deed::Scan),
-        5 => Just(Deed::Confirm),
-        1 => Just(Deed::Refuse),
-        1 => Just(Deed::Kill),
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        4 => (0..4_usize).prop_map(Action::Write),
+        4 => (0..4_usize).prop_map(Action::Close),
+        3 => (0..4_usize).prop_map(Action::Place),
+        2 => (0..4_usize).prop_map(Action::Link),
+        2 => (0..4_usize).prop_map(Action::Delete),
+        5 => (0..900_u64).prop_map(Action::Wait),
+        1 => Just(Action::Overflow),
+        1 => Just(Action::Scan),
+        5 => Just(Action::Confirm),
+        1 => Just(Action::Refuse),
+        1 => Just(Action::Kill),
     ];
-    proptest::collection::vec(deed, 0..80)
+    proptest::collection::vec(action, 0..80)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -338,44 +338,44 @@ struct File {
     was_placed: bool,
 }
 
-/// A directory, a broker that remembers, and who watches the one for the other.
+/// A directory, a broker, and a watcher between them.
 struct World {
-    desk: Desk,
+    harness: Harness,
     files: BTreeMap<Name, File>,
     stamps: u64,
-    /// Nothing is heard.
-    is_deaf: bool,
+    /// No events arrive.
+    misses_events: bool,
     unanswered: VecDeque<(u64, Name, Stamp)>,
-    /// What the broker has, by number of times.
-    kept: BTreeMap<(Name, u64), u32>,
+    /// How often the broker has stored each file.
+    published: BTreeMap<(Name, u64), u32>,
     remembered: BTreeMap<Name, Stamp>,
 }
 
 impl World {
     fn new() -> Self {
-        let desk = Desk::new(rules());
-        let (files, unanswered, kept) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        let harness = Harness::new(rules());
+        let (files, unanswered, published) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
         let mut world = Self {
-            desk,
+            harness,
             files,
             stamps: 0,
-            is_deaf: false,
+            misses_events: false,
             unanswered,
-            kept,
+            published,
             remembered: BTreeMap::new(),
         };
         world.scan();
         world
     }
 
-    fn hear(&mut self, input: Input) {
-        if !self.is_deaf {
-            self.say(input);
+    fn notify(&mut self, input: Input) {
+        if !self.misses_events {
+            self.handle(input);
         }
     }
 
-    fn say(&mut self, input: Input) {
-        let outputs = self.desk.say(input);
+    fn handle(&mut self, input: Input) {
+        let outputs = self.harness.handle(input);
         for output in outputs {
             match output {
                 Output::Look { name, is_closed } => {
@@ -383,7 +383,11 @@ impl World {
                     let is_open = found.is_some_and(|file| file.is_open);
                     let found = found.map(|file| file.stamp);
                     let is_busy = is_open && !is_closed;
-                    self.say(if is_busy { Input::Busy(name) } else { Input::Looked(name, found) });
+                    self.handle(if is_busy {
+                        Input::Busy(name)
+                    } else {
+                        Input::Looked(name, found)
+                    });
                 }
                 Output::Announce(number, Announced::File(name, stamp)) => {
                     self.check(&name, stamp);
@@ -401,104 +405,104 @@ impl World {
         }
     }
 
-    /// Nothing is announced that is not complete, as far as anybody can tell: it is there as it is announced, or has
-    /// changed since it was looked at and waited for its turn.
+    /// Only complete files are published, as far as that can be observed: the file is unchanged, or
+    /// it has changed since it was inspected.
     fn check(&self, name: &Name, stamp: Stamp) {
         if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
-            let settled = self.desk.now - file.changed >= SETTLE;
-            assert!(file.was_placed || settled, "{name:?} is announced too early");
+            let settled = self.harness.now - file.changed >= SETTLE;
+            assert!(file.was_placed || settled, "{name:?} is published too early");
             assert!(!file.is_open, "{name:?} is open");
         }
     }
 
     fn scan(&mut self) {
-        self.is_deaf = false;
-        self.say(Input::ScanBegins);
+        self.misses_events = false;
+        self.handle(Input::ScanBegins);
         for (name, file) in self.files.clone() {
-            self.say(Input::Found(name, file.stamp));
+            self.handle(Input::Found(name, file.stamp));
         }
-        self.say(Input::ScanEnds(Vec::new()));
+        self.handle(Input::ScanEnds(Vec::new()));
     }
 
     fn wait(&mut self, time: Duration) {
-        let until = self.desk.now + time;
-        while let Some(deadline) = self.desk.tracker.deadline().filter(|at| *at <= until) {
-            self.desk.now = self.desk.now.max(deadline);
-            self.say(Input::Tick);
+        let until = self.harness.now + time;
+        while let Some(deadline) = self.harness.tracker.deadline().filter(|at| *at <= until) {
+            self.harness.now = self.harness.now.max(deadline);
+            self.handle(Input::Tick);
         }
-        self.desk.now = until;
+        self.harness.now = until;
     }
 
     fn confirm(&mut self) -> bool {
         let Some((number, name, stamp)) = self.unanswered.pop_front() else { return false };
-        *self.kept.entry((name, stamp.inode)).or_default() += 1;
-        self.say(Input::Confirmed(number));
+        *self.published.entry((name, stamp.inode)).or_default() += 1;
+        self.handle(Input::Confirmed(number));
         true
     }
 
     fn change(&mut self, name: &Name, is_open: bool, was_placed: bool) -> Stamp {
         self.stamps += 1;
         let stamp = stamp(self.stamps);
-        let file = File { stamp, changed: self.desk.now, is_open, was_placed };
+        let file = File { stamp, changed: self.harness.now, is_open, was_placed };
         self.files.insert(Arc::clone(name), file);
         stamp
     }
 
-    fn does(&mut self, deed: &Deed) {
-        let named = |n: &usize| name(&n.to_string());
-        match deed {
-            Deed::Write(n) => {
-                let name = named(n);
+    fn apply(&mut self, action: &Action) {
+        let name_of = |n: &usize| name(&n.to_string());
+        match action {
+            Action::Write(n) => {
+                let name = name_of(n);
                 let is_new = !self.files.contains_key(&name);
                 let stamp = self.change(&name, true, false);
                 if is_new {
-                    self.hear(Input::Created(Arc::clone(&name), stamp));
-                    self.hear(Input::Opened(name));
+                    self.notify(Input::Created(Arc::clone(&name), stamp));
+                    self.notify(Input::Opened(name));
                 }
             }
-            Deed::Close(n) => {
-                let name = named(n);
+            Action::Close(n) => {
+                let name = name_of(n);
                 if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
                     file.is_open = false;
                     let stamp = file.stamp;
-                    self.hear(Input::Closed(name, stamp));
+                    self.notify(Input::Closed(name, stamp));
                 }
             }
-            Deed::Place(n) => {
-                let name = named(n);
+            Action::Place(n) => {
+                let name = name_of(n);
                 let stamp = self.change(&name, false, true);
-                self.hear(Input::Placed(name, stamp));
+                self.notify(Input::Placed(name, stamp));
             }
-            Deed::Link(n) => {
-                let name = named(n);
+            Action::Link(n) => {
+                let name = name_of(n);
                 if !self.files.contains_key(&name) {
                     let stamp = self.change(&name, false, false);
-                    self.hear(Input::Created(name, stamp));
+                    self.notify(Input::Created(name, stamp));
                 }
             }
-            Deed::Delete(n) => {
-                if self.files.remove(&named(n)).is_some() {
-                    self.hear(Input::Gone(named(n)));
+            Action::Delete(n) => {
+                if self.files.remove(&name_of(n)).is_some() {
+                    self.notify(Input::Gone(name_of(n)));
                 }
             }
-            Deed::Wait(ms) => self.wait(Duration::from_millis(*ms)),
-            Deed::Overflow => self.is_deaf = true,
-            Deed::Scan => self.scan(),
-            Deed::Confirm => {
+            Action::Wait(ms) => self.wait(Duration::from_millis(*ms)),
+            Action::Overflow => self.misses_events = true,
+            Action::Scan => self.scan(),
+            Action::Confirm => {
                 self.confirm();
             }
-            Deed::Refuse => {
+            Action::Refuse => {
                 if let Some((number, ..)) = self.unanswered.pop_front() {
-                    self.say(Input::Refused(number));
+                    self.handle(Input::Refused(number));
                 }
             }
-            Deed::Kill => {
-                // What the broker has kept it keeps once, whether that was heard or not.
+            Action::Kill => {
+                // The broker keeps an event once, whether or not the confirmation arrived.
                 for (_, name, stamp) in self.unanswered.drain(..).step_by(2) {
-                    self.kept.entry((name, stamp.inode)).or_insert(1);
+                    self.published.entry((name, stamp.inode)).or_insert(1);
                 }
                 let told = self.remembered.clone();
-                self.desk.tracker = Tracker::new(rules(), told, 0, 0);
+                self.harness.tracker = Tracker::new(rules(), told, 0, 0);
                 self.scan();
             }
         }
@@ -509,32 +513,32 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_complete_file_is_announced_in_the_end_and_none_twice_without_a_crash(deeds in deeds()) {
+    fn every_complete_file_is_published_once_without_a_crash(actions in actions()) {
         let mut world = World::new();
-        for deed in &deeds {
-            world.does(deed);
+        for action in &actions {
+            world.apply(action);
         }
-        // Everybody finishes, and what was not heard of is looked for.
+        // All writers close their files, and a scan finds what was missed.
         for n in 0..4 {
-            world.does(&Deed::Close(n));
+            world.apply(&Action::Close(n));
         }
-        if world.is_deaf {
+        if world.misses_events {
             world.scan();
         }
         for _ in 0..100 {
             world.wait(Duration::from_secs(6));
             while world.confirm() {}
         }
-        prop_assert!(world.desk.tracker.is_idle());
-        prop_assert_eq!(world.desk.tracker.deadline(), None);
+        prop_assert!(world.harness.tracker.is_idle());
+        prop_assert_eq!(world.harness.tracker.deadline(), None);
         let is_there: BTreeMap<_, _> =
             world.files.iter().map(|(name, file)| (Arc::clone(name), file.stamp)).collect();
         for (name, stamp) in &is_there {
-            prop_assert!(world.kept.contains_key(&(Arc::clone(name), stamp.inode)), "{:?}", name);
+            prop_assert!(world.published.contains_key(&(Arc::clone(name), stamp.inode)), "{:?}", name);
         }
         prop_assert_eq!(&world.remembered, &is_there);
-        if !deeds.iter().any(|deed| matches!(deed, Deed::Kill)) {
-            prop_assert!(world.kept.values().all(|times| *times == 1), "{:?}", world.kept);
+        if !actions.iter().any(|action| matches!(action, Action::Kill)) {
+            prop_assert!(world.published.values().all(|times| *times == 1), "{:?}", world.published);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that say too much, too little, too late, or what cannot be.
+//! Servers that send too much, too little, too late or invalid data.
 
 use async_compression::tokio::write::{
     BrotliEncoder, DeflateEncoder, GzipEncoder, ZlibEncoder, ZstdEncoder,
@@ -23,8 +23,8 @@ macro_rules! encoded {
     }};
 }
 
-/// Says a head, and then the same bytes for ever, with this pause between two.
-async fn droning(head: &'static str, word: &'static [u8], pause: Duration) -> Origin {
+/// Sends a head, and then the same bytes forever, with this pause in between.
+async fn endless(head: &'static str, word: &'static [u8], pause: Duration) -> Origin {
     Origin::start(move |mut stream| async move {
         read_head(&mut stream).await;
         let mut tick = tokio::time::interval(pause.max(Duration::from_nanos(1)));
@@ -106,7 +106,7 @@ async fn an_encoded_body_that_ends_too_early_is_truncated() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_noticed_by_its_growth() {
+async fn a_decompression_bomb_is_detected_by_its_growth() {
     let zeros = vec![0; 7 << 20];
     let twice = encoded!(GzipEncoder, &encoded!(GzipEncoder, &zeros));
     for (name, body) in [
@@ -121,33 +121,34 @@ async fn a_bomb_is_noticed_by_its_growth() {
     }
 }
 
-/// A frame of zstd that wants a window of 64 MiB.
+/// A zstd frame that asks for a window of 64 MiB.
 #[tokio::test]
-async fn a_decoder_is_not_given_more_memory_than_it_may_have() {
+async fn a_decoder_window_over_the_limit_is_rejected() {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, (26 - 10) << 3];
     frame.extend_from_slice(&[0x01, 0x00, 0x00]);
     let answer = with_length("Content-Encoding: zstd\r\n", &frame);
     failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, "body: ");
 }
 
-/// A stream of brotli that wants a window of 1 GiB, which the format does not have and the decoder knows.
+/// A brotli stream that asks for a window of 1 GiB, which the format forbids and the decoder
+/// supports.
 #[tokio::test]
 async fn a_window_beyond_the_format_is_refused() {
     let answer = with_length("Content-Encoding: br\r\n", &[0x11, 0x1e, 0x03]);
     failed(
         &fetch(&Origin::saying(answer).await).await,
         Reason::Encoding,
-        "a window over the limit",
+        "the window is over the limit",
     );
 }
 
-/// Compressed nothing for ever: behind the end of a coding, within it, and in frames of their own.
+/// Endless compressed empty data: after the end of a coding, inside of it, and in frames.
 #[tokio::test]
-async fn an_encoded_body_is_bounded_as_it_comes() {
+async fn an_encoded_body_is_limited_as_received() {
     let gzip = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n";
     let deflate = "HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n";
     let member: &'static [u8] = encoded!(GzipEncoder, PAGE).leak();
-    // Frames without content, and stored blocks of no length.
+    // Frames without content, and stored blocks of length 0.
     let frame: &[u8] = b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00";
     let block: &'static [u8] = b"\x00\x00\x00\xff\xff".repeat(2000).leak();
     let frames = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50_000));
@@ -155,9 +156,9 @@ async fn an_encoded_body_is_bounded_as_it_comes() {
     let few = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50));
     assert_eq!(fetch(&Origin::saying(few).await).await.failure, None);
 
-    let blocks = droning(deflate, block, Duration::ZERO).await;
+    let blocks = endless(deflate, block, Duration::ZERO).await;
     failed(&fetch(&blocks).await, Reason::TooLarge, "body over the limit of 8388608 bytes");
-    let blocks = droning(deflate, block, Duration::ZERO).await;
+    let blocks = endless(deflate, block, Duration::ZERO).await;
     let robots = fetch_as(Wanted::Robots, &blocks.url("/robots.txt")).await;
     failed(&robots, Reason::TooLarge, "body over the limit of 1024000 bytes");
 
@@ -175,7 +176,7 @@ async fn an_encoded_body_is_bounded_as_it_comes() {
     assert!(fetched.wire_bytes < 1 << 20, "{}", fetched.wire_bytes);
 }
 
-/// A body that wants a whole window, and then nothing.
+/// A body that fills a whole window, and then ends.
 fn large_window() -> Vec<u8> {
     let mut body = b"\x28\xb5\x2f\xfd\x00".to_vec();
     body.push(u8::try_from(ZSTD_WINDOW_LOG_MAX - 10).unwrap() << 3);
@@ -190,7 +191,7 @@ fn large_window() -> Vec<u8> {
     body
 }
 
-/// Those who have begun hold all the room until they end; who comes then waits for it.
+/// Running requests keep all the memory until they end, so a new one waits.
 #[tokio::test]
 async fn large_windows_and_many_links_share_their_memory() {
     let links = (0..5000).map(|n| format!("<a href='/{n}/{n}/{n}/{n}/{n}'>"));
@@ -207,7 +208,7 @@ async fn large_windows_and_many_links_share_their_memory() {
             async move {
                 let is_first = read_head(&mut stream).await.starts_with("GET /first");
                 let keep = usize::from(is_first);
-                // The first ones do not end.
+                // The first requests do not end.
                 let _ = stream.write_all(&answer[..answer.len() - keep]).await;
                 let _ = stream.read(&mut [0; 1]).await;
             }
@@ -220,14 +221,14 @@ async fn large_windows_and_many_links_share_their_memory() {
         let has_room = || web.room.has_any();
         let url = origin.url("/next");
         tokio::select! {
-            _ = &mut holding => panic!("they do not end"),
+            _ = &mut holding => panic!("the first requests do not end"),
             () = async { while has_room() { tokio::task::yield_now().await } } => {}
         }
         let late = tokio::select! {
-            _ = &mut holding => panic!("they do not end"),
+            _ = &mut holding => panic!("the first requests do not end"),
             late = web.page_within(&url, Duration::from_millis(200)) => late,
         };
-        failed(&late, Reason::Timeout, "waits for memory that other documents have");
+        failed(&late, Reason::Timeout, "waiting for memory that other documents use");
         drop(holding);
         assert_eq!(web.page(&url).await.failure, None);
     }
@@ -236,7 +237,7 @@ async fn large_windows_and_many_links_share_their_memory() {
 #[tokio::test]
 async fn an_endless_body_ends_at_the_limit() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n";
-    let origin = droning(head, &[b'x'; 8192], Duration::ZERO).await;
+    let origin = endless(head, &[b'x'; 8192], Duration::ZERO).await;
     failed(&fetch(&origin).await, Reason::TooLarge, "body over the limit of 8388608 bytes");
 }
 
@@ -249,7 +250,7 @@ async fn a_body_announced_too_long_is_not_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_named_so() {
+async fn invalid_http_is_reported() {
     for answer in [
         "garbage\r\n\r\n",
         "HTTP/0.9 200 OK\r\n\r\n",
@@ -271,7 +272,7 @@ async fn what_is_no_http_is_named_so() {
 }
 
 #[tokio::test]
-async fn heads_have_their_limits_and_may_use_them() {
+async fn heads_are_accepted_up_to_their_limits() {
     let line = |length: usize| format!("x: {}\r\n", "v".repeat(length - 5));
     let many = |count: usize| "x: y\r\n".repeat(count);
     for (headers, allowed) in [
@@ -288,12 +289,12 @@ async fn heads_have_their_limits_and_may_use_them() {
             failed(&fetched, Reason::HeadTooLarge, "65536 bytes or 256 headers");
         }
     }
-    let origin = droning("HTTP/1.1 200 OK\r\nx: ", &[b'x'; 4096], Duration::ZERO).await;
+    let origin = endless("HTTP/1.1 200 OK\r\nx: ", &[b'x'; 4096], Duration::ZERO).await;
     failed(&fetch(&origin).await, Reason::HeadTooLarge, "");
 }
 
 #[tokio::test]
-async fn old_ways_to_write_headers_are_read() {
+async fn obsolete_header_syntax_is_read() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Type : text/html\r\nX: a\r\n  b\r\n\
         Content-Length: 1\r\n\r\nx";
     let fetched = fetch(&Origin::saying(answer).await).await;
@@ -302,28 +303,28 @@ async fn old_ways_to_write_headers_are_read() {
 }
 
 #[tokio::test]
-async fn trailers_are_bounded_and_of_no_use() {
+async fn trailers_are_limited_and_ignored() {
     let chunked = format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n");
     let fetched = fetch(&Origin::saying(format!("{chunked}t: v\r\n\r\n")).await).await;
     assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
     let flood = format!("{chunked}{}\r\n", "t: v\r\n".repeat(10_000));
     failed(&fetch(&Origin::saying(flood).await).await, Reason::BadHttp, "body: ");
     let origin =
-        droning("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x", Duration::ZERO);
+        endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x", Duration::ZERO);
     failed(&fetch(&origin.await).await, Reason::BadHttp, "body: ");
 }
 
 #[tokio::test]
-async fn interim_answers_are_skipped_but_not_for_ever() {
+async fn interim_responses_are_skipped_up_to_a_limit() {
     let interim = "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
     let few = [interim.repeat(20).into_bytes(), with_length("", PAGE)].concat();
     let fetched = fetch(&Origin::saying(few).await).await;
     assert_eq!((fetched.status, fetched.failure), (Some(200), None));
     let count = usize::try_from(BEFORE_HEAD_BYTES_MAX).unwrap() / interim.len();
     let many = [interim.repeat(2 * count).into_bytes(), with_length("", PAGE)].concat();
-    failed(&fetch(&Origin::saying(many).await).await, Reason::Interim, "before the answer");
-    let origin = droning("", interim.as_bytes(), Duration::ZERO).await;
-    failed(&fetch(&origin).await, Reason::Interim, "before the answer");
+    failed(&fetch(&Origin::saying(many).await).await, Reason::Interim, "before the response");
+    let origin = endless("", interim.as_bytes(), Duration::ZERO).await;
+    failed(&fetch(&origin).await, Reason::Interim, "before the response");
 }
 
 #[tokio::test]
@@ -340,7 +341,7 @@ async fn a_body_that_breaks_off_is_truncated() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_before_the_answer_does_is_reset() {
+async fn a_connection_that_ends_before_the_response_is_reset() {
     for answer in ["HTTP/1.1 200 OK\r\nContent-Len", "HTTP", "", "HTTP/1.1 100 Continue\r\n\r\n"] {
         failed(&fetch(&Origin::saying(answer).await).await, Reason::Reset, "");
     }
@@ -360,7 +361,7 @@ fn reset(stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn silence_is_noticed_before_and_within_an_answer() {
+async fn silence_is_detected_before_and_within_a_response() {
     for (says, reason, text) in [
         ("", Reason::Silent, "no answer within 400ms"),
         ("HTTP/1.1 200 OK\r\n", Reason::Slow, "only a part of an answer within 400ms"),
@@ -379,7 +380,7 @@ async fn silence_is_noticed_before_and_within_an_answer() {
 #[tokio::test]
 async fn one_byte_at_a_time_ends_at_the_deadline() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n";
-    let origin = droning(head, b"x", Duration::from_millis(20)).await;
+    let origin = endless(head, b"x", Duration::from_millis(20)).await;
     let web = Fetcher::new(&config()).unwrap();
     let fetched = web.page_within(&origin.url("/"), Duration::from_millis(600)).await;
     failed(&fetched, Reason::Timeout, "not finished within");
@@ -388,7 +389,7 @@ async fn one_byte_at_a_time_ends_at_the_deadline() {
 
 /// With a clock that jumps from one byte to the next.
 #[tokio::test(start_paused = true)]
-async fn a_byte_a_second_is_too_slow_and_the_least_rate_is_not() {
+async fn a_byte_per_second_is_too_slow_and_the_least_rate_is_not() {
     let rate = usize::try_from(SLOW_BYTES_PER_SECOND).unwrap();
     let web = Fetcher::new(&CrawlerConfig { read_timeout: SLOW_WINDOW, ..config() }).unwrap();
     for (bytes, ends) in [(1, Some(Reason::Slow)), (rate, Some(Reason::Timeout))] {
@@ -411,8 +412,8 @@ async fn a_byte_a_second_is_too_slow_and_the_least_rate_is_not() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_given_up() {
-    let origin = droning("HTTP/1.1 200 OK\r\n", b"x: y\r\n", Duration::from_millis(30)).await;
+async fn a_slow_head_times_out() {
+    let origin = endless("HTTP/1.1 200 OK\r\n", b"x: y\r\n", Duration::from_millis(30)).await;
     failed(&fetch(&origin).await, Reason::Slow, "only a part of an answer within 400ms");
 }
 
@@ -439,7 +440,7 @@ fn answers() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever comes, it is an answer or a failure with a name, and never a panic.
+    /// Any input gives a response or a named failure, and no panic.
     #[test]
     fn anything_may_come(answer in answers()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! What is said to whom, and what is kept.
+//! What is sent to which server, and what is kept.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// Answers every request with what `answer` says to its head; remembers the heads.
-async fn listening(
+/// Answers every request with the result of `answer` for its head; stores the heads.
+async fn recording(
     answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
 ) -> (Origin, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
-    let remembered = Arc::clone(&heads);
+    let stored = Arc::clone(&heads);
     let answer = Arc::new(answer);
     let origin = Origin::start(move |mut stream| {
-        let (remembered, answer) = (Arc::clone(&remembered), Arc::clone(&answer));
+        let (stored, answer) = (Arc::clone(&stored), Arc::clone(&answer));
         async move {
             loop {
                 let head = read_head(&mut stream).await;
@@ -23,7 +23,7 @@ async fn listening(
                     break;
                 }
                 let answer = answer(&head);
-                remembered.lock().push(head);
+                stored.lock().push(head);
                 let _ = stream.write_all(&answer).await;
             }
         }
@@ -33,8 +33,8 @@ async fn listening(
 }
 
 #[tokio::test]
-async fn what_has_not_changed_does_not_come_again() {
-    let (origin, _) = listening(|head| {
+async fn an_unchanged_document_is_not_sent_again() {
+    let (origin, _) = recording(|head| {
         if head.contains("If-None-Match: W/\"v1\"") && head.contains("If-Modified-Since: yesterday")
         {
             b"HTTP/1.1 304 Not Modified\r\nETag: W/\"v1\"\r\n\r\n".to_vec()
@@ -58,7 +58,7 @@ async fn what_has_not_changed_does_not_come_again() {
     let second = web.fetch(&again).await;
     assert_eq!((second.status, second.bytes, &second.failure), (Some(304), 0, &None));
     assert!(second.page.is_none() && second.hash.is_none());
-    // What a record holds may be anything.
+    // A stored record may contain any value.
     let broken = Validators { etag: Some("a\r\nb: c".to_owned()), last_modified: None };
     let third = web.fetch(&Request { validators: Some(&broken), ..again }).await;
     assert_eq!(third.status, Some(200));
@@ -66,7 +66,7 @@ async fn what_has_not_changed_does_not_come_again() {
 }
 
 #[tokio::test]
-async fn the_fields_of_a_head_are_there_for_others() {
+async fn the_headers_of_a_response_are_available() {
     let headers = "Link: <a>; rel=next\r\nLink: <b>\r\nX-Robots-Tag: noindex\r\nETag: \r\n";
     let origin = Origin::saying(with_length(headers, PAGE)).await;
     let fetched = fetch(&origin).await;
@@ -82,27 +82,27 @@ async fn the_fields_of_a_head_are_there_for_others() {
 #[tokio::test]
 async fn credentials_and_cookies_stay_with_their_server() {
     let answer = |_: &str| with_length("Set-Cookie: seen=1\r\n", PAGE);
-    let (one, one_heard) = listening(answer).await;
-    let (other, other_heard) = listening(answer).await;
+    let (one, one_heads) = recording(answer).await;
+    let (other, other_heads) = recording(answer).await;
     let secret = format!("http://{}=Authorization: Bearer x", one.address);
     let headers = vec!["X-Everywhere: yes".parse().unwrap(), secret.parse().unwrap()];
     let web = Fetcher::new(&CrawlerConfig { headers, cookies: true, ..config() }).unwrap();
     for origin in [&one, &other] {
         web.page(&origin.url("/")).await;
     }
-    // Only those that it set itself; this one has set none yet on this port.
-    for (heard, authorized) in [(&one_heard, true), (&other_heard, false)] {
-        let head = heard.lock()[0].clone();
+    // Only cookies that the server set itself; this port has set none yet.
+    for (heads, authorized) in [(&one_heads, true), (&other_heads, false)] {
+        let head = heads.lock()[0].clone();
         assert_eq!(head.contains("Authorization: Bearer x\r\n"), authorized, "{head}");
         assert!(head.contains("X-Everywhere: yes\r\n") && !head.contains("Cookie:"), "{head}");
     }
     web.page(&one.url("/again")).await;
-    assert!(one_heard.lock()[1].contains("Cookie: seen=1\r\n"));
+    assert!(one_heads.lock()[1].contains("Cookie: seen=1\r\n"));
     let forgetful = Fetcher::new(&config()).unwrap();
     for _ in 0..2 {
         forgetful.page(&other.url("/")).await;
     }
-    assert!(other_heard.lock().iter().all(|head| !head.contains("Cookie:")));
+    assert!(other_heads.lock().iter().all(|head| !head.contains("Cookie:")));
 }
 
 fn text(spool: &Spool) -> Vec<u8> {
@@ -112,7 +112,7 @@ fn text(spool: &Spool) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
+async fn the_exchange_is_kept_if_requested() {
     let (page, gzip) = (PAGE, {
         use async_compression::tokio::write::GzipEncoder;
         let mut encoder = GzipEncoder::new(Vec::new());
@@ -122,7 +122,7 @@ async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
     });
     let (gzip_head, gzip_length) = ("Content-Encoding: gzip\r\nx-Odd:  1\r\n", gzip.len());
     let body = gzip.clone();
-    let (origin, heard) = listening(move |head| match head.split(' ').nth(1).unwrap() {
+    let (origin, heads) = recording(move |head| match head.split(' ').nth(1).unwrap() {
         "/error" => b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno".to_vec(),
         "/broken" => b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx".to_vec(),
         _ => [b"HTTP/1.1 103 Hints\r\n\r\n".to_vec(), with_length(gzip_head, &body)].concat(),
@@ -137,7 +137,7 @@ async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
         let fetched = web.fetch(&whole).await;
         assert_eq!(text(fetched.body.as_ref().unwrap()), page);
         let exchange = fetched.exchange.unwrap();
-        assert_eq!(exchange.request_head, heard.lock()[round].as_bytes());
+        assert_eq!(exchange.request_head, heads.lock()[round].as_bytes());
         let expected =
             format!("HTTP/1.1 200 OK\r\n{gzip_head}Content-Length: {gzip_length}\r\n\r\n");
         assert_eq!(exchange.response_head, expected.as_bytes());
@@ -156,7 +156,7 @@ async fn what_goes_over_the_wire_is_kept_if_somebody_wants_it() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_kept_as_far_as_it_came() {
+async fn a_truncated_body_is_kept_as_far_as_it_arrived() {
     let directory = tempfile::tempdir().unwrap();
     let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
     for (answer, reason, truncated) in [
@@ -175,14 +175,14 @@ async fn a_body_that_breaks_off_is_kept_as_far_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_server_that_many_names_share_has_as_many_requests_as_it_may() {
-    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+async fn the_limit_per_address_covers_all_its_names() {
+    let (requests, mut request_arrived) = tokio::sync::mpsc::unbounded_channel();
     let (go, wait) = tokio::sync::watch::channel(false);
     let origin = Origin::start(move |mut stream| {
-        let (asked, mut wait) = (asked.clone(), wait.clone());
+        let (requests, mut wait) = (requests.clone(), wait.clone());
         async move {
             while !read_head(&mut stream).await.is_empty() {
-                asked.send(()).unwrap();
+                requests.send(()).unwrap();
                 wait.wait_for(|go| *go).await.unwrap();
                 let _ = stream.write_all(&with_length("", PAGE)).await;
             }
@@ -195,7 +195,7 @@ async fn a_server_that_many_names_share_has_as_many_requests_as_it_may() {
     let web = Fetcher::new(&config).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {
-        was_asked.recv().await.unwrap();
+        request_arrived.recv().await.unwrap();
         let late = web.page(&second).await;
         go.send(true).unwrap();
         late

@@ -1,4 +1,4 @@
-//! Connections that are used again, and those that must not be.
+//! Connections that are reused, and those that must not be.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::config::POOL_IDLE;
 
-/// Answers every request on every connection with the same, and tells what was asked.
+/// Answers every request on every connection alike, and sends the received heads to a channel.
 async fn answering(answer: Vec<u8>) -> (Origin, mpsc::UnboundedReceiver<String>) {
     let (sender, heads) = mpsc::unbounded_channel();
     let answer = Arc::new(answer);
@@ -45,12 +45,12 @@ async fn the_request_names_the_crawler_and_what_it_can_decode() {
         );
         assert_eq!(heads.recv().await.unwrap(), expected);
     }
-    assert_eq!(origin.connections.load(SeqCst), 1, "the connection is used again");
+    assert_eq!(origin.connections.load(SeqCst), 1, "the connection is reused");
     assert_eq!(web.pool.len(), 1);
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_after_errors_redirects_and_encodings() {
+async fn a_connection_is_reused_after_errors_redirects_and_encodings() {
     for answer in [
         "HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nbody",
         "HTTP/1.1 301 Moved\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
@@ -65,14 +65,14 @@ async fn a_connection_is_used_again_after_errors_redirects_and_encodings() {
         for _ in 0..2 {
             web.page(&origin.url("/")).await;
         }
-        // What follows a body that makes no sense is unread.
+        // After an invalid body the rest is unread.
         let expected = if answer.contains("wrong") { 2 } else { 1 };
         assert_eq!(origin.connections.load(SeqCst), expected, "{answer}");
     }
 }
 
 #[tokio::test]
-async fn a_connection_is_not_used_again_when_its_bytes_cannot_be_told_apart() {
+async fn a_connection_with_ambiguous_framing_is_not_reused() {
     for answer in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
         "HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
@@ -89,56 +89,56 @@ async fn a_connection_is_not_used_again_when_its_bytes_cannot_be_told_apart() {
     }
 }
 
-/// Answers the first `good` requests of each connection, and ends it at the next one in this way.
-async fn tiring(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+/// Answers the first `good` requests of each connection, and calls `end` at the next one.
+async fn closing_after(good: usize, end: fn(TcpStream)) -> (Origin, Arc<AtomicUsize>) {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&requests);
     let origin = Origin::start(move |mut stream| {
-        let asked = Arc::clone(&counted);
+        let requests = Arc::clone(&counter);
         async move {
             for _ in 0..good {
                 read_head(&mut stream).await;
-                asked.fetch_add(1, SeqCst);
+                requests.fetch_add(1, SeqCst);
                 stream.write_all(&with_length("", PAGE)).await.unwrap();
             }
             if !read_head(&mut stream).await.is_empty() {
-                asked.fetch_add(1, SeqCst);
+                requests.fetch_add(1, SeqCst);
             }
             end(stream);
         }
     })
     .await;
-    (origin, asked)
+    (origin, requests)
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_ends_without_an_answer_is_not_asked_a_second_time() {
+async fn a_reused_connection_that_ends_without_a_response_is_not_retried() {
     let with_reset = |stream: TcpStream| stream.set_zero_linger().unwrap();
     for end in [drop::<TcpStream>, with_reset] {
-        let (origin, asked) = tiring(1, end).await;
+        let (origin, requests) = closing_after(1, end).await;
         let web = Fetcher::new(&config()).unwrap();
         assert_eq!(web.page(&origin.url("/")).await.status, Some(200));
-        let swallowed = web.page(&origin.url("/")).await;
-        failed(&swallowed, Reason::Reset, "");
-        assert!(swallowed.kept_ended);
-        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 2));
+        let failed_fetch = web.page(&origin.url("/")).await;
+        failed(&failed_fetch, Reason::Reset, "");
+        assert!(failed_fetch.kept_ended);
+        assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 2));
         // From then on each request has a new connection.
         for _ in 0..3 {
             let fetched = web.page(&origin.url("/")).await;
             assert_eq!((fetched.status, fetched.kept_ended), (Some(200), false));
         }
-        assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (4, 5));
+        assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (4, 5));
     }
-    // A new connection that ends so is a failure of the server.
-    let (origin, asked) = tiring(0, drop).await;
+    // A new connection that ends without a response is a failure of the server.
+    let (origin, requests) = closing_after(0, drop).await;
     let fetched = fetch(&origin).await;
     failed(&fetched, Reason::Reset, "");
     assert!(!fetched.kept_ended);
-    assert_eq!((origin.connections.load(SeqCst), asked.load(SeqCst)), (1, 1));
+    assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 1));
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_ends_within_an_answer_is_a_failure() {
+async fn a_reused_connection_that_ends_within_a_response_is_a_failure() {
     let connections = Arc::new(AtomicUsize::new(0));
     let origin = Origin::start(|mut stream| async move {
         read_head(&mut stream).await;
@@ -151,12 +151,12 @@ async fn a_kept_connection_that_ends_within_an_answer_is_a_failure() {
     assert_eq!(web.page(&origin.url("/")).await.failure, None);
     let fetched = web.page(&origin.url("/")).await;
     failed(&fetched, Reason::Reset, "");
-    assert!(fetched.kept_ended, "the server may not have meant this request");
+    assert!(fetched.kept_ended, "the bytes may not belong to this request");
     assert_eq!(connections.load(SeqCst) + origin.connections.load(SeqCst), 1);
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_is_not_asked() {
+async fn a_connection_closed_while_idle_is_not_reused() {
     let (closed, mut is_closed) = mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
         let closed = closed.clone();
@@ -204,12 +204,12 @@ async fn idle_connections_are_closed_after_a_while_and_with_the_fetcher() {
 #[tokio::test]
 async fn dropping_a_request_closes_its_connection() {
     let (ended, mut has_ended) = mpsc::unbounded_channel();
-    let (asked, mut was_asked) = mpsc::unbounded_channel();
+    let (requests, mut request_arrived) = mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
-        let (ended, asked) = (ended.clone(), asked.clone());
+        let (ended, requests) = (ended.clone(), requests.clone());
         async move {
             read_head(&mut stream).await;
-            asked.send(()).unwrap();
+            requests.send(()).unwrap();
             let read = stream.read(&mut [0; 1]).await;
             ended.send(read.is_err() || read.is_ok_and(|count| count == 0)).unwrap();
         }
@@ -218,15 +218,15 @@ async fn dropping_a_request_closes_its_connection() {
     let web = Fetcher::new(&config()).unwrap();
     let url = origin.url("/");
     tokio::select! {
-        _ = web.page(&url) => panic!("nothing was answered"),
-        () = async { was_asked.recv().await.unwrap() } => {}
+        _ = web.page(&url) => panic!("the server does not answer"),
+        () = async { request_arrived.recv().await.unwrap() } => {}
     }
     assert_eq!(has_ended.recv().await, Some(true));
     assert_eq!(web.pool.len(), 0);
 }
 
 #[tokio::test]
-async fn several_at_once_to_one_host_leave_one_connection() {
+async fn concurrent_requests_to_a_host_leave_one_connection() {
     let (origin, _heads) = answering(with_length("", PAGE)).await;
     let web = Fetcher::new(&config()).unwrap();
     let url = origin.url("/");

@@ -1,4 +1,4 @@
-//! TLS, HTTP/2, proxies, and names that lead elsewhere the next time.
+//! TLS, HTTP/2, proxies, and names that resolve differently the next time.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::connect::Lookup;
 
-/// Answers as it is told, one after the other, the last one for ever.
+/// Returns the given answers in order, the last one forever.
 #[derive(Debug)]
 struct Names(Mutex<Vec<Vec<IpAddr>>>);
 
@@ -87,8 +87,8 @@ fn acceptor(
 
 const YEARS: (i32, i32) = (2000, 2100);
 
-/// A server of HTTP/1.1 over TLS that answers every request alike; `closing`: without the words that TLS
-/// has for the end.
+/// An HTTP/1.1 server over TLS that answers every request alike. With `closing` it ends the
+/// connection without `close_notify`.
 async fn tls_origin(acceptor: TlsAcceptor, answer: Vec<u8>, closing: bool) -> Origin {
     let answer = Arc::new(answer);
     Origin::start(move |stream| {
@@ -125,7 +125,7 @@ fn http2_answer(request: &hyper::Request<Incoming>) -> io::Result<Response<Strin
     Ok(answer.header("x-host", host).body(body).unwrap())
 }
 
-/// A server of HTTP/2 over TLS: `/long` has a body of 1 MiB, `/reset` none at all, `/flood` too many
+/// An HTTP/2 server over TLS: `/long` has a body of 1 MiB, `/reset` none, `/flood` too many
 /// headers.
 async fn http2_origin(acceptor: TlsAcceptor) -> Origin {
     Origin::start(move |stream| {
@@ -166,15 +166,15 @@ async fn pages_come_over_tls_by_name_and_by_address() {
 }
 
 #[tokio::test]
-async fn certificates_that_prove_nothing_are_refused() {
+async fn invalid_certificates_are_refused() {
     let authority = Authority::new();
-    let stranger = Authority::new();
+    let unknown = Authority::new();
     let alone = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
     for acceptor in [
         authority.acceptor(&["a.example"], (2000, 2001), &[]),
         authority.acceptor(&["a.example"], (2090, 2100), &[]),
         authority.acceptor(&["b.example"], YEARS, &[]),
-        stranger.acceptor(&["a.example"], YEARS, &[]),
+        unknown.acceptor(&["a.example"], YEARS, &[]),
         acceptor(alone.cert.der().clone(), &alone.signing_key, &[]),
     ] {
         let origin = tls_origin(acceptor, with_length("", PAGE), false).await;
@@ -186,7 +186,7 @@ async fn certificates_that_prove_nothing_are_refused() {
 }
 
 #[tokio::test]
-async fn what_does_not_speak_tls_is_named_so() {
+async fn servers_without_tls_are_reported() {
     let web = web(&config(), Names::always(LOCALHOST), RootCertStore::empty());
     let origin = Origin::start(|mut stream| async move {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
@@ -205,7 +205,7 @@ async fn what_does_not_speak_tls_is_named_so() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_connection_need_not_be_said_in_tls() {
+async fn a_tls_connection_may_end_without_close_notify() {
     let authority = Authority::new();
     let acceptor = authority.acceptor(&["a.example"], YEARS, &[]);
     for (answer, complete) in [
@@ -224,7 +224,7 @@ async fn the_end_of_a_connection_need_not_be_said_in_tls() {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_where_it_is_offered() {
+async fn http2_is_used_where_it_is_offered() {
     let authority = Authority::new();
     let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2", b"http/1.1"]);
     let origin = http2_origin(acceptor).await;
@@ -252,11 +252,11 @@ async fn http2_is_spoken_where_it_is_offered() {
     let head = String::from_utf8(exchange.response_head).unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n"), "{head}");
     assert!(head.contains(&format!("x-host: {host}\r\n")) && head.ends_with("\r\n\r\n"), "{head}");
-    // Those that failed cost their connections.
+    // Failed requests cost their connections.
     assert_eq!(origin.connections.load(SeqCst), 3);
 }
 
-/// A body in these frames, and then one with nothing in it that says the end.
+/// A body of these frames, and then an empty one that ends it.
 struct Frames(std::collections::VecDeque<&'static [u8]>);
 
 impl hyper::body::Body for Frames {
@@ -273,7 +273,7 @@ impl hyper::body::Body for Frames {
 }
 
 #[tokio::test]
-async fn an_empty_frame_of_http2_is_no_end_and_may_be_at_the_end() {
+async fn an_empty_http2_frame_may_be_anywhere() {
     let authority = Authority::new();
     let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2"]);
     let origin = Origin::start(move |stream| {
@@ -303,21 +303,21 @@ async fn an_empty_frame_of_http2_is_no_end_and_may_be_at_the_end() {
     assert_eq!(origin.connections.load(SeqCst), 1);
 }
 
-/// The limit of an address is that of the one that has answered, not of one that is down.
+/// The limit applies to the address that answered, not to one that is down.
 #[tokio::test]
 async fn a_permit_is_for_the_address_that_was_connected_to() {
-    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (requests, mut request_arrived) = tokio::sync::mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
-        let asked = asked.clone();
+        let requests = requests.clone();
         async move {
             read_head(&mut stream).await;
-            asked.send(()).unwrap();
+            requests.send(()).unwrap();
             let _ = stream.read(&mut [0; 1]).await;
         }
     })
     .await;
     let down: IpAddr = "127.0.0.99".parse().unwrap();
-    // Nobody listens there: the origin has its port at one address only.
+    // Nothing listens at that address: the origin uses its port at one address only.
     let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
     let connect_timeout = Duration::from_millis(500);
     let read_timeout = Duration::from_secs(20);
@@ -327,9 +327,9 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =
         (url("a.example"), url("b.example"));
     let late = tokio::select! {
-        _ = web.page(&first) => panic!("nothing was answered"),
+        _ = web.page(&first) => panic!("the server does not answer"),
         late = async {
-            was_asked.recv().await.unwrap();
+            request_arrived.recv().await.unwrap();
             web.page(&second).await
         } => late,
     };
@@ -345,9 +345,9 @@ async fn dropping_an_http2_request_closes_its_connection() {
         let (acceptor, ended) = (acceptor.clone(), ended.clone());
         async move {
             let stream = acceptor.accept(stream).await.unwrap();
-            let asked = ended.clone();
+            let requests = ended.clone();
             let service = service_fn(move |_: hyper::Request<Incoming>| {
-                asked.send("asked").unwrap();
+                requests.send("requested").unwrap();
                 std::future::pending::<io::Result<Response<String>>>()
             });
             let server = http2::Builder::new(TokioExecutor::new());
@@ -359,15 +359,15 @@ async fn dropping_an_http2_request_closes_its_connection() {
     let web = web(&config(), Names::always(LOCALHOST), authority.roots());
     let url = https(&origin, "a.example", "/");
     tokio::select! {
-        _ = web.page(&url) => panic!("nothing was answered"),
-        asked = has_ended.recv() => assert_eq!(asked, Some("asked")),
+        _ = web.page(&url) => panic!("the server does not answer"),
+        requests = has_ended.recv() => assert_eq!(requests, Some("requested")),
     }
     assert_eq!(has_ended.recv().await, Some("ended"));
 }
 
-/// A name leads to an allowed address when it is judged, and to a private one a moment later.
+/// A name resolves to an allowed address when it is checked, and to a private one a moment later.
 #[tokio::test]
-async fn a_name_is_connected_to_where_it_led_when_it_was_judged() {
+async fn a_connection_goes_to_the_address_that_was_checked() {
     let origin = Origin::saying(with_length("Connection: close\r\n", PAGE)).await;
     let private: IpAddr = "127.0.0.2".parse().unwrap();
     let names = Arc::new(Names(Mutex::new(vec![vec![private, LOCALHOST], vec![private]])));
@@ -378,13 +378,13 @@ async fn a_name_is_connected_to_where_it_led_when_it_was_judged() {
         let fetched = web.page(&url).await;
         assert_eq!((fetched.status, fetched.remote), (Some(200), Some(origin.address)));
     }
-    // Another name, for which the answer is asked anew.
+    // For another name the resolver is queried again.
     let url = format!("http://b.example:{}/", origin.address.port()).parse().unwrap();
     failed(&web.page(&url).await, Reason::Address, "127.0.0.2 is a loopback address");
     assert_eq!(origin.connections.load(SeqCst), 2);
 }
 
-/// A proxy that tunnels to `to` whatever it is asked for, and forwards nothing: it answers itself.
+/// A proxy that tunnels each `CONNECT` to `to`, and answers other requests itself.
 async fn proxy(to: SocketAddr, heads: Arc<Mutex<Vec<String>>>) -> Origin {
     Origin::start(move |mut stream| {
         let heads = Arc::clone(&heads);
@@ -406,13 +406,13 @@ async fn proxy(to: SocketAddr, heads: Arc<Mutex<Vec<String>>>) -> Origin {
 }
 
 #[tokio::test]
-async fn a_proxy_leads_to_servers_with_and_without_tls() {
+async fn a_proxy_reaches_servers_with_and_without_tls() {
     let authority = Authority::new();
     let acceptor = authority.acceptor(&["a.example"], YEARS, &[b"h2", b"http/1.1"]);
     let origin = http2_origin(acceptor).await;
     let heads = Arc::new(Mutex::new(Vec::new()));
     let proxy = proxy(origin.address, Arc::clone(&heads)).await;
-    // Its own address is nobody else's business; of the names, some do not resolve here.
+    // The proxy's own address is not checked; some names do not resolve here.
     let config = CrawlerConfig {
         proxy: Some(format!("http://user:pass@{}", proxy.address)),
         allow_private: AllowPrivate::None,
@@ -438,7 +438,7 @@ async fn a_proxy_leads_to_servers_with_and_without_tls() {
 }
 
 #[tokio::test]
-async fn a_proxy_does_not_lead_where_nobody_may_go() {
+async fn a_proxy_does_not_bypass_the_address_check() {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let proxy = proxy("127.0.0.1:1".parse().unwrap(), Arc::clone(&heads)).await;
     let inside = "10.0.0.1".parse().unwrap();
@@ -460,11 +460,11 @@ async fn a_proxy_does_not_lead_where_nobody_may_go() {
         }
     }
     assert!(heads.lock().is_empty());
-    // A name that does not resolve here is not left to a proxy that receives addresses.
-    let nowhere = Arc::new(Names(Mutex::new(vec![vec![]])));
-    let web = web(&config("socks5"), nowhere, RootCertStore::empty());
+    // A proxy that receives addresses gets no name that does not resolve here.
+    let unresolvable = Arc::new(Names(Mutex::new(vec![vec![]])));
+    let web = web(&config("socks5"), unresolvable, RootCertStore::empty());
     let fetched = web.page(&"http://name.example/".parse().unwrap()).await;
     failed(&fetched, Reason::Dns, "the name has no address");
     let config = CrawlerConfig { proxy: Some("ftp://x".to_owned()), ..config("http") };
-    assert!(Fetcher::new(&config).unwrap_err().to_string().contains("no proxy"));
+    assert!(Fetcher::new(&config).unwrap_err().to_string().contains("invalid proxy"));
 }

@@ -1,5 +1,5 @@
-//! What a request costs. Figures, not a test:
-//! `cargo test --release -p tidings-subscriber --lib speed -- --ignored --nocapture`.
+//! Measures what a request costs. Figures, not a test: `cargo test --release -p tidings-subscriber
+//! --lib speed -- --ignored --nocapture`.
 
 #![expect(clippy::print_stdout, reason = "figures are for people")]
 
@@ -76,7 +76,7 @@ impl hyper::body::Body for OnePiece {
     }
 }
 
-/// Nanoseconds that this thread has been running.
+/// CPU time of this thread in nanoseconds.
 fn thread_nanoseconds() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
