@@ -1,4 +1,4 @@
-//! Rights as people write them, against commands and events as anybody sends them.
+//! Permissions as an operator writes them, against commands and events as any client may send them.
 
 use tidings_protocol::{Command, TopicName};
 
@@ -8,8 +8,8 @@ use super::{Access, AccessConfig, Power, Principal, Proof, Right, Rights, Way, w
 /// A user of the machine.
 const USER: u32 = 7;
 
-/// The first line is what is allowed, the second what is denied, words each; the others are commands, events, and lines
-/// for the log.
+/// The first line is what is allowed, the second what is denied, each as words. The other lines are
+/// commands, events, and lines for the log.
 pub(crate) fn access(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.split('\n');
@@ -24,7 +24,7 @@ pub(crate) fn access(bytes: &[u8]) {
     }
 }
 
-/// Those of the words that are rights, each of which is written as it is read.
+/// The words that are permissions. Each must be written as it is read.
 fn rights(words: &str) -> Vec<Right> {
     let rights: Vec<Right> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
     for right in &rights {
@@ -33,7 +33,7 @@ fn rights(words: &str) -> Vec<Right> {
     rights
 }
 
-/// Whether anything is left of what stands behind the mark of a token.
+/// Whether any part of a token is left behind its prefix.
 fn has_token(shown: &str) -> bool {
     let lower = shown.to_ascii_lowercase();
     ["token=", "tdg_"].iter().any(|mark| {
@@ -49,14 +49,14 @@ fn a_command_is_judged(rights: &Rights, line: &str) {
     };
     let (allow, deny) = (rights.allowed().to_vec(), rights.denied().to_vec());
     let talks = Deed::of(&command) == Deed::Talk;
-    assert!(may(&Rights::all()), "{line:?} is allowed to whoever may do everything");
+    assert!(may(&Rights::all()), "{line:?} is allowed with all permissions");
     if may(rights) {
-        assert!(may(&Rights::new(allow, Vec::new())), "{line:?} for denying less");
+        assert!(may(&Rights::new(allow, Vec::new())), "{line:?} with fewer denials");
         let all = Rights::new(vec![Right::All], deny);
-        assert!(may(&all), "{line:?} for allowing more");
+        assert!(may(&all), "{line:?} with more permissions");
     } else {
         let denied = Rights::new(allow, [deny, vec![Right::All]].concat());
-        assert!(!may(&denied), "{line:?} for denying more");
+        assert!(!may(&denied), "{line:?} with more denials");
     }
     assert_eq!(may(&Rights::new(vec![Right::All], vec![Right::All])), talks, "{line:?}");
     assert_eq!(may(&Rights::default()), talks, "{line:?}");
@@ -75,11 +75,11 @@ fn an_event_is_judged(rights: &Rights, payload: &str) {
     }
     let is_bound = |rights: &[Right]| rights.iter().any(|right| matches!(right, Right::Url(_)));
     assert!(!is_bound(rights.allowed()) || payload_of.target().is_some() || !may, "{payload:?}");
-    // What is not looked at for being allowed anyway would have been allowed.
+    // An event that is published without a check must be one that the check would allow.
     let she = Principal::new("she", Proof::UnixUser(USER), rights.clone());
     let config = AccessConfig { principals: Some(vec![she]), ..AccessConfig::default() };
     let access = Access::new(config);
-    let pass = access.enter(Way::Line, &Proof::UnixUser(USER)).expect("she is known");
+    let pass = access.enter(Way::Line, &Proof::UnixUser(USER)).expect("she is a principal");
     let topic = payload.split(' ').next().unwrap_or_default();
     let topic = TopicName::new(topic).map_or("new-url".to_owned(), |name| name.to_string());
     if access.is_unlimited(&pass, &topic) {
