@@ -15,7 +15,7 @@ use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 use crate::net::Peer;
 
-/// A disk that takes a write when it is told to, or says that it cannot.
+/// A disk on which the test lets each write succeed or fail.
 #[derive(Debug)]
 struct Disk {
     allowed: mpsc::Receiver<io::Result<()>>,
@@ -59,7 +59,7 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What is written of what `tell` has told.
+/// The records that `record` causes.
 fn told(tell: impl FnOnce(&Audit)) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
@@ -70,15 +70,15 @@ fn told(tell: impl FnOnce(&Audit)) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_off_asks_for_nothing() {
+fn disabled_audit_builds_no_record() {
     let audit = Audit::open(None, Clock::new()).unwrap();
-    audit.note(|| unreachable!("nobody wants to know"));
-    audit.published("t", 1, 1, || unreachable!("nobody wants to know"));
+    audit.note(|| unreachable!("no record is needed"));
+    audit.published("t", 1, 1, || unreachable!("no record is needed"));
     audit.close();
 }
 
 #[test]
-fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
+fn events_are_totalled_by_connection_and_topic_before_the_end() {
     let told = told(|audit| {
         for _ in 0..1_000_000 {
             audit.published("a", 1, 1, || party(1));
@@ -105,12 +105,12 @@ fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
 }
 
 #[test]
-fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
+fn records_of_one_source_are_limited_and_counted() {
     let told = told(|audit| {
         for conn in 0..1_000 {
             audit.note(|| (What::Refused { why: "x" }, party(conn)));
         }
-        // Somebody else is told of all the same.
+        // Another source is still recorded.
         let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
         audit.note(|| (What::Connected, Party::at(7, Peer::Tcp(other), "line")));
     });
@@ -128,14 +128,14 @@ fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
 }
 
 #[test]
-fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
+fn records_of_one_name_are_limited_and_suppress_no_others() {
     let told = told(|audit| {
         let she = || party(1).called("she".to_owned());
         let pause = What::Changed { verb: "JOB", action: "pause", name: Some("docs") };
         for at in 0..2_000 {
             audit.note(|| (pause, she()));
             audit.note(|| (What::LoggedIn, she()));
-            // There are as many names of jobs as anybody likes, and of topics, which come and go.
+            // A client can use any number of names of topics and jobs.
             audit.sum(Target::Job, &at.to_string(), 2, 1, she);
             audit.published(&at.to_string(), 3, 1, she);
         }
@@ -160,7 +160,7 @@ fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
 }
 
 #[test]
-fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
+fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
     let told = told(|audit| {
         for _ in 0..2 {
             for at in 0..300 {
@@ -168,7 +168,7 @@ fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
                 audit.sum(Target::Job, &format!("n{at}"), 10, 1, || party(1));
             }
         }
-        // A sum is told at its end, which is once.
+        // A total is written once, at the end of the connection.
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
     for (what, key, events) in [("published", "topic", 2), ("added", "name", 20)] {
@@ -182,13 +182,13 @@ fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
 }
 
 #[test]
-fn who_comes_and_goes_as_somebody_else_has_one_sum_for_each() {
+fn switching_principals_keeps_one_total_for_each() {
     let told = told(|audit| {
         for _ in 0..1_000 {
             for who in ["she", "he"] {
                 audit.settle(1);
                 audit.published("a", 1, 1, || party(1).called(who.to_owned()));
-                audit.published("a", 1, 1, || unreachable!("it is known who that is"));
+                audit.published("a", 1, 1, || unreachable!("the principal is known"));
             }
         }
         audit.note(|| (What::Left { why: "left" }, party(1)));
@@ -199,8 +199,8 @@ fn who_comes_and_goes_as_somebody_else_has_one_sum_for_each() {
 }
 
 #[test]
-fn all_that_changes_something_is_told_and_nothing_that_there_is_not() {
-    // What there is, is what who asks for something else is told.
+fn every_change_is_recorded_and_no_unknown_action() {
+    // An unknown action is refused with a list of all actions.
     let asked = Asked { conn: ConnId(1), member: MemberId(1), slot: Slot::numbered(1) };
     for verb in ["GROUP", "JOB"] {
         let text = match Command::parse(&format!("{verb} frobnicate x")).unwrap() {
@@ -219,14 +219,14 @@ fn all_that_changes_something_is_told_and_nothing_that_there_is_not() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_keeps_nobody_waiting_and_what_is_lost_is_said() {
+fn a_stuck_disk_blocks_no_caller_and_lost_records_are_counted() {
     const TOLD: u64 = 50;
     let (allow, allowed) = mpsc::channel();
     let written = Arc::new(Mutex::new(String::new()));
     let disk = Disk { allowed, written: Arc::clone(&written) };
     let audit = audit_of(Writer::to(Box::new(disk)), 10);
     for _ in 0..TOLD {
-        // Nothing is written meanwhile, and still this comes to its end.
+        // Nothing is written meanwhile, and the loop still ends.
         audit.note_own(&What::Reloaded);
     }
     allow.send(Err(io::Error::other("full"))).unwrap();
@@ -244,7 +244,7 @@ fn a_disk_that_takes_nothing_keeps_nobody_waiting_and_what_is_lost_is_said() {
 }
 
 #[test]
-fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
+fn a_file_is_private_and_continues_on_a_new_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let config = AuditConfig::File(path.clone());
@@ -259,11 +259,12 @@ fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
-    // Somebody was killed in the middle of a line.
+    // A process was killed in the middle of a line.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
     let audit = tell();
-    // Who rotates it moves it away, and says so. What was told before may still go there.
+    // Log rotation moves the file away and requests a reopen. Earlier records may still go to the
+    // old file.
     audit.note_own(&What::Reloaded);
     audit.reopen();
     audit.close();
@@ -273,7 +274,7 @@ fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
 }
 
 #[test]
-fn no_token_is_told() {
+fn records_contain_no_token() {
     let told = told(|audit| {
         let why = "HELLO token=tdg_secret and tdg_other";
         audit.note(|| (What::Denied { topic: Some("t"), why }, party(1)));
@@ -282,8 +283,8 @@ fn no_token_is_told() {
     assert!(!line.contains("secret") && !line.contains("other"), "{line}");
 }
 
-/// Names, topics, URLs and reasons of all kinds: with what ends lines and strings, what acts on terminals, and what looks like
-/// another field or record.
+/// Names, topics, URLs and reasons of all kinds: with characters that end lines and strings, that
+/// act on terminals, or that look like another field or record.
 fn said() -> impl Strategy<Value = String> {
     let forged = "a\",\"what\":\"logged-in\",\"x\":\"";
     let record = "\n{\"time\":\"\",\"what\":\"started\"}\n";
@@ -305,7 +306,7 @@ fn peer() -> impl Strategy<Value = Peer> {
     over_tcp
 }
 
-/// All that can be told of these, and which fields have which of them.
+/// All events with these values, and the fields that must contain them.
 fn everything<'a>(
     (name, other): (&'a str, &'a str),
     number: u64,
@@ -356,12 +357,12 @@ fn everything<'a>(
 
 proptest! {
     #[test]
-    fn a_record_is_one_line_of_json_that_says_what_was_said(
+    fn a_record_is_one_line_of_json_with_the_given_texts(
         (name, other, who) in (said(), said(), said()),
         (peer, number, from, unix_ms) in
             (peer(), any::<u64>(), any::<IpAddr>(), -(1_i64 << 50)..1 << 50),
     ) {
-        // What is cut off or taken out has tests of its own.
+        // Cutting and redacting have tests of their own.
         let is_whole = |text: &str| text.len() < 1_000 && !text.to_ascii_lowercase().contains("token");
         prop_assume!([&name, &other, &who].into_iter().all(|text| is_whole(text)));
         let by = Party::at(7, peer, "line").called(who.clone());
@@ -385,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_others_say_begins_a_record_or_does_anything(
+    fn no_text_begins_a_record_or_acts_on_a_terminal(
         text in "(\\PC|[\u{0}-\u{9f}\u{2028}\u{2029}\u{202e}\"\\\\]){0,40}",
         times in 1_usize..3,
     ) {
