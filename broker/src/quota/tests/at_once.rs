@@ -1,11 +1,12 @@
-//! Several threads that connect, create and end at the same time: no limit is exceeded, and no account exists twice.
+//! Threads that connect, create and end at the same time: no limit is exceeded, and no account
+//! exists twice.
 
 use super::*;
 use crate::at_once::at_once;
 
 const THREADS: usize = 8;
 
-/// So many of the threads have something.
+/// The number of threads that succeeded.
 fn count<T, E>(results: &[Result<T, E>]) -> u64 {
     results.iter().filter(|result| result.is_ok()).count() as u64
 }
@@ -46,7 +47,7 @@ fn of_thread(thread: usize, number: u32) -> IpAddr {
 #[test]
 fn remembered_addresses_are_bounded_while_many_are_added() {
     const REMEMBERED_MAX: usize = 64;
-    // Each address owes for its connection and has nothing when that has ended.
+    // Each address has a debt for its connection, and holds nothing when that has ended.
     let mut quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
     quotas.sources_max = REMEMBERED_MAX;
     at_once(THREADS, |thread| {
@@ -77,7 +78,7 @@ fn an_account_is_not_evicted_between_its_lookup_and_its_first_connection() {
 }
 
 #[test]
-fn what_a_connection_makes_counts_before_it_is_there() {
+fn a_created_thing_counts_before_it_exists() {
     for _ in 0..500 {
         let quotas = quotas(few(), Quota::ENDLESS);
         let there = Mutex::new(HashSet::new());
