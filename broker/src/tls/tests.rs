@@ -34,7 +34,7 @@ fn refused(cert: &str, key: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_said_with_their_names() {
+fn mistakes_in_the_files_are_reported_with_their_names() {
     let ((cert, key), (_, other)) = (pair(), pair());
     let (_dir, config) = files(&cert, &key);
     assert!(Tls::open(config).is_ok());
@@ -51,7 +51,7 @@ fn what_is_wrong_with_the_files_is_said_with_their_names() {
 }
 
 #[test]
-fn files_are_taken_when_they_are_good_and_stand_still() {
+fn changed_files_are_applied_when_they_are_valid_and_stable() {
     let (first, second) = (pair(), pair());
     let (_dir, config) = files(&first.0, &first.1);
     let tls = Tls::open(config.clone()).unwrap();
@@ -59,7 +59,7 @@ fn files_are_taken_when_they_are_good_and_stand_still() {
     let is_old = || Arc::ptr_eq(&old, &tls.lines().0);
     tls.refresh();
     assert!(is_old(), "nothing has changed");
-    // The inode is another one, so that it does not matter how fine the clock of the file system is.
+    // A new inode, so that the resolution of the file system's clock does not matter.
     let replace = |path: &Path, text: &str| {
         let fresh = path.with_extension("new");
         fs::write(&fresh, text).unwrap();
@@ -82,7 +82,7 @@ fn files_are_taken_when_they_are_good_and_stand_still() {
     assert!(Arc::ptr_eq(&new, &tls.lines().0), "one that is gone changes nothing");
 }
 
-/// What a certificate with this subject and these other names is called.
+/// The name of a certificate with this subject and these alternative names.
 fn called(common: &[DnType], text: &str, others: Vec<SanType>) -> Option<Box<str>> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -95,7 +95,7 @@ fn called(common: &[DnType], text: &str, others: Vec<SanType>) -> Option<Box<str
 }
 
 #[test]
-fn a_client_is_called_by_its_common_name_or_its_first_other_name() {
+fn a_client_has_its_common_name_or_its_first_alternative_name() {
     let san = |text: &str| SanType::DnsName(text.try_into().unwrap());
     let uri = SanType::URI("spiffe://example.org/crawler".try_into().unwrap());
     let common = [DnType::CommonName];
@@ -111,7 +111,7 @@ fn a_client_is_called_by_its_common_name_or_its_first_other_name() {
 }
 
 #[test]
-fn authorities_of_clients_are_read_from_their_file() {
+fn client_authorities_are_read_from_their_file() {
     let (cert, key) = pair();
     let (dir, mut config) = files(&cert, &key);
     let path = dir.path().join("authorities");
@@ -124,7 +124,7 @@ fn authorities_of_clients_are_read_from_their_file() {
     fs::write(&path, "").unwrap();
     let error = Tls::open(config.clone()).map(drop).unwrap_err();
     assert_eq!(error, TlsError::Missing { path: path.clone(), what: "certificate in PEM" });
-    // Of what is revoked there has to be a list, or nobody could tell.
+    // Without a revocation list, revocation cannot be checked.
     fs::write(&path, authority.pem()).unwrap();
     config.client_crl = Some(path.clone());
     let error = Tls::open(config).map(drop).unwrap_err();
