@@ -6,6 +6,7 @@
 //! - Lines and HTTP have different protocol names (ALPN). A browser that is led to the port of
 //!   lines offers only its own names, and fails in the handshake.
 
+mod chain;
 mod name;
 mod watch;
 
@@ -17,13 +18,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use tidings_protocol::ALPN;
 
+use self::chain::Gap;
 pub(crate) use self::name::name;
 use self::watch::Watched;
 
@@ -73,20 +75,58 @@ pub enum TlsError {
         reason: String,
     },
     /// The file does not contain what it should.
-    #[error("{} holds no {what}", path.display())]
+    #[error("{} contains no {what}: expected {expected}{hint}", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
         /// What is missing.
         what: &'static str,
+        /// How it begins in PEM.
+        expected: &'static str,
+        /// What else may be wrong, or nothing.
+        hint: &'static str,
+    },
+    /// The file ends in the middle of a block of PEM.
+    #[error("{} is cut off: -----END {label}----- is missing; copy the whole file again", path.display())]
+    CutOff {
+        /// The file.
+        path: PathBuf,
+        /// What the block contains.
+        label: String,
+    },
+    /// The key is encrypted.
+    #[error(
+        "the key in {} is encrypted, which is not supported; decrypt it with: openssl pkey -in {} -out FILE",
+        path.display(),
+        path.display()
+    )]
+    Encrypted {
+        /// The file.
+        path: PathBuf,
     },
     /// Key and certificate do not belong together.
-    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
+    #[error("the key in {} does not belong to the certificate in {}; {hint}", key.display(), cert.display())]
     Mismatch {
         /// The file of the key.
         key: PathBuf,
         /// The file of the certificate.
         cert: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A certificate between that of the broker and its authority is missing.
+    #[error(
+        "{} lacks the certificate of {issuer:?}, which issued {subject:?}; append the certificates of its \
+         issuers to the file (fullchain.pem of certbot)",
+        path.display()
+    )]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The name in the last certificate of the chain.
+        subject: String,
+        /// The name of its issuer.
+        issuer: String,
     },
     /// The file has a form that cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
@@ -204,30 +244,78 @@ fn certified_key(
     TlsConfig { cert, key, .. }: &TlsConfig,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, TlsError> {
-    let chain = certificates(cert)?;
-    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| TlsError::Missing {
-        path: key.clone(),
-        what: "private key in PEM, or an encrypted one, which cannot be used",
-    })?;
-    CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            TlsError::Mismatch { key: key.clone(), cert: cert.clone() }
+    let chain = certificates(cert).map_err(|error| with_swap_hint(error, cert))?;
+    let secret = private_key(key)?;
+    let is_of_key = |certificate: &CertificateDer<'static>| {
+        CertifiedKey::from_der(vec![certificate.clone()], secret.clone_key(), provider).is_ok()
+    };
+    let hint = if chain.iter().skip(1).any(is_of_key) {
+        "put the certificate of the key first in the file"
+    } else {
+        "use the key with which the certificate was requested"
+    };
+    let gap = chain::gap(&chain);
+    let certified =
+        CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::Mismatch { key: key.clone(), cert: cert.clone(), hint }
+            }
+            rustls::Error::InvalidCertificate(error) => {
+                TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+            }
+            error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+        })?;
+    match gap {
+        None => Ok(certified),
+        Some(Gap { subject, issuer }) => {
+            Err(TlsError::Incomplete { path: cert.clone(), subject, issuer })
         }
-        rustls::Error::InvalidCertificate(error) => {
-            TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+    }
+}
+
+/// The key of a file.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let bytes = read(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
+        if memchr::memmem::find(&bytes, b"ENCRYPTED").is_some() {
+            return TlsError::Encrypted { path: path.to_owned() };
         }
-        error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+        match error {
+            pem::Error::NoItemsFound => TlsError::Missing {
+                path: path.to_owned(),
+                what: "private key",
+                expected: "-----BEGIN PRIVATE KEY-----",
+                hint: "",
+            },
+            error => bad_pem(path, error),
+        }
     })
+}
+
+/// A file with a key and no certificate is probably that of the other flag.
+fn with_swap_hint(error: TlsError, path: &Path) -> TlsError {
+    let holds_key = || read(path).is_ok_and(|bytes| PrivateKeyDer::from_pem_slice(&bytes).is_ok());
+    match error {
+        TlsError::Missing { path, what, expected, .. } if holds_key() => {
+            let hint = "; it contains a private key, so --tls-cert and --tls-key may be swapped";
+            TlsError::Missing { path, what, expected, hint }
+        }
+        error => error,
+    }
 }
 
 /// All certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found
-        .map_err(|error| TlsError::Unusable { path: path.to_owned(), reason: error.to_string() })?;
+    let found = found.map_err(|error| bad_pem(path, error))?;
     if found.is_empty() {
-        return Err(TlsError::Missing { path: path.to_owned(), what: "certificate in PEM" });
+        return Err(TlsError::Missing {
+            path: path.to_owned(),
+            what: "certificate",
+            expected: "-----BEGIN CERTIFICATE-----",
+            hint: "",
+        });
     }
     Ok(found)
 }
@@ -235,14 +323,28 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 /// All revocation lists of a file, at least one.
 fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let bytes = read(path)?;
-    let unusable = |reason: String| TlsError::Unusable { path: path.to_owned(), reason };
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| unusable(error.to_string()))?;
+    let found = found.map_err(|error| bad_pem(path, error))?;
     if found.is_empty() {
-        let what = "list of revoked certificates in PEM";
-        return Err(TlsError::Missing { path: path.to_owned(), what });
+        return Err(TlsError::Missing {
+            path: path.to_owned(),
+            what: "list of revoked certificates",
+            expected: "-----BEGIN X509 CRL-----",
+            hint: "",
+        });
     }
     Ok(found)
+}
+
+/// Why a file is no valid PEM.
+fn bad_pem(path: &Path, error: pem::Error) -> TlsError {
+    let path = path.to_owned();
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            TlsError::CutOff { path, label: String::from_utf8_lossy(&end_marker).into_owned() }
+        }
+        error => TlsError::Unusable { path, reason: error.to_string() },
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

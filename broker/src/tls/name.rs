@@ -7,6 +7,7 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::{Any, Decode};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::name::Name;
 
 /// Bytes of a name. X.520 allows 64 characters for a common name; mail addresses have up to 254.
 const NAME_BYTES_MAX: usize = 256;
@@ -35,6 +36,12 @@ pub(crate) fn name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
         _ => None,
     })?;
     checked(other)
+}
+
+/// The first common name in a name.
+pub(super) fn common_name(name: &Name) -> Option<String> {
+    let mut attributes = name.0.iter().flat_map(|set| set.0.iter());
+    attributes.find(|attribute| attribute.oid == COMMON_NAME).and_then(|found| text(&found.value))
 }
 
 /// The forms of text that are in use, as ASCII or UTF-8.
