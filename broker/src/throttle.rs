@@ -169,7 +169,11 @@ mod tests {
         assert_eq!(bucket.take(RATE, 1, Moment(1_004)), Err(1), "a refusal costs nothing");
         assert_eq!(bucket.take(RATE, 1, Moment(1_005)), Ok(()));
         assert_eq!(bucket.take(RATE, 2, Moment(1_005)), Err(2_000));
-        assert_eq!(bucket.take(RATE, 4, Moment(1 << 40)), Err(1_000), "there are never so many");
+        assert_eq!(
+            bucket.take(RATE, 4, Moment(1 << 40)),
+            Err(1_000),
+            "more than the burst never succeeds"
+        );
         assert_eq!(bucket.take(RATE, 3, Moment(1 << 40)), Ok(()));
     }
 
@@ -210,12 +214,12 @@ mod tests {
                 match bucket.take(rate, tokens, Moment(now)) {
                     Ok(()) => taken.push((now, u64::from(tokens))),
                     Err(later_ms) if tokens <= burst => {
-                        let mut patient = bucket;
-                        prop_assert!(patient.take(rate, tokens, Moment(now + later_ms)).is_ok());
+                        let mut late_bucket = bucket;
+                        prop_assert!(late_bucket.take(rate, tokens, Moment(now + later_ms)).is_ok());
                         prop_assert!(later_ms > 0);
-                        let mut hasty = bucket;
+                        let mut early_bucket = bucket;
                         let early = Moment(now + later_ms - 1);
-                        prop_assert!(hasty.take(rate, tokens, early).is_err());
+                        prop_assert!(early_bucket.take(rate, tokens, early).is_err());
                     }
                     Err(_) => {}
                 }

@@ -118,8 +118,11 @@ fn command(bytes: &[u8]) {
             assert_eq!(Command::parse(again), Ok(command));
         }
         Err(error) => {
-            let said = error.to_string();
-            assert!(text::check(said.as_bytes()).is_ok(), "a refusal is a line: {said:?}");
+            let refusal = error.to_string();
+            assert!(
+                text::check(refusal.as_bytes()).is_ok(),
+                "a refusal is valid text: {refusal:?}"
+            );
         }
     }
 }

@@ -60,12 +60,12 @@ mod tests {
     fn consecutive_lines_have_consecutive_seqs() {
         for first in [1_u64, 8, 99, 999_998] {
             let mut encoder = MsgEncoder::new("t", Seq(first));
-            let (mut counted, mut each) = (BytesMut::new(), BytesMut::new());
+            let (mut counted, mut expected) = (BytesMut::new(), BytesMut::new());
             for seq in first..first + 120 {
                 encoder.encode("x y", &mut counted);
-                encode_msg("t", Seq(seq), "x y", &mut each);
+                encode_msg("t", Seq(seq), "x y", &mut expected);
             }
-            assert_eq!(counted, each);
+            assert_eq!(counted, expected);
         }
     }
 }

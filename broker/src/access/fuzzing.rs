@@ -15,12 +15,12 @@ pub(crate) fn access(bytes: &[u8]) {
     let mut lines = text.split('\n');
     let allow = rights(lines.next().unwrap_or_default());
     let deny = rights(lines.next().unwrap_or_default());
-    let those = Rights::new(allow.clone(), deny.clone());
+    let permissions = Rights::new(allow.clone(), deny.clone());
     for line in lines {
         let shown = without_tokens(line);
         assert!(!has_token(&shown), "{line:?} is shown as {shown:?}");
-        a_command_is_judged(&those, line);
-        an_event_is_judged(&those, line);
+        a_command_is_judged(&permissions, line);
+        an_event_is_judged(&permissions, line);
     }
 }
 
@@ -44,37 +44,45 @@ fn has_token(shown: &str) -> bool {
 
 fn a_command_is_judged(rights: &Rights, line: &str) {
     let Ok(command) = Command::parse(line) else { return };
-    let may = |rights: &Rights| {
+    let allowed = |rights: &Rights| {
         rights.allow(Deed::of(&command)) && rights.allow_options(&command).is_ok()
     };
     let (allow, deny) = (rights.allowed().to_vec(), rights.denied().to_vec());
-    let talks = Deed::of(&command) == Deed::Talk;
-    assert!(may(&Rights::all()), "{line:?} is allowed with all permissions");
-    if may(rights) {
-        assert!(may(&Rights::new(allow, Vec::new())), "{line:?} with fewer denials");
+    let is_unrestricted = Deed::of(&command) == Deed::Talk;
+    assert!(allowed(&Rights::all()), "{line:?} is allowed with all permissions");
+    if allowed(rights) {
+        assert!(allowed(&Rights::new(allow, Vec::new())), "{line:?} with fewer denials");
         let all = Rights::new(vec![Right::All], deny);
-        assert!(may(&all), "{line:?} with more permissions");
+        assert!(allowed(&all), "{line:?} with more permissions");
     } else {
         let denied = Rights::new(allow, [deny, vec![Right::All]].concat());
-        assert!(!may(&denied), "{line:?} with more denials");
+        assert!(!allowed(&denied), "{line:?} with more denials");
     }
-    assert_eq!(may(&Rights::new(vec![Right::All], vec![Right::All])), talks, "{line:?}");
-    assert_eq!(may(&Rights::default()), talks, "{line:?}");
+    assert_eq!(
+        allowed(&Rights::new(vec![Right::All], vec![Right::All])),
+        is_unrestricted,
+        "{line:?}"
+    );
+    assert_eq!(allowed(&Rights::default()), is_unrestricted, "{line:?}");
 }
 
 fn an_event_is_judged(rights: &Rights, payload: &str) {
-    let may = rights.allow_event(payload).is_ok();
+    let allowed = rights.allow_event(payload).is_ok();
     let payload_of = tidings_protocol::Payload::parse(payload);
     for power in [Power::Every, Power::Prio, Power::Hub] {
         let has = |right: &Right| {
             matches!(right, Right::All) || matches!(right, Right::Power(given) if *given == power)
         };
         let given = rights.allowed().iter().any(has) && !rights.denied().iter().any(has);
-        let wants = payload_of.attributes().any(|(key, _)| Power::of_attribute(key) == Some(power));
-        assert!(given || !wants || !may, "{payload:?} has {power:?}");
+        let has_attribute =
+            payload_of.attributes().any(|(key, _)| Power::of_attribute(key) == Some(power));
+        assert!(given || !has_attribute || !allowed, "{payload:?} has {power:?}");
     }
     let is_bound = |rights: &[Right]| rights.iter().any(|right| matches!(right, Right::Url(_)));
-    assert!(!is_bound(rights.allowed()) || payload_of.target().is_some() || !may, "{payload:?}");
+    assert!(
+        !is_bound(rights.allowed()) || payload_of.target().is_some() || !allowed,
+        "{payload:?}"
+    );
     // An event that is published without a check must be one that the check would allow.
     let she = Principal::new("she", Proof::UnixUser(USER), rights.clone());
     let config = AccessConfig { principals: Some(vec![she]), ..AccessConfig::default() };
@@ -83,7 +91,7 @@ fn an_event_is_judged(rights: &Rights, payload: &str) {
     let topic = payload.split(' ').next().unwrap_or_default();
     let topic = TopicName::new(topic).map_or("new-url".to_owned(), |name| name.to_string());
     if access.is_unlimited(&pass, &topic) {
-        let judged = access.publish(&pass, &topic, payload);
-        assert!(judged.is_ok(), "{payload:?} on {topic}: {judged:?}");
+        let result = access.publish(&pass, &topic, payload);
+        assert!(result.is_ok(), "{payload:?} on {topic}: {result:?}");
     }
 }

@@ -319,10 +319,10 @@ impl Access {
     /// the default topic if the identity may do both there anyway.
     pub(crate) fn notifier(&self, pass: &Pass) -> Option<&TopicName> {
         let topic = self.default_topic.as_str();
-        let may = || {
+        let allows_default = || {
             pass.may_do(Deed::Publish(topic)).and_then(|()| pass.may_do(Deed::Hear(topic))).is_ok()
         };
-        self.notifier.as_ref().or_else(|| may().then_some(&self.default_topic))
+        self.notifier.as_ref().or_else(|| allows_default().then_some(&self.default_topic))
     }
 
     /// The identity of the principal with this token. While the broker is open, any token is
@@ -354,7 +354,7 @@ impl Access {
     fn find(&self, known: &Known, proof: &Proof) -> Option<Arc<Principal>> {
         let mut found = None;
         for principal in known.principals.iter().chain(&self.own) {
-            if principal.proof.as_ref().is_some_and(|its| its.is(proof)) {
+            if principal.proof.as_ref().is_some_and(|own| own.is(proof)) {
                 found = Some(principal);
             }
         }
@@ -421,13 +421,13 @@ impl Known {
         let is_open = principals.is_none();
         let of_strangers = if is_open { Rights::all() } else { strangers.clone() };
         let of_peers = notifier.map(|topic| of_strangers.with_topic(topic));
-        let nobody =
+        let shared =
             |name: &str, rights| Arc::new(Principal { name: name.into(), proof: None, rights });
         Self {
             is_open,
             principals: principals.unwrap_or_default().into_iter().map(Arc::new).collect(),
-            peers: nobody(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
-            strangers: nobody(STRANGERS, of_strangers),
+            peers: shared(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
+            strangers: shared(STRANGERS, of_strangers),
         }
     }
 }

@@ -354,15 +354,15 @@ impl Rights {
     /// Checks an event apart from its topic. The error says what is not allowed.
     pub(crate) fn allow_event(&self, payload: &str) -> Result<(), String> {
         let mut named = Power::named_in(payload);
-        let is_powerless = named.all(|(power, value)| self.allow_attribute(power, value));
-        if is_powerless && !self.is_about_urls {
+        let attributes_allowed = named.all(|(power, value)| self.allow_attribute(power, value));
+        if attributes_allowed && !self.is_about_urls {
             return Ok(());
         }
         let payload = Payload::parse(payload);
         if !self.allow_target(payload.target()) {
             return Err("publish that target (url: permissions limit the targets)".to_owned());
         }
-        let attributes = payload.attributes().take_while(|_| !is_powerless);
+        let attributes = payload.attributes().take_while(|_| !attributes_allowed);
         for (key, value) in attributes {
             if let Some(power) = Power::of_attribute(key)
                 && !self.allow_attribute(power, value)
@@ -395,11 +395,11 @@ impl Rights {
     /// A principal that lets a group read a topic could then read the topic through the group.
     fn allow_feeding(&self, manage: &Manage<'_>) -> Result<(), String> {
         let topics = manage.settings.iter().filter(|(key, _)| *key == "topics");
-        let is_silent = manage.action == "create" && manage.setting("topics").is_none();
+        let reads_default = manage.action == "create" && manage.setting("topics").is_none();
         let topics = topics.flat_map(|(_, topics)| topics.split(','));
-        let mut topics = topics.chain(is_silent.then_some(DEFAULT_TOPIC));
-        let unheard = topics.find(|topic| !self.allow(Deed::Hear(topic)));
-        unheard.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
+        let mut topics = topics.chain(reads_default.then_some(DEFAULT_TOPIC));
+        let denied = topics.find(|topic| !self.allow(Deed::Hear(topic)));
+        denied.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
     }
 }
 

@@ -31,10 +31,10 @@ fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
     let command = Command::parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     match command {
         Command::Pub { topic, payload } => {
-            let judged = access.publish(pass, topic, payload);
-            let passed_over = access.is_unlimited(pass, topic);
-            assert!(!passed_over || judged.is_ok(), "{line}: needs no check, and {judged:?}");
-            judged
+            let result = access.publish(pass, topic, payload);
+            let is_unchecked = access.is_unlimited(pass, topic);
+            assert!(!is_unchecked || result.is_ok(), "{line}: needs no check, and {result:?}");
+            result
         }
         command => pass.may(&command),
     }
@@ -47,19 +47,19 @@ fn every_verb_with_every_permission_on_every_transport_before_and_after_login() 
     let (mut cases, now) = (0, Moment(0));
     for given in Given::all() {
         let rights = Rights::new(all_rights(&given.allow), all_rights(&given.deny));
-        let everybody =
+        let principals =
             || vec![known("x", "else", Rights::all()), known("she", "hers", rights.clone())];
-        let access = broker(Some(everybody()));
+        let access = broker(Some(principals()));
         for way in Way::ALL {
             assert!(access.log_in(way, &token("his"), None, now).is_err());
             let before = access.stranger(way);
             let after = access.log_in(way, &token("hers"), None, now).unwrap();
             for (verb, Row(line, needs)) in all_rows() {
-                let takes = way != Way::Zmq || zmq_takes(verb, line);
+                let is_available = way != Way::Zmq || zmq_takes(verb, line);
                 let mut check = |pass: &Pass, is_enough: bool, when: &str| {
-                    let asked = asks(&access, pass, line);
-                    let case = format!("{line} by {way:?} with {given:?}, {when}: {asked:?}");
-                    assert_eq!(asked.is_ok(), takes && is_enough, "{case}");
+                    let result = asks(&access, pass, line);
+                    let case = format!("{line} by {way:?} with {given:?}, {when}: {result:?}");
+                    assert_eq!(result.is_ok(), is_available && is_enough, "{case}");
                     cases += 1;
                 };
                 check(&before, needs.is_empty(), "before login");
@@ -67,7 +67,7 @@ fn every_verb_with_every_permission_on_every_transport_before_and_after_login() 
             }
             access.replace(Vec::new());
             assert!(access.renew(&after).is_none(), "{given:?} by {way:?}: revoked");
-            access.replace(everybody());
+            access.replace(principals());
             assert!(access.renew(&after).is_some(), "{given:?} by {way:?}: a principal again");
         }
     }

@@ -319,13 +319,13 @@ impl Kept {
     }
 
     fn tell_sum(&self, conn: u64) {
-        let told = {
+        let ended = {
             let sums = &mut *self.sums.lock();
-            let told = sums.by_connection.remove(&conn).unwrap_or_default().sums;
-            sums.count -= told.iter().map(Sum::len).sum::<usize>();
-            told
+            let ended = sums.by_connection.remove(&conn).unwrap_or_default().sums;
+            sums.count -= ended.iter().map(Sum::len).sum::<usize>();
+            ended
         };
-        for sum in &told {
+        for sum in &ended {
             self.tell_parts(sum);
         }
     }

@@ -60,11 +60,11 @@ fn lines(text: &str) -> Vec<Value> {
 }
 
 /// The records that `record` causes.
-fn told(tell: impl FnOnce(&Audit)) -> Vec<Value> {
+fn told(record: impl FnOnce(&Audit)) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let audit = Audit::open(Some(&AuditConfig::File(path.clone())), Clock::new()).unwrap();
-    tell(&audit);
+    record(&audit);
     audit.close();
     lines(&std::fs::read_to_string(path).unwrap())
 }
@@ -79,7 +79,7 @@ fn disabled_audit_builds_no_record() {
 
 #[test]
 fn events_are_totalled_by_connection_and_topic_before_the_end() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         for _ in 0..1_000_000 {
             audit.published("a", 1, 1, || party(1));
         }
@@ -87,7 +87,7 @@ fn events_are_totalled_by_connection_and_topic_before_the_end() {
         audit.published("a", 7, 2, || party(2));
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
-    let shown: Vec<_> = told
+    let shown: Vec<_> = records
         .iter()
         .map(|line| {
             format!("{} {} {} {}", line["what"], line["conn"], line["topic"], line["events"])
@@ -106,7 +106,7 @@ fn events_are_totalled_by_connection_and_topic_before_the_end() {
 
 #[test]
 fn records_of_one_source_are_limited_and_counted() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         for conn in 0..1_000 {
             audit.note(|| (What::Refused { why: "x" }, party(conn)));
         }
@@ -114,12 +114,12 @@ fn records_of_one_source_are_limited_and_counted() {
         let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
         audit.note(|| (What::Connected, Party::at(7, Peer::Tcp(other), "line")));
     });
-    let count = |what: &str| told.iter().filter(|line| line["what"] == what).count();
+    let count = |what: &str| records.iter().filter(|line| line["what"] == what).count();
     // A minute may pass on a slow machine.
     let refused = count("refused");
     assert!((120..1_000).contains(&refused), "{refused}");
     assert_eq!(count("connected"), 1);
-    let held_back: u64 = told
+    let held_back: u64 = records
         .iter()
         .filter(|line| line["what"] == "held-back")
         .map(|line| line["count"].as_u64().unwrap())
@@ -129,7 +129,7 @@ fn records_of_one_source_are_limited_and_counted() {
 
 #[test]
 fn records_of_one_name_are_limited_and_suppress_no_others() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         let she = || party(1).called("she".to_owned());
         let pause = What::Changed { verb: "JOB", action: "pause", name: Some("docs") };
         for at in 0..2_000 {
@@ -142,26 +142,26 @@ fn records_of_one_name_are_limited_and_suppress_no_others() {
         audit.note(|| (pause, party(2).called("he".to_owned())));
     });
     let count = |what: &str, who: &str| {
-        told.iter().filter(|line| line["what"] == what && line["who"] == who).count()
+        records.iter().filter(|line| line["what"] == what && line["who"] == who).count()
     };
     let mut all = 0;
     for what in ["changed", "logged-in", "added", "published"] {
         // A minute may pass on a slow machine.
-        let hers = count(what, "she");
-        assert!((600..2_000).contains(&hers), "{what}: {hers}");
-        all += u64::try_from(hers).unwrap();
+        let written = count(what, "she");
+        assert!((600..2_000).contains(&written), "{what}: {written}");
+        all += u64::try_from(written).unwrap();
     }
     assert_eq!(count("changed", "he"), 1);
-    let held_back = told.iter().filter(|line| line["what"] == "held-back");
+    let held_back = records.iter().filter(|line| line["what"] == "held-back");
     all += held_back.map(|line| line["count"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(all, 4 * 2_000);
-    let events = told.iter().filter_map(|line| line["events"].as_u64());
+    let events = records.iter().filter_map(|line| line["events"].as_u64());
     assert_eq!(events.sum::<u64>(), (2 + 3) * 2_000, "no event is missing");
 }
 
 #[test]
 fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         for _ in 0..2 {
             for at in 0..300 {
                 audit.published(&format!("n{at}"), 1, 1, || party(1));
@@ -172,9 +172,9 @@ fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
     for (what, key, events) in [("published", "topic", 2), ("added", "name", 20)] {
-        let told = told.iter().filter(|line| line["what"] == what);
+        let records = records.iter().filter(|line| line["what"] == what);
         let sums: Vec<_> =
-            told.map(|line| (line[key].to_string(), line["events"].as_u64())).collect();
+            records.map(|line| (line[key].to_string(), line["events"].as_u64())).collect();
         let names: BTreeMap<_, _> = sums.iter().cloned().collect();
         assert_eq!((sums.len(), names.len()), (300, 300), "{what}");
         assert!(names.values().all(|sum| *sum == Some(events)), "{what}: {names:?}");
@@ -183,7 +183,7 @@ fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
 
 #[test]
 fn switching_principals_keeps_one_total_for_each() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         for _ in 0..1_000 {
             for who in ["she", "he"] {
                 audit.settle(1);
@@ -193,9 +193,9 @@ fn switching_principals_keeps_one_total_for_each() {
         }
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
-    let shown: Vec<_> = told.iter().map(|line| (&line["who"], &line["events"])).collect();
-    let both = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
-    assert_eq!(shown, [(&both.0, &both.2), (&both.1, &both.2), (&both.3, &both.3)]);
+    let shown: Vec<_> = records.iter().map(|line| (&line["who"], &line["events"])).collect();
+    let values = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
+    assert_eq!(shown, [(&values.0, &values.2), (&values.1, &values.2), (&values.3, &values.3)]);
 }
 
 #[test]
@@ -248,12 +248,12 @@ fn a_file_is_private_and_continues_on_a_new_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let config = AuditConfig::File(path.clone());
-    let tell = || {
+    let open = || {
         let audit = Audit::open(Some(&config), Clock::new()).unwrap();
         audit.note_own(&What::Started);
         audit
     };
-    tell().close();
+    open().close();
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -262,7 +262,7 @@ fn a_file_is_private_and_continues_on_a_new_line() {
     // A process was killed in the middle of a line.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-    let audit = tell();
+    let audit = open();
     // Log rotation moves the file away and requests a reopen. Earlier records may still go to the
     // old file.
     audit.note_own(&What::Reloaded);
@@ -275,11 +275,11 @@ fn a_file_is_private_and_continues_on_a_new_line() {
 
 #[test]
 fn records_contain_no_token() {
-    let told = told(|audit| {
+    let records = told(|audit| {
         let why = "HELLO token=tdg_secret and tdg_other";
         audit.note(|| (What::Denied { topic: Some("t"), why }, party(1)));
     });
-    let line = told[0].to_string();
+    let line = records[0].to_string();
     assert!(!line.contains("secret") && !line.contains("other"), "{line}");
 }
 
@@ -399,7 +399,7 @@ proptest! {
         let read: Value = serde_json::from_str(json).unwrap();
         prop_assert_eq!(&read["what"], "denied");
         prop_assert!(line.len() <= 100 + 3 * 6 * 2 * 1_100);
-        let said = read["why"].as_str().unwrap().trim_end_matches("..");
-        prop_assert!(text.to_ascii_lowercase().contains("token=") || text.starts_with(said));
+        let why = read["why"].as_str().unwrap().trim_end_matches("..");
+        prop_assert!(text.to_ascii_lowercase().contains("token=") || text.starts_with(why));
     }
 }

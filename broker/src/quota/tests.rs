@@ -93,15 +93,15 @@ proptest! {
             };
             match step {
                 Step::Connect(from) => {
-                    let there = sum(&open, &|model| model.source == from, Quantity::Connections);
+                    let connected = sum(&open, &|model| model.source == from, Quantity::Connections);
                     match quotas.connect(Some(address(from)), Moment(0)) {
                         Ok(held) => {
-                            prop_assert!(there < MAX);
+                            prop_assert!(connected < MAX);
                             open.push((held, Model { source: from, ..Model::default() }));
                         }
                         Err(error) => {
                             prop_assert_eq!(error.code, Code::Limit);
-                            prop_assert_eq!(there, MAX);
+                            prop_assert_eq!(connected, MAX);
                         }
                     }
                 }
@@ -164,8 +164,8 @@ proptest! {
             while let Some(until) = held.paused_until() {
                 let pause_ms = until.0 - std::mem::replace(&mut now, until.0);
                 held.resume(until);
-                let is_told = held.paused_until().is_none() || pause_ms == PAUSE_MS_MAX;
-                prop_assert!(is_told, "the pause was exact, or at its limit");
+                let is_exact = held.paused_until().is_none() || pause_ms == PAUSE_MS_MAX;
+                prop_assert!(is_exact, "the pause was exact, or at its limit");
             }
             held.published(events);
             held.settle(0, Moment(now));
@@ -175,8 +175,8 @@ proptest! {
             let mut sum = 0;
             for (to, events) in &done[first..] {
                 // The last batch is charged after it has arrived.
-                let may = per_second + per_second * (to - from + 1) / 1_000 + done.len() as u64;
-                prop_assert!(sum <= may, "{} by {} from {}", sum, to, from);
+                let max = per_second + per_second * (to - from + 1) / 1_000 + done.len() as u64;
+                prop_assert!(sum <= max, "{} by {} from {}", sum, to, from);
                 sum += events;
             }
         }
@@ -187,36 +187,36 @@ proptest! {
 fn created_things_count_until_they_are_gone() {
     let quotas = quotas(few(), Quota::ENDLESS);
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    let mut there: HashSet<Made> = HashSet::new();
+    let mut existing: HashSet<Made> = HashSet::new();
     let holding = held.as_mut().unwrap();
     for number in 0..5 {
-        holding.make(&topic(number), &|made| there.contains(made)).unwrap();
-        there.insert(topic(number));
+        holding.make(&topic(number), &|made| existing.contains(made)).unwrap();
+        existing.insert(topic(number));
     }
-    let refused = holding.make(&topic(5), &|made| there.contains(made)).unwrap_err();
+    let refused = holding.make(&topic(5), &|made| existing.contains(made)).unwrap_err();
     assert_eq!(refused.code, Code::Limit);
-    holding.make(&topic(0), &|made| there.contains(made)).expect("it exists already");
+    holding.make(&topic(0), &|made| existing.contains(made)).expect("it exists already");
     let job = Made::Job("g".parse().unwrap(), "j".parse().unwrap());
-    holding.make(&job, &|made| there.contains(made)).expect("each kind has its own limit");
+    holding.make(&job, &|made| existing.contains(made)).expect("each kind has its own limit");
     drop(held);
-    quotas.tend(&|made| there.contains(made), Moment(0));
+    quotas.tend(&|made| existing.contains(made), Moment(0));
     let mut again = quotas.connect(Some(address(1)), Moment(0)).unwrap();
     let holding = again.as_mut().unwrap();
     assert!(
-        holding.make(&topic(5), &|made| there.contains(made)).is_err(),
+        holding.make(&topic(5), &|made| existing.contains(made)).is_err(),
         "also after a new connection"
     );
-    there.remove(&topic(3));
-    holding.make(&topic(5), &|made| there.contains(made)).expect("one is gone");
+    existing.remove(&topic(3));
+    holding.make(&topic(5), &|made| existing.contains(made)).expect("one is gone");
 }
 
 #[test]
 fn new_connections_are_limited_per_minute() {
     let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
-    let comes = |from, at| quotas.connect(Some(address(from)), Moment(at)).is_ok();
-    assert_eq!((0..100).filter(|_| comes(1, 0)).count(), 15, "a quarter at once");
-    assert!(comes(2, 0), "another address");
-    assert_eq!((0..60).filter(|second| comes(1, second * 1_000 + 1_000)).count(), 60);
+    let connects = |from, at| quotas.connect(Some(address(from)), Moment(at)).is_ok();
+    assert_eq!((0..100).filter(|_| connects(1, 0)).count(), 15, "a quarter at once");
+    assert!(connects(2, 0), "another address");
+    assert_eq!((0..60).filter(|second| connects(1, second * 1_000 + 1_000)).count(), 60);
     quotas.tend(&|_| false, Moment(61_000));
     assert!(!quotas.sources.is_empty(), "the rate of the source is remembered");
     quotas.tend(&|_| false, Moment(200_000));
@@ -227,7 +227,7 @@ fn new_connections_are_limited_per_minute() {
 fn a_changed_limit_applies_at_once_to_open_connections() {
     let quotas = quotas(few(), few());
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut held, Some("somebody")).unwrap();
+    quotas.assign(&mut held, Some("alice")).unwrap();
     let set = |held: &mut Held, to| {
         held.as_mut().unwrap().set(Quantity::Subscriptions, to).map_err(|error| error.code)
     };
@@ -247,7 +247,7 @@ fn a_changed_limit_applies_at_once_to_open_connections() {
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit));
     // Another connection of the same source and principal may use what is left of other quantities.
     let mut newcomer = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut newcomer, Some("somebody")).unwrap();
+    quotas.assign(&mut newcomer, Some("alice")).unwrap();
     assert_eq!(set(&mut newcomer, 1), Err(Code::Limit));
     newcomer.as_mut().unwrap().set(Quantity::Parked, MAX).unwrap();
     drop(newcomer);
@@ -259,7 +259,7 @@ fn a_changed_limit_applies_at_once_to_open_connections() {
     let mut uncounted = quotas.connect(Some(address(2)), Moment(0)).unwrap();
     change(few(), few());
     assert!(uncounted.is_none());
-    quotas.assign(&mut uncounted, Some("somebody")).unwrap();
+    quotas.assign(&mut uncounted, Some("alice")).unwrap();
     drop((held, uncounted));
     quotas.tend(&|_| false, Moment(0));
     assert!(quotas.sources.is_empty() && quotas.principals.is_empty());
@@ -273,7 +273,7 @@ fn a_debt_at_a_changed_rate_is_forgotten() {
         quotas.change(&QuotaConfig { source, principal, counts_loopback: false });
     };
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut held, Some("somebody")).unwrap();
+    quotas.assign(&mut held, Some("alice")).unwrap();
     let held = held.as_mut().unwrap();
     held.published(600);
     held.settle(300, Moment(0));
@@ -291,11 +291,11 @@ fn a_debt_at_a_changed_rate_is_forgotten() {
 #[test]
 fn a_raised_connection_rate_applies_at_once() {
     let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 1), Quota::ENDLESS);
-    let comes = || quotas.connect(Some(address(1)), Moment(0)).is_ok();
-    assert!(comes() && !comes());
+    let connects = || quotas.connect(Some(address(1)), Moment(0)).is_ok();
+    assert!(connects() && !connects());
     let source = Quota::ENDLESS.with(Quantity::Connects, 60);
     quotas.change(&QuotaConfig { source, principal: Quota::ENDLESS, counts_loopback: false });
-    assert!(comes());
+    assert!(connects());
 }
 
 #[test]

@@ -153,18 +153,18 @@ fn changed_files_are_applied_when_they_are_valid_and_stable() {
     replace(&config.cert, &second.0);
     for _ in 0..3 {
         tls.refresh();
-        assert!(is_old(), "without its key it is good for nothing");
+        assert!(is_old(), "without its key it cannot be used");
     }
     replace(&config.key, &second.1);
     tls.refresh();
-    assert!(is_old(), "it may still be being written");
+    assert!(is_old(), "the file may still be changing");
     tls.refresh();
     assert!(!is_old());
     let new = tls.lines().0;
     fs::remove_file(&config.key).unwrap();
     tls.refresh();
     tls.refresh();
-    assert!(Arc::ptr_eq(&new, &tls.lines().0), "one that is gone changes nothing");
+    assert!(Arc::ptr_eq(&new, &tls.lines().0), "a missing file changes nothing");
 }
 
 /// The name of a certificate with this subject and these alternative names.

@@ -175,9 +175,12 @@ fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, 
             let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
                 format!("{} contains no private key in PEM (--cert-key)", path.display())
             })?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| format!("{} and its certificate: {error}", path.display()))?
+            builder.with_client_auth_cert(chain, key).map_err(|error| {
+                format!(
+                    "the key in {} does not fit the certificate of --cert: {error}",
+                    path.display()
+                )
+            })?
         }
     };
     config.alpn_protocols = vec![ALPN.to_vec()];

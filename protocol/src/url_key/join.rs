@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn both(page: &str, link: &str) {
+    fn check(page: &str, link: &str) {
         let page = CanonicalUrl::parse(page).unwrap();
         let mut text = "left over".to_owned();
         let quick = page.join_into(link, &mut text);
@@ -167,10 +167,10 @@ mod tests {
                 "a b#",
                 "\u{a0}x",
             ] {
-                both(page, link);
+                check(page, link);
             }
-            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX));
-            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX - page.len()));
+            check(page, &"x".repeat(crate::url_key::URL_BYTES_MAX));
+            check(page, &"x".repeat(crate::url_key::URL_BYTES_MAX - page.len()));
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
                 "(\\.\\./|\\./){0,4}[a-z/.]{0,8}(\\?[a-z=&/']{0,4})?(#[a-z]{0,2})?",
             ],
         ) {
-            both(page, &link);
+            check(page, &link);
         }
     }
 }

@@ -81,8 +81,8 @@ fn an_account_is_not_evicted_between_its_lookup_and_its_first_connection() {
 fn a_created_thing_counts_before_it_exists() {
     for _ in 0..500 {
         let quotas = quotas(few(), Quota::ENDLESS);
-        let there = Mutex::new(HashSet::new());
-        let exists = |made: &Made| there.lock().contains(made);
+        let existing = Mutex::new(HashSet::new());
+        let exists = |made: &Made| existing.lock().contains(made);
         at_once(2, |thread| {
             for number in 0..20 {
                 if thread == 0 {
@@ -92,10 +92,10 @@ fn a_created_thing_counts_before_it_exists() {
                 let held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
                 if held.as_ref().is_some_and(|held| held.make(&topic(number), &exists).is_ok()) {
                     std::thread::yield_now();
-                    there.lock().insert(topic(number));
+                    existing.lock().insert(topic(number));
                 }
             }
         });
-        assert_eq!(there.lock().len() as u64, MAX);
+        assert_eq!(existing.lock().len() as u64, MAX);
     }
 }
