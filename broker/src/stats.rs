@@ -10,11 +10,11 @@ use crate::clock::Moment;
 pub(crate) struct Stats {
     /// Bytes received.
     pub(crate) bytes_in: Counter,
-    /// Lines received, except empty ones.
+    /// Lines received, except empty ones, and HTTP requests.
     pub(crate) lines: Counter,
     /// Events that connections published.
     pub(crate) events: Counter,
-    /// Lines that were refused or dropped.
+    /// Lines and HTTP requests that were refused or dropped.
     pub(crate) refused: Counter,
     /// Connections that were refused because there were too many.
     pub(crate) turned_away: Counter,

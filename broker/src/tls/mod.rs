@@ -336,7 +336,7 @@ fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Tl
     Ok(found)
 }
 
-/// Why a file is no valid PEM.
+/// The error of a file that is not valid PEM.
 fn bad_pem(path: &Path, error: pem::Error) -> TlsError {
     let path = path.to_owned();
     match error {
