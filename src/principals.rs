@@ -219,7 +219,7 @@ mod tests {
         assert!(unknown.starts_with("/access.toml:"), "{unknown}");
         assert!(problem("[[principal]]\nname = 'a'\n").contains("\"a\": it has one of token"));
         let wrong = problem("[[principal]]\nname = 'a'\ncertificate = 'a'\nallow = ['root']\n");
-        assert!(wrong.contains("\"a\": \"root\" is no right"), "{wrong}");
+        assert!(wrong.contains("\"a\": \"root\" is not a permission"), "{wrong}");
         assert!(problem("[[principal]]\nname = 'a'\ntoken = 'sha256:7'\n").contains("hexadecimal"));
     }
 

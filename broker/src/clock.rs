@@ -1,16 +1,16 @@
 //! The one place that reads clocks.
 //!
-//! Everything that decides gets its time as a value ([`Moment`]); only the shells around it ask the
-//! [`Clock`]. Under tokio's paused time the clock is virtual, too.
-#![expect(clippy::disallowed_methods, reason = "the only module that may ask what time it is")]
+//! State machines receive time as a value ([`Moment`]); only the code around them reads the
+//! [`Clock`]. Under tokio's paused time this clock is virtual, too.
+#![expect(clippy::disallowed_methods, reason = "the only module that may read clocks")]
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Milliseconds on the broker's clock, which never goes back. With groups on disk it goes on where it
-/// was when the broker stopped, and the time in between has passed.
+/// Milliseconds on the broker's clock, which never goes back. With groups on disk it continues
+/// where it was when the broker stopped, plus the time in between.
 ///
 /// Arithmetic saturates, so a far deadline is merely far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,14 +38,14 @@ impl fmt::Display for Moment {
     }
 }
 
-/// A moment as the machine knows it, to find out at the next start how much time has passed.
+/// A moment as the machine knows it, from which the next start computes how much time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// The moment on the broker's clock.
     pub moment: Moment,
-    /// Which run of the machine; 0 if nobody knows.
+    /// The run of the machine; 0 if unknown.
     pub boot: u128,
-    /// Since that began, in ms, also while it slept.
+    /// Milliseconds since that run began, sleep included.
     pub uptime_ms: u64,
     /// The time of day in ms.
     pub unix_ms: i64,
@@ -67,9 +67,9 @@ impl Stamp {
         self.boot != 0 && self.boot == later.boot && self.uptime_ms <= later.uptime_ms
     }
 
-    /// What a clock that was at `earlier`, and showed `last` when it was last heard of, would show
-    /// here. While the machine runs its uptime says so, whatever the time of day. In another run of
-    /// the machine the time of day has to do, which may have been set. It never goes back.
+    /// What a clock that was at `earlier`, and last showed `last`, would show now. While the
+    /// machine runs, its uptime decides, not the time of day. After a reboot the time of day
+    /// has to do, which may have been set. The result never goes back.
     pub(crate) fn moment_after(&self, earlier: &Self, last: Moment) -> Moment {
         let moment = if earlier.is_same_boot(self) {
             earlier.moment + (self.uptime_ms - earlier.uptime_ms)
@@ -86,7 +86,7 @@ const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
-/// A number that the system draws when it starts.
+/// A number that the system draws at random when it boots.
 fn boot() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
@@ -96,14 +96,14 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the wall clock shows now, in milliseconds since 1970, UTC (and 1970 if that is before). It may be
-/// set at any time, so this is only for what people want to have at a time of day.
+/// What the wall clock shows now, in milliseconds since 1970, UTC (and 1970 if that is before). It
+/// may be set at any time, so it is only for what an operator wants at a time of day.
 pub(crate) fn wall_unix_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Tells the moment, and the time of day.
+/// Reads the moment and the time of day.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
@@ -113,13 +113,13 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that starts now, with moment 0.
-    #[expect(clippy::new_without_default, reason = "a clock that starts should be asked for")]
+    #[expect(clippy::new_without_default, reason = "starting a clock should be explicit")]
     pub fn new() -> Self {
         Self { start: Instant::now(), start_stamp: Stamp::now() }
     }
 
-    /// An earlier clock was at `stamp`, and showed `last` when it was last heard of: this one is set
-    /// forward to what that would show now.
+    /// Sets this clock forward to what an earlier clock would show now, which was at `stamp` and
+    /// last showed `last`.
     pub fn go_on(&mut self, stamp: Stamp, last: Moment) {
         let here = &mut self.start_stamp;
         here.moment = here.moment.max(here.moment_after(&stamp, last));
@@ -165,7 +165,7 @@ mod tests {
 
     // PROTOCOL: N7
     #[test]
-    fn a_clock_goes_on_where_the_last_one_would_be() {
+    fn a_clock_continues_where_the_last_one_would_be() {
         let here = Stamp { moment: Moment(0), boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
         let after = |stamp, last| {
             let mut clock = Clock { start_stamp: here, ..Clock::new() };
@@ -173,12 +173,12 @@ mod tests {
             clock.start_stamp.moment.0
         };
         let same = Stamp { uptime_ms: 20_000, unix_ms: 5, ..here };
-        assert_eq!(after(same, 4_000), 30_100, "whatever the time of day");
+        assert_eq!(after(same, 4_000), 30_100, "the uptime decides");
         assert_eq!(after(same, 40_000), 40_000, "it never goes back");
         let other = Stamp { boot: 8, unix_ms: 990_000, ..same };
-        assert_eq!(after(other, 4_000), 10_100, "the time of day says so");
+        assert_eq!(after(other, 4_000), 10_100, "the time of day decides");
         assert_eq!(after(Stamp { unix_ms: 2_000_000, ..other }, 4_000), 4_000, "it was set back");
-        assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "nobody knows");
+        assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "the boot is unknown");
         assert_eq!(after(Stamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
     }
     // PROTOCOL: N7

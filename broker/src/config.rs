@@ -1,17 +1,17 @@
-//! What the broker can be told, and the limits it keeps.
+//! The configuration of a broker, and its limits.
 //!
-//! | limits | are in |
+//! | limits | type |
 //! |---|---|
 //! | of connections and topics, and the number of groups | [`Limits`] |
 //! | of one address, and of one principal | [`QuotaConfig`] |
 //! | of requests by HTTP | [`HttpConfig`] |
-//! | of a group: its settings, entries, jobs, dead letters | [`GroupConfig`], and the ranges beside it |
+//! | of a group: settings, entries, jobs, dead letters | [`GroupConfig`], ranges beside it |
 //! | of the wire: line, payload, name, URL, lines of garbage | constants of the protocol crate |
 //!
-//! Section 14 of PROTOCOL.md lists everything that a peer can run into. What it cannot, because it
-//! only decides how work is cut into turns and memory into blocks, stands where it is used:
-//! `TURN_MAX` (a group's events), `TURNS_MAX` and `PIECES_MAX` (a connection's turns and writes),
-//! `BATCH_BYTES` and the blocks of the arena (a topic's memory).
+//! Section 14 of PROTOCOL.md lists all limits that a peer can reach. Other constants only decide
+//! how work is cut into turns and memory into blocks; they stand where they are used: `TURN_MAX` (a
+//! group's events), `TURNS_MAX` and `PIECES_MAX` (a connection's turns and writes), `BATCH_BYTES`
+//! and the blocks of the arena (a topic's memory).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -26,37 +26,37 @@ use crate::net::http::HttpConfig;
 use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
 
-/// What a broker is started with.
+/// The configuration that a broker starts with.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
-    /// Where to listen for the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
+    /// The address of the line protocol. Port 0 takes a free one. Default `127.0.0.1:12345`.
     pub listen: SocketAddr,
-    /// Where else to listen for the line protocol: a unix socket. Default `None`: nowhere.
+    /// A unix socket that also serves the line protocol. Default `None`.
     pub unix: Option<UnixConfig>,
-    /// With what connections over the network are encrypted, of lines and of HTTP. Default `None`: they are not.
+    /// Encrypts connections over the network, of lines and of HTTP. Default `None`: no encryption.
     pub tls: Option<TlsConfig>,
-    /// Where to listen for HTTP, and how. Default `None`: nowhere.
+    /// The HTTP listener. Default `None`.
     pub http: Option<HttpConfig>,
-    /// Who may do what.
+    /// Principals, permissions and transports.
     pub access: AccessConfig,
-    /// The directory for everything that survives the broker. Default `None`: nothing is on disk,
+    /// The directory for everything that outlives the process. Default `None`: nothing is on disk,
     /// and every topic is `sync=memory`.
     pub data: Option<PathBuf>,
-    /// What a topic is told that was given no settings of its own.
+    /// The settings of a topic that has none of its own.
     pub topic_defaults: TopicSettings,
-    /// Bounds of everything that grows.
+    /// Limits of everything that grows.
     pub limits: Limits,
-    /// How much of that one may have.
+    /// Limits for each source and principal.
     pub quotas: QuotaConfig,
-    /// What a group is that was created without settings. A delay that is given here is given to the
-    /// default group, too, if it is there already.
+    /// The settings of a group that is created without settings. A delay that is given here also
+    /// applies to the default group if that exists already.
     pub group: GroupConfig,
-    /// A worker in this process: when the process has ended, so have its requests, and nobody waits
-    /// for its leases.
+    /// A worker in this process. When the process has ended, so have its requests, and a restart
+    /// does not wait for its leases.
     pub own_member: Option<MemberId>,
-    /// Where records of who did what go. Default `None`: there are none.
+    /// Where audit records are written. Default `None`: nowhere.
     pub audit: Option<AuditConfig>,
-    /// Writes one log line per received line (target `tidings::line`), for finding faults.
+    /// Logs every received line (target `tidings::line`), for debugging.
     pub log_lines: bool,
 }
 
@@ -83,107 +83,110 @@ impl Default for BrokerConfig {
 /// A unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixConfig {
-    /// Its file. A socket that is there already gives way if nobody listens on it.
+    /// Its path. An existing socket is replaced if no process listens on it.
     pub path: PathBuf,
-    /// The permissions of the file: who may connect. 0o600 is this user alone.
+    /// The permissions of the file, which decide which users may connect. 0o600: only this user.
     pub mode: u32,
 }
 
-/// The limits of connections, topics and groups: name, unit, default, and what happens at it.
+/// The limits of connections, topics and groups: unit, default, and what happens at the limit.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Groups. Default 1,000. One more is refused (`-ERR limit`). If the process may not have as many
-    /// file descriptors, the broker lowers it when it starts.
+    /// Groups. Default 1,000. One more is refused (`-ERR limit`). Lowered at the start if the
+    /// process may not have as many file descriptors.
     pub groups_max: usize,
-    /// Bytes by which a group's log grows before it is cut to what the group holds, at least. Default
-    /// 64 MiB: less than a second to read at a start.
+    /// Bytes by which a group's log grows, at least, before it is rewritten to what the group
+    /// contains. Default 64 MiB, which takes less than a second to read at a start.
     pub group_log_bytes: u64,
     /// Connections at once. Default 16,384: an idle one costs about a kibibyte here and the
-    /// kernel's buffers. One more is told `-ERR limit` and closed. If the process may not have as
-    /// many file descriptors, the broker lowers it when it starts.
+    /// kernel's buffers. One more is closed with `-ERR limit`. Lowered at the start if the process
+    /// may not have as many file descriptors.
     pub connections_max: usize,
-    /// Milliseconds that a TLS handshake may take. Default 10,000. Then the connection, which counts from its
-    /// beginning, is closed.
+    /// Milliseconds that a TLS handshake may take. Default 10,000. Then the connection is closed;
+    /// it counts as one from its beginning.
     pub handshake_ms: u64,
-    /// Milliseconds that a line may be silent half-way. Default 30,000: longer than a person
-    /// hesitates with telnet in character mode. Then the connection is closed (`-ERR timeout`).
+    /// Milliseconds that a connection may be silent in the middle of a line. Default 30,000, which
+    /// is longer than a person hesitates with telnet in character mode. Then the connection is
+    /// closed (`-ERR timeout`).
     pub half_line_ms: u64,
-    /// Milliseconds that somebody has to log in who can do nothing else. Default 10,000. Then the connection is closed
-    /// (`-ERR timeout`).
+    /// Milliseconds that a client which may only log in has to do so. Default 10,000. Then the
+    /// connection is closed (`-ERR timeout`).
     pub log_in_ms: u64,
-    /// Bytes of an unfinished line that are kept for somebody who can do nothing but log in, and so what one read of it
-    /// brings at most. Default 2,048: a `HELLO` has some hundred. A longer line closes the connection (`-ERR too-long`). It has one
-    /// answer at a time, too, so that all of this is some kibibytes.
+    /// Bytes of an unfinished line of a client that may only log in, and thus the most that one
+    /// read of it returns. Default 2,048; a `HELLO` has some hundred. A longer line closes the
+    /// connection (`-ERR too-long`). Such a client has one answer at a time, so it costs a few
+    /// kibibytes in all.
     pub stranger_bytes_max: usize,
-    /// Milliseconds that an ending connection may make no progress with what is pending, before it
-    /// is cut off. Default 5,000.
+    /// Milliseconds without progress after which a connection that ends is cut off, with output
+    /// still pending. Default 5,000.
     pub closing_ms: u64,
-    /// Milliseconds that a closed connection waits for the other side to close, too, so that
-    /// what it sent last does not turn our last words into a reset. Default 500.
+    /// Milliseconds that a closed connection waits for the client to close, too. Without this wait,
+    /// unread input of the client would turn the last answer into a reset. Default 500.
     pub linger_ms: u64,
-    /// Milliseconds that all connections together have when the broker stops. Default 250, so
-    /// that a crawler and a broker in one process stop within a second, one after the other.
+    /// Milliseconds in which all connections have to end when the broker stops. Default 250, so
+    /// that a crawler and a broker in one process stop one after the other within a second.
     pub stop_ms: u64,
-    /// Milliseconds after which a reader that takes nothing no longer pins the memory of what
-    /// it is in the middle of, and has to go if tasks pile up (`task_bytes_max`). Default 1,000;
-    /// it costs one copied line.
+    /// Milliseconds after which a reader that takes nothing no longer pins the memory of the event
+    /// it is in the middle of, and is closed if tasks pile up (`task_bytes_max`). Default 1,000;
+    /// unpinning copies one line.
     pub stalled_ms: u64,
 
-    /// Bytes that the kernel keeps for a connection which the other side has no room for yet. Default
-    /// 131,072. Left alone it takes megabytes for whoever does not read, and a thousand of them
-    /// take what all sockets of a machine may have together, so that nobody is served any more.
+    /// Bytes that the kernel buffers while the client has no room for them.
+    /// Default 131,072. Without this limit it takes megabytes for a client that does not read, and
+    /// a thousand such clients use up the memory for all sockets of the machine.
     pub unsent_bytes: u32,
-    /// Bytes that one read of a socket brings at most, and so about the size of a batch.
-    /// Default 65,536, range 1,024 up; a worker thread has one such buffer, a connection none.
+    /// Bytes that one read of a socket returns at most, which is about the size of a batch. Default
+    /// 65,536, range 1,024 up. A worker thread has one such buffer, a connection none.
     pub read_bytes: usize,
-    /// Bytes of events that a connection takes from the tail in one go. Default 262,144: enough
-    /// to fill a socket. Range: 1 up; one batch is always taken.
+    /// Bytes of events that a connection takes from the tail at once. Default 262,144, enough to
+    /// fill a socket. Range 1 up; one batch is always taken.
     pub deliver_bytes: usize,
-    /// Commands of one connection without an answer that has left. Default 4,096 (more than the
-    /// largest useful credit or publish window; confirmed publishes fold and count as one).
-    /// At it, the connection is not read until half of them have left.
+    /// Commands of one connection whose answers have not been sent. Default 4,096, more than the
+    /// largest useful credit or publish window (confirmed publishes fold and count as one). At the
+    /// limit, the connection is not read until half of the answers have been sent.
     pub unanswered_max: usize,
-    /// Bytes of answers that wait for the socket, except confirmations. Default 262,144.
-    /// At it, the connection is not read until answers have left. It is also not read while the
-    /// answer to a `GROUP`, `JOB` or `EXPLAIN` has not come, so one long answer may be on top.
+    /// Bytes of answers that wait for the socket, except confirmations. Default 262,144. At the
+    /// limit, the connection is not read until answers have been sent. It is also not read while
+    /// the answer to a `GROUP`, `JOB` or `EXPLAIN` is pending, so one long answer may exceed the
+    /// limit.
     pub answer_bytes_max: usize,
-    /// Bytes of tasks that wait for a socket which takes nothing. Default 16 MiB. Above it for
-    /// `stalled_ms`, the connection is ended (`-ERR timeout`): its leases run out unread, and
-    /// their lines would pile up.
+    /// Bytes of tasks that wait for a socket which takes nothing. Default 16 MiB. A connection that
+    /// exceeds it for `stalled_ms` is ended (`-ERR timeout`): its leases expire unread, and their
+    /// lines would pile up.
     pub task_bytes_max: usize,
 
-    /// Topics. Default 1,000, range 3 up: the fixed ones are among them. One more is refused
-    /// (`-ERR limit`). Lowered as `groups_max` is.
+    /// Topics. Default 1,000, range 3 up, the fixed ones included. One more is refused
+    /// (`-ERR limit`). Lowered like `groups_max`.
     pub topics_max: usize,
-    /// Bytes that the tail of one topic keeps in memory. Default 16 MiB. The oldest batches
-    /// go; a reader that wants them reads them from the disk, or gets `LAG` if they are not there.
+    /// Bytes of one topic's tail in memory. Default 16 MiB. The oldest batches are evicted; a
+    /// reader that needs them reads them from the disk, or receives `LAG` if they are not there.
     pub tail_bytes_max: usize,
-    /// Bytes that all tails together keep. Default 64 MiB. The longest tail gives up a quarter, and
-    /// what is left of it lies in no more memory than it needs.
+    /// Bytes of all tails together. Default 64 MiB. The longest tail gives up a quarter, and the
+    /// rest of it is copied into no more memory than it needs.
     pub tails_bytes_max: usize,
-    /// Bytes of one topic's events that are not safe yet. Default 8 MiB, half a tail. At it,
-    /// whoever publishes there is not read until some of them are.
+    /// Bytes of one topic's events that are not synced yet. Default 8 MiB, half a tail. At the
+    /// limit, its publishers are not read until some events are synced.
     pub ahead_bytes_max: usize,
-    /// Bytes of events on their way from the disk to readers that lag, all together. Default
-    /// 16 MiB, at least 512 KiB. At it, the next one waits its turn.
+    /// Bytes of events on their way from the disk to all readers that lag. Default 16 MiB, at least
+    /// 512 KiB. At the limit, the next reader waits.
     pub cold_bytes_max: usize,
     /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
     pub subscriptions_max: usize,
     /// Durable cursors on all topics together. Default 10,000: a few megabytes of memory and disk.
     /// One more is refused (`-ERR limit`).
     pub cursors_max: usize,
-    /// Milliseconds after which a durable cursor is forgotten that nobody held or moved. Default
+    /// Milliseconds after which a durable cursor is deleted that no client held or moved. Default
     /// 30 days, as long as events are kept by default.
     pub cursor_idle_ms: u64,
-    /// Deleted topics of which the next number is remembered, so that it is not given twice.
-    /// Default 10,000. Then no further topic can be deleted (`-ERR limit`).
+    /// Deleted topics that keep their next seq, so that no seq is reused. Default 10,000. At
+    /// the limit, no further topic can be deleted (`-ERR limit`).
     pub deleted_topics_max: usize,
 
-    /// Children staged for one task. Default 65,536: a sitemap has 50,000 at most. More are counted and reported with the
-    /// answer. What they take is bounded by `staged_bytes_max`.
+    /// Children staged for one task. Default 65,536; a sitemap has 50,000 at most. More are counted
+    /// and reported with the answer. Their memory is bounded by `staged_bytes_max`.
     pub staged_links_max: usize,
-    /// Bytes staged on one connection for all its tasks. Default 16 MiB. At it the children of the
-    /// oldest task give way; they are counted and reported with its answer.
+    /// Bytes staged on one connection for all its tasks. Default 16 MiB. At the limit, the children
+    /// of the oldest task are evicted, counted, and reported with its answer.
     pub staged_bytes_max: usize,
 }
 

@@ -1,13 +1,13 @@
-//! What must hold whatever bytes come: the targets of `fuzz/` in this crate. Their bodies are beside what they
-//! drive. For the feature `fuzzing` and for tests only.
+//! Fuzz targets of this crate: rules that hold for any input. The bodies are beside the code that
+//! they test. For the feature `fuzzing` and for tests only.
 
 use crate::net::http::hooks;
 use crate::{access, group, log};
 
-/// Name and body of a target.
+/// The name and the body of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Those of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("log", log::fuzzing::log),
     ("record", group::fuzzing::record),
@@ -16,24 +16,24 @@ pub const TARGETS: &[Target] = &[
     ("access", access::fuzzing::access),
 ];
 
-/// Bytes as choices: zeros when they are used up.
+/// Bytes as a source of choices; zeros when they are used up.
 #[derive(Debug)]
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
 
 impl Choices<'_> {
-    /// Whether all are used up.
+    /// Whether all bytes are used up.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One of 256.
+    /// One of 256 values.
     pub(crate) fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
         *first
     }
 
-    /// One of 65,536.
+    /// One of 65,536 values.
     pub(crate) fn pair(&mut self) -> usize {
         usize::from(self.byte()) << 8 | usize::from(self.byte())
     }

@@ -1,26 +1,27 @@
-//! The Tidings broker: whoever knows something says it in one line, and everybody who cares hears
-//! it at once.
+//! The Tidings broker: stores topics, delivers their events to subscribers, and releases tasks to
+//! workers.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`topic`] | append-only streams of events, encoded once; readers are cursors on them |
-//! | [`group`], [`job`] | pure state machines: shared, keyed, paced queues; counted crawls |
-//! | [`groups`] | the tasks that own them and feed them from topics |
-//! | `catalog` | what must survive besides events: settings, cursors, positions, in one journal |
+//! | [`group`], [`job`] | pure state machines: shared queues with keys and delays; counted crawls |
+//! | [`groups`] | the actors that own groups and feed them from topics |
+//! | `catalog` | the journal of settings, reserved seqs, cursors and positions |
 //! | `clean_stop` | where each log ended at the last orderly stop |
-//! | `cursors` | who holds which durable cursor |
+//! | `cursors` | which connection holds which durable cursor |
 //! | `net` | listeners and connections, of lines and of HTTP: the only code with sockets |
-//! | `tls` | certificates, read again when they change |
-//! | [`access`] | who may do what, by the way on which they came |
-//! | `quota` | how much one may have: an address, somebody with a name |
-//! | `audit` | who did what, one line of JSON each |
-//! | [`mailbox`] | how groups reach connections |
-//! | `stats` | counters for `STATS`, and the log lines that many peers may cause |
-//! | [`data_dir`], [`verify`] | the directory on disk, held by one process at a time; checking it |
-//! | [`clock`], [`config`] | the one place that reads clocks, the place for limits |
+//! | `tls` | certificates, reloaded when their files change |
+//! | [`access`] | principals, permissions, tokens, transports |
+//! | `quota` | limits for each source and principal |
+//! | `audit` | audit records, one line of JSON each |
+//! | [`mailbox`] | messages from groups to connections |
+//! | `throttle` | token buckets |
+//! | `stats` | counters for `STATS`, and log lines that are limited to one a second |
+//! | [`data_dir`], [`verify`] | the data directory, locked by one process; checking it |
+//! | [`clock`], [`config`] | the one place that reads clocks; configuration and limits |
 //!
-//! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`; nobody calls back except
-//! through a mailbox or a waker.
+//! `net` calls `topic` and `groups`; `groups` calls `group` and `topic`. Calls in the other
+//! direction go through a mailbox or a waker only.
 
 pub mod access;
 #[cfg(test)]
@@ -85,20 +86,19 @@ use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
 use self::topic::{Storage, Topics};
 
-/// How long an answer is waited for that needs no disk.
+/// Time limit for an answer that needs no disk.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How long a stop waits for the last audit records.
+/// Time limit for the last audit records when the broker stops.
 const AUDIT_MAX: Duration = Duration::from_secs(5);
 
-/// File descriptors that are neither for connections nor for topics, if there are so many.
+/// File descriptors that are reserved for neither connections nor logs, if there are that many.
 const DESCRIPTORS_KEPT: u64 = 128;
 
-/// Files that the log of a topic or group has open at most: the one that is written, and one that is
-/// read.
+/// Files that the log of a topic or group has open at most: one to write, and one to read.
 const DESCRIPTORS_PER_LOG: u64 = 2;
 
-/// Of the logs that there may be at most, if there may not be all: one in so many is a group's.
+/// If not all logs fit, at least one in this number may be a group's.
 const LOGS_PER_GROUP: u64 = 4;
 
 /// A running broker. Dropping it stops it without waiting.
@@ -109,89 +109,90 @@ pub struct Broker {
     http: Option<net::http::Serving>,
     hub: Arc<Hub>,
     stop: CancellationToken,
-    /// Of those that accept connections; before `stop`, or with it.
+    /// Stops the listeners; cancelled before `stop`, or with it.
     listening: CancellationToken,
     tasks: TaskTracker,
     #[cfg(unix)]
     socket_file: Option<net::unix::SocketFile>,
-    /// Held until nobody writes there any more.
+    /// Held until no task writes there any more.
     _data: Option<DataDir>,
-    /// Where an orderly stop notes how the logs ended.
+    /// Where an orderly stop records how the logs ended.
     stopped: Option<Arc<CleanStop>>,
 }
 
-/// Sockets that listen already: those that a service manager has passed, or that were to be had only with privileges that
-/// are gone by now. What is missing is opened where the configuration says.
+/// Sockets that listen already: a service manager has passed them, or opening them needed
+/// privileges that the process has dropped. A missing one is opened as configured.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// Of lines.
+    /// For lines.
     pub line: Option<std::net::TcpListener>,
-    /// Of HTTP.
+    /// For HTTP.
     pub http: Option<std::net::TcpListener>,
 }
 
-/// A socket that listens at this address, as a broker would open it.
+/// Opens a listening socket at this address, as a broker would.
 pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
     net::bind(address).map_err(|source| StartError::listening(address, source))
 }
 
-/// Why a broker did not start. Nothing runs then.
+/// Why a broker did not start. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// Another process listens there. Stop it, or choose another address.
     #[error("{address} is in use by another process")]
     AddrInUse {
-        /// The address that was asked for.
+        /// The configured address.
         address: SocketAddr,
     },
-    /// The system does not allow it: a foreign address, a port that needs rights.
+    /// The system does not allow it: an address of another machine, or a port that needs
+    /// privileges.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address that was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The unix socket cannot be had. Nobody else listens there: then it is [`Self::UnixInUse`].
+    /// The unix socket cannot be opened, for another reason than [`Self::UnixInUse`].
     #[error("cannot listen on {}: {source}", path.display())]
     Unix {
-        /// The path that was asked for.
+        /// The configured path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process listens on the unix socket.
     #[error("{} is in use by another process", path.display())]
     UnixInUse {
-        /// The path that was asked for.
+        /// The configured path.
         path: PathBuf,
     },
-    /// The certificate, its key or the clients' authorities cannot be used.
+    /// The certificate, its key or the client authorities cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// The file of audit records cannot be opened.
+    /// The audit file cannot be opened.
     #[error("cannot write the audit file {}: {source}", path.display())]
     Audit {
-        /// The path that was asked for.
+        /// The configured path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Another process works in the data directory. Stop it, or choose another directory.
+    /// Another process uses the data directory. Stop it, or choose another directory.
     #[error("{} is in use by another tidings{}", path.display(), with_pid(*pid))]
     DataInUse {
         /// The directory.
         path: PathBuf,
-        /// The number of that process, if it is known.
+        /// The id of that process, if it is known.
         pid: Option<u32>,
     },
-    /// The data directory cannot be made, opened or locked.
+    /// The data directory cannot be created, opened or locked.
     #[error("cannot use the data directory {}: {source}", path.display())]
     Data {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -215,12 +216,12 @@ impl Broker {
         Self::start_on(config, Sockets::default()).await
     }
 
-    /// The same with sockets that are there.
+    /// The same, with sockets that are open already.
     pub async fn start_on(mut config: BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
         if let Some(descriptors) = descriptors() {
             share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
         }
-        // First what an operator may have got wrong, and what leaves nothing behind.
+        // Mistakes of the operator come first, and checks that leave nothing behind.
         let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
@@ -231,11 +232,11 @@ impl Broker {
             .and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
         #[cfg(not(unix))]
         let opened = listen(&config, sockets).map(|(lines, http)| (lines, http, ()));
-        #[cfg_attr(not(unix), expect(unused, reason = "there are none"))]
+        #[cfg_attr(not(unix), expect(unused, reason = "no unix sockets"))]
         let (lines, http, unix) = match opened {
             Ok(listening) => listening,
             Err(error) => {
-                // In an orderly way, so that no numbers are skipped for nothing.
+                // An orderly close skips no seqs.
                 blocking(move || note(stopped.as_deref(), topics.close())).await;
                 return Err(error);
             }
@@ -292,12 +293,12 @@ impl Broker {
         })
     }
 
-    /// Where it listens; tells the port if port 0 was asked for.
+    /// The address of the line protocol, with the actual port if port 0 was configured.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// The unix socket on which it listens, if it does.
+    /// The path of the unix socket, if there is one.
     pub fn unix_path(&self) -> Option<&std::path::Path> {
         #[cfg(unix)]
         return self.socket_file.as_ref().map(net::unix::SocketFile::path);
@@ -305,14 +306,14 @@ impl Broker {
         None
     }
 
-    /// Where it listens for HTTP, if it does.
+    /// The address of HTTP, if it is served.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.http_addr
     }
 
-    /// Takes over what may change while connections are open: what ways in may do, whether lines are logged, webhooks with
-    /// their secrets, and a delay of the default group if `delay` says that it is another one. Nothing else of the
-    /// configuration is looked at.
+    /// Applies the settings that may change while connections are open: transport policies, logging
+    /// of lines, webhooks with their secrets, and the delay of the default group if `delay` says
+    /// that it has changed. All other settings are ignored.
     pub async fn reload(&self, config: &BrokerConfig, delay: bool) {
         self.hub.reload(config);
         if let (Some(http), Some(config)) = (&self.http, &config.http) {
@@ -321,43 +322,44 @@ impl Broker {
         if delay {
             let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
             let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
-            let command = Command::parse(&line).expect("it is a command");
+            let command = Command::parse(&line).expect("the line is a command");
             if let Err(error) = net::http::ask(&self.hub, &command, ANSWER_MAX).await {
-                tracing::warn!(%error, "the delay of {DEFAULT_GROUP} stays as it is");
+                tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
             }
         }
     }
 
-    /// Whether it still does something: one who asks it has an answer, whatever that is, before long.
+    /// Whether the broker still answers a command in time; any answer counts.
     pub async fn answers(&self) -> bool {
-        let command = Command::parse("GROUP list").expect("it is a command");
+        let command = Command::parse("GROUP list").expect("the line is a command");
         let answer = net::http::ask(&self.hub, &command, ANSWER_MAX).await;
         !answer.is_err_and(|error| error.code == Code::Idle)
     }
 
-    /// Becomes true when somebody is to be told of the end of a job (`callback=`), and is so at once if the data directory
-    /// knows of one. Until then nobody needs to wait for what there is to tell.
+    /// Becomes true when a job with a `callback=` is known, and is true at once if the data
+    /// directory contains one. Until then no callback worker is needed.
     pub fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
         self.hub.callbacks()
     }
 
-    /// Whether nobody needs to log in.
+    /// Whether no login is needed.
     pub fn is_open(&self) -> bool {
         self.hub.is_open()
     }
 
-    /// Who may log in from now on, and needs to: within a moment every connection is what its holder may be then, or ends.
+    /// Replaces the principals, and requires a login. Within a moment, every connection has the
+    /// permissions that its principal has now, or ends.
     pub fn admit(&self, principals: Vec<access::Principal>) {
         self.hub.admit(principals);
     }
 
-    /// Accepts no connections any more; those that are open live.
+    /// Stops accepting connections; open ones continue.
     pub fn stop_listening(&self) {
         self.listening.cancel();
     }
 
-    /// Stops accepting, sends every connection what is pending for it, and closes them all.
-    /// Bounded by [`Limits::stop_ms`] and a little.
+    /// Stops accepting connections, sends what is pending on each, and closes them all. Takes
+    /// little longer than [`Limits::stop_ms`].
     pub async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();
@@ -375,13 +377,13 @@ impl Broker {
         .await;
         self.hub.audit.note_own(&What::Stopped);
         let hub = self.hub.clone();
-        // A disk that takes nothing any more does not keep it from ending.
+        // A disk that takes no writes must not prevent the stop.
         if !net::within(AUDIT_MAX, blocking(move || hub.audit.close())).await {
-            tracing::error!("the last audit records could not be written in time");
+            tracing::error!("cannot write the last audit records in time; they are lost");
         }
     }
 
-    /// Opens the file of audit records anew, as whoever has moved the old one away wants it.
+    /// Reopens the audit file after log rotation has moved it away.
     pub fn reopen_audit(&self) {
         self.hub.audit.reopen();
     }
@@ -389,7 +391,7 @@ impl Broker {
 
 type Listening = (TcpListener, SocketAddr);
 
-/// Listens wherever it is to be listened, or nowhere.
+/// Opens the configured listeners.
 fn listen(
     config: &BrokerConfig,
     sockets: Sockets,
@@ -403,7 +405,7 @@ fn listen(
     Ok((lines, http))
 }
 
-/// Listens on the unix socket, if there is to be one.
+/// Opens the unix socket, if one is configured.
 #[cfg(unix)]
 fn listen_unix(
     config: &BrokerConfig,
@@ -418,7 +420,7 @@ fn listen_unix(
 /// What a start found.
 struct Opened {
     data: Option<DataDir>,
-    /// Goes on where that of the groups stopped.
+    /// Continues after the clock of the groups.
     clock: Clock,
     topics: Arc<Topics>,
     groups: Option<(GroupStorage, FoundGroups)>,
@@ -427,7 +429,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Takes the data directory, and finds out what is in it.
+    /// Locks the data directory, and recovers what is in it.
     fn open(
         path: Option<PathBuf>,
         limits: &Limits,
@@ -444,7 +446,7 @@ impl Opened {
         let (stopped, damage) = CleanStop::read(Arc::clone(&disk), data.path());
         if let Some(damage) = damage {
             tracing::error!(
-                "{damage}: damage at the end of a log cannot be told from what a crash leaves"
+                "{damage}: damage at the end of a log looks like the result of a crash"
             );
         }
         let stopped = Arc::new(stopped);
@@ -471,15 +473,15 @@ impl Opened {
     }
 }
 
-/// Notes where the logs ended.
+/// Records where the logs ended.
 fn note(stopped: Option<&CleanStop>, ends: Ends) {
     let noted = stopped.map_or(Ok(()), |stopped| stopped.replace(ends));
     if let Err(error) = noted {
-        tracing::warn!(%error, "where the logs ended is not noted: what damages an end is taken for a crash");
+        tracing::warn!(%error, "cannot record where the logs ended; the next start takes damage at their ends for a crash");
     }
 }
 
-/// Runs what waits for the disk where it keeps nobody waiting.
+/// Runs disk work on a thread where it blocks no other task.
 #[expect(clippy::disallowed_methods, reason = "start and end of the broker wait for the disk")]
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
@@ -496,9 +498,9 @@ fn descriptors() -> Option<u64> {
     None
 }
 
-/// Lowers the limits to what so many descriptors allow. At least half of them are for connections;
-/// some are kept for everything else, not least for accepting one connection too many and telling
-/// it so.
+/// Lowers the limits to what the number of descriptors allows. At least half of them are for
+/// connections. Some are reserved for everything else, not least for accepting one connection too
+/// many in order to refuse it.
 fn share_descriptors(descriptors: u64, has_data: bool, limits: &mut Limits) {
     let count = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
     let mut kept = DESCRIPTORS_KEPT.min(descriptors / 2);
@@ -509,7 +511,7 @@ fn share_descriptors(descriptors: u64, has_data: bool, limits: &mut Limits) {
         let others = DESCRIPTORS_KEPT.min(kept / 2);
         let reachable = (kept - others) / DESCRIPTORS_PER_LOG;
         if reachable < logs {
-            // What the one does not want the other has.
+            // Topics get what groups do not need, and the other way round.
             let for_groups = reachable.saturating_sub(count(limits.topics_max));
             let for_groups = for_groups.max(reachable / LOGS_PER_GROUP);
             lower(&mut limits.groups_max, for_groups, "groups");
@@ -541,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_shared_by_connections_topics_groups_and_the_rest() {
+    fn descriptors_are_shared_between_connections_topics_groups_and_the_rest() {
         let share = |descriptors, has_data| {
             let mut limits = Limits::default();
             share_descriptors(descriptors, has_data, &mut limits);
@@ -558,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_groups_do_not_want_topics_have_and_the_other_way_round() {
+    fn topics_get_the_descriptors_that_groups_do_not_need() {
         let share = |topics_max, groups_max| {
             let mut limits = Limits { groups_max, topics_max, ..Limits::default() };
             share_descriptors(1_024, true, &mut limits);

@@ -1,11 +1,11 @@
-//! How groups, and the broker itself, reach a connection.
+//! Messages from groups, and from the broker itself, to a connection.
 
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{ProtocolError, Slot};
 
-/// Names a connection: counted from 1 in the order of arrival, never reused in a run of the broker.
+/// The number of a connection, from 1 in the order of arrival; never reused in a run of the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
@@ -20,40 +20,40 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// Something for a connection to send or to do.
+/// A message to a connection.
 #[derive(Debug)]
 pub enum Parcel {
-    /// The answer to a command; leaves when all commands before it are answered.
+    /// The answer to a command. It is sent when all commands before it are answered.
     Answer {
-        /// The place in the order of answers that was taken when the command was read.
+        /// The place in the order of answers, reserved when the command was read.
         slot: Slot,
         /// One or more whole lines, each with its CRLF.
         line: Bytes,
     },
-    /// A line that comes before an answer: a newer one takes the place of one that has not left.
+    /// A line before an answer. A newer one replaces one that has not been sent.
     Progress {
         /// As in [`Answer`](Self::Answer).
         slot: Slot,
         /// A whole line with its CRLF.
         line: Bytes,
     },
-    /// What a command asked to be stored is, or is not: its answer.
+    /// The answer to a command that stores something.
     Stored {
         /// As in [`Answer`](Self::Answer).
         slot: Slot,
-        /// `+OK`, or why not.
+        /// `+OK`, or why it was not stored.
         result: Result<(), ProtocolError>,
     },
-    /// What a group has for it at once.
+    /// All lines that a group has for this connection at one time.
     Lines(Lines),
-    /// The connection ends: what can be answered is, then this error leaves as a line, then it
+    /// The connection ends: pending answers are sent as far as possible, then this error, then it
     /// is closed.
     End(ProtocolError),
 }
 
-/// Whole lines for one connection, each with its CRLF: tasks, and answers to commands. Each kind is in one
-/// buffer, as there are many at once and each is short. In two, so that an answer that has to wait for
-/// an earlier one does not hold the memory of tasks.
+/// Whole lines for one connection, each with its CRLF: tasks, and answers to commands. There are
+/// many short ones at once, so each kind has one buffer. There are two buffers, so that an answer
+/// that waits for an earlier one does not hold the memory of tasks.
 #[derive(Debug, Default)]
 pub struct Lines {
     tasks: BytesMut,
@@ -63,13 +63,13 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Adds a task, which `encode` writes. It never overtakes an answer that was sent before it and could
-    /// leave.
+    /// Adds a task, which `encode` writes. It never overtakes an answer that was added before it
+    /// and could be sent.
     pub fn task(&mut self, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.tasks);
     }
 
-    /// Adds the answer to a command, as [`Parcel::Answer`], which `encode` writes.
+    /// Adds the answer to a command, like [`Parcel::Answer`], which `encode` writes.
     pub fn answer(&mut self, slot: Slot, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.answers);
         self.ends.push((slot, self.answers.len()));
@@ -92,14 +92,14 @@ impl Lines {
     }
 }
 
-/// The way to one connection.
+/// The mailbox of one connection.
 ///
-/// Its owner empties it whenever it is woken. Tasks in it are bounded by the member's credit and `Limits::task_bytes_max`,
-/// answers by the number of commands that a connection may have unanswered (`Limits::unanswered_max`, long ones one at a
-/// time).
+/// The task of the connection empties it whenever it is woken. Its tasks are bounded by the
+/// member's credit and `Limits::task_bytes_max`, its answers by the number of unanswered commands
+/// (`Limits::unanswered_max`, long answers one at a time).
 pub type Mailbox = tidings_concurrent::Mailbox<Parcel>;
 
-/// What was in a mailbox.
+/// The messages that were in a mailbox.
 pub type Taken = tidings_concurrent::Taken<Parcel>;
 
 #[cfg(test)]

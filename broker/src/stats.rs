@@ -1,54 +1,56 @@
-//! Counters for people, and a brake for repetitive log lines.
+//! Counters for `STATS`, and a rate limit for log lines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Moment;
 
-/// What a broker has done since its start. Each only rises, and is read without the others.
+/// Counters since the start of the broker. Each only rises, and is read independently of the
+/// others.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     /// Bytes received.
     pub(crate) bytes_in: Counter,
-    /// Lines received that meant something.
+    /// Lines received, except empty ones, and HTTP requests.
     pub(crate) lines: Counter,
     /// Events that connections published.
     pub(crate) events: Counter,
-    /// Lines that were refused, with an answer or without.
+    /// Lines and HTTP requests that were refused or dropped.
     pub(crate) refused: Counter,
-    /// Connections that found no room.
+    /// Connections that were refused because there were too many.
     pub(crate) turned_away: Counter,
-    /// Webhooks, also those that were sent again.
+    /// Webhooks, including repeated ones.
     pub(crate) hooks: Visits,
-    /// Requests that are answered by receivers.
+    /// Requests that receivers answer.
     pub(crate) notices: Visits,
-    /// For the log lines about refused lines of peers, whom nobody else tells.
+    /// Limits log lines about dropped lines of peers, which receive no answer.
     pub(crate) dropped_log: Throttle,
-    /// For the log lines about connections that found no room.
+    /// Limits log lines about refused connections.
     pub(crate) turned_away_log: Throttle,
 }
 
-/// What came from the network that is known by what it says.
+/// Requests that identify their senders by their content.
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
-    /// From those who are expected.
+    /// Requests that were accepted.
     pub(crate) taken: Counter,
-    /// From others.
+    /// Requests from unknown senders.
     pub(crate) refused: Counter,
-    /// Too many.
+    /// Requests beyond a rate limit.
     pub(crate) limited: Counter,
-    /// For the log lines about those that were refused.
+    /// Limits log lines about refused requests.
     log: Throttle,
 }
 
 impl Visits {
-    /// Counts one that was refused. With the number of those that were held back, it may be told in the log.
+    /// Counts a refused request. Returns the number of suppressed log lines if this one may be
+    /// logged.
     pub(crate) fn refuse(&self, now: Moment) -> Option<u64> {
         self.refused.add(1);
         self.log.pass(now)
     }
 }
 
-/// A number that rises.
+/// A number that only rises.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -64,16 +66,16 @@ impl Counter {
     }
 }
 
-/// Lets one log line about a subject through a second, with the number of those that it held back.
+/// Allows one log line about a subject each second, and counts those that it suppresses.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// The moment from which on the next one may pass.
+    /// The moment from which the next line may be logged.
     open_from_ms: AtomicU64,
     held_back: AtomicU64,
 }
 
 impl Throttle {
-    /// How many were held back since the last one, if this one may pass.
+    /// The number of lines that were suppressed since the last one, if this one may be logged.
     pub(crate) fn pass(&self, now: Moment) -> Option<u64> {
         let open_from_ms = self.open_from_ms.load(Ordering::Relaxed);
         let next_ms = (now + 1_000).0;
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_passes_and_counts_the_others() {
+    fn one_line_a_second_passes_and_reports_the_suppressed_ones() {
         let throttle = Throttle::default();
         assert_eq!(throttle.pass(Moment(0)), Some(0));
         assert_eq!(throttle.pass(Moment(10)), None);
@@ -105,7 +107,7 @@ mod tests {
         assert_eq!(throttle.pass(Moment(1_001)), None);
     }
     #[test]
-    fn one_subject_does_not_hold_back_the_other() {
+    fn one_subject_does_not_suppress_the_other() {
         let stats = Stats::default();
         assert_eq!(stats.dropped_log.pass(Moment(0)), Some(0));
         assert_eq!(stats.turned_away_log.pass(Moment(0)), Some(0));

@@ -1,5 +1,4 @@
-//! Token buckets: how much somebody may do at once, and how much in the long run. Pure: time is an
-//! argument, and memory has a bound.
+//! Token buckets: rate limits with a burst. Pure: time is an argument, and memory has a limit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,18 +7,18 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::clock::Moment;
 
-/// Addresses that are counted at once, about 50 bytes each.
+/// Sources that are counted at once, about 50 bytes each.
 pub(crate) const SOURCES_MAX: usize = 16_384;
 
-/// Bits of an IPv6 address that tell one network from another: whoever has a network has all of the
-/// addresses in it.
+/// Bits of an IPv6 address that name its network: a client that has a network has all addresses in
+/// it.
 const V6_BITS: u32 = 64;
 
-/// Microseconds: what one token of a slow bucket takes is still told exactly.
+/// Microseconds are fine enough for the price of one token of a slow bucket.
 const US_PER_MS: u64 = 1_000;
 const US_PER_MINUTE: u64 = 60_000_000;
 
-/// Who is counted as one: an IPv4 address, or a network of IPv6.
+/// What is counted as one client: an IPv4 address, or a /64 network of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Source(IpAddr);
 
@@ -56,7 +55,7 @@ impl Source {
 pub struct Rate {
     /// Tokens a minute. At least 1.
     pub per_minute: u32,
-    /// Tokens of a full bucket. At least 1; whoever wants more at once never gets them.
+    /// Tokens of a full bucket. At least 1; a request for more tokens never succeeds.
     pub burst: u32,
 }
 
@@ -70,16 +69,16 @@ impl Rate {
     }
 }
 
-/// One bucket, full at first. It is known by when it will be full again, in microseconds: the later, the
-/// emptier.
+/// One bucket, full at first. Its state is the time when it will be full again, in microseconds:
+/// the later, the emptier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bucket {
     full_at_us: u64,
 }
 
 impl Bucket {
-    /// Takes so many tokens, all or none. Refused with the milliseconds after which there will be as
-    /// many, if nobody takes any meanwhile.
+    /// Takes this number of tokens, or none. The error is the number of milliseconds after which
+    /// there will be enough, if none are taken meanwhile.
     pub fn take(&mut self, rate: Rate, tokens: u32, now: Moment) -> Result<(), u64> {
         let now_us = now.0.saturating_mul(US_PER_MS);
         let price_us = rate.token_us().saturating_mul(tokens.into());
@@ -92,23 +91,23 @@ impl Bucket {
         Ok(())
     }
 
-    /// Whether nothing is missing: it is as good as a new one.
+    /// Whether nothing is missing, so that it equals a new one.
     pub(crate) fn is_full(self, now: Moment) -> bool {
         self.full_at_us <= now.0.saturating_mul(US_PER_MS)
     }
 
-    /// Gives back tokens that were taken for nothing.
+    /// Returns tokens that were taken in vain.
     pub fn give_back(&mut self, rate: Rate, tokens: u32) {
         let price_us = rate.token_us().saturating_mul(tokens.into());
         self.full_at_us = self.full_at_us.saturating_sub(price_us);
     }
 }
 
-/// A bucket for each of those who ask, as far as they differ from a full one.
+/// A bucket for each key, as far as it differs from a full one.
 #[derive(Debug)]
 pub(crate) struct Throttle<K> {
     buckets: HashMap<K, Bucket>,
-    /// Buckets that are remembered, at least 1.
+    /// The largest number of buckets, at least 1.
     max: usize,
 }
 
@@ -117,7 +116,8 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
         Self { buckets: HashMap::new(), max: max.max(1) }
     }
 
-    /// Takes one token of `key`. Refused with the milliseconds after which it may be taken.
+    /// Takes one token of `key`. The error is the number of milliseconds after which one can be
+    /// taken.
     pub(crate) fn take(&mut self, key: K, rate: Rate, now: Moment) -> Result<(), u64> {
         if let Some(bucket) = self.buckets.get_mut(&key) {
             return bucket.take(rate, 1, now);
@@ -129,9 +129,9 @@ impl<K: Copy + Eq + Hash> Throttle<K> {
         Ok(())
     }
 
-    /// Forgets full buckets, for which nothing is lost, and if that is not enough those that are
-    /// nearly full: whoever asks most is remembered longest. A quarter at a time, so that the look
-    /// at all of them is paid for by many that come.
+    /// Removes full buckets, which loses nothing, and then those that are nearly full if that is
+    /// not enough: the busiest keys are remembered longest. Removes a quarter at a time, so that
+    /// one scan serves many insertions.
     fn make_room(&mut self, now: Moment) {
         if self.buckets.len() < self.max {
             return;
@@ -160,7 +160,7 @@ mod tests {
     const RATE: Rate = Rate { per_minute: 60, burst: 3 };
 
     #[test]
-    fn a_burst_is_let_through_and_then_one_at_a_time() {
+    fn a_burst_is_allowed_and_then_one_token_at_a_time() {
         let mut bucket = Bucket::default();
         for _ in 0..3 {
             assert_eq!(bucket.take(RATE, 1, Moment(5)), Ok(()));
@@ -169,7 +169,11 @@ mod tests {
         assert_eq!(bucket.take(RATE, 1, Moment(1_004)), Err(1), "a refusal costs nothing");
         assert_eq!(bucket.take(RATE, 1, Moment(1_005)), Ok(()));
         assert_eq!(bucket.take(RATE, 2, Moment(1_005)), Err(2_000));
-        assert_eq!(bucket.take(RATE, 4, Moment(1 << 40)), Err(1_000), "there are never so many");
+        assert_eq!(
+            bucket.take(RATE, 4, Moment(1 << 40)),
+            Err(1_000),
+            "more than the burst never succeeds"
+        );
         assert_eq!(bucket.take(RATE, 3, Moment(1 << 40)), Ok(()));
     }
 
@@ -183,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_most_is_remembered_and_memory_is_bounded() {
+    fn the_busiest_keys_are_remembered_and_memory_is_bounded() {
         let mut throttle = Throttle::new(8);
         for _ in 0..3 {
             assert_eq!(throttle.take(0, RATE, Moment(0)), Ok(()));
@@ -198,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_stretch_of_time_has_more_than_a_burst_and_what_came_in_it(
+        fn no_period_exceeds_the_burst_plus_the_refill(
             per_minute in 1..10_000_u32,
             burst in 1..50_u32,
             steps in prop::collection::vec((0..3_000_u64, 1..4_u32), 1..200),
@@ -210,12 +214,12 @@ mod tests {
                 match bucket.take(rate, tokens, Moment(now)) {
                     Ok(()) => taken.push((now, u64::from(tokens))),
                     Err(later_ms) if tokens <= burst => {
-                        let mut patient = bucket;
-                        prop_assert!(patient.take(rate, tokens, Moment(now + later_ms)).is_ok());
+                        let mut late_bucket = bucket;
+                        prop_assert!(late_bucket.take(rate, tokens, Moment(now + later_ms)).is_ok());
                         prop_assert!(later_ms > 0);
-                        let mut hasty = bucket;
+                        let mut early_bucket = bucket;
                         let early = Moment(now + later_ms - 1);
-                        prop_assert!(hasty.take(rate, tokens, early).is_err());
+                        prop_assert!(early_bucket.take(rate, tokens, early).is_err());
                     }
                     Err(_) => {}
                 }
@@ -224,7 +228,7 @@ mod tests {
                 let mut sum = 0;
                 for (to, tokens) in &taken[first..] {
                     sum += tokens;
-                    // A token is a whole number of microseconds, so that a minute may have a few more.
+                    // A token is a whole number of microseconds, so a minute may have a few more.
                     let token_us = 60_000_000 / u64::from(per_minute);
                     let filled = (to - from) * 1_000 / token_us;
                     prop_assert!(sum <= u64::from(burst) + filled + 1, "{sum} from {from} to {to}");

@@ -1,4 +1,4 @@
-//! The answers of one connection: in the order of its commands, folded where they may be.
+//! The answers of one connection, in the order of its commands, and folded where possible.
 
 use std::collections::VecDeque;
 
@@ -7,51 +7,50 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::reply::encode_published;
 use crate::{Code, ProtocolError, Seq};
 
-/// A place in the order of answers whose answer comes later.
+/// A reserved place in the order of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u64);
 
 impl Slot {
-    /// The n-th place, for who keeps no [`Answers`] because only one thing is asked at a time.
+    /// The n-th place, for callers without [`Answers`] that send one command at a time.
     pub fn numbered(n: u64) -> Self {
         Self(n)
     }
 }
 
-/// What has become of an event that got a number.
+/// What became of an event that has a seq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It is as safe as its topic promises (`[A5]`). Final.
     Safe,
     /// Not known yet.
     Waiting,
-    /// It is not kept, although it may have been broadcast: [`Code::Full`] or
+    /// It was not kept, although it may have been delivered: [`Code::Full`] or
     /// [`Code::NotDurable`]. Final.
     Lost(Code),
 }
 
-/// Answers that may not leave yet, because an earlier one is missing or the fate of an event is
-/// open.
+/// Answers that cannot be sent yet, because an earlier one is missing or an event is still pending.
 ///
 /// - Every command is entered when it is read, in its order (`[A1]`).
-/// - A publish is confirmed once it is [`Fate::Safe`], and refused once it is [`Fate::Lost`]; the
-///   fates come in with [`drain`](Self::drain).
-/// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`), adjacent refusals of publishes
-///   with the same code one `-ERR <code> n=8-21 <text>` (`[A4]`).
+/// - A publish is confirmed once it is [`Fate::Safe`], and refused once it is [`Fate::Lost`];
+///   [`drain`](Self::drain) receives this state.
+/// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`). Adjacent refusals of publishes
+///   with the same code become one `-ERR <code> n=8-21 <text>` (`[A4]`).
 ///
-/// A run of publishes whose numbers follow each other takes one entry however long it is, and
-/// [`fold`](Self::fold) makes one of several, so a producer that never reads costs next to nothing.
-/// Only refusals that alternate with something else cannot be told in less than one line each.
+/// A run of publishes with consecutive seqs takes one entry however long it is, and
+/// [`fold`](Self::fold) merges entries, so a publisher that never reads costs next to nothing. Only
+/// refusals that alternate with other answers need one line each.
 #[derive(Debug, Default)]
 pub struct Answers {
     entries: VecDeque<Entry>,
-    /// Publishes entered so far, refused ones included: the next one is number `publishes + 1`.
+    /// Publishes entered so far, including refused ones: the next one is number `publishes + 1`.
     publishes: u64,
-    /// The answers of slots that stand in `entries`, in their order.
+    /// The answers of the slots in `entries`, in their order.
     slots: VecDeque<Option<Bytes>>,
     /// The slot at the front of `slots`.
     first_slot: u64,
-    /// The newest lines that come before the answer of a slot, and have not left.
+    /// The newest lines before the answer of a slot, if they have not been sent.
     progress: Option<(Slot, Bytes)>,
 }
 
@@ -65,7 +64,7 @@ enum Entry {
     Slot,
 }
 
-/// Publishes to one stream with numbers `first..=last`; the last one is the n-th publish.
+/// Publishes to one stream with seqs `first..=last`; the last one is the n-th publish.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     stream: u64,
@@ -75,16 +74,17 @@ struct Run {
 }
 
 impl Run {
-    /// Takes off the front what shares the fate of the first one. The rest, if there is one.
-    fn split(self, fate: &impl Fn(u64, Seq) -> (Fate, Seq)) -> (Fate, Self, Option<Self>) {
-        let (fate, end) = fate(self.stream, self.first);
+    /// Splits off the front, the part with the same durability as the first event. Also returns the
+    /// rest, if there is one.
+    fn split(self, durability: &impl Fn(u64, Seq) -> (Fate, Seq)) -> (Fate, Self, Option<Self>) {
+        let (state, end) = durability(self.stream, self.first);
         if end > self.last {
-            return (fate, self, None);
+            return (state, self, None);
         }
-        assert!(end > self.first, "the fate of an event is that of no event");
+        assert!(end > self.first, "the durability of an event applies to that event");
         let last = Seq(end.0 - 1);
         let front = Self { last, n: self.n - (self.last.0 - last.0), ..self };
-        (fate, front, Some(Self { first: end, ..self }))
+        (state, front, Some(Self { first: end, ..self }))
     }
 
     fn refused(self, code: Code) -> Refusals {
@@ -102,7 +102,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Takes in those that follow directly, if one line can tell both.
+    /// Takes in the refusals that follow directly, if one line can report both.
     fn absorb(&mut self, next: &Self) -> bool {
         let absorbs = self.error.code == next.error.code;
         if absorbs {
@@ -113,19 +113,19 @@ impl Refusals {
 }
 
 impl Answers {
-    /// Nothing to answer yet.
+    /// No answers yet.
     pub fn new() -> Self {
         Answers::default()
     }
 
-    /// Enters a publish that got the number `seq` in the stream. Confirmed once durable.
+    /// Enters a publish with this seq in the stream. It is confirmed once durable.
     pub fn publish(&mut self, stream: u64, seq: Seq) {
         self.publishes += 1;
         let n = self.publishes;
         push_run(&mut self.entries, Run { stream, first: seq, last: seq, n });
     }
 
-    /// Enters publishes that got the numbers from `first` to `last` in the stream, both included.
+    /// Enters publishes with the seqs from `first` to `last` in the stream, both included.
     pub fn publish_run(&mut self, stream: u64, first: Seq, last: Seq) {
         self.publishes += last.0 - first.0 + 1;
         let n = self.publishes;
@@ -140,7 +140,7 @@ impl Answers {
         push_refusals(&mut self.entries, refusals);
     }
 
-    /// Enters an answer that is known: complete lines with their line ends.
+    /// Enters an answer that is known already: complete lines with their line ends.
     pub fn ready(&mut self, lines: &[u8]) {
         if let Some(Entry::Ready(ready)) = self.entries.back_mut() {
             ready.extend_from_slice(lines);
@@ -149,14 +149,14 @@ impl Answers {
         }
     }
 
-    /// Enters an answer that comes with [`fill`](Self::fill).
+    /// Enters an answer that follows with [`fill`](Self::fill).
     pub fn later(&mut self) -> Slot {
         self.entries.push_back(Entry::Slot);
         self.slots.push_back(None);
         Slot(self.first_slot + self.slots.len() as u64 - 1)
     }
 
-    /// The answer of a slot: complete lines with their line ends. A second one is ignored.
+    /// Sets the answer of a slot: complete lines with their line ends. A second one is ignored.
     pub fn fill(&mut self, slot: Slot, lines: Bytes) {
         let at = slot.0.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
         if let Some(answer) = at.and_then(|at| self.slots.get_mut(at)) {
@@ -164,21 +164,21 @@ impl Answers {
         }
     }
 
-    /// Complete lines that come before the answer of a slot, as soon as they may leave. Only the newest
-    /// are kept, whichever slot they are for: whoever does not read hears how it is, and not how it was.
+    /// Adds complete lines before the answer of a slot, to be sent as soon as possible. Only the
+    /// newest are kept, for whichever slot: a client that reads slowly receives the current state,
+    /// not its history.
     pub fn progress(&mut self, slot: Slot, lines: Bytes) {
         if !self.has_left(slot) {
             self.progress = Some((slot, lines));
         }
     }
 
-    /// Whether the answer of a slot has been drained: what must come after it may leave now.
+    /// Whether the answer of a slot has been drained, so that what must follow it can be sent.
     pub fn has_left(&self, slot: Slot) -> bool {
         slot.0 < self.first_slot
     }
 
-    /// The stream and number of the publish whose fate holds up everything after it, if that is
-    /// what does.
+    /// The stream and seq of the pending publish that blocks everything after it, if one does.
     pub fn unsafe_publish(&self) -> Option<(u64, Seq)> {
         match self.entries.front()? {
             Entry::Published(run) => Some((run.stream, run.first)),
@@ -186,7 +186,7 @@ impl Answers {
         }
     }
 
-    /// How many entries wait, a run of publishes counted once: what the memory is bounded by.
+    /// The number of entries, a run of publishes counted once. It bounds the memory.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -196,12 +196,12 @@ impl Answers {
         self.entries.is_empty()
     }
 
-    /// Makes one entry of adjacent answers to publishes that could leave as one line, for when
-    /// nothing can be written and entries pile up. What is said in the end stays the same. `fate`
-    /// as in [`drain`](Self::drain).
-    pub fn fold(&mut self, fate: impl Fn(u64, Seq) -> (Fate, Seq)) {
+    /// Merges adjacent answers to publishes that could be sent as one line, for when nothing can be
+    /// written and entries pile up. This does not change what is sent in the end. `durability` as
+    /// in [`drain`](Self::drain).
+    pub fn fold(&mut self, durability: impl Fn(u64, Seq) -> (Fate, Seq)) {
         let mut kept = VecDeque::new();
-        // Whether the newest of `kept` is a run that could be confirmed whole.
+        // Whether the newest entry of `kept` is a run that could be confirmed as a whole.
         let mut confirmed = false;
         for entry in self.entries.drain(..) {
             let Entry::Published(run) = entry else {
@@ -214,11 +214,11 @@ impl Answers {
             };
             let mut rest = Some(run);
             while let Some(run) = rest.take() {
-                let (fate, front, behind) = run.split(&fate);
-                match fate {
+                let (state, front, behind) = run.split(&durability);
+                match state {
                     Fate::Safe => {
                         if confirmed {
-                            // The confirmation of this one says that one, too.
+                            // The confirmation of the later run covers the earlier one.
                             kept.pop_back();
                         }
                         kept.push_back(Entry::Published(front));
@@ -230,31 +230,32 @@ impl Answers {
                     }
                     Fate::Waiting => push_run(&mut kept, run),
                 }
-                confirmed = fate == Fate::Safe;
+                confirmed = state == Fate::Safe;
             }
         }
         self.entries = kept;
     }
 
-    /// Appends every answer that may leave now. `fate` says of an event of a stream (the caller's
-    /// number for a topic) what has become of it, and up to which number, exclusive, the same
-    /// holds for those that follow.
+    /// Appends every answer that can be sent now. `durability` returns the state of an event of a
+    /// stream (the caller's number for a topic), and the first later seq to which this state does
+    /// not apply.
     ///
-    /// May have more to say after any other method, and after a fate was decided.
-    pub fn drain(&mut self, fate: impl Fn(u64, Seq) -> (Fate, Seq), out: &mut BytesMut) {
+    /// There may be more answers after a call of any other method, and after an event has become
+    /// durable or lost.
+    pub fn drain(&mut self, durability: impl Fn(u64, Seq) -> (Fate, Seq), out: &mut BytesMut) {
         let mut last = Open::Nothing;
         while let Some(entry) = self.entries.pop_front() {
             match entry {
                 Entry::Published(run) => {
-                    let (fate, front, rest) = run.split(&fate);
-                    if fate == Fate::Waiting {
+                    let (state, front, rest) = run.split(&durability);
+                    if state == Fate::Waiting {
                         self.entries.push_front(Entry::Published(run));
                         break;
                     }
                     if let Some(rest) = rest {
                         self.entries.push_front(Entry::Published(rest));
                     }
-                    match fate {
+                    match state {
                         Fate::Lost(code) => last.refuse(front.refused(code), out),
                         Fate::Safe | Fate::Waiting => last.confirm(front, out),
                     }
@@ -291,8 +292,8 @@ impl Answers {
     }
 }
 
-/// Adds a run, to the one before if its numbers follow. The n-th publishes always do: what stands
-/// between two publishes is an entry.
+/// Adds a run, merged with the one before it if their seqs are consecutive. Their publish numbers
+/// are consecutive in any case, because anything between two publishes is an entry.
 fn push_run(entries: &mut VecDeque<Entry>, next: Run) {
     if let Some(Entry::Published(run)) = entries.back_mut()
         && run.stream == next.stream
@@ -313,7 +314,7 @@ fn push_refusals(entries: &mut VecDeque<Entry>, next: Refusals) {
     entries.push_back(Entry::Refused(next));
 }
 
-/// The line that answers the newest publishes, as long as it may come to answer more.
+/// The line that answers the newest publishes, while it may still grow.
 enum Open {
     Nothing,
     Confirmed { seq: Seq, n: u64 },
@@ -349,19 +350,19 @@ impl Open {
     }
 }
 
-/// The refusal of an event that was numbered, and perhaps broadcast, before it turned out that it
-/// cannot be kept.
+/// The refusal of an event that had a seq, and may have been delivered, before it turned out that
+/// it cannot be kept.
 fn lost(code: Code) -> ProtocolError {
     let text = match code {
         Code::Full => {
-            "the disk is full: it was not kept, though subscribers may have seen it; publish it \
-             again later"
+            "the disk is full: the event was not kept, although subscribers may have received it; \
+             publish it again later"
         }
         Code::NotDurable => {
-            "writing to the disk failed: it may not survive, though subscribers may have seen it; \
-             publish it again once the broker was repaired"
+            "writing to the disk failed: the event may be lost, although subscribers may have \
+             received it; publish it again when the broker was repaired"
         }
-        _ => "it was not kept, though subscribers may have seen it",
+        _ => "the event was not kept, although subscribers may have received it",
     };
     ProtocolError::new(code, text)
 }

@@ -1,8 +1,8 @@
-//! The async client: the only module of this crate that knows a runtime.
+//! The async client: the only module of this crate that needs a runtime.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "spawns the task of a connection and bounds the handshake in time"
+    reason = "spawns the task of a connection and limits the time of the handshake"
 )]
 
 use std::future::Future;
@@ -27,18 +27,19 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-/// How to connect.
+/// The options of a connection.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// A label for people: one word of 1 to 64 bytes.
+    /// A label for logs and lists: one word of 1 to 64 bytes.
     pub name: Option<String>,
-    /// The member to come back as; without it the broker makes a new one.
+    /// The member to resume; without it, the broker creates a new one.
     pub resume: Option<MemberId>,
-    /// The way on which those came for whom it speaks, if it does: it may do no more than they.
+    /// The transport from which this client relays messages, if it does. It is then limited to what
+    /// that transport may do.
     pub via: Option<String>,
-    /// Whether it is encrypted, and what it shows.
+    /// Encryption and credentials.
     pub security: Security,
-    /// For the connection, TLS and the `HELLO` together.
+    /// Covers the connection, TLS and the `HELLO` together.
     pub connect_timeout: Duration,
 }
 
@@ -50,51 +51,52 @@ impl Default for ClientOptions {
     }
 }
 
-/// Why something could not be had from the broker. Shown on one line.
+/// Why a request to the broker failed. Shown on one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No connection came about. Nothing was sent; try again when the broker is there.
+    /// The connection failed. Nothing was sent; try again when the broker is running.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
-        /// Where to.
+        /// The address of the broker.
         address: String,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
-    /// No encrypted connection came about. Nothing was sent. It takes other files, here or there.
+    /// The encrypted connection failed. Nothing was sent. The settings or certificate files of one
+    /// side must change.
     #[error("no secure connection to {address}: {reason}")]
     Tls {
-        /// Where to.
+        /// The address of the broker.
         address: String,
-        /// What is wrong, and what helps.
+        /// What is wrong, and what to do.
         reason: String,
     },
-    /// There is no token where one should be. Nothing was sent.
-    #[error("no token: {0}")]
+    /// The token could not be read. Nothing was sent.
+    #[error("cannot read the token: {0}")]
     Token(String),
-    /// Nobody answered `HELLO` in time. Nothing else was sent.
+    /// `HELLO` was not answered in time. Nothing else was sent.
     #[error("no Tidings broker answered at {address} within {} ms", .after.as_millis())]
     Timeout {
-        /// Where to.
+        /// The address of the broker.
         address: String,
-        /// The limit.
+        /// The time limit.
         after: Duration,
     },
-    /// The broker refused it. Nothing has changed unless the code says otherwise; the connection
-    /// lives. Also when the client itself saw that the broker would.
+    /// The broker refused the request, or the client did because the broker would. Nothing has
+    /// changed unless the code says otherwise; the connection stays open.
     #[error("refused: {0}")]
     Refused(ProtocolError),
-    /// The broker ended the connection, saying why. Whatever was not answered may or may not
-    /// have happened.
+    /// The broker ended the connection and said why. Commands without an answer may or may not have
+    /// had their effect.
     #[error("the broker ended the connection: {0}")]
     Ended(ProtocolError),
-    /// The connection is gone. Whatever was not answered may or may not have happened.
+    /// The connection is closed. Commands without an answer may or may not have had their effect.
     #[error("the connection to the broker is gone: {0}")]
     Closed(String),
-    /// The other side does not speak the protocol, or another version of it. The connection was
-    /// given up.
-    #[error("the other side does not speak the Tidings protocol: {0}")]
+    /// The server does not speak the protocol, or another version of it. The client closed the
+    /// connection.
+    #[error("the server does not speak the Tidings protocol: {0}")]
     Protocol(String),
 }
 
@@ -107,27 +109,27 @@ pub struct Answer {
     pub more: Vec<String>,
 }
 
-/// What the broker sends without having been asked for it just now.
+/// What the broker sends other than answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
     /// An event of a subscribed topic.
     Msg {
         /// The topic.
         topic: TopicName,
-        /// Its number there.
+        /// The seq.
         seq: Seq,
         /// The payload as it was published.
         payload: String,
     },
     /// A task.
     Task {
-        /// What answers must name.
+        /// The id that answers must name.
         id: TaskId,
-        /// The broker's clock when it was released, in milliseconds.
+        /// The broker's clock when it released the task, in milliseconds.
         clock_ms: u64,
-        /// How long it is this member's from then, in milliseconds.
+        /// The time from then on for which this member holds it, in milliseconds.
         lease_ms: u64,
-        /// URL and attributes.
+        /// The URL and its attributes.
         payload: String,
     },
     /// These events of the topic were kept and are gone.
@@ -139,7 +141,7 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
-    /// These numbers of the topic are empty, after a crash or because the disk was full.
+    /// These seqs of the topic are empty, after a crash or because the disk was full.
     Gap {
         /// The topic.
         topic: TopicName,
@@ -148,15 +150,15 @@ pub enum Delivery {
         /// The last one.
         to: Seq,
     },
-    /// A line that comes before the answer to a command that [watches](Client::watch), without its `+ `.
+    /// A line before the answer to a command that [watches](Client::watch), without its `+ `.
     More(String),
     /// A refusal that answers nothing.
     Notice(ProtocolError),
 }
 
-/// Connects to `HOST:PORT` or `unix:PATH`, says `HELLO`, and waits for its answer.
+/// Connects to `HOST:PORT` or `unix:PATH`, sends `HELLO`, and waits for its answer.
 ///
-/// Everything up to that answer is what peers hear, and is dropped.
+/// What arrives before that answer is meant for peers, and is dropped.
 pub async fn connect(
     address: &str,
     options: ClientOptions,
@@ -179,7 +181,7 @@ pub async fn connect(
 }
 
 impl MemberId {
-    /// A new member: 128 bits from the system's randomness.
+    /// A new member: 128 bits from the system's random source.
     pub fn random() -> Self {
         MemberId(random_bits())
     }
@@ -191,10 +193,10 @@ fn random_bits() -> u128 {
     (u128::from(keys.hash_one(0)) << 64) | u128::from(keys.hash_one(1))
 }
 
-/// Says `HELLO` on a connection of any kind and starts its task.
+/// Sends `HELLO` on a connection of any kind and starts its task.
 ///
-/// A refusal that comes in place of the answer is only noted: until then everybody's lines are
-/// heard, and a peer may have typed it.
+/// A refusal that arrives in place of the answer is only noted: until the answer, the connection
+/// also receives the lines of peers, and a peer may have typed it.
 async fn handshake<R, W>(
     mut reader: R,
     mut writer: W,
@@ -252,25 +254,25 @@ where
     Ok((client, Deliveries { receiver, shared }))
 }
 
-/// One connection to a broker. Cheap to clone; all clones share the connection, which ends when
-/// the last one is dropped and what was entrusted to it has been sent.
+/// One connection to a broker. Cheap to clone; all clones share the connection. It ends when the
+/// last clone is dropped and everything accepted has been sent.
 ///
 /// - Commands reach the broker in the order in which these methods return.
-/// - Nothing is ever sent on its own: a silent connection stays as it is. Who must know whether
-///   the broker is still there, pings.
-/// - When deliveries are waiting in megabytes, the socket is not read any more, and answers wait
-///   with them: take deliveries in another task than the one that awaits answers.
+/// - The client sends nothing on its own, so a silent connection stays open. To find out whether
+///   the broker is still there, use [`ping`](Self::ping).
+/// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
+///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]
 pub struct Client(Arc<Handle>);
 
 impl Client {
-    /// What the broker said about itself and this connection.
+    /// The broker's answer to `HELLO`.
     pub fn hello(&self) -> &HelloAnswer {
         &self.shared().hello
     }
 
-    /// Sends one event and gives a future for its confirmation, which need not be awaited
-    /// before the next publish. Waits while too much is unconfirmed.
+    /// Sends one event, and returns a future for its confirmation, which need not be awaited before
+    /// the next publish. Waits while too much is unconfirmed.
     ///
     /// Once sent, the event may be kept even if the confirmation never arrives.
     pub async fn publish(
@@ -297,10 +299,10 @@ impl Client {
         self.shared().send(&line).await
     }
 
-    /// Sends `LINK`s and then a command in one go, and gives a future for its answer, which need
-    /// not be awaited before the next command.
+    /// Sends `LINK`s and then a command as one piece, and returns a future for its answer, which
+    /// need not be awaited before the next command.
     ///
-    /// A `LINK` that cannot be on a line is left out: one odd link must not cost a page its
+    /// A `LINK` that does not fit on a line is left out: one odd link must not cost a page its
     /// answer.
     pub async fn start(
         &self,
@@ -318,8 +320,8 @@ impl Client {
         Ok(Answering { receiver })
     }
 
-    /// Sends a command of which the answer comes bit by bit, as that to `JOB watch` does, and gives a
-    /// future for its end. What comes before is delivered, as [`Delivery::More`].
+    /// Sends a command with an answer that grows over time, such as `JOB watch`, and returns a
+    /// future for its end. The lines before the end are delivered as [`Delivery::More`].
     pub async fn watch(&self, command: &Command<'_>) -> Result<Answering, ClientError> {
         let mut line = Vec::new();
         encode_checked(command, &mut line)?;
@@ -327,7 +329,7 @@ impl Client {
         Ok(Answering { receiver })
     }
 
-    /// Asks for the broker's clock, in milliseconds since some fixed moment of its own.
+    /// Requests the broker's clock, in milliseconds since a fixed moment of its own.
     pub async fn ping(&self) -> Result<u64, ClientError> {
         let answer = self.request(&Command::Ping).await?;
         field_number(&answer.ok, "clock")
@@ -339,10 +341,10 @@ impl Client {
     }
 }
 
-/// The confirmation of one publish, to come. Dropping it changes nothing about the publish.
+/// A confirmation that is still to come. Dropping it does not cancel the publish.
 ///
-/// Gives the number of the event in its topic; where the broker confirmed several publishes with
-/// one line, that of the last of them.
+/// Returns the seq of the event. If the broker confirmed several publishes with one line, it is the
+/// seq of the last of them.
 #[derive(Debug)]
 #[must_use = "a publish is safe only when it was confirmed"]
 pub struct Published {
@@ -357,7 +359,7 @@ impl Future for Published {
     }
 }
 
-/// The answer to one command, to come. Dropping it changes nothing about the command.
+/// An answer that is still to come. Dropping it does not cancel the command.
 #[derive(Debug)]
 pub struct Answering {
     receiver: Receiver<Answer>,
@@ -373,14 +375,14 @@ impl Future for Answering {
 
 type Received<T> = Result<Result<T, ClientError>, oneshot::error::RecvError>;
 
-/// Senders are dropped without a word only when the runtime itself ends.
+/// A sender is dropped without a result only when the runtime ends.
 fn flat<T>(received: Poll<Received<T>>) -> Poll<Result<T, ClientError>> {
     received.map(|received| {
         received.unwrap_or_else(|_| Err(ClientError::Closed("the runtime has stopped".into())))
     })
 }
 
-/// What the broker delivers on this connection, in its order. Dropped, deliveries are ignored.
+/// The deliveries of this connection, in their order. If this is dropped, they are ignored.
 #[derive(Debug)]
 pub struct Deliveries {
     receiver: mpsc::UnboundedReceiver<Waiting>,
@@ -388,14 +390,14 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    /// The next one; `None` when the connection is gone and everything was taken.
+    /// The next one; `None` when the connection is closed and everything was taken.
     ///
     /// Cancel-safe: nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Option<Delivery> {
         self.receiver.recv().await.map(|(delivery, _room)| delivery)
     }
 
-    /// Why the connection is gone; to be asked after [`next`](Self::next) gave `None`.
+    /// Why the connection is closed. To be called after [`next`](Self::next) returned `None`.
     pub fn reason(&self) -> ClientError {
         self.shared.reason()
     }
@@ -407,7 +409,7 @@ impl Drop for Deliveries {
     }
 }
 
-/// The clones' common end: when the last one is dropped, the connection is to end.
+/// Shared by all clones. When the last one is dropped, the connection ends.
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
 
@@ -417,14 +419,17 @@ impl Drop for Handle {
     }
 }
 
-/// Appends a command's line if the broker would take it as that, and nothing otherwise: no text
-/// inside a command can become another line or another option.
+/// Appends the line of a command if the broker would read it as that command, and nothing
+/// otherwise: no text inside a command can become another line or option.
 fn encode_checked(command: &Command<'_>, lines: &mut Vec<u8>) -> Result<(), ClientError> {
     let before = lines.len();
     command.encode(lines);
     let line = lines.get(before..lines.len() - 1).unwrap_or_default();
     let checked = if line.len() > LINE_BYTES_MAX {
-        Err(ProtocolError::new(Code::TooLong, "the line would be over the limit"))
+        Err(ProtocolError::new(
+            Code::TooLong,
+            format!("the line is over the limit of {LINE_BYTES_MAX} bytes"),
+        ))
     } else {
         text::check(line).and_then(Command::parse).map(|_| ())
     };

@@ -1,4 +1,4 @@
-//! What a client may say: the commands, with their grammar in each variant.
+//! The commands of a client, with the grammar of each variant.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,8 @@ use crate::{duration, names};
 /// In the grammar below `[..]` is optional and options may stand in any order, each at most once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `HELLO [name=..] [token=..] [echo=..] [resume=..] [via=..]`: who I am; what can you do?
+    /// `HELLO [name=..] [token=..] [echo=..] [resume=..] [via=..]`: logs in, and requests the
+    /// broker's version and clock.
     Hello(Hello),
     /// `PUB <topic> <payload>`: publishes one event.
     ///
@@ -28,104 +29,105 @@ pub enum Command<'a> {
         /// Everything after the one space behind the topic; 1 to 60 KiB, not empty.
         payload: &'a str,
     },
-    /// `SUB <topic> [from=..] [as=<cursor>] [takeover=yes]`: hear everything on a topic.
+    /// `SUB <topic> [from=..] [as=<cursor>] [takeover=yes]`: receives all events of a topic.
     Sub {
-        /// The topic; comes into being if there is none.
+        /// The topic; created if it does not exist.
         topic: TopicName,
-        /// Where to begin; without it with what comes.
+        /// Where to begin. Without it, with the next event.
         from: Option<StartAt>,
-        /// A durable cursor, which decides where to begin if it exists.
+        /// A durable cursor. If it exists, it decides where to begin.
         cursor: Option<CursorName>,
-        /// Take the cursor from a connection that holds it.
+        /// Takes the cursor from the connection that holds it.
         takeover: bool,
     },
     /// `SEEN <topic> <seq>`: moves the durable cursor up to and including `seq`.
     Seen {
         /// The subscribed topic.
         topic: TopicName,
-        /// The last event that is done with.
+        /// The last event that is done.
         seq: Seq,
     },
-    /// `UNSUB <topic>`: hear no more of it.
+    /// `UNSUB <topic>`: ends the subscription.
     Unsub {
         /// The subscribed topic.
         topic: TopicName,
     },
-    /// `JOIN <group> [credit=<n>]`: take tasks, or change how many.
+    /// `JOIN <group> [credit=<n>]`: takes tasks, or changes the credit.
     Join {
         /// The group to work for.
         group: GroupName,
-        /// Tasks in flight at most; `0` drains. Without it the broker's default.
+        /// The largest number of held tasks; `0` drains. Without it, the broker's default.
         credit: Option<u32>,
     },
     /// `LINK <task> <url> [kind=redirect] [prio=<n>]`: stages a child of a task. Never answered.
     Link {
-        /// The task on whose page the link was.
+        /// The task of the page with the link.
         task: TaskId,
-        /// An absolute URL, as one word. The broker judges it when the task is acked.
+        /// An absolute URL, as one word. The broker checks it when the task is acknowledged.
         url: &'a str,
         /// `kind=redirect`: the task's own request was redirected there.
         redirect: bool,
-        /// How urgent; the job's default without it.
+        /// The priority; the job's default without it.
         prio: Option<Prio>,
     },
-    /// `ACK <task> [outcome=..] [not-before=..] [pace=..]`: the task is finally done.
+    /// `ACK <task> [outcome=..] [not-before=..] [pace=..]`: the task is done.
     Ack {
         /// The task.
         task: TaskId,
         /// How it ended; `done` without the option.
         outcome: Outcome,
-        /// What the host asked for.
+        /// What the host requested.
         hold: Hold,
     },
     /// `NACK <task> [after=..] [count=no] [again=<url>] [not-before=..] [pace=..] [reason=..]`:
-    /// the task goes back.
+    /// returns the task to the group.
     Nack {
         /// The task.
         task: TaskId,
-        /// In which way it goes back.
+        /// When and how it is retried.
         back: Return,
-        /// What the host asked for.
+        /// What the host requested.
         hold: Hold,
-        /// For a person. One word on the wire: white space becomes `_` when it is encoded.
+        /// For people. One word on the wire: white space becomes `_` when it is encoded.
         reason: Option<String>,
     },
-    /// `TOUCH <task> [over=yes] [not-before=..] [pace=..]`: still working; extends the lease.
+    /// `TOUCH <task> [over=yes] [not-before=..] [pace=..]`: the worker is still busy; renews the
+    /// lease.
     Touch {
         /// The task.
         task: TaskId,
-        /// The task's request has ended and it makes no more: its key is free for the next.
+        /// `over=yes`: the task makes no further request, so its key is free for the next task.
         over: bool,
-        /// What the host asked for.
+        /// What the host requested.
         hold: Hold,
     },
-    /// `GROUP <action> [<name>] [key=value ..]`: create, configure, show groups.
+    /// `GROUP <action> [<name>] [key=value ..]`: creates, configures and shows groups.
     Group(Manage<'a>),
-    /// `JOB <action> [<name>] [key=value ..]`: open, close, watch, cancel jobs.
+    /// `JOB <action> [<name>] [key=value ..]`: opens, closes, watches and cancels jobs.
     Job(Manage<'a>),
-    /// `TOPIC <action> [<name>] [key=value ..]`: create, configure, show topics.
+    /// `TOPIC <action> [<name>] [key=value ..]`: creates, configures and shows topics.
     Topic(Manage<'a>),
-    /// `EXPLAIN <url|key> [group=..]`: why is this not moving, and when will it?
+    /// `EXPLAIN <url|key> [group=..]`: why a URL or key waits, and until when.
     Explain {
         /// A URL or a key, as one word.
         what: &'a str,
-        /// In which group; the default one without it.
+        /// The group; the default one without it.
         group: Option<GroupName>,
     },
     /// `PING`: answered with the broker's clock.
     Ping,
-    /// `STATS`: counters, for people and scripts.
+    /// `STATS`: counters.
     Stats,
-    /// `HELP`: the commands, for the person in telnet.
+    /// `HELP`: a list of the commands.
     Help,
-    /// `QUIT`: answers what is pending, then closes.
+    /// `QUIT`: sends pending answers, then closes.
     Quit,
 }
 
 impl<'a> Command<'a> {
     /// Reads one line without its line end, which has passed [`text::check`](crate::text::check).
     ///
-    /// The error says what would have been right, and never changes anything.
+    /// The error says what is expected.
     pub fn parse(line: &'a str) -> Result<Self, ProtocolError> {
         parse::command(line)
     }
@@ -156,8 +158,8 @@ impl<'a> Command<'a> {
 
     /// Appends the line and LF.
     ///
-    /// Texts inside go out as they are: whoever takes them from elsewhere checks the line with
-    /// [`text::check`](crate::text::check) and [`parse`](Self::parse), as the client does.
+    /// Texts are written as they are. A caller that takes them from elsewhere must check the line
+    /// with [`text::check`](crate::text::check) and [`parse`](Self::parse), as the client does.
     pub fn encode(&self, out: &mut impl BufMut) {
         let line = Writer::new(out, self.verb().as_str());
         let line = match self {
@@ -222,7 +224,7 @@ fn put_return<'b, B: BufMut>(line: Writer<'b, B>, back: &Return) -> Writer<'b, B
     }
 }
 
-/// The longest `reason=`, in bytes; what is longer is cut when it is encoded.
+/// The longest `reason=`, in bytes; a longer one is cut when it is encoded.
 pub const REASON_BYTES_MAX: usize = 512;
 
 /// A text as one word: white space and control characters become `_`.
@@ -235,22 +237,23 @@ fn one_word(text: &str) -> String {
         .collect()
 }
 
-/// Who a connection is. Without any of it: a client without a name.
+/// The identity of a client. Without any field: a client without a name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hello {
-    /// A label for people, one word of 1 to 64 bytes. Means nothing else.
+    /// A label for people, one word of 1 to 64 bytes.
     pub name: Option<String>,
-    /// What admits the connection; 1 to 256 bytes.
+    /// The token to log in with; 1 to 256 bytes.
     pub token: Option<Token>,
-    /// Repeated in the answer, so that everything before it can be told apart; 1 to 64 bytes.
+    /// Repeated in the answer, so that the client can recognize it; 1 to 64 bytes.
     pub echo: Option<String>,
-    /// The member that comes back; its old connection ends.
+    /// The member that this client resumes; its old connection ends.
     pub resume: Option<MemberId>,
-    /// It speaks for others who came by this way, and may do no more than they; a word of 1 to 64 bytes.
+    /// The transport from which this client relays messages, and to which it is then limited; a
+    /// word of 1 to 64 bytes.
     pub via: Option<String>,
 }
 
-/// A secret that admits a connection. Not shown by `Debug`.
+/// A secret that logs a client in. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -277,11 +280,11 @@ impl fmt::Debug for Token {
 pub enum StartAt {
     /// `first`: the oldest event that is kept.
     First,
-    /// `last`: the newest event, and what comes.
+    /// `last`: the newest event, and those after it.
     Last,
-    /// A number: that event, and what comes.
+    /// A seq: that event, and those after it.
     Seq(Seq),
-    /// `-n`: the newest n events that exist (n from 1), and what comes.
+    /// `-n`: the newest n events that exist (n from 1), and those after them.
     Newest(u64),
     /// An RFC 3339 time, in milliseconds since 1970: the first event that is not older.
     Time(i64),
@@ -313,8 +316,8 @@ impl FromStr for StartAt {
     }
 }
 
-/// A time of RFC 3339 and nothing else: what reads it would also take times without separators and
-/// with names of time zones.
+/// Accepts RFC 3339 only. The parser alone would also accept times without separators and with
+/// names of time zones.
 fn unix_ms(text: &str) -> Option<i64> {
     let digit = |c: char| if c.is_ascii_digit() { '0' } else { c.to_ascii_uppercase() };
     let form: String = text.chars().map(digit).collect();
@@ -344,7 +347,7 @@ impl fmt::Display for StartAt {
     }
 }
 
-/// How a task ended for good.
+/// The final outcome of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Outcome {
     /// `done`: fetched and stored.
@@ -405,21 +408,22 @@ impl FromStr for Outcome {
     }
 }
 
-/// What the host of a task asked for. A worker lengthens the key's rest, it never shortens it.
+/// The rest of a key that its host requested. A worker can lengthen the rest, and never shorten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hold {
-    /// `not-before=`: no request to the key for so long (Retry-After), once; in milliseconds
-    /// from when the broker reads the line.
+    /// `not-before=`: no request to the key for this time (Retry-After), once; in milliseconds from
+    /// when the broker reads the line.
     pub not_before_ms: Option<u64>,
-    /// `pace=`: the key's delay is at least this until replaced or a day old (Crawl-delay), in
-    /// milliseconds.
+    /// `pace=`: the key's delay is at least this, until it is replaced or a day old (Crawl-delay);
+    /// in milliseconds.
     pub pace_ms: Option<u64>,
 }
 
-/// In which way a task goes back.
+/// When and how a returned task is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Return {
-    /// It failed and counts as an attempt; due again after the time, or the group's backoff.
+    /// The task failed and counts as an attempt. It is due after `after_ms`, or after the group's
+    /// backoff.
     Retry {
         /// `after=`, in milliseconds.
         after_ms: Option<u64>,
@@ -429,15 +433,15 @@ pub enum Return {
         /// `after=`, in milliseconds.
         after_ms: Option<u64>,
     },
-    /// `again=`: one request was made, and the next of this task is for another URL (robots.txt
-    /// first, then the page), whose key gates it.
+    /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
+    /// first, then the page), whose key it waits for.
     Again {
         /// An absolute URL, as one word.
         url: String,
     },
 }
 
-/// How urgent an entry is: -1000 to 1000, higher first, 0 by default.
+/// A priority: -1000 to 1000, higher first, 0 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Prio(i16);
 
@@ -480,7 +484,7 @@ impl FromStr for Prio {
 
 /// An action on a group, job or topic: `<action> [<name>] [key=value ..]`.
 ///
-/// Which actions and settings there are is the business of what is managed.
+/// The valid actions and settings are defined where they are carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manage<'a> {
     /// The first word: lower-case letters and `-`.

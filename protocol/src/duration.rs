@@ -2,15 +2,15 @@
 
 use crate::wire::number;
 
-/// The longest duration that any line may carry: ten years, in milliseconds.
+/// The longest duration on any line: ten years, in milliseconds.
 ///
-/// Sums of a few of them stay far from overflow, so nobody has to check again.
+/// Sums of a few durations stay far from overflow, so they need no further check.
 pub const DURATION_MS_MAX: u64 = 3650 * 24 * 60 * 60 * 1000;
 
-/// The text is no duration, or one that is longer than [`DURATION_MS_MAX`].
+/// The text is not a duration, or it is longer than [`DURATION_MS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a duration is a whole number and a unit, like 250ms, 30s, 5m, 2h or 1d (at most 3650d), or 0"
+    "a duration is a whole number and a unit, such as 250ms, 30s, 5m, 2h or 1d (at most 3650d), or 0"
 )]
 pub struct DurationError;
 
@@ -20,8 +20,8 @@ const UNITS: [(&str, u64); 5] =
 
 /// Reads a duration, in milliseconds.
 ///
-/// A number needs a unit, since `5` would mean seconds to some and milliseconds to others; only
-/// `0` stands alone. Signs, fractions and spaces are refused.
+/// A number needs a unit, because `5` would mean seconds to some and milliseconds to others; only
+/// `0` needs none. Signs, fractions and spaces are refused.
 pub fn parse_ms(text: &str) -> Result<u64, DurationError> {
     if text == "0" {
         return Ok(0);
@@ -68,7 +68,7 @@ mod tests {
 
     // PROTOCOL: N6
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "",
             "5",

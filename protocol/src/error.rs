@@ -8,21 +8,20 @@ use bytes::BufMut;
 use crate::reply::encode_refusal;
 use crate::text::cut;
 
-/// Bytes of the text of a refusal on the wire. Texts repeat what they refuse, which may be a word
-/// as long as a line.
+/// Bytes of the text of a refusal on the wire. The text may quote a word that is as long as a line.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// A refusal, as it goes over the wire: a code for programs and a text for a person.
+/// A refusal as it is sent: a code for programs and a text for people.
 ///
-/// The text is one line that says what was wrong and, where that helps, what would be right. It
-/// may change between versions; programs look at the code.
+/// The text is one line that says what is wrong and, where that helps, what is expected. It may
+/// change between versions, so programs use the code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {text}")]
 pub struct ProtocolError {
-    /// What kind of refusal; decides whether the connection lives and whether to try again.
+    /// The kind of refusal. It decides whether the connection stays open and whether to try again.
     pub code: Code,
-    /// For a person. When it is encoded, control characters are replaced, and what is beyond 512
-    /// bytes is cut off.
+    /// For people. When it is encoded, control characters are replaced, and text beyond 512 bytes
+    /// is cut off.
     pub text: String,
 }
 
@@ -53,8 +52,8 @@ macro_rules! codes {
     ($($(#[$docs:meta])* $variant:ident = $word:literal,)*) => {
         /// The closed list of refusal codes.
         ///
-        /// Each says whose fault it is, whether anything has changed, whether trying again can
-        /// help, and whether the connection lives on. PROTOCOL.md has the same as a table.
+        /// Each states which side is at fault, whether anything has changed, whether to try again,
+        /// and whether the connection stays open. PROTOCOL.md has the same as a table.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -76,84 +75,86 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The line is no command: its first word is not in the list of verbs. The client's fault,
-    /// nothing changed, do not repeat it; the connection lives (but see [`Code::Garbage`]).
+    /// The line is not a command: its first word is not in the list of verbs. The client's fault,
+    /// nothing changed, do not repeat it; the connection stays open (but see [`Code::Garbage`]).
     UnknownCommand = "unknown-command",
-    /// An argument or option is missing, unknown, given twice or out of range. The client's
-    /// fault, nothing changed, do not repeat it; the connection lives.
+    /// An argument or option is missing, unknown, given twice or out of range. The client's fault,
+    /// nothing changed, do not repeat it; the connection stays open.
     BadArgument = "bad-argument",
-    /// A name (of a topic, group, job, cursor) that cannot be one. The client's fault, nothing
-    /// changed, do not repeat it; the connection lives.
+    /// A name (of a topic, group, job, cursor) that is not valid. The client's fault, nothing
+    /// changed, do not repeat it; the connection stays open.
     BadName = "bad-name",
-    /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it;
-    /// the connection lives, unless it was the first line.
+    /// A line or payload over its limit. The client's fault, nothing changed, do not repeat it; the
+    /// connection stays open, unless it was the first line.
     TooLong = "too-long",
-    /// A control character that is not TAB. The client's fault, nothing changed, do not repeat
-    /// it; the connection lives, unless it was in the first line.
+    /// A control character other than TAB. The client's fault, nothing changed, do not repeat it;
+    /// the connection stays open, unless it was in the first line.
     Control = "control",
     /// The line is not valid UTF-8. The client's fault, nothing changed, do not repeat it; the
-    /// connection lives.
+    /// connection stays open.
     Utf8 = "utf8",
-    /// Part of the grammar, but not built in this version. Nobody's fault, nothing changed, try
-    /// a newer broker; the connection lives.
+    /// Part of the grammar, but not implemented in this version. No fault, nothing changed, try a
+    /// newer broker; the connection stays open.
     NotYet = "not-yet",
-    /// The task is not this connection's any more: answered before, expired, given to another
-    /// member, or of an earlier run. The text begins with the task's id. Nobody's fault, nothing
-    /// changed (its staged children are dropped), do not repeat it; the connection lives.
+    /// This connection does not hold the task any more: it was answered before, expired, given to
+    /// another member, or is of an earlier run. The text begins with the task's id. No fault,
+    /// nothing changed (its staged children are dropped), do not repeat it; the connection stays
+    /// open.
     Stale = "stale",
-    /// Held by another connection at the moment. Nobody's fault, nothing changed, try again later
-    /// or take it over; the connection lives.
+    /// Held by another connection at the moment. No fault, nothing changed, try again later or take
+    /// it over; the connection stays open.
     Busy = "busy",
-    /// What was named does not exist (topic, group, job, subscription). The client's fault,
-    /// nothing changed, create it first; the connection lives.
+    /// The named topic, group, job or subscription does not exist. The client's fault, nothing
+    /// changed, create it first; the connection stays open.
     NotFound = "unknown",
-    /// What was to come into being is there already: a topic, a group, this connection's
-    /// subscription to a topic, or a job that is not done, with other settings. The client's
-    /// fault, nothing changed, do not repeat it; the connection lives.
+    /// What should be created exists already: a topic, a group, this connection's subscription to a
+    /// topic, or a job that is not done, with other settings. The client's fault, nothing changed,
+    /// do not repeat it; the connection stays open.
     Exists = "exists",
-    /// Does not fit the state of what was named (a topic that has not come to the number from
-    /// which it was to be heard). The client's fault, nothing changed, do not repeat it in this
-    /// state; the connection lives.
+    /// Does not fit the current state (for example a subscription from a seq that the topic has not
+    /// reached). The client's fault, nothing changed, do not repeat it in this state; the
+    /// connection stays open.
     Conflict = "conflict",
     /// A documented limit is reached (topics, subscriptions, groups, unanswered commands). The
-    /// client's fault, nothing changed, try again when something was given back; the connection
-    /// lives.
+    /// client's fault, nothing changed, try again when something was freed; the connection stays
+    /// open.
     Limit = "limit",
-    /// No room on the disk or in memory. The broker's fault, nothing is kept (though what was
-    /// published may have been broadcast), try again later; the connection lives.
+    /// No room on the disk or in memory. The broker's fault, nothing is kept (although a published
+    /// event may have been delivered), try again later; the connection stays open.
     Full = "full",
-    /// What was published may not be safe: writing it to the disk failed. The broker's fault, the
-    /// event may have been broadcast but is not confirmed and never will be; publish again once
-    /// the broker was repaired. The connection lives.
+    /// A published event may not be safe, because writing it to the disk failed. The broker's
+    /// fault, the event may have been delivered but is never confirmed; publish it again once the
+    /// broker was repaired. The connection stays open.
     NotDurable = "sync-failed",
     /// This connection may not do that. The client's fault, nothing changed, do not repeat it
-    /// without other credentials; the connection lives.
+    /// without other credentials; the connection stays open.
     Denied = "denied",
-    /// Who has not logged in may not do that, or the token is nobody's. The client's fault, nothing
-    /// changed, do not repeat it without `HELLO token=`; the connection lives.
+    /// The client must log in for that, or no principal has its token. The client's fault, nothing
+    /// changed, do not repeat it without `HELLO token=`; the connection stays open.
     Unauthenticated = "unauthenticated",
-    /// Another broker leads what was named: `-ERR moved <id or n> <address>`. Nobody's fault,
-    /// nothing changed, try again there; the connection lives.
+    /// Another broker is responsible: `-ERR moved <id or n> <address>`. No fault, nothing changed,
+    /// try again there; the connection stays open.
     Moved = "moved",
-    /// The broker failed in a way that it did not foresee. Its fault; whether anything changed is
-    /// unknown, as after a lost connection. The connection lives.
+    /// The broker failed in an unforeseen way. Its fault; whether anything changed is unknown, as
+    /// after a lost connection. The connection stays open.
     Internal = "internal",
-    /// The same member came back on another connection, or another connection took a cursor over.
-    /// Nobody's fault; tasks and cursor are with that one, do not reconnect. Ends the connection.
+    /// The same member came back on another connection, or another connection took over a cursor.
+    /// No fault; that connection has tasks and cursor now, so do not reconnect. Ends the
+    /// connection.
     Replaced = "replaced",
-    /// What whoever is at the other end may do was changed or taken away, and the connection rests on
-    /// it. Nobody's fault; what was answered stays, reconnect. Ends the connection.
+    /// The client's permissions were changed or revoked, and the connection depends on them. No
+    /// fault; what was answered stays, reconnect. Ends the connection.
     Revoked = "revoked",
-    /// The broker stops. Nobody's fault; whatever has no answer may or may not have happened,
+    /// The broker stops. No fault; commands without an answer may or may not have had their effect,
     /// reconnect later. Ends the connection.
     Closing = "closing",
-    /// A line was silent half-way, or nothing was read, for longer than the limit. The client's
-    /// fault; what was answered stays, reconnect. Ends the connection.
+    /// The client was silent in the middle of a line, or did not read, for longer than the limit.
+    /// The client's fault; what was answered stays, reconnect. Ends the connection.
     Idle = "timeout",
-    /// A line shaped like HTTP: its first line, or a header from a client. The client's fault;
+    /// A line in the form of HTTP: its first line, or a header from a client. The client's fault;
     /// what was answered stays, do not repeat it. Ends the connection.
     Header = "header",
-    /// Sixteen lines in a row were no command. The client's fault; what was answered stays, do
+    /// Sixteen lines in a row were not commands. The client's fault; what was answered stays, do
     /// not repeat it. Ends the connection.
     Garbage = "garbage",
 }
@@ -161,8 +162,8 @@ codes! {
 impl Code {
     /// Whether a line with this code is the last one of its connection (`[E3]`).
     ///
-    /// Such a line is never the answer to a command: commands that are still without an answer
-    /// then may or may not have had their effect.
+    /// Such a line never answers a command: commands that have no answer by then may or may not
+    /// have had their effect.
     pub const fn ends_connection(self) -> bool {
         matches!(
             self,
@@ -175,7 +176,7 @@ impl Code {
         )
     }
 
-    /// Whether the same line may succeed later, without anything else being changed by the client.
+    /// Whether the same line may succeed later without any other change by the client.
     pub const fn is_transient(self) -> bool {
         matches!(
             self,

@@ -1,13 +1,15 @@
-//! First lines of other protocols: what closes a connection before anything is published (`[S4]`), so that no other
-//! protocol can be made to talk to this port, and a program that found the wrong one is no event.
+//! Recognizes first lines of other protocols, which close the connection before anything is
+//! published (`[S4]`). So no other protocol can be made to talk to this port, and a program that
+//! found the wrong port publishes nothing.
 
 use crate::text::is_control;
 
-/// A line end in these and a version is a request or a status: `GET / HTTP/1.1`, `INVITE sip:a@b SIP/2.0`.
+/// A line that ends with one of these and a version is a request or a status: `GET / HTTP/1.1`,
+/// `INVITE sip:a@b SIP/2.0`.
 const VERSIONED: [&str; 4] = ["HTTP/", "RTSP/", "SIP/", "ICAP/"];
 
-/// How clients of protocols begin whose commands are words: the first one, and how many there are at most, so that
-/// a sentence that begins like that goes on to be one.
+/// First words of text protocols, each with the largest number of words in the
+/// line: a sentence that begins with the same word has more.
 const COMMANDS: [(&str, usize); 16] = [
     // Mail.
     ("EHLO", 2),
@@ -19,7 +21,7 @@ const COMMANDS: [(&str, usize); 16] = [
     ("NICK", 2),
     ("CAPA", 1),
     ("CAP", 3),
-    // HTTP/0.9, and Redis as its users type it.
+    // HTTP/0.9, and Redis as users type it.
     ("GET", 2),
     ("SET", 3),
     ("AUTH", 3),
@@ -30,12 +32,12 @@ const COMMANDS: [(&str, usize); 16] = [
     ("MONITOR", 1),
 ];
 
-/// Other beginnings: those of SSH, NATS, rsync and HTTP requests that are told apart by nothing else, and what a load
-/// balancer says of whoever it connects.
+/// Other beginnings: SSH, NATS, rsync, HTTP requests without a version, and the line with which a
+/// load balancer announces a connection.
 const BEGINNINGS: [&str; 7] =
     ["SSH-2.0-", "SSH-1.", "CONNECT {", "@RSYNCD:", "GET /", "PROXY TCP", "PROXY UNKNOWN"];
 
-/// Whether a line is how another protocol begins.
+/// Whether another protocol begins with this line.
 pub(crate) fn begins(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     is_versioned(line) || is_command(line) || is_array_of_redis(line) || {
@@ -43,7 +45,7 @@ pub(crate) fn begins(line: &[u8]) -> bool {
     }
 }
 
-/// Ends in such a word and `d.d`.
+/// Whether the line ends with such a word and `d.d`.
 fn is_versioned(line: &[u8]) -> bool {
     let Some((name, [major, b'.', minor])) = line.split_last_chunk() else { return false };
     major.is_ascii_digit()
@@ -55,25 +57,26 @@ fn is_command(line: &[u8]) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let known = COMMANDS.iter().find(|(word, _)| word.as_bytes() == first);
-    // Bounded, however many there are.
+    // Counts no further than needed.
     known.is_some_and(|(_, most)| words.take(*most).count() < *most)
 }
 
-/// `*3`: so many strings follow.
+/// `*3`: an array of that many strings follows.
 fn is_array_of_redis(line: &[u8]) -> bool {
     matches!(line, [b'*', digits @ ..] if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// The first control byte in the unread bytes of a first line, which may still be on its way: who sends one waits
-/// for nobody's line end. The first `searched` bytes were looked at before; no line is longer than `line_bytes_max`.
+/// The first control byte in the unread bytes of a first line, which may be incomplete: a sender of
+/// control bytes may never send a line end. The first `searched` bytes were checked before; no line
+/// is longer than `line_bytes_max`.
 pub(crate) fn control(unread: &[u8], searched: usize, line_bytes_max: usize) -> Option<u8> {
-    // The last one of them may have been the CR of a CRLF.
+    // The last of these bytes may have been the CR of a CRLF.
     let begin = searched.saturating_sub(1);
     for (at, &byte) in unread.iter().enumerate().take(line_bytes_max + 1).skip(begin) {
         match byte {
             b'\n' => return None,
             b'\r' if unread.get(at + 1).is_none_or(|next| *next == b'\n') => return None,
-            // Where a line would begin it is the end of all input (`[L5]`).
+            // At the beginning of a line it ends all input (`[L5]`).
             0x04 if at == 0 => return None,
             byte if is_control(byte) => return Some(byte),
             _ => {}

@@ -1,5 +1,5 @@
-//! What must hold whatever bytes come: the bodies of the targets in `fuzz/`, one for each kind of input that
-//! a stranger decides. They panic where a rule is broken. For the feature `fuzzing` and for tests only.
+//! Fuzz targets: rules that hold for any input, one target for each kind of input that a peer
+//! controls. A target panics where a rule is broken. For the feature `fuzzing` and for tests only.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use crate::{
     TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
 };
 
-/// Name and body of a target.
+/// The name and the body of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Those of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("line", line),
     ("session", session),
@@ -23,12 +23,12 @@ pub const TARGETS: &[Target] = &[
     ("url", url),
 ];
 
-/// Takes the bytes at the beginning that say how long the pieces are in which the rest arrives.
+/// Splits off the first bytes, which give the lengths of the pieces in which the rest arrives.
 fn cuts(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at(bytes.len().min(4))
 }
 
-/// The stream in pieces of these lengths, again and again.
+/// The stream in pieces of these lengths, repeated.
 fn pieces<'a>(mut stream: &'a [u8], cuts: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut lengths = cuts.iter().cycle();
     std::iter::from_fn(move || {
@@ -39,8 +39,8 @@ fn pieces<'a>(mut stream: &'a [u8], cuts: &'a [u8]) -> impl Iterator<Item = &'a 
     })
 }
 
-/// The same items in whatever pieces a stream arrives, none over the limit, and never more kept than
-/// a line.
+/// A stream gives the same items in any pieces, none over the limit, and never more than a line is
+/// buffered.
 fn line(bytes: &[u8]) {
     let (cuts, stream) = cuts(bytes);
     let max = cuts.first().map_or(1, |cut| usize::from(*cut) / 8 + 1);
@@ -67,7 +67,7 @@ fn line(bytes: &[u8]) {
     assert_eq!(at_once, items(&mut stream.chunks(1)), "byte by byte");
 }
 
-/// The same events in whatever pieces a stream arrives, and by the shorter way for publishes.
+/// A stream gives the same events in any pieces, and by the faster way for publishes.
 fn session(bytes: &[u8]) {
     let (cuts, stream) = cuts(bytes);
     let at_once = events(std::iter::once(stream), false);
@@ -106,7 +106,7 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> V
     events
 }
 
-/// What is parsed is written as one line, which means the same.
+/// A parsed command is written as one line that means the same.
 fn command(bytes: &[u8]) {
     let Ok(line) = text::check(bytes) else { return };
     match Command::parse(line) {
@@ -114,34 +114,37 @@ fn command(bytes: &[u8]) {
             let mut out = Vec::new();
             command.encode(&mut out);
             let again = out.strip_suffix(b"\n").expect("a command is a line");
-            let again = text::check(again).expect("it is as fit for a line as what was parsed");
+            let again = text::check(again).expect("it is valid text");
             assert_eq!(Command::parse(again), Ok(command));
         }
         Err(error) => {
-            let said = error.to_string();
-            assert!(text::check(said.as_bytes()).is_ok(), "a refusal is a line: {said:?}");
+            let refusal = error.to_string();
+            assert!(
+                text::check(refusal.as_bytes()).is_ok(),
+                "a refusal is valid text: {refusal:?}"
+            );
         }
     }
 }
 
-/// The same of what a broker says.
+/// The same for lines of the broker.
 fn reply(bytes: &[u8]) {
     let Ok(line) = text::check(bytes) else { return };
     if let Ok(reply) = Reply::parse(line) {
         let mut out = Vec::new();
         reply.encode(&mut out);
         let again = out.strip_suffix(b"\r\n").expect("a reply is a line");
-        let again = text::check(again).expect("it is as fit for a line as what was parsed");
+        let again = text::check(again).expect("it is valid text");
         assert_eq!(Reply::parse(again), Ok(reply));
     }
 }
 
-/// Everything that is one word in a command means the same when it is written again.
+/// Every value of one word in a command means the same when it is written again.
 fn value(bytes: &[u8]) {
     fn again<T: FromStr + Display + PartialEq + Debug>(text: &str) {
         if let Ok(value) = text.parse::<T>() {
             let written = value.to_string();
-            assert_eq!(written.parse().ok(), Some(value), "{text:?} is written {written:?}");
+            assert_eq!(written.parse().ok(), Some(value), "{text:?} is written as {written:?}");
         }
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -157,7 +160,7 @@ fn value(bytes: &[u8]) {
     }
 }
 
-/// A payload is what it says, and attributes are read as they were written.
+/// A payload keeps its text, and attributes are read as they were written.
 fn payload(bytes: &[u8]) {
     let Ok(text) = text::check(bytes) else { return };
     let payload = Payload::parse(text);
@@ -176,18 +179,18 @@ fn payload(bytes: &[u8]) {
     assert_eq!(again.attributes().collect::<Vec<_>>(), attributes);
 }
 
-/// A base in the first line and a link in the rest: what is canonical is canonical to itself, and each
-/// quick way comes to the same as the slow one.
+/// A base in the first line and a link in the rest: canonical URLs are canonical to themselves, and
+/// each fast way gives the same result as the slow one.
 fn url(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (base, link) = text.split_once('\n').unwrap_or((text, text));
     let parsed = CanonicalUrl::parse(base);
-    // A TAB means nothing to the standard, and is not plain: the parser is asked.
+    // The standard ignores a TAB, but the fast path does not accept it, so the parser runs.
     let trimmed = base.trim_matches(|character| character <= ' ');
     if let Some((first, rest)) = trimmed.split_at_checked(1).filter(|_| base.len() < URL_BYTES_MAX)
     {
         let slowly = format!("{first}\t{rest}");
-        assert_eq!(CanonicalUrl::parse(&slowly), parsed, "the quick look at {base:?}");
+        assert_eq!(CanonicalUrl::parse(&slowly), parsed, "the fast check of {base:?}");
     }
     let Ok(base) = parsed else { return };
     check_url(&base);
@@ -200,7 +203,7 @@ fn url(bytes: &[u8]) {
 }
 
 fn check_url(url: &CanonicalUrl<'_>) {
-    let again = CanonicalUrl::parse(url.as_str()).expect("a canonical URL is one");
+    let again = CanonicalUrl::parse(url.as_str()).expect("a canonical URL parses");
     assert_eq!((&again, again.url_key()), (url, url.url_key()));
     assert!(url.as_str().bytes().all(|byte| byte.is_ascii_graphic()), "{url} is one word");
     let rest = url.as_str().strip_prefix(url.scheme()).and_then(|rest| rest.strip_prefix("://"));

@@ -1,24 +1,24 @@
 //! The Tidings line protocol.
 //!
 //! Lines of UTF-8 over TCP, in both directions, simple enough to be typed. `PROTOCOL.md` beside
-//! this crate is the specification; this crate is its only implementation here, used by the
-//! broker, the crawler, the command line and the tests. Sentences of the specification that bind
-//! are numbered. Code cites them as `[S3]`, and a test that fails when one is broken has a line
+//! this crate is the specification; this crate is its only implementation here, used by the broker,
+//! the crawler, the command line and the tests. Binding sentences of the specification are
+//! numbered. Code cites them as `[S3]`, and a test that fails when one is broken has a line
 //! `// PROTOCOL: S3` above its attributes.
 //!
 //! Everything here is pure: bytes and values in, values and bytes out, no clock, no sockets. Only
-//! the `client` feature brings a runtime.
+//! the `client` feature needs a runtime.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`mod@line`] | where lines end |
-//! | [`text`] | which bytes they may hold |
-//! | [`session`] | what the first line makes of a connection, and what ends it |
-//! | [`command`], [`verb`] | what a client may say |
-//! | [`answers`] | in which order it is answered, and what may be folded |
-//! | [`reply`], [`error`] | what the broker says |
-//! | [`payload`] | what an event says: text, or a target with attributes |
-//! | [`url_key`] | which URLs are the same page |
+//! | [`mod@line`] | splits a stream into lines |
+//! | [`text`] | the bytes that a line may contain |
+//! | [`session`] | how the first line decides what a connection is, and how it ends |
+//! | [`command`], [`verb`] | the commands of a client |
+//! | [`answers`] | the order of answers, and how they fold |
+//! | [`reply`], [`error`] | the lines of the broker |
+//! | [`payload`] | the content of an event: text, or a target with attributes |
+//! | [`url_key`] | decides which URLs are the same page |
 //! | `client` | all of this over a socket, with the feature of this name |
 //!
 //! # One exchange
@@ -27,7 +27,7 @@
 //! use bytes::BytesMut;
 //! use tidings_protocol::{Answers, Command, Event, Fate, Mode, Reply, Seq, Session};
 //!
-//! // What one read of a socket brought: two commands, and the beginning of a third.
+//! // One read of a socket returned two commands, and the beginning of a third.
 //! let mut unread = &b"HELLO name=me\r\nPUB new-url http://example.org/\r\nPI"[..];
 //! let mut session = Session::new();
 //! let mut answers = Answers::new();
@@ -41,7 +41,7 @@
 //!         }
 //!         Some(Event::Command(Command::Pub { topic, payload })) => {
 //!             assert_eq!((topic, payload), ("new-url", "http://example.org/"));
-//!             answers.publish(0, Seq(42)); // the number it got in the topic
+//!             answers.publish(0, Seq(42)); // its seq in the topic
 //!         }
 //!         Some(other) => panic!("{other:?}"),
 //!         None => break, // read more
@@ -49,12 +49,12 @@
 //! }
 //! assert_eq!((session.mode(), session.is_mid_line()), (Mode::Client, true));
 //!
-//! // Nothing is safe yet: only what does not rest on it may leave.
+//! // The event is not durable yet: only the answer before it can be sent.
 //! let mut out = BytesMut::new();
 //! answers.drain(|_topic, _seq| (Fate::Waiting, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
 //!
-//! // The event is on the disk, and so is everything before number 43.
+//! // All events below seq 43 are on the disk.
 //! out.clear();
 //! answers.drain(|_topic, _seq| (Fate::Safe, Seq(43)), &mut out);
 //! assert_eq!(out, "+OK 42 1\r\n");
@@ -118,29 +118,29 @@ pub use verb::Verb;
 
 /// The port of the line protocol.
 pub const PORT: u16 = 12345;
-/// What the line protocol is called in a TLS handshake (ALPN, RFC 7301).
+/// The name of the line protocol in a TLS handshake (ALPN, RFC 7301).
 pub const ALPN: &[u8] = b"tidings";
-/// The topic of the notifier's peers, which feeds the default group.
+/// The topic of peers, which feeds the default group.
 pub const DEFAULT_TOPIC: &str = "new-url";
-/// The topic on which the end of every job is announced.
+/// The topic with the end of every job.
 pub const JOB_DONE_TOPIC: &str = "job-done";
-/// The topic of what could not be done.
+/// The topic of dead letters.
 pub const DEAD_LETTER_TOPIC: &str = "dead-letter";
-/// The topic of feeds that somebody tells of: crawlers say so, and who subscribes there hears it.
+/// The topic of feeds that have a hub: crawlers publish what they find, and hub clients subscribe.
 pub const HUB_FOUND_TOPIC: &str = "hub-found";
-/// The topic of a hub's own work, and its group: what is to be told to whom.
+/// The topic, and the group, of a hub's work: notifications to send.
 pub const HUB_TOPIC: &str = "hub";
-/// The same for those who are to be asked whether they want to be told.
+/// The same for requests that verify subscriptions.
 pub const HUB_VERIFY_TOPIC: &str = "hub-verify";
 /// The group of the crawlers.
 pub const DEFAULT_GROUP: &str = "crawlers";
-/// The group of those who tell the `callback=` of a job that it is done.
+/// The group of the workers that send the `callback=` of finished jobs.
 pub const CALLBACK_GROUP: &str = "callbacks";
 
 /// The longest payload, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
-/// The longest line in either direction, in bytes, not counting LF or CRLF. The difference to
-/// the longest payload is for what stands around one.
+/// The longest line in either direction, in bytes, not counting LF or CRLF. It is longer than the
+/// longest payload because a line has other words, too.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
         assert!(examples > 20, "the specification has examples");
     }
 
-    /// One example shows how a bad name is refused.
+    /// One example shows the refusal of a bad name.
     fn ignore_bad_name(error: ProtocolError) -> Result<Command<'static>, ProtocolError> {
         if error.code == Code::BadName { Ok(Command::Ping) } else { Err(error) }
     }

@@ -1,18 +1,18 @@
-//! Cutting a stream of bytes into lines, in any split, without copying.
+//! Splits a stream of bytes into lines, however it arrives, without copying.
 
 use memchr::memchr;
 
 /// Ctrl-D: as the first byte of a line it ends the connection (`[L5]`).
 const END_OF_TRANSMISSION: u8 = 0x04;
 
-/// What the stream holds next.
+/// The next item of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A line without its LF or CRLF; may be empty.
     Line(&'a [u8]),
     /// A line over the limit, reported once; the decoder skips the rest of it up to its LF.
     TooLong {
-        /// The beginning of the line: always one byte more than the limit, however it came in.
+        /// The beginning of the line: always one byte more than the limit, however it arrived.
         start: &'a [u8],
     },
     /// The byte 0x04 where a line would begin.
@@ -26,15 +26,15 @@ pub enum Item<'a> {
 /// buffer:  [consumed | line LF | more ....]    [consumed | begin of a line ..] -> read more
 /// ```
 ///
-/// The caller passes all bytes that are not consumed, drops as many as it is told (also when
-/// there is no item: the rest of a skipped line), and reads more when there is no item. The
-/// decoder remembers how far it has searched, so a line that arrives in many reads is searched
-/// once; hence the bytes that were passed and not consumed must be passed again unchanged.
+/// The caller passes all bytes that are not consumed, drops as many as `used` (also without an
+/// item: the rest of a skipped line), and reads more if there is none. The decoder
+/// remembers how far it has searched, so a line that arrives in many reads is searched once. Bytes
+/// that were passed and not consumed must therefore be passed again unchanged.
 #[derive(Debug)]
 pub struct LineDecoder {
     line_bytes_max: usize,
-    /// Bytes at the beginning of the unread ones that are known to hold no LF.
-    /// Invariant: `searched <= line_bytes_max + 1`.
+    /// Bytes at the beginning of the unread ones that are known to contain no LF. Invariant:
+    /// `searched <= line_bytes_max + 1`.
     searched: usize,
     /// Inside a line that was reported as too long.
     skipping: bool,
@@ -48,7 +48,7 @@ impl LineDecoder {
 
     /// Looks for the next item in the unread bytes: how many of them are consumed, and the item.
     ///
-    /// Without an item more bytes are needed. Each byte is searched once.
+    /// Without an item, more bytes are needed. Each byte is searched once.
     pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Item<'a>>) {
         let mut consumed = 0;
         if self.skipping {
@@ -67,7 +67,7 @@ impl LineDecoder {
     }
 
     fn line<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Item<'a>>) {
-        // A line of the longest kind ends at most this far in: its bytes, then CR LF.
+        // The longest line ends at most this far in: its bytes, then CR LF.
         let (near, _) = unread.split_at(unread.len().min(self.line_bytes_max + 2));
         let unsearched = near.get(self.searched..).unwrap_or_default();
         if let Some(found) = memchr(b'\n', unsearched) {
@@ -88,8 +88,8 @@ impl LineDecoder {
         (start.len(), Some(Item::TooLong { start }))
     }
 
-    /// Whether a line without an LF so far can end within the limit: also one byte over it may
-    /// be the CR of its CRLF.
+    /// Whether a line without an LF so far can still end within the limit: one byte over it may be
+    /// the CR of its CRLF.
     fn may_still_fit(&self, line: &[u8]) -> bool {
         line.len() <= self.line_bytes_max
             || (line.len() == self.line_bytes_max + 1 && line.ends_with(b"\r"))
@@ -108,12 +108,12 @@ impl LineDecoder {
         (!line.is_empty()).then_some(Item::Line(line))
     }
 
-    /// How many of the unread bytes were passed before, and hold no LF.
+    /// How many of the unread bytes were passed before, and contain no LF.
     pub(crate) fn searched(&self) -> usize {
         self.searched
     }
 
-    /// Whether the stream stands inside a line, whose end its sender owes.
+    /// Whether the stream is in the middle of a line.
     ///
     /// May change with every call of [`next`](Self::next).
     pub fn is_mid_line(&self) -> bool {
@@ -129,7 +129,7 @@ mod tests {
 
     const MAX: usize = 8;
 
-    /// All items of a stream that arrives in the given pieces, in a form that outlives it.
+    /// All items of a stream that arrives in the given pieces, as text that outlives the buffer.
     fn items<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut decoder = LineDecoder::new(MAX);
         let mut buffer = Vec::new();

@@ -1,11 +1,11 @@
-//! `MSG` lines in a row, without formatting a number for each.
+//! Encodes runs of `MSG` lines without formatting each number.
 
 use bytes::BufMut;
 
 use crate::Seq;
 use crate::wire::put_number;
 
-/// Encodes `MSG` lines of one topic whose numbers follow each other.
+/// Encodes `MSG` lines of one topic with consecutive seqs.
 #[derive(Debug)]
 pub struct MsgEncoder {
     /// `MSG <topic> <seq> `, for the next line.
@@ -35,7 +35,7 @@ impl MsgEncoder {
         self.count();
     }
 
-    /// Adds one to the number, as people do it.
+    /// Adds one to the decimal number, with carries.
     fn count(&mut self) {
         // The last byte is a space.
         for digit in self.head.iter_mut().skip(self.digits).rev().skip(1) {
@@ -57,15 +57,15 @@ mod tests {
     use crate::encode_msg;
 
     #[test]
-    fn lines_that_follow_each_other_are_counted() {
+    fn consecutive_lines_have_consecutive_seqs() {
         for first in [1_u64, 8, 99, 999_998] {
             let mut encoder = MsgEncoder::new("t", Seq(first));
-            let (mut counted, mut each) = (BytesMut::new(), BytesMut::new());
+            let (mut counted, mut expected) = (BytesMut::new(), BytesMut::new());
             for seq in first..first + 120 {
                 encoder.encode("x y", &mut counted);
-                encode_msg("t", Seq(seq), "x y", &mut each);
+                encode_msg("t", Seq(seq), "x y", &mut expected);
             }
-            assert_eq!(counted, each);
+            assert_eq!(counted, expected);
         }
     }
 }

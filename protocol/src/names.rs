@@ -25,7 +25,7 @@ pub fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
 }
 
-/// The refusal of a text that is no name; `what` says a name of what it should be.
+/// The refusal of a text that is not a name; `what` says what it should name.
 pub(crate) fn bad_name(what: &str, text: &str) -> ProtocolError {
     ProtocolError::new(
         Code::BadName,
@@ -41,12 +41,13 @@ macro_rules! names {
     ($($(#[$docs:meta])* $name:ident, $what:literal;)*) => {$(
         $(#[$docs])*
         ///
-        /// Cheap to clone; up to 23 bytes need no memory elsewhere. See [`is_name`] for what it may be.
+        /// Cheap to clone; up to 23 bytes need no memory elsewhere. See [`is_name`] for valid
+        /// names.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(SmolStr);
 
         impl $name {
-            /// Checks the text and takes a copy of it.
+            /// Checks the text and copies it.
             pub fn new(text: &str) -> Result<Self, ProtocolError> {
                 if is_name(text) { Ok($name(text.into())) } else { Err(bad_name($what, text)) }
             }
@@ -71,7 +72,7 @@ macro_rules! names {
             }
         }
 
-        // Hash and Eq are those of the text, as Borrow demands.
+        // Hash and Eq are those of the text, as Borrow requires.
         impl Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -95,7 +96,7 @@ macro_rules! names {
 names! {
     /// The name of a topic: a numbered stream of one-line events.
     TopicName, "topic";
-    /// The name of a group: a keyed, paced queue that members share.
+    /// The name of a group: a queue with keys and delays that members share.
     GroupName, "group";
     /// The name of a job: a counted crawl.
     JobName, "job";
@@ -103,7 +104,7 @@ names! {
     CursorName, "cursor";
 }
 
-/// The number of an event in its topic: rising from 1, never reused.
+/// The seq of an event in its topic: rising from 1, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 
@@ -121,16 +122,16 @@ impl FromStr for Seq {
             let text = quoted(text);
             ProtocolError::new(
                 Code::BadArgument,
-                format!("{text} is not the number of an event, which is a whole number from 1"),
+                format!("{text} is not a seq, which is a whole number from 1"),
             )
         })
     }
 }
 
-/// The right of one member to one task, as `<group>:<run>.<entry>.<attempt>` on the wire.
+/// The lease of one member on one task, as `<group>:<run>.<entry>.<attempt>` on the wire.
 ///
-/// A lost attempt has another id than the next one, so a late answer is recognised as stale by
-/// its id alone, also after a restart of the broker.
+/// Each attempt has its own id, so a late answer is recognized as stale by its id alone, even after
+/// a restart of the broker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId {
     /// The group that released the task.
@@ -144,7 +145,7 @@ pub struct TaskId {
 }
 
 impl TaskId {
-    /// Appends it as it stands on the wire.
+    /// Appends its form on the wire.
     pub(crate) fn put(&self, out: &mut impl BufMut) {
         out.put_slice(self.group.as_str().as_bytes());
         out.put_u8(b':');
@@ -158,7 +159,7 @@ impl TaskId {
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name, three numbers, and what is between them.
+        // A name, three numbers, and the separators.
         let mut text = [0; NAME_BYTES_MAX + 20 + 20 + 10 + 3];
         let mut rest = &mut text[..];
         self.put(&mut rest);
@@ -195,7 +196,8 @@ impl FromStr for TaskId {
 
 /// The identity of a member over all its connections: 128 random bits, 32 hex digits on the wire.
 ///
-/// Who knows it can take over the member's tasks (`HELLO resume=`), so it is not for logs.
+/// A client that knows it can take over the member's tasks (`HELLO resume=`), so it must not be
+/// logged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u128);
 
@@ -221,7 +223,7 @@ impl FromStr for MemberId {
             || {
                 ProtocolError::new(
                     Code::BadArgument,
-                    "resume= takes 32 hex digits, as HELLO answered them",
+                    "resume= should be the 32 hex digits from the answer to HELLO",
                 )
             },
         )

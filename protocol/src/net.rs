@@ -1,10 +1,10 @@
-//! Networks in CIDR form: which addresses are meant by `10.0.0.0/8`.
+//! IP networks in CIDR form.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network in CIDR form, such as `10.0.0.0/8` or `fd00::/8`.
+/// An IP network in CIDR form, such as `10.0.0.0/8` or `fd00::/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Net {
     base: IpAddr,
@@ -12,16 +12,16 @@ pub struct Net {
     prefix_bits: u8,
 }
 
-/// The text is no network.
+/// The text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no network; give `ADDRESS/BITS` such as 10.0.0.0/8, or an address")]
+#[error("`{text}` is not a network; expected ADDRESS/BITS such as 10.0.0.0/8, or an address")]
 pub struct NetError {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
 impl Net {
-    /// Whether the address lies in it. An IPv4 network never contains an IPv6 address.
+    /// Whether the network contains the address. An IPv4 network never contains an IPv6 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address) {
             (IpAddr::V4(base), IpAddr::V4(address)) => {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_has_the_addresses_that_begin_as_it_does() {
+    fn a_network_contains_the_addresses_with_its_prefix() {
         for (net, address, expected) in [
             ("10.1.0.0/16", "10.1.255.1", true),
             ("10.1.0.0/16", "10.2.0.1", false),
@@ -88,9 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn invalid_networks_are_named() {
         for text in ["10.0.0.0/33", "::/129", "10/8", "10.0.0.0/", "", "host", "10.0.0.0/-1"] {
-            assert!(text.parse::<Net>().unwrap_err().to_string().contains("is no network"));
+            assert!(text.parse::<Net>().unwrap_err().to_string().contains("is not a network"));
         }
         assert_eq!("::1".parse::<Net>().unwrap().to_string(), "::1/128");
     }

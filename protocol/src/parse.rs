@@ -1,4 +1,4 @@
-//! From a line to a [`Command`]: the reading half of `command.rs`.
+//! Parses a line into a [`Command`]; `command.rs` encodes.
 
 use std::str::FromStr;
 
@@ -40,19 +40,19 @@ pub(crate) fn command(line: &str) -> Parsed<'_> {
 }
 
 /// `rest` is everything behind the verb. Only here is white space part of a field: one space ends
-/// the topic, and what follows is the payload as it is.
+/// the topic, and the payload follows as it is.
 fn publish(rest: &str) -> Parsed<'_> {
     let rest = rest.trim_start_matches(' ');
     let Some((topic, payload)) = rest.split_once(' ').filter(|(_, payload)| !payload.is_empty())
     else {
-        return Err(bad("PUB takes a topic and a payload: PUB <topic> <payload>"));
+        return Err(bad("PUB needs a topic and a payload: PUB <topic> <payload>"));
     };
     check_name("topic", topic)?;
     check_payload(payload)?;
     Ok(Command::Pub { topic, payload })
 }
 
-/// The limit that every payload is under, however it came in (`[P1]`).
+/// The limit of every payload, however it arrived (`[P1]`).
 pub(crate) fn check_payload(payload: &str) -> Result<(), ProtocolError> {
     let length = payload.len();
     if length <= PAYLOAD_BYTES_MAX {
@@ -81,7 +81,7 @@ fn hello(rest: &str) -> Parsed<'_> {
 }
 
 fn subscribe(rest: &str) -> Parsed<'_> {
-    let (topic, rest) = argument::<TopicName>(rest, "SUB takes a topic: SUB <topic>")?;
+    let (topic, rest) = argument::<TopicName>(rest, "SUB needs a topic: SUB <topic>")?;
     let (mut from, mut cursor, mut takeover) = (None, None, None);
     for option in options(rest) {
         match option? {
@@ -95,7 +95,7 @@ fn subscribe(rest: &str) -> Parsed<'_> {
 }
 
 fn seen(rest: &str) -> Parsed<'_> {
-    const FORM: &str = "SEEN takes a topic and a number: SEEN <topic> <seq>";
+    const FORM: &str = "SEEN needs a topic and a seq: SEEN <topic> <seq>";
     let (topic, rest) = argument(rest, FORM)?;
     let (seq, rest) = argument(rest, FORM)?;
     nothing_more(rest, FORM)?;
@@ -103,14 +103,14 @@ fn seen(rest: &str) -> Parsed<'_> {
 }
 
 fn unsubscribe(rest: &str) -> Parsed<'_> {
-    const FORM: &str = "UNSUB takes a topic: UNSUB <topic>";
+    const FORM: &str = "UNSUB needs a topic: UNSUB <topic>";
     let (topic, rest) = argument(rest, FORM)?;
     nothing_more(rest, FORM)?;
     Ok(Command::Unsub { topic })
 }
 
 fn join(rest: &str) -> Parsed<'_> {
-    let (group, rest) = argument(rest, "JOIN takes a group: JOIN <group> [credit=<n>]")?;
+    let (group, rest) = argument(rest, "JOIN needs a group: JOIN <group> [credit=<n>]")?;
     let mut credit = None;
     for option in options(rest) {
         match option? {
@@ -127,7 +127,7 @@ fn join(rest: &str) -> Parsed<'_> {
 }
 
 fn link(rest: &str) -> Parsed<'_> {
-    const FORM: &str = "LINK takes a task and a URL: LINK <id> <url>";
+    const FORM: &str = "LINK needs a task and a URL: LINK <id> <url>";
     let (task, rest) = argument(rest, FORM)?;
     let (url, rest) = first_word(rest);
     if url.is_empty() {
@@ -148,7 +148,7 @@ fn link(rest: &str) -> Parsed<'_> {
 }
 
 fn ack(rest: &str) -> Parsed<'_> {
-    let (task, rest) = argument(rest, "ACK takes a task: ACK <id> [outcome=..]")?;
+    let (task, rest) = argument(rest, "ACK needs a task: ACK <id> [outcome=..]")?;
     let (mut outcome, mut hold) = (None, Hold::default());
     for option in options(rest) {
         match option? {
@@ -165,7 +165,7 @@ fn ack(rest: &str) -> Parsed<'_> {
 
 fn nack(rest: &str) -> Parsed<'_> {
     const OPTIONS: &[&str] = &["after", "count", "again", "not-before", "pace", "reason"];
-    let (task, rest) = argument(rest, "NACK takes a task: NACK <id> [after=..]")?;
+    let (task, rest) = argument(rest, "NACK needs a task: NACK <id> [after=..]")?;
     let (mut after_ms, mut count, mut again, mut reason) = (None, None, None, None);
     let mut hold = Hold::default();
     for option in options(rest) {
@@ -183,7 +183,7 @@ fn nack(rest: &str) -> Parsed<'_> {
     }
     let back = match (again, count, after_ms) {
         (Some(url), None, None) => Return::Again { url },
-        (Some(_), _, _) => return Err(bad("again= goes without after= and count=")),
+        (Some(_), _, _) => return Err(bad("again= cannot be combined with after= or count=")),
         (None, Some(false), after_ms) => Return::Uncounted { after_ms },
         (None, _, after_ms) => Return::Retry { after_ms },
     };
@@ -191,7 +191,7 @@ fn nack(rest: &str) -> Parsed<'_> {
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
-    let (task, rest) = argument(rest, "TOUCH takes a task: TOUCH <id> [over=yes]")?;
+    let (task, rest) = argument(rest, "TOUCH needs a task: TOUCH <id> [over=yes]")?;
     let (mut over, mut hold) = (None, Hold::default());
     for option in options(rest) {
         match option? {
@@ -209,7 +209,7 @@ fn touch(rest: &str) -> Parsed<'_> {
 fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
-        return Err(bad(format!("an action in lower case is needed, like ls or show <{what}>")));
+        return Err(bad(format!("expected an action in lower case, such as ls or show <{what}>")));
     }
     let (word, after) = first_word(rest);
     let (name, rest) = match word {
@@ -234,7 +234,7 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
 fn explain(rest: &str) -> Parsed<'_> {
     let (what, rest) = first_word(rest);
     if what.is_empty() {
-        return Err(bad("EXPLAIN takes a URL or a key: EXPLAIN <url|key> [group=..]"));
+        return Err(bad("EXPLAIN needs a URL or a key: EXPLAIN <url|key> [group=..]"));
     }
     let mut group = None;
     for option in options(rest) {
@@ -251,17 +251,19 @@ fn alone<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed<'a> {
     if word.is_empty() {
         return Ok(command);
     }
-    Err(bad(format!("{} stands alone on its line", verb.as_str())))
+    Err(bad(format!("{} takes no arguments", verb.as_str())))
 }
 
 fn unknown_command(line: &str) -> ProtocolError {
     let (word, _) = first_word(line);
     let upper = word.to_ascii_uppercase();
     let hint = match Verb::of(upper.as_bytes()) {
-        Some(verb) => format!("commands are in upper case and begin the line: {}", verb.as_str()),
+        Some(verb) => {
+            format!("write commands in upper case at the beginning of the line: {}", verb.as_str())
+        }
         None => "HELP lists the commands".to_owned(),
     };
-    ProtocolError::new(Code::UnknownCommand, format!("{} is no command; {hint}", quoted(word)))
+    ProtocolError::new(Code::UnknownCommand, format!("{} is not a command; {hint}", quoted(word)))
 }
 
 /// The next word as a typed argument, and what follows it.
@@ -279,7 +281,7 @@ fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
     if rest.is_empty() { Ok(()) } else { Err(bad(form)) }
 }
 
-/// The remaining words, each of which must be `key=value` with neither of them empty.
+/// The remaining words; each must be `key=value`, with a key and a value.
 fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolError>> {
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
@@ -309,7 +311,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
     }
 }
 
-/// A free text that is one word of up to so many bytes.
+/// A free text of one word with a limit in bytes.
 pub(crate) fn one_word_up_to(
     key: &str,
     value: &str,
@@ -326,7 +328,7 @@ pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolErr
         [] => "no options".to_owned(),
         known => known.join("=, ") + "=",
     };
-    bad(format!("{}= is no option of {of}, which takes {known}", quoted(key)))
+    bad(format!("{}= is not an option of {of}, which takes {known}", quoted(key)))
 }
 
 fn twice(key: &str) -> ProtocolError {

@@ -1,12 +1,12 @@
-//! What an event says: one line of text, or a target with attributes.
+//! The content of an event: one line of text, or a target with attributes.
 
 use crate::wire::{first_word, is_word_char, words};
 
-/// A payload with a view of its target and attributes, which are all slices of it.
+/// A payload with its target and attributes, which are all slices of it.
 ///
 /// It has them only if its first word is a URL (`scheme://..`) or an absolute path (`/..`) and
-/// *every* further word is `key=value` (`[P2]`); otherwise it is text, whatever words it contains.
-/// So a sentence that happens to hold an `=` is never taken for instructions.
+/// *every* further word is `key=value` (`[P2]`); otherwise it is text. So a sentence that happens
+/// to contain an `=` is never taken for instructions.
 ///
 /// ```
 /// use tidings_protocol::Payload;
@@ -24,14 +24,15 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Looks at a payload. Never fails: what has no target is text. Linear, without allocation.
+    /// Splits a payload into its parts. Never fails: without a target it is text. Linear, without
+    /// allocation.
     pub fn parse(text: &'a str) -> Self {
         let (target, rest) = first_word(text);
         let has_parts = is_target(target) && words(rest).all(|word| attribute(word).is_some());
         Payload { text, parts: has_parts.then_some((target, rest)) }
     }
 
-    /// The whole payload as it came in.
+    /// The whole payload.
     pub fn text(&self) -> &'a str {
         self.text
     }
@@ -41,7 +42,7 @@ impl<'a> Payload<'a> {
         self.parts.map(|(target, _)| target)
     }
 
-    /// The value of an attribute; of several with this key, the first one.
+    /// The value of an attribute; the first one if there are several with this key.
     pub fn attribute(&self, key: &str) -> Option<&'a str> {
         self.attributes().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
@@ -55,11 +56,11 @@ impl<'a> Payload<'a> {
 
 /// Appends ` key=value` to a payload under construction.
 ///
-/// White space and control characters in the value become `_`, since a value is one word.
+/// White space and control characters in the value become `_`, because a value is one word.
 ///
 /// # Panics
-/// If the key is not letters, digits, `-`, `_` and `.` with a letter first: keys are the
-/// program's own or come out of a payload.
+/// If the key is not made of letters, digits, `-`, `_` and `.` with a letter first: keys are
+/// constants of the program, or come from a payload.
 pub fn push_attribute(payload: &mut String, key: &str, value: &str) {
     assert!(is_key(key), "{key:?} can be the key of an attribute");
     payload.push(' ');
@@ -123,7 +124,7 @@ mod tests {
 
     // PROTOCOL: P2
     #[test]
-    fn one_word_that_is_no_attribute_makes_it_text() {
+    fn one_word_that_is_not_an_attribute_makes_it_text() {
         for text in ["/a b", "/a x=1 b", "/a =1", "/a 1=1", "/a x=1 /b=2", "look /a x=1"] {
             let payload = Payload::parse(text);
             assert_eq!(payload.target(), None, "{text:?}");
@@ -145,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_pushed_is_found(
+        fn pushed_attributes_are_found(
             attributes in proptest::collection::vec(("[a-z][a-z0-9-]{0,8}", "[!-~ä]{0,12}"), 0..8),
         ) {
             let mut text = "http://example.org/".to_owned();

@@ -1,8 +1,8 @@
-//! Many publishes to one topic at a time: what a busy producer sends.
+//! A batch of publishes to one topic, as busy publishers send them.
 //!
-//! Everything here could be had from [`Session::next`](crate::Session::next), line by line. A whole
-//! read is judged in one go instead: the same bytes begin every line, and whether the bytes are
-//! text is asked of all of them together.
+//! [`Session::next`](crate::Session::next) would return the same, line by line. Here a whole read
+//! is checked at once: every line begins with the same bytes, and one check for valid text covers
+//! all of them.
 
 use memchr::{Memchr, memchr, memchr_iter};
 
@@ -10,27 +10,27 @@ use crate::command::check_name;
 use crate::text::is_control;
 use crate::{LINE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
-/// Lines `PUB <topic> <payload>` of a client that follow each other, all to one topic. Iterates over
-/// the payloads.
+/// Consecutive lines `PUB <topic> <payload>` of a client, all to one topic. Iterates over the
+/// payloads.
 #[derive(Debug, Clone)]
 pub struct Publishes<'a> {
     /// The topic.
     pub topic: &'a str,
     /// The lines, each with its end.
     lines: &'a str,
-    /// Where the lines that are left end.
+    /// The ends of the remaining lines.
     ends: Memchr<'a>,
     /// Where the next line begins.
     next: usize,
     /// Bytes before the payload.
     prefix: usize,
-    /// How many lines are left.
+    /// The number of remaining lines.
     count: usize,
 }
 
 impl<'a> Publishes<'a> {
-    /// The lines at the beginning of `unread`, and how many bytes they are; `None` if there are
-    /// fewer than two of them, or something about them is out of the ordinary.
+    /// The lines at the beginning of `unread`, and their length in bytes. `None` if there are fewer
+    /// than two, or if anything about them is unusual.
     pub(crate) fn begin(unread: &'a [u8]) -> Option<(usize, Self)> {
         const VERB: &[u8] = b"PUB ";
         let named = unread.strip_prefix(VERB)?;
@@ -57,7 +57,7 @@ impl<'a> Publishes<'a> {
         Some((end, Self { topic, lines, ends, next: 0, prefix: prefix.len(), count }))
     }
 
-    /// Whether a payload may hold these bytes. Saves a search in each of them where none does.
+    /// Whether a payload may contain this text. Saves a search in each payload if none does.
     pub fn may_hold(&self, text: &str) -> bool {
         memchr::memmem::find(self.lines.as_bytes(), text.as_bytes()).is_some()
     }
@@ -81,8 +81,8 @@ impl<'a> Iterator for Publishes<'a> {
 
 impl ExactSizeIterator for Publishes<'_> {}
 
-/// Whole lines as text, if each of them is and none holds what needs a second look: a control
-/// character, or the byte that some of those begin with in UTF-8.
+/// Whole lines as text, unless one needs a closer check: it contains a control character, or the
+/// byte with which some of those begin in UTF-8.
 fn lines_of_text(lines: &[u8]) -> Option<&str> {
     let ends_line = |byte| byte == b'\n' || byte == b'\r';
     let suspicious = |&byte: &u8| (is_control(byte) && !ends_line(byte)) || byte == 0xC2;
@@ -100,7 +100,7 @@ mod tests {
 
     use crate::{Command, Event, Session};
 
-    /// What the session makes of the lines one by one, and with runs where it sees some.
+    /// The events of the session line by line, or with batches where it finds some.
     fn events(input: &[u8], with_runs: bool) -> Vec<String> {
         let mut session = Session::new();
         let mut events = Vec::new();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_where_something_else_begins() {
+    fn a_batch_ends_where_another_line_begins() {
         let input = b"PING\nPUB t a\r\nPUB t b c\nPUB u x\nPUB u y\nPUB u z\nPUB u ";
         let mut session = Session::new();
         let (used, _) = session.next(input);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_before_the_first_line_or_within_one() {
+    fn no_batch_begins_before_the_first_line_or_within_one() {
         let mut session = Session::new();
         assert!(session.publishes(b"PUB t a\nPUB t b\n").is_none(), "the first line decides");
         let _ = session.next(b"PING\n");
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_run_says_what_its_lines_say(
+        fn a_batch_gives_the_same_events_as_its_lines(
             lines in proptest::collection::vec(
                 prop_oneof![
                     8 => "PUB t [ -~]{0,20}",

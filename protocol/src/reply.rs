@@ -1,4 +1,4 @@
-//! What the broker says: answers to commands and deliveries.
+//! The lines of the broker: answers to commands, and deliveries.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use crate::text::cut;
 use crate::wire::{Writer, first_word, number, words};
 use crate::{Code, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
 
-/// What the broker says to a connection before anything else (`[S1]`); `n` counts connections
-/// from 1.
+/// The greeting, which the broker sends before anything else (`[S1]`); `n` counts connections from
+/// 1.
 pub fn encode_greeting(n: u64, out: &mut impl BufMut) {
     out.put_slice(b"Connected.  (PID ");
     crate::wire::put_number(n, out);
     out.put_slice(b")\r\n");
 }
 
-/// What the broker says to a peer last, without the line end: after Ctrl-D, and as the
-/// confirmation of everything that was sent, after an orderly end of input (`[S10]`).
+/// The last line to a peer, without the line end: after Ctrl-D, and after an orderly end of input
+/// as the confirmation of everything that was sent (`[S10]`).
 pub const FAREWELL: &str = "Received EOF.  Closing connection...";
 
 /// One line of the broker to a client. `parse` and `encode` are inverse to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// `+OK <seq> <n>`: confirms every publish of this connection up to the n-th that no
-    /// refusal named; `seq` is the number of the n-th one.
+    /// `+OK <seq> <n>`: confirms every publish of this connection up to the n-th that no refusal
+    /// named; `seq` is that of the n-th one.
     Published {
-        /// The number that the n-th publish got.
+        /// The seq of the n-th publish.
         seq: Seq,
         /// Counts the publishes of this connection, from 1.
         n: u64,
     },
-    /// `+OK [..]`: the end of any other answer; the text behind it.
+    /// `+OK [..]`: the end of any other answer, with its text.
     Ok(&'a str),
     /// `+ <text>`: a line of a longer answer, which ends with `+OK` or `-ERR`.
     More(&'a str),
@@ -39,57 +39,57 @@ pub enum Reply<'a> {
     Err {
         /// The word of a [`Code`], or one that this version does not know.
         code: &'a str,
-        /// The publishes that are refused, both ends included.
+        /// The numbers of the refused publishes, both ends included.
         n: Option<(u64, u64)>,
-        /// For a person.
+        /// For people.
         text: &'a str,
     },
     /// `MSG <topic> <seq> <payload>`: an event.
     Msg {
         /// The topic.
         topic: &'a str,
-        /// The event's number.
+        /// The seq.
         seq: Seq,
         /// Everything behind the space after the number.
         payload: &'a str,
     },
     /// `TASK <id> <clock> <lease> <payload>`: a task.
     Task {
-        /// What answers must name.
+        /// The id that answers must name.
         id: TaskId,
         /// The broker's clock when it released the task, in milliseconds.
         clock_ms: u64,
-        /// How long the task is this member's from that moment, in milliseconds.
+        /// The time from then on for which this member holds it, in milliseconds.
         lease_ms: u64,
         /// The URL and its attributes.
         payload: &'a str,
     },
     /// `LAG [<topic>] <from> <to>`: these events were kept and are gone.
     Lag {
-        /// The topic; none for a peer, which has only one.
+        /// The topic; `None` for a peer, which has only one.
         topic: Option<&'a str>,
-        /// The first one that is gone.
+        /// The first lost event.
         from: Seq,
-        /// The last one that is gone.
+        /// The last lost event.
         to: Seq,
     },
-    /// `GAP <topic> <from> <to>`: a crash left these numbers empty.
+    /// `GAP <topic> <from> <to>`: a crash left these seqs empty.
     Gap {
         /// The topic.
         topic: &'a str,
-        /// The first empty number.
+        /// The first empty seq.
         from: Seq,
-        /// The last empty number.
+        /// The last empty seq.
         to: Seq,
     },
     /// `PONG clock=<ms>`: answers `PING`.
     Pong {
-        /// The broker's clock, in milliseconds since some fixed moment.
+        /// The broker's clock, in milliseconds since a fixed moment.
         clock_ms: u64,
     },
 }
 
-/// The line is none that a broker says.
+/// The line cannot come from a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a line of the Tidings protocol")]
 pub struct NotAReply;
@@ -146,12 +146,12 @@ pub fn encode_ok(text: &str, out: &mut impl BufMut) {
     Writer::new(out, "+OK").text(&cut(text, LINE_BYTES_MAX - "+OK ".len())).crlf();
 }
 
-/// Appends `+ <text>`, a line of an answer that goes on; what does not fit in a line is cut off.
+/// Appends `+ <text>`, a line of a longer answer; what does not fit in a line is cut off.
 pub fn encode_more(text: &str, out: &mut impl BufMut) {
     Writer::new(out, "+").word(&cut(text, LINE_BYTES_MAX - "+ ".len())).crlf();
 }
 
-/// Appends `MSG <topic> <seq> <payload>`. Allocates nothing besides the buffer's growth.
+/// Appends `MSG <topic> <seq> <payload>`. Allocates only to grow the buffer.
 pub fn encode_msg(topic: &str, seq: Seq, payload: &str, out: &mut impl BufMut) {
     Writer::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
 }
@@ -177,7 +177,7 @@ pub fn encode_gap(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
     Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
 }
 
-/// Appends `LAG <from> <to>`, as peers hear it.
+/// Appends `LAG <from> <to>`, the form for peers.
 pub fn encode_peer_lag(from: Seq, to: Seq, out: &mut impl BufMut) {
     Writer::new(out, "LAG").number(from.0).number(to.0).crlf();
 }
@@ -203,7 +203,7 @@ pub(crate) fn encode_refusal(
     line.text(text).crlf();
 }
 
-/// The value of `key=value` in the text of an answer. Unknown keys are ignored by not asking.
+/// The value of `key=value` in the text of an answer. Unknown keys are thus ignored.
 pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     words(text).filter_map(|word| word.split_once('=')).find(|(k, _)| *k == key).map(|(_, v)| v)
 }
@@ -273,8 +273,8 @@ fn topic_and_range(rest: &str) -> Option<(&str, Seq, Seq)> {
 
 /// A refusal from its parts on the wire.
 ///
-/// A code that this version does not know (a newer broker's) becomes [`Code::Internal`] with the
-/// word in front of the text: about its meaning nothing may be assumed.
+/// An unknown code (of a newer broker) becomes [`Code::Internal`] with the word in front of the
+/// text, because its meaning is unknown.
 pub fn refusal_from(code: &str, text: &str) -> ProtocolError {
     match code.parse() {
         Ok(code) => ProtocolError::new(code, text),
@@ -290,11 +290,11 @@ pub struct HelloAnswer {
     pub version: String,
     /// The number of this connection, from 1.
     pub id: u64,
-    /// The broker's clock, in milliseconds since some fixed moment.
+    /// The broker's clock, in milliseconds since a fixed moment.
     pub clock_ms: u64,
-    /// What the client sent.
+    /// The `echo=` of the client.
     pub echo: Option<String>,
-    /// Who the client is, to come back with.
+    /// The member, with which the client can resume.
     pub resume: MemberId,
 }
 
@@ -331,9 +331,9 @@ pub struct AckAnswer {
     pub task: TaskId,
     /// Children that were queued.
     pub new: u64,
-    /// Children that this pass has seen before.
+    /// Children that this pass has met before.
     pub known: u64,
-    /// Children that are out of scope, too deep, no URLs, or more than can be staged.
+    /// Children that are out of scope, too deep, not URLs, or more than can be staged.
     pub refused: u64,
 }
 

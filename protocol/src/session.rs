@@ -1,4 +1,5 @@
-//! What a connection is, and what its lines mean: the rules of the first line and of the end.
+//! The rules of a connection's input: what the first line decides, what each line means, and what
+//! ends it.
 
 use crate::foreign;
 use crate::line::{Item, LineDecoder};
@@ -7,21 +8,21 @@ use crate::publishes::Publishes;
 use crate::text::check;
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
 
-/// So many lines in a row that are no command end a client's connection (`[S13]`).
+/// The number of consecutive lines without a command that ends a client's connection (`[S13]`).
 pub const GARBAGE_LINES_MAX: u32 = 16;
 
-/// What a connection is; decided once by its first line.
+/// The kind of a connection; its first line decides it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// No line has come in yet. Treated as a peer where it matters: it hears the default topic.
+    /// No line has arrived yet. The connection receives the default topic like a peer.
     Undecided,
-    /// A peer of the notifier: every line is an event.
+    /// A peer: every line is an event.
     Peer,
     /// A client: every line is a command.
     Client,
 }
 
-/// What a line, or the end of the lines, means.
+/// The meaning of a line, or of the end of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A line of a peer, for the default topic.
@@ -30,30 +31,30 @@ pub enum Event<'a> {
     Command(Command<'a>),
     /// A client's line that is refused; the refusal is its answer.
     Refused {
-        /// What to answer.
+        /// The answer.
         error: ProtocolError,
-        /// It was a `PUB`, so it counts as a publish and the answer names its number.
+        /// The line was a `PUB`, so it counts as a publish, and the answer contains its number.
         publish: bool,
     },
-    /// A line without effect and without answer: a peer's that is not fit to be an event, or a
-    /// client's `LINK` (which is never answered) that cannot be read. For the log, and for the
+    /// A line without effect and without answer: a peer's line that cannot be an event, or a
+    /// client's `LINK` (which is never answered) that cannot be parsed. For the log, and for the
     /// count of refused children.
     Dropped(ProtocolError),
-    /// Nothing more comes of this connection; what follows is ignored.
+    /// The end of this connection's input; all later bytes are ignored.
     End(End),
 }
 
-/// Why a connection ends from its own side.
+/// Why a client ended its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// `QUIT` of a client, answered by `+OK` after everything before it; `quit` or `exit` of a
     /// peer, which is not answered.
     Quit,
-    /// Ctrl-D as the first byte of a line: what is pending is sent, then the farewell.
+    /// Ctrl-D as the first byte of a line: pending output is sent, then the farewell.
     EndOfTransmission,
-    /// The other side has ended its sending, in an orderly way.
+    /// The client has closed its sending side in an orderly way.
     EndOfInput,
-    /// It must be closed now. A client is sent the refusal first, anybody else nothing.
+    /// The connection must be closed now. Only a client receives the refusal first.
     Violation(ProtocolError),
 }
 
@@ -69,13 +70,13 @@ pub enum End {
 ///     another protocol, control byte, not UTF-8, too long, Ctrl-D, end of input
 /// ```
 ///
-/// Usage: pass all bytes that are not consumed, drop as many as told, handle the event, and
+/// Usage: pass all bytes that are not consumed, drop the consumed ones, handle the event, and
 /// repeat until there is none; then read more. See [`LineDecoder`] for the contract.
 #[derive(Debug)]
 pub struct Session {
     decoder: LineDecoder,
     mode: Mode,
-    /// Lines in a row that were no command; `< GARBAGE_LINES_MAX`.
+    /// Consecutive lines that were not commands; `< GARBAGE_LINES_MAX`.
     garbage_lines: u32,
     ended: bool,
 }
@@ -97,12 +98,12 @@ impl Session {
         }
     }
 
-    /// What the connection is. May change once, with the first event.
+    /// The kind of the connection. May change once, with the first event.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether the other side owes the end of a line, for which it has only so long.
+    /// Whether a line has begun and not ended. The end must arrive within a time limit.
     ///
     /// May change with every call of [`next`](Self::next).
     pub fn is_mid_line(&self) -> bool {
@@ -111,8 +112,8 @@ impl Session {
 
     /// Looks for the next event in the unread bytes: how many of them are consumed, and the event.
     ///
-    /// Without an event, more bytes are needed (some may be consumed all the same). After
-    /// [`Event::End`] everything is consumed and nothing comes any more.
+    /// Without an event, more bytes are needed (some may be consumed nevertheless). After
+    /// [`Event::End`], everything is consumed and no event follows.
     pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Event<'a>>) {
         let mut consumed = 0;
         while !self.ended {
@@ -132,9 +133,9 @@ impl Session {
         (unread.len(), None)
     }
 
-    /// Publishes of a client at the beginning of the unread bytes, and how many bytes they are: a
-    /// shorter way to what [`next`](Self::next) would say of them. `None` proves nothing; it is not
-    /// worth asking again before other bytes have come.
+    /// The publishes of a client at the beginning of the unread bytes, and their length in bytes: a
+    /// faster way to the same events as [`next`](Self::next). `None` means nothing; another call is
+    /// useless before other bytes have arrived.
     pub fn publishes<'a>(&mut self, unread: &'a [u8]) -> Option<(usize, Publishes<'a>)> {
         if self.mode != Mode::Client || self.ended || self.decoder.is_mid_line() {
             return None;
@@ -147,8 +148,8 @@ impl Session {
     /// The events of an orderly end of input: that of the last line, if it has no line end, and
     /// [`End::EndOfInput`] (unless the line itself is the end). At most two.
     ///
-    /// To be called with what [`next`](Self::next) left when it had no event. Not after a reset:
-    /// then a last line without an end is worth nothing.
+    /// To be called with what [`next`](Self::next) left when it returned no event. Not to be called
+    /// after a reset: a last line without an end is then incomplete.
     pub fn finish<'a>(&mut self, unread: &'a [u8]) -> Vec<Event<'a>> {
         let mut events = Vec::new();
         if self.ended {
@@ -163,17 +164,18 @@ impl Session {
         events
     }
 
-    /// The end of a first line with a control byte is not awaited: a TLS hello has none.
+    /// A control byte in the first line ends the connection at once: a TLS hello has no line end to
+    /// wait for.
     fn hopeless_beginning(&self, unread: &[u8]) -> Option<ProtocolError> {
         if self.mode != Mode::Undecided {
             return None;
         }
         let byte = foreign::control(unread, self.decoder.searched(), LINE_BYTES_MAX)?;
-        let text = format!("the first line holds the control byte 0x{byte:02x}");
+        let text = format!("the first line contains the control byte 0x{byte:02x}");
         Some(ProtocolError::new(Code::Control, text))
     }
 
-    /// `None` for an empty line, which is nothing.
+    /// `None` for an empty line, which has no meaning.
     fn item<'a>(&mut self, item: Item<'a>) -> Option<Event<'a>> {
         let event = match item {
             Item::EndOfTransmission => self.end(End::EndOfTransmission),
@@ -208,7 +210,7 @@ impl Session {
     fn client_line<'a>(&mut self, line: &'a [u8]) -> Event<'a> {
         let verb = Verb::of(line);
         if verb.is_none() && is_header(line) {
-            let text = "this looks like a header of HTTP, which is not spoken here";
+            let text = "this looks like an HTTP header; this port speaks the Tidings line protocol";
             return self.end(End::Violation(ProtocolError::new(Code::Header, text)));
         }
         match check(line).and_then(Command::parse) {
@@ -231,14 +233,16 @@ impl Session {
         }
     }
 
-    /// A client's line that has no effect: answered, but for a `LINK`, which never is.
+    /// A client's line without effect. It is answered, unless it is a `LINK`.
     fn refused<'a>(&mut self, verb: Option<Verb>, error: ProtocolError) -> Event<'a> {
         if verb.is_some() {
             self.garbage_lines = 0;
         } else {
             self.garbage_lines += 1;
             if self.garbage_lines == GARBAGE_LINES_MAX {
-                let text = format!("{GARBAGE_LINES_MAX} lines in a row were no command");
+                let text = format!(
+                    "{GARBAGE_LINES_MAX} lines in a row were not commands; HELP lists the commands"
+                );
                 return self.end(End::Violation(ProtocolError::new(Code::Garbage, text)));
             }
         }
@@ -254,14 +258,15 @@ impl Session {
     }
 }
 
-/// What a first line must not be, whatever else it is (`[S4]`).
+/// What the first line must not be (`[S4]`).
 ///
-/// Nobody is told, also not somebody whose terminal has another encoding: whoever is no client takes every line that it hears
-/// for an event, so that a refusal would be one, and what begins with other bytes than text is most often a program of another
-/// protocol, which waits for an answer and had better not get any. The audit file says why it was closed.
+/// The connection is closed without a message. A connection that is not a client's takes every line
+/// that it receives for an event, so a refusal would become one. A first line that is not text
+/// comes most often from a program of another protocol, which must not receive an answer. The audit
+/// record contains the reason.
 fn first_line_violation(line: &[u8]) -> Option<ProtocolError> {
     if foreign::begins(line) {
-        let text = "this looks like another protocol, which is not spoken here";
+        let text = "this looks like another protocol; this port speaks the Tidings line protocol";
         return Some(ProtocolError::new(Code::Header, text));
     }
     check(line).err()

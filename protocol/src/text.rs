@@ -1,7 +1,7 @@
-//! What bytes a line may hold: UTF-8 without control characters other than TAB.
+//! The bytes that a line may contain: UTF-8 without control characters other than TAB.
 //!
-//! A line that passes can be shown on any terminal and forwarded to any neighbour as it is, so it
-//! is judged once, when it comes in, and never escaped afterwards.
+//! A line that passes can be shown on any terminal and forwarded to any client as it is. So it is
+//! checked once, when it arrives, and never escaped afterwards.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,8 +10,8 @@ use crate::{Code, ProtocolError};
 
 /// The line as text, or why it is refused (`[L6]` and `[L7]` of PROTOCOL.md).
 ///
-/// One pass for UTF-8 and one for control bytes; neither copies, and both run over whole vectors
-/// of bytes for the plain text that nearly every line is.
+/// One pass for UTF-8 and one for control bytes. Neither copies, and both are vectorized for plain
+/// text, which nearly every line is.
 pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to() + 1;
@@ -29,13 +29,13 @@ pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
     }
 }
 
-/// Where the first forbidden control character is, and its telling byte.
+/// The position of the first forbidden control character, and its last byte.
 ///
-/// C1 controls (U+0080 to U+009F) are looked for in their UTF-8 form, 0xC2 and then 0x80 to 0x9F,
-/// so this may also run over bytes that are not known to be UTF-8.
+/// C1 controls (U+0080 to U+009F) are found by their UTF-8 form, 0xC2 and then 0x80 to 0x9F, so the
+/// bytes need not be valid UTF-8.
 fn control_at(line: &[u8]) -> Option<(usize, u8)> {
-    // 0xC2 also begins characters like a no-break space, which are fine: only then, or with a
-    // real control byte, is the exact second look needed. Chunks let the compiler vectorise.
+    // 0xC2 also begins characters such as a no-break space, which are allowed. So the exact check
+    // runs only after one of these bytes. Chunks let the compiler vectorize.
     let suspicious = |&byte: &u8| is_control(byte) || byte == 0xC2;
     let plain = line
         .chunks(64)
@@ -58,11 +58,11 @@ pub(crate) const fn is_control(byte: u8) -> bool {
     (byte < 0x20 && byte != b'\t') || byte == 0x7F
 }
 
-/// Whether a character has no picture of its own and changes what the others look like, or where a line ends: controls,
+/// Whether a character is invisible and changes how others look, or where a line ends: controls,
 /// separators of lines and paragraphs, marks of the reading direction, spaces without width, tags.
 ///
-/// A payload may hold those that are no controls: some scripts need them. What is written for people and programs that
-/// look at whole lines, as logs are, has them escaped.
+/// A payload may contain those that are not controls, because some scripts need them. Logs and
+/// other line formats escape them.
 pub const fn is_invisible(character: char) -> bool {
     matches!(
         character,
@@ -72,7 +72,7 @@ pub const fn is_invisible(character: char) -> bool {
     )
 }
 
-/// JSON of one line in which nothing [invisible](is_invisible) is left. What there is of that can only stand in its
+/// Escapes the [invisible](is_invisible) characters of one line of JSON. They can occur only in its
 /// strings, where an escape means the same.
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(is_invisible) {
@@ -82,7 +82,7 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     for character in json.chars() {
         if is_invisible(character) {
             for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(escaped, "\\u{unit:04x}").expect("a string takes everything");
+                write!(escaped, "\\u{unit:04x}").expect("writing to a string succeeds");
             }
         } else {
             escaped.push(character);
@@ -91,7 +91,7 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// The text, or its beginning and `..` if it has more than so many bytes (2 and up).
+/// The text, or its beginning and `..` if it has more than `bytes_max` bytes (2 and up).
 pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return Cow::Borrowed(text);
@@ -100,7 +100,7 @@ pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{kept}.."))
 }
 
-/// A quotation of somebody's text for an error: short, on one line, without control characters.
+/// Quotes a text in an error: short, on one line, without control characters.
 pub(crate) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     let mut out = String::with_capacity(CHARS_MAX + 5);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_says_where() {
+    fn the_refusal_names_the_position() {
         assert_eq!(check(b"ab\x07").unwrap_err().code, Code::Control);
         assert!(check(b"ab\x07").unwrap_err().text.starts_with("byte 3 "));
         assert_eq!(check(b"ab\xff").unwrap_err().code, Code::Utf8);
@@ -167,21 +167,21 @@ mod tests {
     proptest! {
         // PROTOCOL: L6, L7
         #[test]
-        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn check_agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let model = std::str::from_utf8(&bytes)
                 .is_ok_and(|text| text.chars().all(|c| c == '\t' || !c.is_control()));
             prop_assert_eq!(check(&bytes).is_ok(), model);
         }
 
         #[test]
-        fn agrees_with_the_definition_on_text(text in "[ -~\t\u{7f}-\u{a5}\n]{0,200}") {
+        fn check_agrees_with_the_definition_on_text(text in "[ -~\t\u{7f}-\u{a5}\n]{0,200}") {
             let model = text.chars().all(|c| c == '\t' || !c.is_control());
             prop_assert_eq!(check(text.as_bytes()).is_ok(), model);
         }
     }
 
     #[test]
-    fn json_says_the_same_when_nothing_in_it_is_invisible() {
+    fn escaped_json_means_the_same() {
         assert!(matches!(escape_json("{\"a\":\"\u{fc} b\"}"), Cow::Borrowed(_)));
         let json = "{\"a\u{85}\":\"\u{2028}\u{202e}\u{7f}\u{e0041}\\n\"}";
         let escaped = r#"{"a\u0085":"\u2028\u202e\u007f\udb40\udc41\n"}"#;

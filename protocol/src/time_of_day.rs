@@ -1,5 +1,5 @@
-//! Times of day as people write them: `06:00`, `06:00:30`, `06:00Z`. They are of UTC, which has no
-//! summer.
+//! Times of day as people write them: `06:00`, `06:00:30`, `06:00Z`. They are in UTC, which has no
+//! daylight saving time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::duration::{DurationError, format_ms, parse_ms};
 use crate::wire::number;
 
-/// Milliseconds of a day, all of which are equally long to the wall clock of a computer.
+/// Milliseconds of a day. To the wall clock of a computer all days have the same length.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A time of day in UTC, to the second.
@@ -17,19 +17,19 @@ pub struct TimeOfDay {
     seconds: u32,
 }
 
-/// The text is no time of day.
+/// The text is not a time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a time of day is like 06:00 or 18:30:15, in UTC")]
+#[error("a time of day looks like 06:00 or 18:30:15, in UTC")]
 pub struct TimeOfDayError;
 
 impl TimeOfDay {
-    /// That of a moment in milliseconds since 1970; what is beyond its second is dropped.
+    /// The time of day at a moment in milliseconds since 1970, rounded down to a second.
     pub fn of(unix_ms: i64) -> Self {
         let seconds = unix_ms.div_euclid(1000).rem_euclid(24 * 60 * 60);
         Self { seconds: u32::try_from(seconds).expect("less than a day") }
     }
 
-    /// The first moment after another one, both in milliseconds since 1970, at which it is this late.
+    /// The first moment after `unix_ms` at this time of day, in milliseconds since 1970.
     pub fn next_after(self, unix_ms: i64) -> i64 {
         let day_ms = i64::try_from(DAY_MS).expect("a day is short");
         let wait_ms =
@@ -68,12 +68,12 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// Until when something waits: `after=`.
+/// When an entry is due: `after=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// For so many milliseconds: `10m`.
+    /// After this number of milliseconds: `10m`.
     Ms(u64),
-    /// Until the wall clock shows that time next: `06:00`.
+    /// When the wall clock next shows this time: `06:00`.
     Time(TimeOfDay),
 }
 
@@ -110,7 +110,7 @@ mod tests {
 
     // PROTOCOL: N8
     #[test]
-    fn a_time_of_day_has_two_digits_each_and_seconds_if_need_be() {
+    fn a_time_of_day_has_two_digits_each_and_optional_seconds() {
         for (text, seconds, shown) in [
             ("00:00", 0, "00:00"),
             ("06:00", 21_600, "06:00"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn until_when_is_told_in_one_of_two_ways() {
+    fn after_is_a_duration_or_a_time_of_day() {
         assert_eq!("10m".parse(), Ok(After::Ms(600_000)));
         assert_eq!("0".parse(), Ok(After::Ms(0)));
         assert_eq!("06:00Z".parse::<After>().unwrap().to_string(), "06:00");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_time_is_within_a_day_and_not_now() {
+    fn the_next_moment_is_within_a_day_and_not_now() {
         let six: TimeOfDay = "06:00".parse().unwrap();
         let day = 86_400_000;
         for (now, next) in [
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_next_time_is_that_time(seconds in 0_u32..86_400, now in -1_i64 << 50..1_i64 << 50) {
+        fn the_next_moment_has_that_time_of_day(seconds in 0_u32..86_400, now in -1_i64 << 50..1_i64 << 50) {
             let time = TimeOfDay { seconds };
             let next = time.next_after(now);
             prop_assert_eq!(TimeOfDay::of(next), time);

@@ -1,12 +1,11 @@
-//! The canonical URL and its keys: the one place, used by broker and crawler.
+//! Canonical URLs and their keys, for the broker and the crawler.
 //!
-//! Both sides must agree on which texts are the same page, and the answer is a key in databases,
-//! so the rules may only change together with [`CANONICAL_VERSION`].
+//! Both sides must agree on which texts are the same page, and the key is stored in databases, so
+//! the rules may only change together with [`CANONICAL_VERSION`].
 //!
-//! What rests on keys of an older version goes on as it is: a log of a group, or a database of pages,
-//! keeps its texts and their keys, and no version. A URL that now has another text counts as one that
-//! was not met before: it is fetched once more, and an `every=` of the old text stays until its group is
-//! deleted.
+//! Data with keys of an older version stays as it is: the log of a group, or a database of pages,
+//! stores texts and keys, and no version. A URL that now has another text counts as new: it is
+//! fetched once more, and an `every=` of the old text stays until its group is deleted.
 
 mod ascii_host;
 mod escapes;
@@ -27,44 +26,44 @@ use self::parts::Parts;
 use self::standard::Parsed;
 pub use self::standard::StandardUrl;
 
-/// The version of the rules of [`CanonicalUrl`], on which stored keys rest.
+/// The version of the rules of [`CanonicalUrl`], on which stored keys depend.
 ///
 /// - 1: the URL standard, without fragment and dots after the host;
-/// - 2: `%41` is `A`, `%c3` is `%C3`, and `^` in a path is `%5E`, as the standard has it since 2023;
-/// - 3: any ASCII host in lower case, also one with `xn--` labels that IDNA rejects, as the standard has
-///   it since 2026. Version 2 rejected such a URL, so it has no key that is stored; every URL that
+/// - 2: `%41` is `A`, `%c3` is `%C3`, and `^` in a path is `%5E`, as in the standard since 2023;
+/// - 3: any ASCII host in lower case, also one with `xn--` labels that IDNA rejects, as in the
+///   standard since 2026. Version 2 rejected such a URL, so no key of it is stored; every URL that
 ///   version 2 accepted keeps its text and its key.
 pub const CANONICAL_VERSION: u32 = 3;
 
-/// The longest URL, before and after it was made canonical, in bytes.
+/// The longest URL in bytes, before and after canonicalization.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
-/// Why a text is not taken as the URL of a page.
+/// Why a text is not accepted as the URL of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// Over [`URL_BYTES_MAX`], before or after it was made canonical.
+    /// Over [`URL_BYTES_MAX`], before or after canonicalization.
     #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
     TooLong,
-    /// Another scheme than `http` or `https`.
+    /// A scheme other than `http` and `https`.
     #[error("only http and https URLs can be fetched")]
     Scheme,
-    /// A user name or password in front of the host: it would end up in logs and databases.
-    #[error("URLs with a user name or password are refused")]
+    /// A user name or password in front of the host, which would end up in logs and databases.
+    #[error("the URL has a user name or password; remove it")]
     Credentials,
-    /// No host, or one that cannot be.
+    /// No host, or an invalid one.
     #[error("the URL has no valid host")]
     Host,
-    /// Not a URL at all, by the WHATWG rules.
+    /// Not a URL by the WHATWG rules.
     #[error("not a URL: {0}")]
     Syntax(ParseError),
 }
 
-/// A URL to which only requests for pages can be sent: the `url` crate, which the client of all other requests reads URLs
-/// with, rejects its host. See [`CANONICAL_VERSION`], 3.
+/// The host of this URL can only be asked for pages. The client of all other requests uses the
+/// `url` crate, which rejects the host. See [`CANONICAL_VERSION`], 3.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the host {host} has an xn-- label that is no valid IDNA, and only pages can be fetched from such a host"
+    "the host {host} has an xn-- label that is not valid IDNA; only pages can be fetched from it"
 )]
 pub struct PagesOnly {
     host: Box<str>,
@@ -72,18 +71,19 @@ pub struct PagesOnly {
 
 /// A URL of a page in its canonical form, version 3 (`[U1]`).
 ///
-/// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode, an
-///   ASCII host as it is, default port dropped, `.` and `..` resolved, what must be is percent-encoded;
+/// - parsed and written by the WHATWG URL rules: scheme and host in lower case, IDNA as punycode,
+///   an ASCII host as it is, default port dropped, `.` and `..` resolved, percent-encoding where it
+///   is required;
 /// - in path and query, `%xx` of letters, digits, `-`, `.`, `_` and `~` undone, and all others with
-///   capital letters (RFC 3986, 6.2.2.1 and 6.2.2.2): whoever decodes them reads the same octets;
+///   capital letters (RFC 3986, 6.2.2.1 and 6.2.2.2): they decode to the same octets;
 /// - `http` or `https`, no user name or password, at most [`URL_BYTES_MAX`] bytes;
 /// - without fragment, and without the dots of the DNS root after the host.
 ///
-/// What only servers can know to be equal stays apart: case of the path, order of a query, a
-/// trailing slash, `+` or `%20`, a `?` with nothing behind it or none.
+/// What only a server can know to be equal stays distinct: case of the path, order of a query, a
+/// trailing slash, `+` or `%20`, an empty query or none.
 ///
-/// It borrows the text it was parsed from where that is seen to be canonical at a glance, as nearly
-/// all are; that costs a fraction of parsing one with the `url` crate.
+/// It borrows the text that it was parsed from if that passes a fast check for canonical form, as
+/// nearly all texts do. The check costs a fraction of parsing with the `url` crate.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CanonicalUrl<'a> {
     text: Cow<'a, str>,
@@ -109,7 +109,8 @@ impl From<ParseError> for UrlError {
 }
 
 impl<'a> CanonicalUrl<'a> {
-    /// Makes an absolute URL canonical. Idempotent: the text of the result parses to itself.
+    /// Parses an absolute URL into its canonical form. Idempotent: the text of the result parses to
+    /// itself.
     pub fn parse(text: &'a str) -> Result<Self, UrlError> {
         let text = short_enough(without_blanks(text))?;
         match Parts::of_plain(text) {
@@ -118,8 +119,8 @@ impl<'a> CanonicalUrl<'a> {
         }
     }
 
-    /// Resolves a link of a page, and makes it canonical. A relative one costs a parse of the page's
-    /// URL, too.
+    /// Resolves a link of a page into its canonical form. A relative link costs a parse of the
+    /// page's URL, too.
     pub fn join(&self, link: &str) -> Result<CanonicalUrl<'static>, UrlError> {
         let link = short_enough(without_blanks(link))?;
         match Parts::of_plain(link) {
@@ -128,7 +129,7 @@ impl<'a> CanonicalUrl<'a> {
         }
     }
 
-    /// The same, with a text of its own.
+    /// The same URL with an owned text.
     pub fn into_owned(self) -> CanonicalUrl<'static> {
         CanonicalUrl { text: Cow::Owned(self.text.into_owned()), parts: self.parts }
     }
@@ -148,13 +149,13 @@ impl<'a> CanonicalUrl<'a> {
         self.part(self.parts.host_start, self.parts.host_end)
     }
 
-    /// Checks whether callbacks and other requests that are not for pages can be sent to it.
+    /// Checks whether callbacks and other requests than those for pages can be sent to it.
     pub fn check_callable(&self) -> Result<(), PagesOnly> {
-        // Whatever else the crate rejects was rejected before.
+        // Anything else that the crate rejects was rejected before.
         url::Url::parse(&self.text).map(drop).map_err(|_| PagesOnly { host: self.host().into() })
     }
 
-    /// The host if it is an address and no name.
+    /// The host if it is an address.
     pub fn address(&self) -> Option<IpAddr> {
         match self.host().strip_prefix('[') {
             Some(host) => host.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
@@ -162,7 +163,7 @@ impl<'a> CanonicalUrl<'a> {
         }
     }
 
-    /// The port that is connected to, also when it is the default one of the scheme.
+    /// The port to connect to, also if it is the default of the scheme.
     pub fn port(&self) -> u16 {
         match self.part(self.parts.host_end, self.parts.path_start).strip_prefix(':') {
             Some(port) => port.parse().expect("a port is 16 bits"),
@@ -171,7 +172,7 @@ impl<'a> CanonicalUrl<'a> {
         }
     }
 
-    /// The host, and the port where it is not the default one.
+    /// The host, and the port unless it is the default.
     pub fn authority(&self) -> &str {
         self.part(self.parts.host_start, self.parts.path_start)
     }
@@ -181,13 +182,13 @@ impl<'a> CanonicalUrl<'a> {
         self.part(self.parts.path_start, self.parts.path_end)
     }
 
-    /// The path, and the query with its `?` where there is one: what a server is asked for.
+    /// The path, and the query with its `?` if there is one: the target of a request.
     pub fn path_and_query(&self) -> &str {
         self.part(self.parts.path_start, self.text.len())
     }
 
-    /// The registrable domain by the public suffix list (`example.co.uk`); the host itself where
-    /// there is none (an address, `localhost`, a public suffix).
+    /// The registrable domain by the public suffix list (`example.co.uk`); the host itself if there
+    /// is none (an address, `localhost`, a public suffix).
     pub fn domain(&self) -> &str {
         match self.address() {
             None => registrable(self.host()).unwrap_or(self.host()),
@@ -195,19 +196,19 @@ impl<'a> CanonicalUrl<'a> {
         }
     }
 
-    /// The key under which the URL is known: equal for equal canonical texts, stable over
-    /// versions of the software with the same [`CANONICAL_VERSION`].
+    /// The key of the URL: equal for equal canonical texts, stable over versions of the software
+    /// with the same [`CANONICAL_VERSION`].
     pub fn url_key(&self) -> UrlKey {
         Self::key_of(self.as_str())
     }
 
-    /// The same, of a text that is known to be canonical.
+    /// The same for a text that is known to be canonical.
     pub fn key_of(canonical: &str) -> UrlKey {
         UrlKey(xxh3_128(canonical.as_bytes()))
     }
 
-    /// Whether the host is this machine by its text alone: `localhost`, a name below it, or a
-    /// loopback address. A name that merely resolves to one is for the crawler to find out.
+    /// Whether the text of the host means this machine: `localhost`, a name below it, or a loopback
+    /// address. The crawler checks names that merely resolve to one.
     pub fn is_loopback(&self) -> bool {
         match self.address() {
             None => self.host() == "localhost" || self.host().ends_with(".localhost"),
@@ -224,7 +225,8 @@ fn short_enough(text: &str) -> Result<&str, UrlError> {
     if text.len() <= URL_BYTES_MAX { Ok(text) } else { Err(UrlError::TooLong) }
 }
 
-/// Blanks, and nothing else, by the standard: control characters and spaces, but no others of Unicode.
+/// Removes what the standard ignores around a URL: control characters and ASCII spaces, and no
+/// other white space.
 fn without_blanks(text: &str) -> &str {
     text.trim_matches(|character| character <= ' ')
 }
@@ -248,7 +250,7 @@ fn canonical(parsed: Result<Parsed, ParseError>) -> Result<CanonicalUrl<'static>
     if let Some(host) = host {
         // Dots at its end were dropped above.
         let host_end = parts.host_end - parts.host_start;
-        let host = host.get(..host_end).expect("a stand-in is as long as its host");
+        let host = host.get(..host_end).expect("a placeholder is as long as its host");
         text.replace_range(parts.host_start..parts.host_end, host);
     }
     if let Some(better) = escapes::normal(&text, parts) {
@@ -258,8 +260,8 @@ fn canonical(parsed: Result<Parsed, ParseError>) -> Result<CanonicalUrl<'static>
     Ok(CanonicalUrl { text: Cow::Owned(text), parts })
 }
 
-/// The registrable domain of a name by the public suffix list; `None` of a public suffix, and of a
-/// name with an empty label.
+/// The registrable domain of a name by the public suffix list; `None` for a public suffix, and for
+/// a name with an empty label.
 fn registrable(name: &str) -> Option<&str> {
     if name.split('.').any(str::is_empty) { None } else { psl::domain_str(name) }
 }
@@ -292,8 +294,8 @@ impl fmt::Debug for CanonicalUrl<'_> {
 
 /// 32 hex digits.
 impl UrlKey {
-    /// Half of it, for sets of many: among 100 million URLs, the chance that a further one is taken
-    /// for one of them is 5 in 10^12. Never 0.
+    /// Half of the key, for large sets: with 100 million URLs in a set, a further one matches by
+    /// accident with a chance of 5 in 10^12. Never 0.
     pub fn print(self) -> u64 {
         let half = u64::try_from(self.0 >> 64).expect("these are the upper 64 bits");
         half.max(1)

@@ -3,8 +3,8 @@
 /// Declares the list once: variant and word.
 macro_rules! verbs {
     ($($variant:ident = $word:literal,)*) => {
-        /// The first word of a command. The list is closed from the first version on, because it
-        /// decides what the first line of a connection makes of it (`[S3]`).
+        /// The first word of a command. The list is closed from the first version on, because the
+        /// first line of a connection is compared with it (`[S3]`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Verb {
             $(
@@ -59,8 +59,8 @@ verbs! {
 const VERB_BYTES_MAX: usize = 7;
 
 impl Verb {
-    /// The verb of a line: its first word, exactly as listed, followed by a space or the end of
-    /// the line. Looks at eight bytes at most, which need not be valid text.
+    /// The verb of a line: its first word, exactly as listed, followed by a space or the end of the
+    /// line. Reads eight bytes at most, which need not be valid text.
     pub fn of(line: &[u8]) -> Option<Verb> {
         let near = line.get(..line.len().min(VERB_BYTES_MAX + 1))?;
         let end = near.iter().position(|byte| *byte == b' ').unwrap_or(near.len());

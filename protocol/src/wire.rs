@@ -1,4 +1,4 @@
-//! The two things that every line is made of besides text: decimal numbers and words.
+//! The parts of a line: decimal numbers, words, and text.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -8,10 +8,10 @@ use bytes::BufMut;
 
 use crate::TaskId;
 
-/// Reads a decimal number that is digits and nothing else.
+/// Reads a decimal number that consists of digits only.
 ///
-/// `str::parse` alone would take a `+` in front, and the same number must not have two spellings
-/// that a person takes for different things. Overflow, an empty text and a sign are `None`.
+/// `str::parse` alone would accept a `+` in front, and a number must not have two spellings that a
+/// person takes for different things. Overflow, an empty text and a sign are `None`.
 pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
@@ -39,7 +39,7 @@ pub(crate) fn words(mut text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What separates words. Every other white space is a control byte and was refused before.
+/// What separates words. All other white space is a control byte, which was refused before.
 const BLANK: [char; 2] = [' ', '\t'];
 
 /// Whether a character may stand inside a word on the wire.
@@ -47,7 +47,7 @@ pub(crate) fn is_word_char(character: char) -> bool {
     !BLANK.contains(&character) && !character.is_control()
 }
 
-/// Appends the parts of one line to a buffer. Allocates nothing besides the buffer's own growth.
+/// Appends the parts of one line to a buffer. Allocates only to grow the buffer.
 pub(crate) struct Writer<'a, B: BufMut>(&'a mut B);
 
 impl<'a, B: BufMut> Writer<'a, B> {
@@ -62,7 +62,7 @@ impl<'a, B: BufMut> Writer<'a, B> {
         self
     }
 
-    /// The free text at the end of a line; nothing at all for none.
+    /// The free text at the end of a line; writes nothing if it is empty.
     pub(crate) fn text(self, text: &str) -> Self {
         if text.is_empty() { self } else { self.word(text) }
     }

@@ -274,7 +274,7 @@ mod tests {
             ["10.0.0.0/33", "::/129", "10/8", "10.0.0.0/", "10.0.0.0/8,", "host", "10.0.0.0/-1"]
         {
             let error = text.parse::<AllowPrivate>().unwrap_err();
-            assert!(error.to_string().contains("is no network"), "{text}");
+            assert!(error.to_string().contains("is not a network"), "{text}");
         }
     }
 

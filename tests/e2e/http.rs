@@ -361,7 +361,7 @@ fn an_attribute_with_power_needs_a_grant() {
         answers[1..3],
         [
             "+OK 1 1",
-            "-ERR denied n=2 prio= is not taken from those who come by zmq; --grant zmq=prio of the broker allows it"
+            "-ERR denied n=2 prio= is not accepted over zmq; start the broker with --grant zmq=prio to allow it"
         ]
     );
     assert!(answers.iter().any(|line| line.starts_with("-ERR denied SUB is not for")), "{lines:?}");

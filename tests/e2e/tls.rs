@@ -314,7 +314,7 @@ fn a_broker_whose_files_are_wrong_does_not_start() {
     };
     let said = start("one.pem", "other.key");
     assert!(
-        said.contains("the key in other.key is not that of the certificate in one.pem"),
+        said.contains("the key in other.key does not belong to the certificate in one.pem"),
         "{said}"
     );
     let said = start("none.pem", "one.key");

@@ -63,7 +63,7 @@ fn a_server_whose_certificate_was_revoked_is_told_nothing() {
     says(&authority.revoke(&["server"], true), "the certificate was revoked (--crl)");
     says(&authority.revoke(&[], false), "the list of --crl is out of date");
     says(&others.revoke(&[], true), "--crl has no list of its authority");
-    says(&ca, "holds no list of revoked certificates in PEM");
+    says(&ca, "contains no list of revoked certificates in PEM");
     assert!(!server.has_printed("HELLO"));
     // It is the list that keeps us away.
     let words = ["broker", "--tls-cert", &cert, "--tls-key", &key];
@@ -93,7 +93,7 @@ fn a_server_that_speaks_something_else_is_said_to() {
     let said = refusal(folder.path(), &plain.text(), &["--ca", "none.pem"]);
     assert!(said.contains("cannot read none.pem: "), "{said}");
     let said = refusal(folder.path(), &plain.text(), &["--ca", &ca, "--cert", &cert]);
-    assert!(said.contains("holds no private key in PEM (--cert-key)"), "{said}");
+    assert!(said.contains("contains no private key in PEM (--cert-key)"), "{said}");
 }
 
 #[test]

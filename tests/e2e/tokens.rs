@@ -70,7 +70,7 @@ fn who_shows_a_token_may_do_what_it_is_for_and_nobody_else_anything() {
     let said = she.ask("PUB news-today x");
     assert!(said.starts_with("-ERR denied n=2 she may not publish on news-today"), "{said}");
     let said = she.ask("PUB new-url http://a.example/ every=1h");
-    assert!(said.starts_with("-ERR denied n=3 she may not give every="), "{said}");
+    assert!(said.starts_with("-ERR denied n=3 she may not use every="), "{said}");
     // What a person types who does not know.
     let mut typist =
         Running::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
@@ -429,7 +429,7 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
         (vec!["token", "create", "ci", "--allow", "all"], 1, "there is ci already"),
         (vec!["token", "create", "x"], 2, "--allow"),
         (vec!["token", "create", "x y", "--allow", "all"], 2, "letters, digits"),
-        (vec!["token", "create", "x", "--allow", "root"], 2, "is no right"),
+        (vec!["token", "create", "x", "--allow", "root"], 2, "is not a permission"),
         (vec!["token", "revoke", "x"], 1, "there is no x"),
         (vec!["token", "set", "x", "--allow", "all"], 1, "there is no x"),
     ] {

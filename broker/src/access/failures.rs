@@ -1,5 +1,5 @@
-//! Wrong tokens, by where they come from: each is answered later than the one before, and not many are heard. Pure:
-//! time is an argument, and memory has a bound.
+//! Counts wrong tokens by source: each one is answered later than the one before, and only a few
+//! are checked per minute. Pure: time is an argument, and memory has a limit.
 
 use std::collections::HashMap;
 
@@ -8,36 +8,37 @@ use crate::throttle::Source;
 
 /// Wrong tokens that one source may try within [`WINDOW_MS`].
 pub(crate) const FAILURES_MAX: usize = 10;
-/// A minute.
+/// One minute.
 const WINDOW_MS: u64 = 60_000;
 
-/// Milliseconds after which the first wrong token is answered; each further one within a minute takes twice as long, up to
-/// [`DELAY_MS_MAX`].
+/// Milliseconds before the first wrong token is answered. Each further one within a minute takes
+/// twice as long, up to [`DELAY_MS_MAX`].
 const DELAY_MS: u64 = 100;
 const DELAY_MS_MAX: u64 = 5_000;
 
 /// Sources that are remembered, about 100 bytes each.
 const SOURCES_MAX: usize = 16_384;
 
-/// Who has tried wrong tokens within the last minute.
+/// The sources that tried wrong tokens within the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     by_source: HashMap<Source, Recent>,
 }
 
-/// When the last tries were, the newest first.
+/// The times of the last attempts, newest first.
 #[derive(Debug, Clone, Copy, Default)]
 struct Recent([Option<Moment>; FAILURES_MAX]);
 
 impl Recent {
-    /// How many there were within the last minute.
+    /// The number of attempts within the last minute.
     fn count(&self, now: Moment) -> usize {
         self.0.iter().flatten().filter(|at| now.since(**at) < WINDOW_MS).count()
     }
 }
 
 impl Failures {
-    /// Whether a token from there is looked at. Refused with the milliseconds after which one will be.
+    /// Checks whether a token from this source may be tried now. An error is the number of
+    /// milliseconds until one may be tried.
     pub(super) fn allow(&self, source: Source, now: Moment) -> Result<(), u64> {
         let recent = self.by_source.get(&source).copied().unwrap_or_default();
         match recent.0[FAILURES_MAX - 1].map(|oldest| now.since(oldest)) {
@@ -46,7 +47,7 @@ impl Failures {
         }
     }
 
-    /// A token from there was wrong. Returns after how many milliseconds that is to be said.
+    /// Records a wrong token. Returns the number of milliseconds to wait before the answer.
     pub(super) fn note(&mut self, source: Source, now: Moment) -> u64 {
         if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&source) {
             self.make_room(now);
@@ -58,8 +59,9 @@ impl Failures {
         DELAY_MS.saturating_mul(1_u64.checked_shl(earlier).unwrap_or(u64::MAX)).min(DELAY_MS_MAX)
     }
 
-    /// Forgets those who have not tried for a minute; if there are none, everybody: whoever commands so many networks is
-    /// not stopped by this, and nobody guesses 256 bits.
+    /// Removes the sources that have not tried a token for a minute. If none is removed, removes
+    /// all: this limit does not stop a client with many networks, and no client can guess
+    /// 256 bits.
     fn make_room(&mut self, now: Moment) {
         self.by_source.retain(|_, recent| recent.count(now) > 0);
         if self.by_source.len() >= SOURCES_MAX {
@@ -87,9 +89,13 @@ mod tests {
         let delays: Vec<_> = (0..10).map(|at| failures.note(source(1), Moment(at))).collect();
         assert_eq!(delays, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000]);
         assert_eq!(failures.allow(source(1), Moment(9)), Err(60_000 - 9));
-        assert_eq!(failures.allow(source(2), Moment(9)), Ok(()), "somebody else");
+        assert_eq!(failures.allow(source(2), Moment(9)), Ok(()), "another source");
         assert_eq!(failures.allow(source(1), Moment(60_000)), Ok(()));
-        assert_eq!(failures.note(source(1), Moment(200_000)), 100, "long ago");
+        assert_eq!(
+            failures.note(source(1), Moment(200_000)),
+            100,
+            "the others are over a minute old"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rights as people write them, against commands and events as anybody sends them.
+//! Permissions as an operator writes them, against commands and events as any client may send them.
 
 use tidings_protocol::{Command, TopicName};
 
@@ -8,23 +8,23 @@ use super::{Access, AccessConfig, Power, Principal, Proof, Right, Rights, Way, w
 /// A user of the machine.
 const USER: u32 = 7;
 
-/// The first line is what is allowed, the second what is denied, words each; the others are commands, events, and lines
-/// for the log.
+/// The first line is what is allowed, the second what is denied, each as words. The other lines are
+/// commands, events, and lines for the log.
 pub(crate) fn access(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.split('\n');
     let allow = rights(lines.next().unwrap_or_default());
     let deny = rights(lines.next().unwrap_or_default());
-    let those = Rights::new(allow.clone(), deny.clone());
+    let permissions = Rights::new(allow.clone(), deny.clone());
     for line in lines {
         let shown = without_tokens(line);
         assert!(!has_token(&shown), "{line:?} is shown as {shown:?}");
-        a_command_is_judged(&those, line);
-        an_event_is_judged(&those, line);
+        a_command_is_judged(&permissions, line);
+        an_event_is_judged(&permissions, line);
     }
 }
 
-/// Those of the words that are rights, each of which is written as it is read.
+/// The words that are permissions. Each must be written as it is read.
 fn rights(words: &str) -> Vec<Right> {
     let rights: Vec<Right> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
     for right in &rights {
@@ -33,7 +33,7 @@ fn rights(words: &str) -> Vec<Right> {
     rights
 }
 
-/// Whether anything is left of what stands behind the mark of a token.
+/// Whether any part of a token is left behind its prefix.
 fn has_token(shown: &str) -> bool {
     let lower = shown.to_ascii_lowercase();
     ["token=", "tdg_"].iter().any(|mark| {
@@ -44,46 +44,54 @@ fn has_token(shown: &str) -> bool {
 
 fn a_command_is_judged(rights: &Rights, line: &str) {
     let Ok(command) = Command::parse(line) else { return };
-    let may = |rights: &Rights| {
+    let allowed = |rights: &Rights| {
         rights.allow(Deed::of(&command)) && rights.allow_options(&command).is_ok()
     };
     let (allow, deny) = (rights.allowed().to_vec(), rights.denied().to_vec());
-    let talks = Deed::of(&command) == Deed::Talk;
-    assert!(may(&Rights::all()), "{line:?} is allowed to whoever may do everything");
-    if may(rights) {
-        assert!(may(&Rights::new(allow, Vec::new())), "{line:?} for denying less");
+    let is_unrestricted = Deed::of(&command) == Deed::Talk;
+    assert!(allowed(&Rights::all()), "{line:?} is allowed with all permissions");
+    if allowed(rights) {
+        assert!(allowed(&Rights::new(allow, Vec::new())), "{line:?} with fewer denials");
         let all = Rights::new(vec![Right::All], deny);
-        assert!(may(&all), "{line:?} for allowing more");
+        assert!(allowed(&all), "{line:?} with more permissions");
     } else {
         let denied = Rights::new(allow, [deny, vec![Right::All]].concat());
-        assert!(!may(&denied), "{line:?} for denying more");
+        assert!(!allowed(&denied), "{line:?} with more denials");
     }
-    assert_eq!(may(&Rights::new(vec![Right::All], vec![Right::All])), talks, "{line:?}");
-    assert_eq!(may(&Rights::default()), talks, "{line:?}");
+    assert_eq!(
+        allowed(&Rights::new(vec![Right::All], vec![Right::All])),
+        is_unrestricted,
+        "{line:?}"
+    );
+    assert_eq!(allowed(&Rights::default()), is_unrestricted, "{line:?}");
 }
 
 fn an_event_is_judged(rights: &Rights, payload: &str) {
-    let may = rights.allow_event(payload).is_ok();
+    let allowed = rights.allow_event(payload).is_ok();
     let payload_of = tidings_protocol::Payload::parse(payload);
     for power in [Power::Every, Power::Prio, Power::Hub] {
         let has = |right: &Right| {
             matches!(right, Right::All) || matches!(right, Right::Power(given) if *given == power)
         };
         let given = rights.allowed().iter().any(has) && !rights.denied().iter().any(has);
-        let wants = payload_of.attributes().any(|(key, _)| Power::of_attribute(key) == Some(power));
-        assert!(given || !wants || !may, "{payload:?} has {power:?}");
+        let has_attribute =
+            payload_of.attributes().any(|(key, _)| Power::of_attribute(key) == Some(power));
+        assert!(given || !has_attribute || !allowed, "{payload:?} has {power:?}");
     }
     let is_bound = |rights: &[Right]| rights.iter().any(|right| matches!(right, Right::Url(_)));
-    assert!(!is_bound(rights.allowed()) || payload_of.target().is_some() || !may, "{payload:?}");
-    // What is not looked at for being allowed anyway would have been allowed.
+    assert!(
+        !is_bound(rights.allowed()) || payload_of.target().is_some() || !allowed,
+        "{payload:?}"
+    );
+    // An event that is published without a check must be one that the check would allow.
     let she = Principal::new("she", Proof::UnixUser(USER), rights.clone());
     let config = AccessConfig { principals: Some(vec![she]), ..AccessConfig::default() };
     let access = Access::new(config);
-    let pass = access.enter(Way::Line, &Proof::UnixUser(USER)).expect("she is known");
+    let pass = access.enter(Way::Line, &Proof::UnixUser(USER)).expect("she is a principal");
     let topic = payload.split(' ').next().unwrap_or_default();
     let topic = TopicName::new(topic).map_or("new-url".to_owned(), |name| name.to_string());
     if access.is_unlimited(&pass, &topic) {
-        let judged = access.publish(&pass, &topic, payload);
-        assert!(judged.is_ok(), "{payload:?} on {topic}: {judged:?}");
+        let result = access.publish(&pass, &topic, payload);
+        assert!(result.is_ok(), "{payload:?} on {topic}: {result:?}");
     }
 }

@@ -1,20 +1,20 @@
-//! Who may do what.
+//! Decides which commands, requests and events are allowed.
 //!
-//! Every way in asks here, once for each command, request or run of events, before anything is done: may
-//! this pass do that? The answer rests on two things:
+//! Every command, request and run of events is checked here once, before it has any effect. The
+//! decision rests on two things:
 //!
-//! - the [`Way`] on which it comes: what nobody may do who comes by it, and which attributes with
-//!   [`Power`] are taken from there ([`Grants`]);
-//! - the [`Principal`] who has the pass, and its [`Rights`].
+//! - the [`Way`] on which it arrives: some commands are not available on it, and some [privileged
+//!   attributes](Power) are not accepted from it ([`Grants`]);
+//! - the [`Principal`] that sends it, and its [`Rights`].
 //!
-//! Without principals a broker is *open*: everybody is somebody who may do everything. As soon as there
-//! is a list of principals, also an empty one, who shows nothing is a stranger, and may do what strangers
-//! are allowed to.
+//! Without a list of principals the broker is *open*: every client may do everything. With a list,
+//! even an empty one, a client that has not logged in is anonymous, and may do what is allowed to
+//! anonymous clients.
 //!
 //! ```text
-//!  a token, a certificate, a user of the machine ──▶ Access ──▶ Pass ──▶ command, request, events
-//!                                                       ▲
-//!                            principals, replaced while passes are in use
+//!  token, certificate, or user of the machine ──▶ Access ──▶ Identity ──▶ command, request, event
+//!                                                   ▲
+//!                          principals, replaced while identities are in use
 //! ```
 
 mod failures;
@@ -48,43 +48,43 @@ pub use self::way::{Grants, Power, Way};
 use crate::clock::Moment;
 use crate::throttle::Source;
 
-/// What those are called who show nothing.
+/// The principal of clients that have not logged in. Audit records contain this name.
 const STRANGERS: &str = "strangers";
-/// And those who are peers of the notifier.
+/// The principal of peers.
 const PEERS: &str = "peers";
-/// What those are called who are the broker's own user, as its own parts are.
+/// The principal of the broker's own parts, and of its own user on this machine.
 const OWN: &str = "tidings";
 
-/// What a broker is told of access.
+/// The configuration of access control.
 #[derive(Debug, Clone, Default)]
 pub struct AccessConfig {
-    /// Which attributes with power are taken on which way.
+    /// The privileged attributes that each transport accepts.
     pub grants: Grants,
-    /// Who may log in. Default `None`: nobody needs to.
+    /// The principals that can log in. Default `None`: no login is needed.
     pub principals: Option<Vec<Principal>>,
-    /// What those may do who do not log in, if others can. Default: nothing.
+    /// What anonymous clients may do while there are principals. Default: nothing.
     pub strangers: Rights,
-    /// The topic that peers hear and publish to. Default `None`: the default topic while nobody needs to log in, and
-    /// no peers otherwise.
+    /// The topic of peers, which they publish to and receive. Default `None`: the default topic
+    /// while the broker is open, and no peers otherwise.
     pub notifier: Option<TopicName>,
-    /// Users of the machine who may do everything, over the unix socket: that of the broker's own process, who may read and
-    /// write all that it has anyway.
+    /// Users of the machine that may do everything over the unix socket: the user of the broker's
+    /// process, which can access its files anyway.
     pub own_users: Vec<u32>,
 }
 
-/// What somebody shows to be known by.
+/// What identifies a client.
 #[derive(Debug, Clone)]
 pub enum Proof {
-    /// A token of that hash.
+    /// A token with this hash.
     Token(TokenHash),
-    /// A certificate of one of the client authorities, for that name.
+    /// A certificate with this name, issued by one of the client authorities.
     Certificate(Box<str>),
-    /// A connection over the unix socket, by that user of the machine.
+    /// A connection over the unix socket by this user of the machine.
     UnixUser(u32),
 }
 
 impl Proof {
-    /// In a time that does not depend on how much of a token's hash is the same.
+    /// Takes the same time however much of a token's hash is equal.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Token(one), Self::Token(other)) => one.is(other),
@@ -95,7 +95,7 @@ impl Proof {
     }
 }
 
-/// Somebody: a person, a program, or all who show nothing.
+/// A person or program that can log in, or all clients that have not logged in.
 #[derive(Debug, Clone)]
 pub struct Principal {
     name: Box<str>,
@@ -104,14 +104,14 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Somebody of that name, a word without white space and control characters.
+    /// A principal with this name: a word without white space and control characters.
     pub fn new(name: &str, proof: Proof, rights: Rights) -> Self {
         Self { name: name.into(), proof: Some(proof), rights }
     }
 }
 
 impl Principal {
-    /// Whether it is known by the same, and may do the same.
+    /// Whether credential and permissions are the same.
     fn is_same(&self, other: &Self) -> bool {
         self.is_known_as(other) && self.rights == other.rights
     }
@@ -124,7 +124,7 @@ impl Principal {
     }
 }
 
-/// What a connection or a request comes with.
+/// The principal and the transport of a connection or request.
 #[derive(Debug, Clone)]
 pub(crate) struct Pass {
     way: Way,
@@ -132,57 +132,58 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// The way of those for whom it speaks.
+    /// The transport of the messages that the connection relays, or its own.
     pub(crate) fn way(&self) -> Way {
         self.way
     }
 
-    /// Who has it.
+    /// The name of the principal.
     pub(crate) fn name(&self) -> &str {
         &self.principal.name
     }
 
-    /// The name under which is counted what one has: of somebody who is known, and may not do everything.
+    /// The name under which quotas are counted: that of a principal with a credential, unless it
+    /// may do everything.
     pub(crate) fn counted(&self) -> Option<&str> {
         let Principal { name, proof, rights } = &*self.principal;
         (proof.is_some() && !rights.is_unlimited()).then_some(name)
     }
 
-    /// It speaks for those who come by that way from now on.
+    /// The connection relays messages from this transport from now on.
     pub(crate) fn go_by(&mut self, way: Way) {
         self.way = way;
     }
 
-    /// Whether it is that of the broker itself.
+    /// Whether it is the identity of the broker itself.
     pub(crate) fn is_own(&self) -> bool {
         *self.principal.name == *OWN && self.principal.proof.is_none()
     }
 
-    /// Whether it is that of somebody who has shown nothing, and is no peer.
+    /// Whether the client has not logged in. False for peers.
     pub(crate) fn is_stranger(&self) -> bool {
         *self.principal.name == *STRANGERS && self.principal.proof.is_none()
     }
 
-    /// Whether both are the same somebody's.
+    /// Whether both belong to the same principal, with the same credential.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let (one, other) = (&*self.principal, &*other.principal);
         one.name == other.name && one.is_known_as(other)
     }
 
-    /// Whether both may do the same.
+    /// Whether both have the same permissions.
     pub(crate) fn has_rights_of(&self, other: &Self) -> bool {
         self.principal.rights == other.principal.rights
     }
 
-    /// Whether it is good for nothing but logging in.
+    /// Whether the client may only log in.
     pub(crate) fn is_worthless(&self) -> bool {
         self.principal.rights.is_empty()
     }
 
-    /// Whether a command may be done. Refused with [`Code::Denied`], or
-    /// [`Code::Unauthenticated`] if it may be allowed to whoever logs in.
+    /// Checks whether a command is allowed. The error is [`Code::Denied`], or
+    /// [`Code::Unauthenticated`] if a login may help.
     ///
-    /// Of `PUB` only the topic is looked at: [`Access::publish`] looks at events.
+    /// For `PUB` it checks the topic only; [`Access::publish`] checks the event.
     pub(crate) fn may(&self, command: &Command<'_>) -> Result<(), ProtocolError> {
         self.way.may(command.verb())?;
         let rights = &self.principal.rights;
@@ -196,13 +197,13 @@ impl Pass {
         rights.allow_options(command).map_err(|what| denied(self, &what))
     }
 
-    /// The same for opening a job, of which the name is not known yet.
+    /// The same for opening a job without knowing its name.
     pub(crate) fn may_open_jobs(&self) -> Result<(), ProtocolError> {
         let some = self.principal.rights.allow_some_job();
         if some { Ok(()) } else { Err(denied(self, &Deed::Job("*").to_string())) }
     }
 
-    /// The same for what is no command.
+    /// The same for an action that is not a command.
     pub(crate) fn may_do(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
         if self.principal.rights.allow(deed) {
             return Ok(());
@@ -211,27 +212,28 @@ impl Pass {
     }
 }
 
-/// Why nobody was let in.
+/// Why a login failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unknown {
-    /// No principal has that token. Said after so many milliseconds.
+    /// No principal has this token. The answer is due after this number of milliseconds.
     Wrong(u64),
-    /// There were too many of them from there: another one is as welcome as this in so many milliseconds.
+    /// This source tried too many wrong tokens. The next one is checked after this number of
+    /// milliseconds.
     TooMany(u64),
 }
 
-/// Everybody who is known, at one time.
+/// All principals at one moment.
 #[derive(Debug)]
 struct Known {
-    /// Nobody needs to log in.
+    /// No login is needed.
     is_open: bool,
     principals: Vec<Arc<Principal>>,
     strangers: Arc<Principal>,
-    /// Whoever is a peer of the notifier.
+    /// The principal of all peers.
     peers: Arc<Principal>,
 }
 
-/// Who may do what.
+/// Knows principals and transports, and issues identities.
 #[derive(Debug)]
 pub(crate) struct Access {
     grants: LiveGrants,
@@ -256,7 +258,8 @@ impl Access {
             grants: LiveGrants::new(grants),
             strangers,
             notifier,
-            default_topic: TopicName::new(DEFAULT_TOPIC).expect("it is one"),
+            default_topic: TopicName::new(DEFAULT_TOPIC)
+                .expect("the default topic is a valid name"),
             own,
             itself: Arc::new(Principal { name: OWN.into(), proof: None, rights: Rights::all() }),
             known: ArcSwap::from_pointee(known),
@@ -265,18 +268,18 @@ impl Access {
         }
     }
 
-    /// Which attributes are taken on which way from now on.
+    /// Replaces the privileged attributes that each transport accepts.
     pub(crate) fn regrant(&self, grants: Grants) {
         self.grants.set(grants);
     }
 
-    /// The pass of the broker itself.
+    /// The identity of the broker itself.
     pub(crate) fn own(&self, way: Way) -> Pass {
         Pass { way, principal: Arc::clone(&self.itself) }
     }
 
-    /// Everybody who is known from now on. Whoever has a pass has to [`renew`](Self::renew) it. Returns who is another one
-    /// than before, and how.
+    /// Replaces all principals. Every holder of an identity must [`renew`](Self::renew) it. Returns
+    /// the principals that differ from before, and how.
     pub(crate) fn replace(&self, principals: Vec<Principal>) -> Vec<(Box<str>, &'static str)> {
         let known = Known::new(Some(principals), &self.strangers, self.notifier.as_ref());
         let known = Arc::new(known);
@@ -285,44 +288,45 @@ impl Access {
         known.changes_since(&before)
     }
 
-    /// Changes whenever passes have to be renewed.
+    /// Changes whenever identities must be renewed.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// The pass of somebody who has shown nothing yet.
+    /// The identity of a client that has not logged in.
     pub(crate) fn stranger(&self, way: Way) -> Pass {
         Pass { way, principal: Arc::clone(&self.known.load().strangers) }
     }
 
-    /// The pass of somebody of whom the connection itself tells who it is, if somebody is known by that.
+    /// The identity of a client that is known by its connection: by its certificate, or by its user
+    /// on the unix socket. `None` if no principal has this credential.
     pub(crate) fn enter(&self, way: Way, proof: &Proof) -> Option<Pass> {
         let known = self.known.load();
         self.find(&known, proof).map(|principal| Pass { way, principal })
     }
 
-    /// The pass of a peer of the notifier, who may also do what strangers may.
+    /// The identity of a peer, which may also do what anonymous clients may.
     pub(crate) fn peer(&self, way: Way) -> Pass {
         Pass { way, principal: Arc::clone(&self.known.load().peers) }
     }
 
-    /// Whether nobody needs to log in.
+    /// Whether no login is needed.
     pub(crate) fn is_open(&self) -> bool {
         self.known.load().is_open
     }
 
-    /// The topic that whoever has that pass hears and publishes to as a peer, if that may be: the one that was named for
-    /// everybody, or the default topic for those who may do so anyway.
+    /// The topic that a peer with this identity publishes to and receives: the configured one, or
+    /// the default topic if the identity may do both there anyway.
     pub(crate) fn notifier(&self, pass: &Pass) -> Option<&TopicName> {
         let topic = self.default_topic.as_str();
-        let may = || {
+        let allows_default = || {
             pass.may_do(Deed::Publish(topic)).and_then(|()| pass.may_do(Deed::Hear(topic))).is_ok()
         };
-        self.notifier.as_ref().or_else(|| may().then_some(&self.default_topic))
+        self.notifier.as_ref().or_else(|| allows_default().then_some(&self.default_topic))
     }
 
-    /// The pass of somebody who shows a token: that of its owner. While the broker is open every token is as good as
-    /// none. A wrong one is counted for `source`, if that is given.
+    /// The identity of the principal with this token. While the broker is open, any token is
+    /// accepted and means nothing. A wrong token counts as a failure of `source`, if there is one.
     pub(crate) fn log_in(
         &self,
         way: Way,
@@ -333,7 +337,8 @@ impl Access {
         let known = self.known.load();
         let proof = Proof::Token(TokenHash::of(token));
         if let Some(principal) = self.find(&known, &proof) {
-            // Whatever others try from there: nobody guesses 256 bits, and nobody is to be kept out by them.
+            // A right token is accepted however many failures its source has: no client guesses 256
+            // bits, and none must be locked out by others on its network.
             return Ok(Pass { way, principal });
         }
         if known.is_open {
@@ -345,18 +350,18 @@ impl Access {
         Err(Unknown::Wrong(failures.note(source, now)))
     }
 
-    /// Whoever has that proof. Looks at all of them, so that the time tells nothing.
+    /// The principal with this credential. Compares all of them, so that the time reveals nothing.
     fn find(&self, known: &Known, proof: &Proof) -> Option<Arc<Principal>> {
         let mut found = None;
         for principal in known.principals.iter().chain(&self.own) {
-            if principal.proof.as_ref().is_some_and(|its| its.is(proof)) {
+            if principal.proof.as_ref().is_some_and(|own| own.is(proof)) {
                 found = Some(principal);
             }
         }
         found.cloned()
     }
 
-    /// The same pass, as it is now. `None` if whoever has it is not known any more.
+    /// The identity as it is now. `None` if its principal is gone.
     pub(crate) fn renew(&self, pass: &Pass) -> Option<Pass> {
         let known = self.known.load();
         let principal = match &pass.principal.proof {
@@ -368,20 +373,20 @@ impl Access {
         (principal.name == pass.principal.name).then_some(Pass { way: pass.way, principal })
     }
 
-    /// Whether anything whatever may be published on that topic, so that no event of it need be asked about.
+    /// Whether every event may be published on this topic, so that no single one needs a check.
     pub(crate) fn is_unlimited(&self, pass: &Pass, topic: &str) -> bool {
         let rights = &pass.principal.rights;
         let is_trusted = || rights.allow(Deed::Publish(topic)) && rights.allow_every_event();
         self.grants.get().is_unlimited(pass.way, topic) && (rights.is_unlimited() || is_trusted())
     }
 
-    /// Whether somebody may have that power over what is everybody's.
+    /// Whether this privileged attribute may be used without restriction.
     pub(crate) fn may_have(&self, pass: &Pass, power: Power) -> bool {
         self.grants.get().has(pass.way, power) && pass.principal.rights.allow_power(power)
     }
 
-    /// Whether an event of this topic may be published. Refused with [`Code::Denied`], or
-    /// [`Code::Unauthenticated`] if it may be allowed to whoever logs in.
+    /// Checks whether an event may be published on this topic. The error is [`Code::Denied`], or
+    /// [`Code::Unauthenticated`] if a login may help.
     pub(crate) fn publish(
         &self,
         pass: &Pass,
@@ -416,19 +421,20 @@ impl Known {
         let is_open = principals.is_none();
         let of_strangers = if is_open { Rights::all() } else { strangers.clone() };
         let of_peers = notifier.map(|topic| of_strangers.with_topic(topic));
-        let nobody =
+        let shared =
             |name: &str, rights| Arc::new(Principal { name: name.into(), proof: None, rights });
         Self {
             is_open,
             principals: principals.unwrap_or_default().into_iter().map(Arc::new).collect(),
-            peers: nobody(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
-            strangers: nobody(STRANGERS, of_strangers),
+            peers: shared(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
+            strangers: shared(STRANGERS, of_strangers),
         }
     }
 }
 
 impl Known {
-    /// Who was created, changed or revoked. A name is one principal's.
+    /// The principals that were created, changed or revoked since `before`. A name belongs to one
+    /// principal.
     fn changes_since(&self, before: &Self) -> Vec<(Box<str>, &'static str)> {
         let by_name = |known: &Self| -> BTreeMap<Box<str>, Arc<Principal>> {
             known.principals.iter().map(|one| (one.name.clone(), Arc::clone(one))).collect()

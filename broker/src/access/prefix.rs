@@ -1,4 +1,4 @@
-//! Which URLs a sender may announce: those below a prefix that the configuration names. Pure.
+//! URL prefixes: which URLs a sender may publish. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,25 +7,26 @@ use std::str::FromStr;
 use percent_encoding::percent_decode;
 use tidings_protocol::CanonicalUrl;
 
-/// How often a path may be percent-encoded over and over, and is still looked through.
+/// How many layers of percent-encoding are removed from a path before it counts as one that may
+/// lead up.
 const DECODINGS_MAX: usize = 3;
 
-/// The beginning of a URL, with its scheme, host and port whole, and its path up to where a segment ends:
-/// `http://a.example/blog` has `/blog` and `/blog/new` below it, and not `/blogger`;
-/// `http://a.example/blog/` has no `/blog`.
+/// The beginning of a URL: its scheme, host and port, and its path up to the end of a segment.
+/// `/blog` and `/blog/new` are below `http://a.example/blog`, and `/blogger` is not. `/blog` is not
+/// below `http://a.example/blog/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix(CanonicalUrl<'static>);
 
 impl Prefix {
-    /// Whether a URL lies below it. Both are canonical, so that there is one way to write the host; what
-    /// is announced is the canonical text that was judged.
+    /// Whether a URL is below this prefix. Both are canonical, so a host has one spelling, and the
+    /// published text is the one that was checked.
     pub(crate) fn has(&self, url: &CanonicalUrl<'_>) -> bool {
         lies_below(url, &self.0)
     }
 }
 
-/// Whether a URL lies below another one: on the same server, with a path that begins with that of the other and goes on
-/// where a segment does, and that no server takes for one that leads up.
+/// Whether a URL is below another one: on the same server, with a path that continues the other one
+/// at the end of a segment, and that no server reads as leading up.
 pub fn lies_below(url: &CanonicalUrl<'_>, prefix: &CanonicalUrl<'_>) -> bool {
     let is_same_server = prefix.scheme() == url.scheme() && prefix.authority() == url.authority();
     let Some(rest) = url.path().strip_prefix(prefix.path()).filter(|_| is_same_server) else {
@@ -41,7 +42,7 @@ impl FromStr for Prefix {
     fn from_str(text: &str) -> Result<Self, String> {
         let url = CanonicalUrl::parse(text).map_err(|error| format!("{text:?}: {error}"))?;
         if text.contains(['?', '#']) {
-            return Err(format!("{text:?}: a prefix ends with its path"));
+            return Err(format!("{text:?}: a prefix has no query and no fragment"));
         }
         Ok(Self(url.into_owned()))
     }
@@ -53,9 +54,9 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Whether some server may take a path as one that leads up: `..%2f` is one segment by the standard, and
-/// two for a server that decodes the path before it splits it; `..;x` is `..` for some. A path that is
-/// encoded over and over counts as one that does.
+/// Whether some server may read a path as one that leads up. `..%2f` is one segment by the
+/// standard, and two for a server that decodes the path before it splits it; some servers read
+/// `..;x` as `..`. A path that is encoded many times over counts as leading up.
 fn climbs(path: &str) -> bool {
     let mut path = Cow::Borrowed(path.as_bytes());
     // Nearly all paths have neither an escape nor two dots.
@@ -71,7 +72,7 @@ fn climbs(path: &str) -> bool {
         if !path.contains(&b'%') {
             return false;
         }
-        // Borrowed where it has no escape.
+        // Borrowed if the path has no escape.
         let Cow::Owned(decoded) = Cow::from(percent_decode(&path)) else { return false };
         path = Cow::Owned(decoded);
     }
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_is_allowed_however_it_is_written() {
+    fn urls_below_the_prefix_are_accepted_in_any_spelling() {
         for url in [
             "https://a.example/blog/",
             "https://a.example/blog/new?x=1",
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn third_parties_are_not() {
+    fn urls_outside_the_prefix_are_rejected() {
         for url in [
             "http://a.example/blog/new",
             "https://a.example:444/blog/new",
@@ -159,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_allowed_is_of_that_server_and_below_that_path(
+        fn accepted_urls_are_on_that_server_and_below_that_path(
             before in "(https://a\\.example|https://a\\.example/blog/|http://|//|\\\\\\\\|)",
             rest in "[a-z@:/\\\\.%2eEfF5c#?;]{0,30}",
         ) {

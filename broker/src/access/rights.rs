@@ -1,19 +1,20 @@
-//! What somebody may do: a list of rights, and a list of what is denied all the same. Pure.
+//! Permissions: what a principal may do, as a list of what is allowed and a list of what is denied.
+//! Pure.
 //!
-//! | right | to |
+//! | permission | allows |
 //! |---|---|
-//! | `pub:TOPIC` | publish there |
-//! | `sub:TOPIC` | hear it: `SUB`, `SEEN`, `UNSUB`, and reading it by HTTP |
-//! | `group:GROUP` | work for the group, and see what is in it |
-//! | `job:JOB` | open such jobs, add to them, watch, close, cancel and delete them; publish with `job=` |
-//! | `every`, `prio`, `hub` | the attributes of these names, wherever they are given |
-//! | `url:PREFIX` | announce what lies below it; with none of these, any URL |
-//! | `monitor` | see what there is and how it goes: `STATS`, `EXPLAIN`, lists, and what waits in groups |
-//! | `admin` | change topics and groups (and have them fed by topics that it may hear), and `monitor` |
+//! | `pub:TOPIC` | to publish on the topic |
+//! | `sub:TOPIC` | to receive its events: `SUB`, `SEEN`, `UNSUB`, and reading it by HTTP |
+//! | `group:GROUP` | to work for the group, and to see what is in it |
+//! | `job:JOB` | to open, fill, watch, close, cancel and delete jobs; to publish with `job=` |
+//! | `every`, `prio`, `hub` | to use the attributes of these names |
+//! | `url:PREFIX` | to publish URLs below the prefix; without any such permission, any URL |
+//! | `monitor` | to read the broker's state: `STATS`, `EXPLAIN`, lists, and what waits in groups |
+//! | `admin` | to change topics and groups, and `monitor` |
 //! | `all` | everything |
 //!
-//! `TOPIC`, `GROUP` and `JOB` are a name, or the beginning of names with `*` behind it. What is denied is
-//! denied whatever is allowed.
+//! `TOPIC`, `GROUP` and `JOB` are a name, or the beginning of names followed by `*`. With `admin`,
+//! a principal can feed a group only from topics that it may receive. Deny overrides allow.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +24,7 @@ use tidings_protocol::{CanonicalUrl, Command, DEFAULT_TOPIC, Manage, Payload, To
 use super::prefix::Prefix;
 use super::way::{Power, Powers};
 
-/// The names that a right is about: one, or all that begin so.
+/// The names that a permission covers: one name, or all that begin with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     start: Box<str>,
@@ -38,7 +39,7 @@ impl Pattern {
 
     fn has(&self, name: &str) -> bool {
         let (start, name) = (self.start.as_bytes(), name.as_bytes());
-        // The first byte tells most apart, without a call.
+        // The first byte tells most names apart, without a call.
         let begins_so = || name.first() == start.first() && name.starts_with(start);
         if self.is_open { start.is_empty() || begins_so() } else { name == start }
     }
@@ -51,7 +52,9 @@ impl FromStr for Pattern {
         let (start, is_open) = text.strip_suffix('*').map_or((text, false), |start| (start, true));
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if (start.is_empty() && !is_open) || !start.chars().all(is_name) {
-            return Err(format!("{text:?} is no name, and no beginning of names with * behind it"));
+            return Err(format!(
+                "{text:?} is not a name, and not the beginning of names followed by *"
+            ));
         }
         Ok(Self { start: start.into(), is_open })
     }
@@ -63,7 +66,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// One right, as it is written in flags and files.
+/// One permission, as it is written in flags and files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Right {
     /// `all`
@@ -113,8 +116,8 @@ impl FromStr for Right {
 
 fn unknown(text: &str) -> String {
     format!(
-        "{text:?} is no right; there are pub:TOPIC, sub:TOPIC, group:GROUP, job:JOB (a name, or a beginning of \
-         names with * behind it), url:PREFIX, every, prio, hub, monitor, admin and all"
+        "{text:?} is not a permission; expected pub:TOPIC, sub:TOPIC, group:GROUP, job:JOB (a name, or \
+         the beginning of names followed by *), url:PREFIX, every, prio, hub, monitor, admin or all"
     )
 }
 
@@ -134,36 +137,36 @@ impl fmt::Display for Right {
     }
 }
 
-/// What somebody wants to do, as far as rights depend on it. Borrows everything: to ask costs nothing.
+/// What a client wants to do, as far as permissions depend on it. Borrows everything, so a check
+/// allocates nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deed<'a> {
-    /// What does nothing to anybody: saying who one is, `PING`, `HELP`, `QUIT`.
+    /// Affects no other client: `HELLO`, `PING`, `HELP`, `QUIT`.
     Talk,
-    /// To publish there, as far as that depends on the topic. What depends on the event is asked
-    /// by [`Rights::announces`].
+    /// To publish on a topic. What depends on the event is checked by [`Rights::allow_event`].
     Publish(&'a str),
-    /// To hear a topic.
+    /// To receive the events of a topic.
     Hear(&'a str),
     /// To work for a group, and to answer its tasks.
     Work(&'a str),
-    /// To see how a group goes, and what is in it.
+    /// To read the state of a group, and what is in it.
     SeeGroup(&'a str),
     /// To do anything with a job.
     Job(&'a str),
-    /// To see how a job goes.
+    /// To read the state of a job.
     SeeJob(&'a str),
-    /// To see a topic from outside.
+    /// To read the state and settings of a topic.
     SeeTopic(&'a str),
-    /// To see what else there is.
+    /// To read any other state of the broker.
     Monitor,
-    /// To change what others rest on.
+    /// To change what other clients rely on.
     Admin,
 }
 
 impl<'a> Deed<'a> {
-    /// What a command does. What its options add is asked by [`Rights::allow_options`].
+    /// The action of a command. What its options add is checked by [`Rights::allow_options`].
     ///
-    /// An action that is not known here is one that is not allowed to everybody.
+    /// An unknown action of `TOPIC`, `GROUP` or `JOB` needs a permission, too.
     pub(crate) fn of(command: &'a Command<'a>) -> Self {
         match command {
             Command::Hello(_) | Command::Ping | Command::Help | Command::Quit => Self::Talk,
@@ -214,33 +217,40 @@ impl<'a> Deed<'a> {
 impl fmt::Display for Deed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Talk => f.write_str("talk"),
+            Self::Talk => f.write_str("send this command"),
             Self::Publish(topic) => write!(f, "publish on {topic} (pub:{topic})"),
-            Self::Hear(topic) => write!(f, "hear {topic} (sub:{topic})"),
+            Self::Hear(topic) => write!(f, "receive {topic} (sub:{topic})"),
             Self::Work(group) => write!(f, "work for {group} (group:{group})"),
-            Self::SeeGroup(group) => write!(f, "see {group} (group:{group} or monitor)"),
-            Self::Job(job) => write!(f, "have to do with the job {job} (job:{job})"),
-            Self::SeeJob(job) => write!(f, "see the job {job} (job:{job} or monitor)"),
-            Self::SeeTopic(topic) => write!(f, "see {topic} (sub:{topic} or monitor)"),
-            Self::Monitor => f.write_str("see that (monitor)"),
-            Self::Admin => f.write_str("do that (admin)"),
+            Self::SeeGroup(group) => {
+                write!(f, "read the state of {group} (group:{group} or monitor)")
+            }
+            Self::Job(job) => write!(f, "use the job {job} (job:{job})"),
+            Self::SeeJob(job) => {
+                write!(f, "read the state of the job {job} (job:{job} or monitor)")
+            }
+            Self::SeeTopic(topic) => {
+                write!(f, "read the state of {topic} (sub:{topic} or monitor)")
+            }
+            Self::Monitor => f.write_str("read the state of the broker (monitor)"),
+            Self::Admin => f.write_str("change topics and groups (admin)"),
         }
     }
 }
 
-/// All that somebody may do.
+/// All that a principal may do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
     allow: Vec<Right>,
     deny: Vec<Right>,
-    /// Powers over everybody that follow from these. Every event is asked about them.
+    /// The privileged attributes that follow from `allow` and `deny`. They are computed once,
+    /// because every event is checked against them.
     powers: Powers,
-    /// Whether it matters what is announced, which follows from them, too.
+    /// Whether a `url:` permission restricts what may be published; also computed once.
     is_about_urls: bool,
 }
 
 impl Rights {
-    /// These, but for what is denied.
+    /// What is allowed, except what is denied.
     pub fn new(allow: Vec<Right>, deny: Vec<Right>) -> Self {
         let has_power = |power: &Power| {
             allow.iter().any(|right| right.gives(*power))
@@ -256,7 +266,7 @@ impl Rights {
         Self::new(vec![Right::All], Vec::new())
     }
 
-    /// These, and to hear and publish to that topic.
+    /// Adds permission to publish to a topic and to receive its events.
     pub(super) fn with_topic(&self, topic: &TopicName) -> Self {
         if self.is_unlimited() {
             return self.clone();
@@ -266,45 +276,45 @@ impl Rights {
         Self::new([&self.allow[..], &more].concat(), self.deny.clone())
     }
 
-    /// What is allowed, in the order in which it was given.
+    /// What is allowed, in the order of the configuration.
     pub fn allowed(&self) -> &[Right] {
         &self.allow
     }
 
-    /// What is denied whatever is allowed.
+    /// What is denied, which overrides what is allowed.
     pub fn denied(&self) -> &[Right] {
         &self.deny
     }
 
-    /// Whether there is nothing at all that it allows.
+    /// Whether it allows nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
 
-    /// Whether nothing needs to be asked.
+    /// Whether it allows everything, so that no check is needed.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.deny.is_empty() && matches!(self.allow[..], [Right::All])
     }
 
-    /// Whether it may be done, as far as that does not depend on options and events.
+    /// Whether an action is allowed, as far as that does not depend on options and events.
     pub(crate) fn allow(&self, deed: Deed<'_>) -> bool {
         deed == Deed::Talk
             || self.allow.iter().any(|right| right.covers(deed))
                 && !self.deny.iter().any(|right| right.forbids(deed))
     }
 
-    /// Whether there is a job that may be opened.
+    /// Whether it allows to open some job.
     pub(crate) fn allow_some_job(&self) -> bool {
         let allowed = |right: &Right| matches!(right, Right::All | Right::Job(_));
         self.allow.iter().any(allowed) && !self.deny.contains(&Right::All)
     }
 
-    /// Whether an attribute may be given; `job=` depends on which.
+    /// Whether an attribute with this value is allowed; `job=` depends on the job.
     pub(crate) fn allow_attribute(&self, power: Power, value: &str) -> bool {
         self.allow_power(power) || (power == Power::Job && self.allow_job(value))
     }
 
-    /// Whether events may be part of that job.
+    /// Whether events may belong to this job.
     fn allow_job(&self, job: &str) -> bool {
         let is_of_it = |right: &Right| match right {
             Right::All | Right::Power(Power::Job) => true,
@@ -314,22 +324,24 @@ impl Rights {
         self.allow.iter().any(is_of_it) && !self.deny.iter().any(is_of_it)
     }
 
-    /// Whether somebody has a power over everybody: of `job`, over all jobs.
+    /// Whether a privileged attribute is allowed without restriction; for `job`, with all jobs.
     pub(crate) fn allow_power(&self, power: Power) -> bool {
         self.powers.has(power)
     }
 
-    /// Whether every event may be published on a topic to which one may publish, so that none of them need be looked at.
+    /// Whether every event is allowed on a topic on which the principal may publish, so that no
+    /// single one needs a check.
     pub(crate) fn allow_every_event(&self) -> bool {
         !self.is_about_urls && self.powers == Powers::ALL
     }
 
-    /// Whether what is announced lies below a prefix, if there are any.
+    /// Whether the target of an event is below an allowed prefix, if there are prefixes.
     pub(crate) fn allow_target(&self, target: Option<&str>) -> bool {
         if !self.is_about_urls {
             return true;
         }
-        // A text is no URL to fetch, but whoever is bound to URLs says nothing else.
+        // Text has no URL, but a principal that is limited to URLs may publish nothing
+        // else.
         let Some(url) = target.and_then(|target| CanonicalUrl::parse(target).ok()) else {
             return false;
         };
@@ -339,18 +351,18 @@ impl Rights {
         is_allowed && !self.deny.iter().any(has)
     }
 
-    /// Whether the event itself may be announced. Says what is in the way.
+    /// Checks an event apart from its topic. The error says what is not allowed.
     pub(crate) fn allow_event(&self, payload: &str) -> Result<(), String> {
         let mut named = Power::named_in(payload);
-        let is_powerless = named.all(|(power, value)| self.allow_attribute(power, value));
-        if is_powerless && !self.is_about_urls {
+        let attributes_allowed = named.all(|(power, value)| self.allow_attribute(power, value));
+        if attributes_allowed && !self.is_about_urls {
             return Ok(());
         }
         let payload = Payload::parse(payload);
         if !self.allow_target(payload.target()) {
-            return Err("announce that (url: names what may be announced)".to_owned());
+            return Err("publish that target (url: permissions limit the targets)".to_owned());
         }
-        let attributes = payload.attributes().take_while(|_| !is_powerless);
+        let attributes = payload.attributes().take_while(|_| !attributes_allowed);
         for (key, value) in attributes {
             if let Some(power) = Power::of_attribute(key)
                 && !self.allow_attribute(power, value)
@@ -361,7 +373,7 @@ impl Rights {
         Ok(())
     }
 
-    /// Whether the options of a command are allowed, beside what it does.
+    /// Checks the options of a command. The error says what is not allowed.
     pub(crate) fn allow_options(&self, command: &Command<'_>) -> Result<(), String> {
         if let Command::Group(manage) = command {
             return self.allow_feeding(manage);
@@ -369,7 +381,7 @@ impl Rights {
         let Command::Job(manage) = command else { return Ok(()) };
         for (key, value) in &manage.settings {
             if *key == "url" && !self.allow_target(Some(value)) {
-                return Err("announce that (url: names what may be announced)".to_owned());
+                return Err("publish that target (url: permissions limit the targets)".to_owned());
             }
             if let Some(power @ (Power::Every | Power::Prio)) = Power::of_attribute(key)
                 && !self.allow_attribute(power, value)
@@ -380,26 +392,27 @@ impl Rights {
         Ok(())
     }
 
-    /// Whoever has a group read a topic could read it himself then.
+    /// A principal that lets a group read a topic could then read the topic through the group.
     fn allow_feeding(&self, manage: &Manage<'_>) -> Result<(), String> {
         let topics = manage.settings.iter().filter(|(key, _)| *key == "topics");
-        let is_silent = manage.action == "create" && manage.setting("topics").is_none();
+        let reads_default = manage.action == "create" && manage.setting("topics").is_none();
         let topics = topics.flat_map(|(_, topics)| topics.split(','));
-        let mut topics = topics.chain(is_silent.then_some(DEFAULT_TOPIC));
-        let unheard = topics.find(|topic| !self.allow(Deed::Hear(topic)));
-        unheard.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
+        let mut topics = topics.chain(reads_default.then_some(DEFAULT_TOPIC));
+        let denied = topics.find(|topic| !self.allow(Deed::Hear(topic)));
+        denied.map_or(Ok(()), |topic| Err(Deed::Hear(topic).to_string()))
     }
 }
 
 fn give(power: Power, key: &str, value: &str) -> String {
     match power {
         Power::Job => format!("publish with job={value} (job:{value})"),
-        _ => format!("give {key}= ({})", power.as_str()),
+        _ => format!("use {key}= ({})", power.as_str()),
     }
 }
 
 impl Right {
-    /// Whether its denial is one of that. Who may not change anything may still see it.
+    /// Whether denying this permission denies the action. A principal that is denied `admin` may
+    /// still read.
     fn forbids(&self, deed: Deed<'_>) -> bool {
         match self {
             Self::Admin => matches!(deed, Deed::Admin),
@@ -407,7 +420,7 @@ impl Right {
         }
     }
 
-    /// Whether it is a right to a power over everybody.
+    /// Whether it allows a privileged attribute without restriction.
     fn gives(&self, power: Power) -> bool {
         match self {
             Self::All => true,
@@ -417,12 +430,13 @@ impl Right {
         }
     }
 
-    /// Whether its denial leaves no such power: over all jobs there is none without one of them.
+    /// Whether denying it takes the attribute away. `job` covers all jobs, so denying one of them
+    /// is enough.
     fn takes(&self, power: Power) -> bool {
         self.gives(power) || (power == Power::Job && matches!(self, Self::Job(_)))
     }
 
-    /// Whether it is a right to do that.
+    /// Whether it allows the action.
     fn covers(&self, deed: Deed<'_>) -> bool {
         match self {
             Self::All => true,

@@ -1,4 +1,5 @@
-//! Tokens: 256 random bits that are shown once, and kept as a hash. Pure, but for the system's randomness.
+//! Tokens: 256 random bits that are shown once and stored as a hash. Pure, except for the system's
+//! random source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,34 +10,35 @@ use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use tidings_protocol::Token;
 
-/// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
+/// The beginning of every token, by which people and scanners of leaked secrets recognize one.
 const MARK: &str = "tdg_";
 
-/// Bytes of randomness in a token, and of its hash.
+/// Random bytes in a token, and bytes of its hash.
 const BYTES: usize = 32;
 
-/// Characters in which these are written.
+/// Characters of a token behind its prefix.
 const SECRET_BYTES: usize = (BYTES * 4).div_ceil(3);
 
-/// What hashes of tokens are written with.
+/// The beginning of a hash in text form.
 const SCHEME: &str = "sha256:";
 
-/// A new token, which nobody has seen yet.
+/// Makes a new token.
 ///
-/// Panics if the system has no randomness, as nothing secret can be made then.
+/// Panics if the system has no random source, because then no secret can be made.
 pub fn new_token() -> Token {
     let mut bits = [0; BYTES];
-    aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
+    aws_lc_rs::rand::fill(&mut bits).expect("the system has a random source");
     let text = format!("{MARK}{}", BASE64URL_NOPAD.encode(&bits));
     Token::new(&text).expect("it is one short word")
 }
 
-/// Whether it looks like a token of this kind.
+/// Whether it has the prefix of our tokens.
 pub(crate) fn is_token(token: &Token) -> bool {
     token.secret().starts_with(MARK)
 }
 
-/// A line for people, in which nobody finds a token: whatever is given as one, and whatever looks like one.
+/// A line for the log, with tokens removed: what is given as `token=`, and what has the prefix of a
+/// token.
 pub(crate) fn without_tokens(line: &str) -> Cow<'_, str> {
     const OPTION: &str = "token=";
     let lower = line.to_ascii_lowercase();
@@ -52,7 +54,7 @@ pub(crate) fn without_tokens(line: &str) -> Cow<'_, str> {
     Cow::Owned(line.split(char::is_whitespace).map(shown).collect::<Vec<_>>().join(" "))
 }
 
-/// A text of any form in which nothing is left of the tokens of this kind but what they begin with.
+/// Removes the tokens from a text of any form; only their prefix is left.
 pub fn mask_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(MARK);
     let first = parts.next().unwrap_or_default();
@@ -67,26 +69,26 @@ fn is_secret(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
-/// Whether a text shows a whole token of this kind.
+/// Whether a text contains a whole token.
 pub(crate) fn shows_token(text: &str) -> bool {
     let secret = |part: &str| part.len() - part.trim_start_matches(is_secret).len();
     text.split(MARK).skip(1).any(|part| secret(part) >= SECRET_BYTES)
 }
 
-/// What is kept of a token: whoever reads it cannot log in with it. One round of SHA-256 is enough, as nobody can try
-/// 2^256 tokens.
+/// The hash that is stored instead of a token, with which no client can log in. One round of
+/// SHA-256 is enough, because nothing can try 2^256 tokens.
 #[derive(Clone, Copy)]
 pub struct TokenHash([u8; BYTES]);
 
 impl TokenHash {
-    /// Of that token.
+    /// The hash of this token.
     pub fn of(token: &Token) -> Self {
         let mut hash = [0; BYTES];
         hash.copy_from_slice(digest(&SHA256, token.secret().as_bytes()).as_ref());
         Self(hash)
     }
 
-    /// Whether it is the same, in a time that does not depend on how much of it is.
+    /// Whether both are equal. Takes the same time however much of them is equal.
     pub fn is(&self, other: &Self) -> bool {
         verify_slices_are_equal(&self.0, &other.0).is_ok()
     }
@@ -96,7 +98,7 @@ impl FromStr for TokenHash {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("write {SCHEME} and {} hexadecimal digits", 2 * BYTES);
+        let wrong = || format!("expected {SCHEME} and {} hexadecimal digits", 2 * BYTES);
         let digits = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
         let hash = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).map_err(|_| wrong())?;
         hash.try_into().map(Self).map_err(|_| wrong())
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_all_different_and_known_by_their_hash() {
+    fn tokens_differ_and_match_their_hash() {
         let (one, other) = (new_token(), new_token());
         assert_ne!(one, other);
         assert_eq!(one.secret().len(), MARK.len() + 43, "256 bits in base64");
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_shown_whatever_is_around_it() {
+    fn tokens_are_redacted_in_any_context() {
         let token = new_token();
         let secret = token.secret();
         for (line, shown) in [
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_read_as_it_is_written_and_as_others_make_it() {
+    fn hashes_round_trip_and_agree_with_sha256sum() {
         // printf tdg_x | sha256sum
         let known = "sha256:8591e3934ea14bee52b89fbab8caccfc7bbb2ea647635a348f7a34e63ca51987";
         let hash = TokenHash::of(&Token::new("tdg_x").unwrap());
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_tokens_nothing_is_left_and_the_rest_as_it_was() {
+    fn tokens_are_masked_and_the_rest_is_kept() {
         let token = new_token();
         let token = token.secret();
         for (text, masked) in [

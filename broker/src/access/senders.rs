@@ -1,20 +1,20 @@
-//! From where webhooks may come.
+//! The sources that may send a webhook.
 
 use std::net::IpAddr;
 
 use tidings_protocol::Net;
 
-/// From where those come who may send something to one webhook. Anywhere, unless it says more.
+/// The networks from which one webhook is accepted. Default: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Senders(Option<Vec<Net>>);
 
 impl Senders {
-    /// Only from these networks.
+    /// Only these networks.
     pub fn only(nets: Vec<Net>) -> Self {
         Self(Some(nets))
     }
 
-    /// Whether somebody may who comes from this address.
+    /// Whether a webhook from this address is accepted.
     pub(crate) fn may(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.as_ref().is_none_or(|nets| nets.iter().any(|net| net.contains(address)))
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn senders_come_from_anywhere_or_from_where_they_are_said_to() {
+    fn a_filter_accepts_any_source_or_the_listed_networks() {
         let may = |senders: &Senders, address: &str| senders.may(address.parse().unwrap());
         assert!(may(&Senders::default(), "192.0.2.1") && may(&Senders::default(), "::1"));
         let only = Senders::only(vec!["192.0.2.0/24".parse().unwrap(), "::1".parse().unwrap()]);

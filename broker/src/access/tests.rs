@@ -1,5 +1,5 @@
-//! Every verb with every right, on every way, before and after login: against a table that knows nothing of how it is
-//! decided.
+//! Every verb with every permission, on every transport, before and after login, against a table
+//! that does not know how the decision is made.
 
 mod cost;
 pub(crate) mod table;
@@ -26,15 +26,15 @@ fn known(name: &str, secret: &str, rights: Rights) -> Principal {
     Principal::new(name, Proof::Token(TokenHash::of(&token(secret))), rights)
 }
 
-/// Asks as connections do.
+/// Checks a line as connections do.
 fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
     let command = Command::parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     match command {
         Command::Pub { topic, payload } => {
-            let judged = access.publish(pass, topic, payload);
-            let passed_over = access.is_unlimited(pass, topic);
-            assert!(!passed_over || judged.is_ok(), "{line}: not looked at, and {judged:?}");
-            judged
+            let result = access.publish(pass, topic, payload);
+            let is_unchecked = access.is_unlimited(pass, topic);
+            assert!(!is_unchecked || result.is_ok(), "{line}: needs no check, and {result:?}");
+            result
         }
         command => pass.may(&command),
     }
@@ -42,24 +42,24 @@ fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
 
 // PROTOCOL: S16
 #[test]
-#[expect(clippy::print_stdout, reason = "how many")]
-fn every_verb_with_every_right_on_every_way_before_and_after_login() {
+#[expect(clippy::print_stdout, reason = "prints the number of cases")]
+fn every_verb_with_every_permission_on_every_transport_before_and_after_login() {
     let (mut cases, now) = (0, Moment(0));
     for given in Given::all() {
         let rights = Rights::new(all_rights(&given.allow), all_rights(&given.deny));
-        let everybody =
+        let principals =
             || vec![known("x", "else", Rights::all()), known("she", "hers", rights.clone())];
-        let access = broker(Some(everybody()));
+        let access = broker(Some(principals()));
         for way in Way::ALL {
             assert!(access.log_in(way, &token("his"), None, now).is_err());
             let before = access.stranger(way);
             let after = access.log_in(way, &token("hers"), None, now).unwrap();
             for (verb, Row(line, needs)) in all_rows() {
-                let takes = way != Way::Zmq || zmq_takes(verb, line);
+                let is_available = way != Way::Zmq || zmq_takes(verb, line);
                 let mut check = |pass: &Pass, is_enough: bool, when: &str| {
-                    let asked = asks(&access, pass, line);
-                    let case = format!("{line} by {way:?} with {given:?}, {when}: {asked:?}");
-                    assert_eq!(asked.is_ok(), takes && is_enough, "{case}");
+                    let result = asks(&access, pass, line);
+                    let case = format!("{line} by {way:?} with {given:?}, {when}: {result:?}");
+                    assert_eq!(result.is_ok(), is_available && is_enough, "{case}");
                     cases += 1;
                 };
                 check(&before, needs.is_empty(), "before login");
@@ -67,8 +67,8 @@ fn every_verb_with_every_right_on_every_way_before_and_after_login() {
             }
             access.replace(Vec::new());
             assert!(access.renew(&after).is_none(), "{given:?} by {way:?}: revoked");
-            access.replace(everybody());
-            assert!(access.renew(&after).is_some(), "{given:?} by {way:?}: known again");
+            access.replace(principals());
+            assert!(access.renew(&after).is_some(), "{given:?} by {way:?}: a principal again");
         }
     }
     println!("{cases} cases");
@@ -81,7 +81,7 @@ fn all_rows() -> impl Iterator<Item = (Verb, &'static Row)> {
 
 // PROTOCOL: S16
 #[test]
-fn while_nobody_is_known_everybody_may_do_everything() {
+fn without_principals_every_client_may_do_everything() {
     let access = broker(None);
     for (_, row) in all_rows() {
         assert!(asks(&access, &access.stranger(Way::Line), row.0).is_ok(), "{}", row.0);
@@ -91,13 +91,13 @@ fn while_nobody_is_known_everybody_may_do_everything() {
     let notifier = || access.notifier(&access.stranger(Way::Line)).map(TopicName::as_str);
     assert_eq!(notifier(), Some(DEFAULT_TOPIC));
     access.replace(Vec::new());
-    assert_eq!(notifier(), None, "an empty list is one");
+    assert_eq!(notifier(), None, "with an empty list the broker is closed");
     assert!(asks(&access, &access.stranger(Way::Line), "STATS").is_err());
 }
 
 // PROTOCOL: S16
 #[test]
-fn urls_are_announced_below_the_prefixes_only() {
+fn urls_are_published_only_below_the_prefixes() {
     let rights = |allow: &[&str], deny: &[&str]| Rights::new(all_rights(allow), all_rights(deny));
     let access = broker(Some(vec![
         known("blog", "a", rights(&["pub:*", "job:*", "url:https://a.example/blog/"], &[])),
@@ -139,7 +139,7 @@ fn peers_have_one_topic() {
 }
 
 #[test]
-fn the_brokers_own_user_may_do_everything_whoever_else_is_known() {
+fn the_brokers_own_user_may_do_everything_beside_principals() {
     let config = AccessConfig { own_users: vec![1_000, 0], ..AccessConfig::default() };
     let access = Access::new(config);
     access.replace(vec![Principal::new("alice", Proof::UnixUser(1_001), Rights::default())]);
@@ -151,23 +151,23 @@ fn the_brokers_own_user_may_do_everything_whoever_else_is_known() {
 }
 
 #[test]
-fn a_token_that_was_made_anew_does_not_let_the_old_one_in() {
+fn a_replaced_token_no_longer_logs_in() {
     let access = broker(Some(vec![known("she", "old", Rights::all())]));
     let pass = access.log_in(Way::Line, &token("old"), None, Moment(0)).unwrap();
     access.replace(vec![known("she", "new", Rights::all())]);
     assert!(access.renew(&pass).is_none());
     assert!(access.log_in(Way::Line, &token("old"), None, Moment(0)).is_err());
     access.replace(vec![known("he", "old", Rights::all())]);
-    assert!(access.renew(&pass).is_none(), "somebody else has it now");
+    assert!(access.renew(&pass).is_none(), "another principal has the token now");
 }
 
 #[test]
-fn a_million_wrong_tokens_are_wrong() {
+fn a_million_wrong_tokens_are_rejected() {
     let right = new_token();
     let access = broker(Some(vec![known("she", right.secret(), Rights::all())]));
     let mut rng = fastrand::Rng::with_seed(7);
     for round in 0..1_000_000_u32 {
-        // Nearly right ones, and any.
+        // Nearly right tokens, and random ones.
         let mut wrong = right.secret().as_bytes().to_vec();
         match round % 4 {
             0 => {
@@ -185,7 +185,7 @@ fn a_million_wrong_tokens_are_wrong() {
 }
 
 #[test]
-fn rights_are_read_as_they_are_written() {
+fn permissions_are_read_as_they_are_written() {
     for text in table::rights() {
         assert_eq!(text.parse::<Right>().unwrap().to_string(), text);
     }

@@ -1,4 +1,4 @@
-//! What may come on which way, whoever sends it.
+//! Transports, and what each of them accepts from any sender.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,22 +7,22 @@ use tidings_protocol::{
     Verb, field,
 };
 
-/// The way by which something reaches the broker.
+/// The way by which a request arrives at the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// The line protocol: `nc`, and all clients of it.
+    /// The line protocol: `nc`, and all its clients.
     Line,
     /// HTTP requests to topics, jobs and groups.
     Http,
-    /// `ZeroMQ` messages. Whoever sends them cannot be answered, and nobody knows who it is.
+    /// `ZeroMQ` messages. Their senders are unknown, and cannot be answered.
     Zmq,
 }
 
 impl Way {
-    /// All there are, in the order of the documentation.
+    /// Every transport, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::Line, Self::Http, Self::Zmq];
 
-    /// The word for it in flags, and in `HELLO via=`.
+    /// The word in flags, and in `HELLO via=`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Line => "line",
@@ -31,12 +31,12 @@ impl Way {
         }
     }
 
-    /// Whether it is a way of publishing only, for those whose messages somebody else hands on.
+    /// Whether it only publishes: a client of the broker relays the messages of unknown senders.
     pub(crate) const fn only_publishes(self) -> bool {
         matches!(self, Self::Zmq)
     }
 
-    /// Whether a command may come that way. Refused with [`Code::Denied`].
+    /// Checks whether a command is available on this transport. The error is [`Code::Denied`].
     pub(super) fn may(self, verb: Verb) -> Result<(), ProtocolError> {
         let allowed = match verb {
             Verb::Hello | Verb::Pub | Verb::Ping | Verb::Help | Verb::Quit => true,
@@ -57,30 +57,30 @@ impl Way {
         if allowed {
             return Ok(());
         }
-        let text = format!("{} is not for those who come by {}", verb.as_str(), self.as_str());
+        let text = format!("{} is not available over {}", verb.as_str(), self.as_str());
         Err(ProtocolError::new(Code::Denied, text))
     }
 }
 
-/// Power over what others do, that the sender of an event has by its attributes, or by its topic.
+/// What gives the sender of an event influence on other clients: an attribute, or its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Power {
-    /// `every=`: looked at again and again, for ever.
+    /// `every=`: the URL is fetched again and again without end.
     Every,
-    /// `prio=`: before others.
+    /// `prio=`: the URL is fetched before others.
     Prio,
-    /// `job=`: part of somebody's job, whose links are followed; and `job-done`.
+    /// `job=`: the URL becomes part of a job, and its links are followed; and the topic `job-done`.
     Job,
-    /// `hub=`, `cloud=`, `pushed=`: who tells of a feed, which is looked at seldom then; and the topics of that, and of a
-    /// hub's own work.
+    /// `hub=`, `cloud=`, `pushed=`: a hub announces changes of the feed, so it is fetched less
+    /// often; and the topics that a hub works with.
     Hub,
 }
 
 impl Power {
-    /// All there are.
+    /// Every privileged attribute.
     pub const ALL: [Self; 4] = [Self::Every, Self::Prio, Self::Job, Self::Hub];
 
-    /// The word for it in flags: its attribute, or the first one.
+    /// The word in flags: its attribute, or the first of them.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Every => "every",
@@ -90,7 +90,7 @@ impl Power {
         }
     }
 
-    /// What an attribute gives.
+    /// The privilege that an attribute gives.
     pub(super) fn of_attribute(key: &str) -> Option<Self> {
         match key {
             "every" => Some(Self::Every),
@@ -101,8 +101,9 @@ impl Power {
         }
     }
 
-    /// Whatever in a payload looks like an attribute that gives something, with its value: all that are, and perhaps a
-    /// word of a text. Quicker than to find out which of both it is.
+    /// The words of a payload that look like a privileged attribute, with their values: all real
+    /// ones, and perhaps a word of a text. This is faster than to find out whether the payload has
+    /// attributes.
     pub(super) fn named_in(payload: &str) -> impl Iterator<Item = (Self, &str)> {
         memchr::memchr_iter(b'=', payload.as_bytes()).filter_map(|equals| {
             let (before, value) = (&payload[..equals], &payload[equals + 1..]);
@@ -113,7 +114,7 @@ impl Power {
         })
     }
 
-    /// What whoever publishes on a topic has.
+    /// The privilege that publishing on a topic gives.
     pub(super) fn of_topic(topic: &str) -> Option<Self> {
         match topic {
             JOB_DONE_TOPIC => Some(Self::Job),
@@ -127,7 +128,7 @@ impl Power {
     }
 }
 
-/// Powers of one way, or of somebody.
+/// The privileged attributes of one transport, or of one principal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Powers(u8);
 
@@ -155,35 +156,35 @@ impl FromIterator<Power> for Powers {
     }
 }
 
-/// What each way may do.
+/// The privileged attributes that each transport accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grants([Powers; Way::ALL.len()]);
 
 impl Default for Grants {
-    /// Whoever can open a job may also publish into it, so that the powers are those of lines and
-    /// of HTTP. `ZeroMQ` has none.
+    /// A client that can open a job can also publish into it, so lines and HTTP have all privileged
+    /// attributes. `ZeroMQ` has none.
     fn default() -> Self {
         Self(Way::ALL.map(|way| if way.only_publishes() { Powers::NONE } else { Powers::ALL }))
     }
 }
 
 impl Grants {
-    /// Gives a way exactly these powers.
+    /// Sets the privileged attributes of a transport.
     pub fn grant(&mut self, way: Way, powers: &[Power]) {
         self.0[way as usize] = Powers::of(powers);
     }
 
-    /// Whether that way has a power.
+    /// Whether a transport accepts a privileged attribute.
     pub(super) fn has(self, way: Way, power: Power) -> bool {
         self.0[way as usize].has(power)
     }
 
-    /// Whether that way may publish anything whatever in that topic, so that no event of it need be asked about.
+    /// Whether a transport accepts every event on this topic, so that no single one needs a check.
     pub(super) fn is_unlimited(self, way: Way, topic: &str) -> bool {
         self.0[way as usize] == Powers::ALL && topic != JOB_DONE_TOPIC
     }
 
-    /// Whether an event of this topic may come that way. Refused with [`Code::Denied`].
+    /// Checks whether a transport accepts an event on this topic. The error is [`Code::Denied`].
     pub(super) fn publish(self, way: Way, topic: &str, payload: &str) -> Result<(), ProtocolError> {
         if self.is_unlimited(way, topic) {
             return Ok(());
@@ -192,8 +193,7 @@ impl Grants {
         let denied = |what: &str, power: Power| {
             let (way, power) = (way.as_str(), power.as_str());
             let text = format!(
-                "{what} is not taken from those who come by {way}; --grant {way}={power} of the \
-                 broker allows it"
+                "{what} is not accepted over {way}; start the broker with --grant {way}={power} to allow it"
             );
             Err(ProtocolError::new(Code::Denied, text))
         };
@@ -201,9 +201,10 @@ impl Grants {
             return denied(topic, power);
         }
         if topic == JOB_DONE_TOPIC && field(payload, "callback").is_some() {
-            // Whom it is to be told, under the broker's signature, is said by groups alone.
-            let text =
-                format!("callback= in {JOB_DONE_TOPIC} is for the broker alone: JOB open has it");
+            // The broker signs and sends callbacks, so only groups may name their URLs.
+            let text = format!(
+                "callback= on {JOB_DONE_TOPIC} is reserved for the broker: set it with JOB open"
+            );
             return Err(ProtocolError::new(Code::Denied, text));
         }
         for (key, _) in Payload::parse(payload).attributes() {
@@ -215,7 +216,7 @@ impl Grants {
     }
 }
 
-/// What each way may do just now: it may be said anew while connections are open.
+/// The current policy, which can be replaced while connections are open.
 #[derive(Debug)]
 pub(super) struct LiveGrants(AtomicU32);
 
@@ -226,7 +227,7 @@ impl LiveGrants {
         live
     }
 
-    /// Whoever asks from here on is told so.
+    /// Replaces the policy for all checks that begin from now on.
     pub(super) fn set(&self, Grants(ways): Grants) {
         let [line, http, zmq] = ways.map(|Powers(bits)| bits);
         self.0.store(u32::from_le_bytes([line, http, zmq, 0]), Ordering::Relaxed);
@@ -244,7 +245,9 @@ impl std::str::FromStr for Way {
     fn from_str(word: &str) -> Result<Self, String> {
         let known = Self::ALL.map(Self::as_str);
         let found = Self::ALL.into_iter().find(|way| way.as_str() == word);
-        found.ok_or_else(|| format!("{word:?} is no way in; there are {}", known.join(", ")))
+        found.ok_or_else(|| {
+            format!("{word:?} is not a transport; expected one of {}", known.join(", "))
+        })
     }
 }
 
@@ -256,7 +259,7 @@ impl std::str::FromStr for Power {
         let found = Self::ALL.into_iter().find(|power| power.as_str() == word);
         found.ok_or_else(|| {
             let known = known.join(", ");
-            format!("{word:?} is no attribute that has to be granted; there are {known}")
+            format!("{word:?} is not a privileged attribute; expected one of {known}")
         })
     }
 }
@@ -280,7 +283,7 @@ mod tests {
 
     // PROTOCOL: C9
     #[test]
-    fn an_attribute_with_power_is_taken_only_where_it_was_granted() {
+    fn a_privileged_attribute_is_accepted_only_where_it_is_granted() {
         for granted in 0..16_u8 {
             let has = |power: Power| granted & 1 << (power as u8) != 0;
             let powers: Vec<_> = Power::ALL.into_iter().filter(|power| has(*power)).collect();
@@ -306,14 +309,14 @@ mod tests {
                     assert_eq!(may.is_ok(), has(power), "{way:?} with {powers:?}: {may:?}");
                 }
                 let may = grants.publish(way, "job-done", "docs number=1 callback=http://a/");
-                assert!(may.is_err(), "{way:?} with {powers:?}: signed for anybody");
+                assert!(may.is_err(), "{way:?} with {powers:?}: the broker would sign it");
             }
         }
     }
 
     // PROTOCOL: C9
     #[test]
-    fn by_default_zeromq_publishes_and_has_no_power() {
+    fn by_default_zeromq_publishes_without_privileged_attributes() {
         let grants = Grants::default();
         for (payload, power) in PUBLISHES {
             assert!(grants.publish(Way::Line, "new-url", payload).is_ok());
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_anew_counts() {
+    fn a_replaced_policy_applies() {
         let mut grants = Grants::default();
         let live = LiveGrants::new(grants);
         assert_eq!(live.get(), grants);
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_to_one_way_is_not_to_another() {
+    fn each_transport_has_its_own_policy() {
         let mut grants = Grants::default();
         grants.grant(Way::Zmq, &[Power::Prio]);
         grants.grant(Way::Http, &[]);

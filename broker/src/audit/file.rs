@@ -1,4 +1,4 @@
-//! The thread that writes records, and the queue to it.
+//! The thread that writes audit records, and the queue to it.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -13,11 +13,11 @@ use super::record::Record;
 use super::{AuditConfig, Lost, SharedLost, What};
 use crate::clock::wall_unix_ms;
 
-/// Where records go, in whole lines.
+/// Writes records as whole lines.
 #[derive(Debug)]
 pub(super) struct Writer {
     out: Out,
-    /// Something was written of which the end is missing: a line end has to come first.
+    /// The last line was cut off, so a line end must be written first.
     is_torn: bool,
 }
 
@@ -29,7 +29,7 @@ enum Out {
     Test(Box<dyn TestOut>),
 }
 
-/// Somewhere that a test looks at.
+/// An output that a test reads.
 #[cfg(test)]
 pub(super) trait TestOut: Write + std::fmt::Debug + Send {}
 
@@ -39,7 +39,7 @@ impl Writer {
             AuditConfig::Stderr => Out::Stderr,
             AuditConfig::File(path) => Out::File(path.clone(), open(path)?),
         };
-        // Somebody may have been killed in the middle of a line.
+        // A process may have been killed in the middle of a line.
         let is_torn = matches!(&out, Out::File(_, file) if ends_within_a_line(file));
         Ok(Self { out, is_torn })
     }
@@ -59,7 +59,8 @@ impl Writer {
         written
     }
 
-    /// At the place of its path, where whoever rotates it has left nothing. If that cannot be, it is the old file still.
+    /// Opens the file at its path again, after log rotation has moved it away. On failure the old
+    /// file stays in use.
     fn reopen(&mut self) {
         let Out::File(path, file) = &mut self.out else { return };
         match open(path) {
@@ -69,7 +70,7 @@ impl Writer {
             }
             Err(error) => {
                 let path = path.display();
-                tracing::error!(%error, "the audit file {path} cannot be opened again");
+                tracing::error!(%error, "cannot reopen the audit file {path}; the old file stays in use");
             }
         }
     }
@@ -109,7 +110,7 @@ fn ends_within_a_line(_: &File) -> bool {
     false
 }
 
-/// The way to the thread. Whoever puts something there never waits.
+/// The queue to the thread. Adding a record never blocks.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
     shared: Arc<Shared>,
@@ -126,12 +127,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     lines: VecDeque<String>,
-    /// The file is to be opened anew behind so many of them; `<= lines.len()`.
+    /// The file must be reopened after this number of lines; `<= lines.len()`.
     reopens_behind: Option<usize>,
     closed: bool,
 }
 
-/// A thread that writes, and the queue to it, which holds so many records.
+/// Starts the thread, with a queue of up to `max` records.
 pub(super) fn start(writer: Writer, max: usize) -> io::Result<(Queue, JoinHandle<()>)> {
     let queue = Queue { shared: Arc::default(), lost: Arc::new(Lost::default()), max };
     let own = queue.clone();
@@ -141,7 +142,7 @@ pub(super) fn start(writer: Writer, max: usize) -> io::Result<(Queue, JoinHandle
 }
 
 impl Queue {
-    /// Records that are not told.
+    /// Counts records that are dropped.
     pub(super) fn lose(&self, count: u64) {
         self.lost.add(count);
     }
@@ -165,13 +166,13 @@ impl Queue {
         self.shared.changed.notify_one();
     }
 
-    /// Nothing more comes; what is there is written.
+    /// No more records are accepted; those in the queue are still written.
     pub(super) fn close(&self) {
         self.shared.state.lock().closed = true;
         self.shared.changed.notify_one();
     }
 
-    /// Until it is closed and empty.
+    /// Writes until the queue is closed and empty.
     fn write_all(&self, mut writer: Writer) {
         let mut is_failing = false;
         loop {
@@ -197,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// These, behind what there is to be said of others that were lost.
+    /// Writes these records, after a record of those that were lost before them.
     fn write(&self, writer: &mut Writer, lines: &VecDeque<String>, is_failing: &mut bool) {
         let (lost, mut text) = (self.lost.take(), String::new());
         if lost > 0 {
@@ -213,7 +214,7 @@ impl Queue {
             Err(error) => {
                 self.lose(lost + lines.len() as u64);
                 if !std::mem::replace(is_failing, true) {
-                    tracing::error!(%error, "audit records cannot be written, and are counted");
+                    tracing::error!(%error, "cannot write audit records; lost records are counted");
                 }
             }
         }

@@ -1,16 +1,20 @@
-//! Who did what: one line of JSON for each time that somebody comes, is let in or refused, publishes, or has rights
-//! changed, in a file of its own, or on standard error.
+//! Audit records: one line of JSON for each connection, login, refusal, publish, and change of
+//! permissions, in a file of its own or on standard error.
 //!
 //! ```text
-//!  net ──note(what, who)──▶ one look: off? ──no──▶ a bounded queue ──▶ one thread ──▶ the file
-//!        └─published──▶ sums, by connection, name, and topic or job, told once a second ──▲
+//!  net ──record(event, initiator)──▶ off? ──no──▶ bounded queue ──▶ one thread ──▶ the file
+//!        └─record_published──▶ totals by connection, name, topic or job, each second ──▲
 //! ```
 //!
-//! Nobody waits for the disk here: what finds no room in the queue is counted, and a record says how many there were. What
-//! anybody can cause as often as they like is told a few times a minute for each source, then counted likewise; and so is, ten
-//! times as often for each name and source, what somebody can who has logged in, sums too: names of topics and jobs are theirs
-//! to choose.
-//! A token is never in a record, and nothing of what others say can begin one (`escape_json`).
+//! No caller waits for the disk. A record that finds the queue full is counted, and a later record
+//! reports the count.
+//!
+//! What any client can cause without a login is recorded a limited number of times a minute for
+//! each source, and counted beyond that. What a logged-in client can cause is limited in the same
+//! way for each name and source, with ten times the rate. This includes totals, because the client
+//! chooses the names of topics and jobs.
+//!
+//! A record never contains a token, and no text of a client can begin a new record (`escape_json`).
 
 mod file;
 mod record;
@@ -37,25 +41,25 @@ use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
 /// Records that wait for the disk, about 300 bytes each.
 const WAITING_MAX: usize = 4_096;
 
-/// How much is told of what one source can cause at will.
+/// Records of events that any client of one source can cause without a login.
 const AT_WILL: Rate = Rate { per_minute: 60, burst: 120 };
 
-/// How much is told of what one name does from one source, of each kind.
+/// Records of one class for one name and source.
 const OF_NAME: Rate = Rate { per_minute: 600, burst: 600 };
 
-/// Connections, and the topics and jobs whose events are summed at once, about 300 bytes each.
+/// Totals at once: one for each topic and job of each connection, about 300 bytes each.
 const SUMS_MAX: usize = 16_384;
 
-/// Where records go.
+/// Where records are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditConfig {
-    /// To standard error, beside the log.
+    /// To standard error, together with the log.
     Stderr,
-    /// To the end of this file, which is made if it is not there, for its owner alone.
+    /// Appended to this file, which is created if needed, readable for its owner only.
     File(PathBuf),
 }
 
-/// The records of one broker, if it keeps any. Without them everything here is one look at a pointer.
+/// The audit records of a broker, if it has any. Otherwise each call only checks a pointer.
 #[derive(Debug, Default)]
 pub(crate) struct Audit(Option<Box<Kept>>);
 
@@ -68,45 +72,47 @@ struct Kept {
     sums: Mutex<Sums>,
 }
 
-/// Who causes what is told only so often.
+/// Limits how often events are recorded.
 #[derive(Debug)]
 struct Sources {
     told: Throttle<Source>,
-    /// The same of whoever has a name, which is hashed with `names`.
+    /// The same for logged-in clients; names are hashed with `names`.
     told_of: Throttle<(u64, Source, Habit)>,
     names: RandomState,
-    /// What was not told since the last look, by source: `<= SOURCES_MAX` of them.
+    /// What was suppressed since the last tick, by source; at most `SOURCES_MAX` entries.
     held_back: HashMap<Source, HeldBack>,
 }
 
-/// Records that were not told, and the events and URLs that they would have told of.
+/// The number of suppressed records, and of the events and URLs in them.
 #[derive(Debug, Default)]
 struct HeldBack {
     count: u64,
     events: u64,
 }
 
-/// What was published since it was told last.
+/// What was published since the last record of it.
 #[derive(Debug, Default)]
 struct Sums {
     by_connection: HashMap<u64, OfConnection>,
-    /// Parts of all connections.
+    /// The number of topics and jobs in the totals of all connections.
     count: usize,
 }
 
-/// What came by one connection.
+/// The totals of one connection.
 #[derive(Debug, Default)]
 struct OfConnection {
-    /// Of all who were there: one who comes and goes as somebody else is told of no more often.
+    /// One for each principal that the connection had: switching between principals does not cause
+    /// more records.
     sums: Vec<Sum>,
-    /// Whose turn it is, if that is known.
+    /// The total in use, if the current principal is known.
     current: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Sum {
     by: Party,
-    /// Events by topic. Who publishes chooses the names, and others wait meanwhile: none is looked for from end to end.
+    /// Events by topic. The publisher chooses the names while others wait for the lock, so a lookup
+    /// must not be linear.
     topics: BTreeMap<Box<str>, u64>,
     /// URLs by job.
     jobs: BTreeMap<Box<str>, u64>,
@@ -115,12 +121,12 @@ struct Sum {
 #[derive(Debug, Clone, Copy)]
 enum Target {
     Topic,
-    /// Its URLs are as good as events.
+    /// Its URLs are counted like events.
     Job,
 }
 
 impl Audit {
-    /// Opens the file. An error is the system's.
+    /// Opens the file. The error is that of the system.
     pub(crate) fn open(config: Option<&AuditConfig>, clock: Clock) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self(None)) };
         let (queue, thread) = file::start(Writer::open(config)?, WAITING_MAX)?;
@@ -134,12 +140,12 @@ impl Audit {
         }))))
     }
 
-    /// Somebody did something. `record` says what; it is asked only if that is kept.
+    /// Records an event. The closure is called only if records are written.
     pub(crate) fn note<'a>(&self, record: impl FnOnce() -> (What<'a>, Party)) {
         let Some(kept) = &self.0 else { return };
         let (what, by) = record();
         if matches!(what, What::Left { .. } | What::Revoked { .. }) {
-            // What was done before comes before.
+            // What the connection published comes before the end of its identity.
             kept.tell_sum(by.conn);
         }
         if kept.may_tell(&what, &by) {
@@ -147,14 +153,14 @@ impl Audit {
         }
     }
 
-    /// The broker itself did something.
+    /// Records an event of the broker itself.
     pub(crate) fn note_own(&self, what: &What<'_>) {
         if let Some(kept) = &self.0 {
             kept.tell(what, None);
         }
     }
 
-    /// Somebody asked for what a command does, and may. Told if that changes something.
+    /// Records an allowed command if it changes something.
     pub(crate) fn asked(&self, command: &Command<'_>, conn: u64, by: impl FnOnce() -> Party) {
         match command {
             Command::Job(Manage { action: "add", name: Some(job), .. }) => {
@@ -168,7 +174,7 @@ impl Audit {
         }
     }
 
-    /// Somebody published so many events. Told with others of the same topic within a second.
+    /// Records published events, in one total for each topic and second.
     pub(crate) fn published(
         &self,
         topic: &str,
@@ -197,7 +203,7 @@ impl Audit {
         }
     }
 
-    /// Whoever is on that connection may be another one from here on, or speak for those who come by another way.
+    /// The connection may have another principal or transport from now on.
     pub(crate) fn settle(&self, conn: u64) {
         let Some(kept) = &self.0 else { return };
         if let Some(of) = kept.sums.lock().by_connection.get_mut(&conn) {
@@ -205,7 +211,7 @@ impl Audit {
         }
     }
 
-    /// Tells what was summed and held back. To be called every second.
+    /// Writes totals, and the counts of suppressed records. To be called every second.
     pub(crate) fn tend(&self) {
         let Some(kept) = &self.0 else { return };
         kept.tell_sums();
@@ -215,27 +221,27 @@ impl Audit {
         }
     }
 
-    /// Opens the file anew: who rotates it has moved it away.
+    /// Opens the file again after log rotation has moved it away.
     pub(crate) fn reopen(&self) {
         if let Some(kept) = &self.0 {
             kept.queue.reopen();
         }
     }
 
-    /// Tells everything that is left, and waits until it is written.
+    /// Writes everything that is left, and waits until it is written.
     pub(crate) fn close(&self) {
         let Some(kept) = &self.0 else { return };
         self.tend();
         kept.queue.close();
         if let Some(thread) = kept.thread.lock().take() {
-            // It has said what went wrong.
+            // The thread has logged its error.
             let _ = thread.join();
         }
     }
 }
 
 impl OfConnection {
-    /// The sum of whoever is there now.
+    /// The totals of the current principal.
     fn of(&mut self, by: impl FnOnce() -> Party) -> &mut Sum {
         let at = self.current.unwrap_or_else(|| {
             let by = by();
@@ -264,7 +270,7 @@ impl Sum {
 }
 
 impl Sources {
-    /// So many of each kind.
+    /// For up to `max` sources, and as many names.
     fn new(max: usize) -> Self {
         Self {
             told: Throttle::new(max),
@@ -282,7 +288,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// Whether that is told. If not it is counted.
+    /// Whether the event may be recorded. Otherwise counts it.
     fn may_tell(&self, what: &What<'_>, by: &Party) -> bool {
         let (source, now) = (Source::from(by.source), self.clock.now());
         let sources = &mut *self.sources.lock();
@@ -313,13 +319,13 @@ impl Kept {
     }
 
     fn tell_sum(&self, conn: u64) {
-        let told = {
+        let ended = {
             let sums = &mut *self.sums.lock();
-            let told = sums.by_connection.remove(&conn).unwrap_or_default().sums;
-            sums.count -= told.iter().map(Sum::len).sum::<usize>();
-            told
+            let ended = sums.by_connection.remove(&conn).unwrap_or_default().sums;
+            sums.count -= ended.iter().map(Sum::len).sum::<usize>();
+            ended
         };
-        for sum in &told {
+        for sum in &ended {
             self.tell_parts(sum);
         }
     }
@@ -343,7 +349,7 @@ impl Kept {
     }
 }
 
-/// Counts what was lost.
+/// Counts lost records.
 #[derive(Debug, Default)]
 struct Lost(AtomicU64);
 
@@ -357,5 +363,5 @@ impl Lost {
     }
 }
 
-/// Shared by those who tell and the thread that writes.
+/// Shared by callers and the thread that writes.
 type SharedLost = Arc<Lost>;

@@ -1,4 +1,4 @@
-//! What a record says, and how it looks.
+//! The content and the form of an audit record.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,17 +11,18 @@ use tidings_protocol::text::escape_json;
 use crate::access::{Pass, without_tokens};
 use crate::net::{Peer, Remote};
 
-/// Bytes of a text that others had a part in; what is beyond is cut off.
+/// Bytes of a text that comes from a client; longer ones are cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// What changes something, of what there is to ask. Whatever else is asked is refused.
+/// The actions that change something. Other actions read, or are refused.
 pub(super) const CHANGES_OF_TOPICS: &[&str] = &["create", "set", "delete", "verify", "forget"];
 pub(super) const CHANGES_OF_GROUPS: &[&str] =
     &["create", "set", "pause", "resume", "purge", "retry", "drop", "delete"];
 pub(super) const CHANGES_OF_JOBS: &[&str] =
     &["open", "close", "cancel", "pause", "resume", "delete"];
 
-/// Records of which one name has only so many. A lot of one kind hides none of another.
+/// A class of events that is limited for each name. Many records of one class suppress none of
+/// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Habit {
     LogIn,
@@ -30,47 +31,48 @@ pub(super) enum Habit {
     Add,
 }
 
-/// What somebody did, or was done to them.
+/// What a client or the broker did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What<'a> {
-    /// A connection came.
+    /// A connection was accepted.
     Connected,
-    /// It, or one request of it, was refused before anybody asked who it is.
+    /// A connection or request was refused before its client was identified.
     Refused { why: &'a str },
-    /// Somebody is known from here on.
+    /// A client has logged in.
     LoggedIn,
-    /// Somebody showed what nobody has.
+    /// A client sent a credential that no principal has.
     FailedLogIn { why: &'a str },
-    /// A limit was met.
+    /// A limit was reached.
     Limit { why: &'a str },
-    /// Somebody asked for what they may not do.
+    /// A client tried what it may not do.
     Denied { topic: Option<&'a str>, why: &'a str },
-    /// So many events on that topic, since the last record of it.
+    /// Events on this topic since the last record of it.
     Published { topic: &'a str, events: u64 },
-    /// Somebody asked for so many URLs to be added to that job, since the last record of it.
+    /// URLs that a client added to this job since the last record of it.
     Added { job: &'a str, events: u64 },
-    /// Somebody who may do so asked for a change of a topic, group or job: a verb, its action, and the name.
+    /// A client changed a topic, group or job: the verb, its action, and the name.
     Changed { verb: &'static str, action: &'a str, name: Option<&'a str> },
-    /// What somebody may do was changed or taken away, and the connection rested on it.
+    /// Permissions that the connection needed were changed or revoked.
     Revoked { why: &'a str },
     /// The connection has ended.
     Left { why: &'a str },
-    /// The broker serves.
+    /// The broker has started.
     Started,
-    /// It does not any more.
+    /// The broker has stopped.
     Stopped,
-    /// The configuration was read again.
+    /// The configuration was reloaded.
     Reloaded,
-    /// Somebody is known, or not any more, or may do something else.
+    /// A principal was created, changed or revoked.
     Principal { name: &'a str, change: &'static str },
-    /// So many records of what one source can cause at will were left out, and with them so many events and URLs.
+    /// Records of one source that were suppressed, and the events and URLs in them.
     HeldBack { from: IpAddr, count: u64, events: u64 },
-    /// So many records found no room, or could not be written.
+    /// Records that did not fit in the queue, or could not be written.
     Lost { count: u64 },
 }
 
 impl<'a> What<'a> {
-    /// That somebody asked for what a command does, if it changes something. What is added to jobs is [summed](What::Added).
+    /// The record of a command, if it changes something. URLs added to jobs are
+    /// [totalled](What::Added) instead.
     pub(crate) fn asked(command: &'a Command<'a>) -> Option<Self> {
         let (manage, actions) = match command {
             Command::Topic(manage) => (manage, CHANGES_OF_TOPICS),
@@ -87,7 +89,7 @@ impl<'a> What<'a> {
 }
 
 impl What<'_> {
-    /// Whether anybody can cause it who reaches a listener, as often as they like.
+    /// Whether any client that reaches a listener can cause it at any rate.
     pub(crate) fn is_at_will(self) -> bool {
         matches!(
             self,
@@ -100,7 +102,7 @@ impl What<'_> {
         )
     }
 
-    /// So many events or URLs it tells of.
+    /// The number of events or URLs in it.
     pub(super) fn events(self) -> u64 {
         match self {
             Self::Published { events, .. } | Self::Added { events, .. } => events,
@@ -108,7 +110,7 @@ impl What<'_> {
         }
     }
 
-    /// What somebody can cause who has a name, as often as they like.
+    /// Its class, if a logged-in client can cause it at any rate.
     pub(super) fn habit(self) -> Option<Habit> {
         match self {
             Self::LoggedIn => Some(Habit::LogIn),
@@ -206,50 +208,50 @@ struct Line<'a> {
     why: Option<Cow<'a, str>>,
 }
 
-/// Who did it.
+/// The client that caused an event.
 #[derive(Debug, Clone)]
 pub(crate) struct Party {
     /// The number of the connection.
     pub(crate) conn: u64,
-    /// Who that is by now; nothing before that is looked at.
+    /// The principal; `None` before the client is identified.
     who: Option<Box<str>>,
-    /// Where it comes from.
+    /// The address of the client.
     from: String,
-    /// By which way.
+    /// The transport.
     way: &'static str,
-    /// Who is counted as one.
+    /// The address by which limits are counted.
     pub(crate) source: IpAddr,
 }
 
 impl Party {
-    /// Whoever is at the other end of a connection, by `way`, before they are somebody.
+    /// The client of a connection before it is identified.
     pub(crate) fn at(conn: u64, peer: Peer, way: &'static str) -> Self {
         let way = if peer.is_unix() { "unix" } else { way };
         Self { conn, who: None, from: peer.to_string(), way, source: peer.ip() }
     }
 
-    /// Whoever has that pass.
+    /// The client with this identity.
     pub(crate) fn of(conn: u64, remote: &Remote, pass: &Pass) -> Self {
         let mut party = Self::at(conn, remote.peer, pass.way().as_str());
         if pass.way().only_publishes() {
-            // Of whoever hands it on, the way is what counts.
+            // For relayed messages the transport of their sender counts.
             party.way = pass.way().as_str();
         }
         party.who = Some(pass.name().into());
         party
     }
 
-    /// Who that is by now.
+    /// The principal, if it is known.
     pub(super) fn who(&self) -> Option<&str> {
         self.who.as_deref()
     }
 
-    /// Whether both are as one, if they are on the same connection.
+    /// Whether both have the same principal and transport. Compares clients of one connection only.
     pub(super) fn is_as(&self, other: &Self) -> bool {
         (&self.who, self.way) == (&other.who, other.way)
     }
 
-    /// The same for what comes in the name of another, such as a webhook.
+    /// With another name, such as that of a webhook.
     pub(crate) fn called(mut self, name: String) -> Self {
         self.who = Some(name.into());
         self
@@ -264,9 +266,9 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// With its line end.
+    /// The record as JSON, with its line end.
     pub(super) fn line(&self) -> String {
-        // A clock that is set to a year without name is set wrong.
+        // A clock that shows a year which cannot be written is wrong.
         let time = Timestamp::from_millisecond(self.unix_ms).unwrap_or_default();
         let time = format!("{time:.3}");
         let mut line = Line { time, what: self.what.word(), ..Line::default() };
@@ -277,12 +279,12 @@ impl Record<'_> {
             line.conn = Some(by.conn);
         }
         self.what.describe(&mut line);
-        let json = serde_json::to_string(&line).expect("texts and numbers can be written");
+        let json = serde_json::to_string(&line).expect("texts and numbers serialize");
         format!("{}\n", escape_json(&json))
     }
 }
 
-/// What others had a part in: no tokens, and not without end.
+/// A text that comes from a client: without tokens, and with a limit.
 fn text(text: &str) -> Cow<'_, str> {
     let text = without_tokens(text);
     let end = text.floor_char_boundary(TEXT_BYTES_MAX);

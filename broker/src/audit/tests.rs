@@ -15,7 +15,7 @@ use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 use crate::net::Peer;
 
-/// A disk that takes a write when it is told to, or says that it cannot.
+/// A disk on which the test lets each write succeed or fail.
 #[derive(Debug)]
 struct Disk {
     allowed: mpsc::Receiver<io::Result<()>>,
@@ -59,27 +59,27 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What is written of what `tell` has told.
-fn told(tell: impl FnOnce(&Audit)) -> Vec<Value> {
+/// The records that `record` causes.
+fn told(record: impl FnOnce(&Audit)) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let audit = Audit::open(Some(&AuditConfig::File(path.clone())), Clock::new()).unwrap();
-    tell(&audit);
+    record(&audit);
     audit.close();
     lines(&std::fs::read_to_string(path).unwrap())
 }
 
 #[test]
-fn what_is_off_asks_for_nothing() {
+fn disabled_audit_builds_no_record() {
     let audit = Audit::open(None, Clock::new()).unwrap();
-    audit.note(|| unreachable!("nobody wants to know"));
-    audit.published("t", 1, 1, || unreachable!("nobody wants to know"));
+    audit.note(|| unreachable!("no record is needed"));
+    audit.published("t", 1, 1, || unreachable!("no record is needed"));
     audit.close();
 }
 
 #[test]
-fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
-    let told = told(|audit| {
+fn events_are_totalled_by_connection_and_topic_before_the_end() {
+    let records = told(|audit| {
         for _ in 0..1_000_000 {
             audit.published("a", 1, 1, || party(1));
         }
@@ -87,7 +87,7 @@ fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
         audit.published("a", 7, 2, || party(2));
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
-    let shown: Vec<_> = told
+    let shown: Vec<_> = records
         .iter()
         .map(|line| {
             format!("{} {} {} {}", line["what"], line["conn"], line["topic"], line["events"])
@@ -105,21 +105,21 @@ fn events_are_summed_by_connection_and_topic_and_told_before_the_end() {
 }
 
 #[test]
-fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
-    let told = told(|audit| {
+fn records_of_one_source_are_limited_and_counted() {
+    let records = told(|audit| {
         for conn in 0..1_000 {
             audit.note(|| (What::Refused { why: "x" }, party(conn)));
         }
-        // Somebody else is told of all the same.
+        // Another source is still recorded.
         let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
         audit.note(|| (What::Connected, Party::at(7, Peer::Tcp(other), "line")));
     });
-    let count = |what: &str| told.iter().filter(|line| line["what"] == what).count();
+    let count = |what: &str| records.iter().filter(|line| line["what"] == what).count();
     // A minute may pass on a slow machine.
     let refused = count("refused");
     assert!((120..1_000).contains(&refused), "{refused}");
     assert_eq!(count("connected"), 1);
-    let held_back: u64 = told
+    let held_back: u64 = records
         .iter()
         .filter(|line| line["what"] == "held-back")
         .map(|line| line["count"].as_u64().unwrap())
@@ -128,53 +128,53 @@ fn what_one_source_causes_at_will_is_told_so_often_and_counted() {
 }
 
 #[test]
-fn what_one_name_does_is_told_so_often_and_counted_and_hides_nobody_else() {
-    let told = told(|audit| {
+fn records_of_one_name_are_limited_and_suppress_no_others() {
+    let records = told(|audit| {
         let she = || party(1).called("she".to_owned());
         let pause = What::Changed { verb: "JOB", action: "pause", name: Some("docs") };
         for at in 0..2_000 {
             audit.note(|| (pause, she()));
             audit.note(|| (What::LoggedIn, she()));
-            // There are as many names of jobs as anybody likes, and of topics, which come and go.
+            // A client can use any number of names of topics and jobs.
             audit.sum(Target::Job, &at.to_string(), 2, 1, she);
             audit.published(&at.to_string(), 3, 1, she);
         }
         audit.note(|| (pause, party(2).called("he".to_owned())));
     });
     let count = |what: &str, who: &str| {
-        told.iter().filter(|line| line["what"] == what && line["who"] == who).count()
+        records.iter().filter(|line| line["what"] == what && line["who"] == who).count()
     };
     let mut all = 0;
     for what in ["changed", "logged-in", "added", "published"] {
         // A minute may pass on a slow machine.
-        let hers = count(what, "she");
-        assert!((600..2_000).contains(&hers), "{what}: {hers}");
-        all += u64::try_from(hers).unwrap();
+        let written = count(what, "she");
+        assert!((600..2_000).contains(&written), "{what}: {written}");
+        all += u64::try_from(written).unwrap();
     }
     assert_eq!(count("changed", "he"), 1);
-    let held_back = told.iter().filter(|line| line["what"] == "held-back");
+    let held_back = records.iter().filter(|line| line["what"] == "held-back");
     all += held_back.map(|line| line["count"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(all, 4 * 2_000);
-    let events = told.iter().filter_map(|line| line["events"].as_u64());
+    let events = records.iter().filter_map(|line| line["events"].as_u64());
     assert_eq!(events.sum::<u64>(), (2 + 3) * 2_000, "no event is missing");
 }
 
 #[test]
-fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
-    let told = told(|audit| {
+fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
+    let records = told(|audit| {
         for _ in 0..2 {
             for at in 0..300 {
                 audit.published(&format!("n{at}"), 1, 1, || party(1));
                 audit.sum(Target::Job, &format!("n{at}"), 10, 1, || party(1));
             }
         }
-        // A sum is told at its end, which is once.
+        // A total is written once, at the end of the connection.
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
     for (what, key, events) in [("published", "topic", 2), ("added", "name", 20)] {
-        let told = told.iter().filter(|line| line["what"] == what);
+        let records = records.iter().filter(|line| line["what"] == what);
         let sums: Vec<_> =
-            told.map(|line| (line[key].to_string(), line["events"].as_u64())).collect();
+            records.map(|line| (line[key].to_string(), line["events"].as_u64())).collect();
         let names: BTreeMap<_, _> = sums.iter().cloned().collect();
         assert_eq!((sums.len(), names.len()), (300, 300), "{what}");
         assert!(names.values().all(|sum| *sum == Some(events)), "{what}: {names:?}");
@@ -182,25 +182,25 @@ fn a_topic_and_a_job_of_one_name_have_a_sum_each_among_many() {
 }
 
 #[test]
-fn who_comes_and_goes_as_somebody_else_has_one_sum_for_each() {
-    let told = told(|audit| {
+fn switching_principals_keeps_one_total_for_each() {
+    let records = told(|audit| {
         for _ in 0..1_000 {
             for who in ["she", "he"] {
                 audit.settle(1);
                 audit.published("a", 1, 1, || party(1).called(who.to_owned()));
-                audit.published("a", 1, 1, || unreachable!("it is known who that is"));
+                audit.published("a", 1, 1, || unreachable!("the principal is known"));
             }
         }
         audit.note(|| (What::Left { why: "left" }, party(1)));
     });
-    let shown: Vec<_> = told.iter().map(|line| (&line["who"], &line["events"])).collect();
-    let both = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
-    assert_eq!(shown, [(&both.0, &both.2), (&both.1, &both.2), (&both.3, &both.3)]);
+    let shown: Vec<_> = records.iter().map(|line| (&line["who"], &line["events"])).collect();
+    let values = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
+    assert_eq!(shown, [(&values.0, &values.2), (&values.1, &values.2), (&values.3, &values.3)]);
 }
 
 #[test]
-fn all_that_changes_something_is_told_and_nothing_that_there_is_not() {
-    // What there is, is what who asks for something else is told.
+fn every_change_is_recorded_and_no_unknown_action() {
+    // An unknown action is refused with a list of all actions.
     let asked = Asked { conn: ConnId(1), member: MemberId(1), slot: Slot::numbered(1) };
     for verb in ["GROUP", "JOB"] {
         let text = match Command::parse(&format!("{verb} frobnicate x")).unwrap() {
@@ -219,14 +219,14 @@ fn all_that_changes_something_is_told_and_nothing_that_there_is_not() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_keeps_nobody_waiting_and_what_is_lost_is_said() {
+fn a_stuck_disk_blocks_no_caller_and_lost_records_are_counted() {
     const TOLD: u64 = 50;
     let (allow, allowed) = mpsc::channel();
     let written = Arc::new(Mutex::new(String::new()));
     let disk = Disk { allowed, written: Arc::clone(&written) };
     let audit = audit_of(Writer::to(Box::new(disk)), 10);
     for _ in 0..TOLD {
-        // Nothing is written meanwhile, and still this comes to its end.
+        // Nothing is written meanwhile, and the loop still ends.
         audit.note_own(&What::Reloaded);
     }
     allow.send(Err(io::Error::other("full"))).unwrap();
@@ -244,26 +244,27 @@ fn a_disk_that_takes_nothing_keeps_nobody_waiting_and_what_is_lost_is_said() {
 }
 
 #[test]
-fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
+fn a_file_is_private_and_continues_on_a_new_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let config = AuditConfig::File(path.clone());
-    let tell = || {
+    let open = || {
         let audit = Audit::open(Some(&config), Clock::new()).unwrap();
         audit.note_own(&What::Started);
         audit
     };
-    tell().close();
+    open().close();
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
-    // Somebody was killed in the middle of a line.
+    // A process was killed in the middle of a line.
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-    let audit = tell();
-    // Who rotates it moves it away, and says so. What was told before may still go there.
+    let audit = open();
+    // Log rotation moves the file away and requests a reopen. Earlier records may still go to the
+    // old file.
     audit.note_own(&What::Reloaded);
     audit.reopen();
     audit.close();
@@ -273,17 +274,17 @@ fn a_file_is_its_owners_and_goes_on_at_a_new_line() {
 }
 
 #[test]
-fn no_token_is_told() {
-    let told = told(|audit| {
+fn records_contain_no_token() {
+    let records = told(|audit| {
         let why = "HELLO token=tdg_secret and tdg_other";
         audit.note(|| (What::Denied { topic: Some("t"), why }, party(1)));
     });
-    let line = told[0].to_string();
+    let line = records[0].to_string();
     assert!(!line.contains("secret") && !line.contains("other"), "{line}");
 }
 
-/// Names, topics, URLs and reasons of all kinds: with what ends lines and strings, what acts on terminals, and what looks like
-/// another field or record.
+/// Names, topics, URLs and reasons of all kinds: with characters that end lines and strings, that
+/// act on terminals, or that look like another field or record.
 fn said() -> impl Strategy<Value = String> {
     let forged = "a\",\"what\":\"logged-in\",\"x\":\"";
     let record = "\n{\"time\":\"\",\"what\":\"started\"}\n";
@@ -305,7 +306,7 @@ fn peer() -> impl Strategy<Value = Peer> {
     over_tcp
 }
 
-/// All that can be told of these, and which fields have which of them.
+/// All events with these values, and the fields that must contain them.
 fn everything<'a>(
     (name, other): (&'a str, &'a str),
     number: u64,
@@ -356,12 +357,12 @@ fn everything<'a>(
 
 proptest! {
     #[test]
-    fn a_record_is_one_line_of_json_that_says_what_was_said(
+    fn a_record_is_one_line_of_json_with_the_given_texts(
         (name, other, who) in (said(), said(), said()),
         (peer, number, from, unix_ms) in
             (peer(), any::<u64>(), any::<IpAddr>(), -(1_i64 << 50)..1 << 50),
     ) {
-        // What is cut off or taken out has tests of its own.
+        // Cutting and redacting have tests of their own.
         let is_whole = |text: &str| text.len() < 1_000 && !text.to_ascii_lowercase().contains("token");
         prop_assume!([&name, &other, &who].into_iter().all(|text| is_whole(text)));
         let by = Party::at(7, peer, "line").called(who.clone());
@@ -385,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_others_say_begins_a_record_or_does_anything(
+    fn no_text_begins_a_record_or_acts_on_a_terminal(
         text in "(\\PC|[\u{0}-\u{9f}\u{2028}\u{2029}\u{202e}\"\\\\]){0,40}",
         times in 1_usize..3,
     ) {
@@ -398,7 +399,7 @@ proptest! {
         let read: Value = serde_json::from_str(json).unwrap();
         prop_assert_eq!(&read["what"], "denied");
         prop_assert!(line.len() <= 100 + 3 * 6 * 2 * 1_100);
-        let said = read["why"].as_str().unwrap().trim_end_matches("..");
-        prop_assert!(text.to_ascii_lowercase().contains("token=") || text.starts_with(said));
+        let why = read["why"].as_str().unwrap().trim_end_matches("..");
+        prop_assert!(text.to_ascii_lowercase().contains("token=") || text.starts_with(why));
     }
 }

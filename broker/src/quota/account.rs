@@ -1,4 +1,5 @@
-//! What one has in all, and how fast it goes. Time is an argument.
+//! The account of a source or principal: what it holds and has created, and its rates. Time is an
+//! argument.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use crate::clock::Moment;
 use crate::cursors::CursorId;
 use crate::throttle::{Bucket, Rate};
 
-/// Which part of the new connections of a minute may come at once.
+/// The part of a minute's new connections that may come at once: one in this number.
 const CONNECTS_AT_ONCE: u32 = 4;
 
-/// Microseconds that one may go ahead of its rate.
+/// Microseconds that an account may be ahead of its rate.
 const AHEAD_US: u64 = 1_000_000;
 
-/// Something that stays when its maker goes.
+/// A thing that remains when the connection that created it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Made {
     Topic(TopicName),
@@ -40,13 +41,13 @@ impl Made {
     }
 }
 
-/// What somebody has.
+/// What one source or principal uses.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Whose it is, for people.
+    /// The owner, for error texts.
     who: String,
     quota: Arc<CurrentQuota>,
-    /// How much it has of each [`Quantity`] that its connections hold.
+    /// The amount of each [`Quantity`] that its connections hold.
     held: [AtomicU64; Quantity::ALL.len()],
     made: Mutex<HashSet<Made>>,
     pace: Mutex<Pace>,
@@ -59,7 +60,8 @@ struct Pace {
     bytes: Meter,
 }
 
-/// How far somebody is ahead of a rate. What was done is noted, and paid for by waiting before the next.
+/// How far an account is ahead of a rate. Work is charged after it is done, and paid for by waiting
+/// before more is done.
 #[derive(Debug, Default)]
 struct Meter {
     /// When everything is paid for.
@@ -75,7 +77,7 @@ impl Meter {
         self.paid_at_us = self.paid_at_us.max(us(now)).saturating_add(price_us);
     }
 
-    /// Milliseconds to wait before anything more is done; 0: none.
+    /// Milliseconds to wait before more is done; 0: none.
     fn wait_ms(&self, now: Moment) -> u64 {
         self.paid_at_us.saturating_sub(us(now)).saturating_sub(AHEAD_US).div_ceil(1_000)
     }
@@ -91,7 +93,7 @@ impl Account {
         Self { who, quota, held, made, pace }
     }
 
-    /// A connection comes.
+    /// Counts a new connection.
     pub(super) fn comes(&self, now: Moment) -> Result<(), ProtocolError> {
         let max = self.quota.of(Quantity::Connects);
         let Ok(per_minute) = u32::try_from(max) else { return Ok(()) };
@@ -106,8 +108,7 @@ impl Account {
         })
     }
 
-    /// It has so much more of that. Nothing more is never too much, also of who has more than it may since that was
-    /// changed.
+    /// Adds to what is held. Adding 0 always succeeds, even if a lowered limit is exceeded already.
     pub(super) fn grow(&self, quantity: Quantity, by: u64) -> Result<(), ProtocolError> {
         if by == 0 {
             return Ok(());
@@ -120,13 +121,13 @@ impl Account {
         }
     }
 
-    /// It has so much less of that.
+    /// Subtracts from what is held.
     pub(super) fn shrink(&self, quantity: Quantity, by: u64) {
         let before = self.held[quantity as usize].fetch_sub(by, Ordering::AcqRel);
         debug_assert!(before >= by, "{quantity:?}: {before} - {by}");
     }
 
-    /// It brings something into being that is not there yet.
+    /// Counts a thing that is about to be created.
     pub(super) fn make(&self, new: &Made, exists: &Exists<'_>) -> Result<(), ProtocolError> {
         let (quantity, made) = (new.quantity(), &mut *self.made.lock());
         let max = self.quota.of(quantity);
@@ -147,19 +148,20 @@ impl Account {
         Ok(())
     }
 
-    /// Something was done.
+    /// Charges published events and received bytes.
     pub(super) fn note(&self, events: u64, bytes: u64, now: Moment) {
         let is_endless = |quantity| self.quota.of(quantity) == u64::MAX;
         if is_endless(Quantity::Events) && is_endless(Quantity::Bytes) {
             return;
         }
-        // Under the lock, so that nothing is noted at a rate of before once that was forgotten.
+        // Under the lock, so that nothing is charged at an old rate after that was reset.
         let pace = &mut *self.pace.lock();
         pace.events.note(events, self.quota.of(Quantity::Events), now);
         pace.bytes.note(bytes, self.quota.of(Quantity::Bytes), now);
     }
 
-    /// Its quota was another one before. What is owed is a time at a rate, and is forgotten where that has changed.
+    /// The quota was `before` until now. What is owed is a time at a rate, so it is reset where the
+    /// rate has changed.
     pub(super) fn forget_rates_of(&self, before: &Quota) {
         let pace = &mut *self.pace.lock();
         let has_changed = |quantity| self.quota.of(quantity) != before.of(quantity);
@@ -174,15 +176,15 @@ impl Account {
         }
     }
 
-    /// Milliseconds to wait before anything more is done; 0: none.
+    /// Milliseconds to wait before more is done; 0: none.
     pub(super) fn wait_ms(&self, now: Moment) -> u64 {
         let pace = self.pace.lock();
         pace.events.wait_ms(now).max(pace.bytes.wait_ms(now))
     }
 
-    /// Forgets what it has made that is not there any more, unless a connection has this account: what a connection
-    /// [makes](Self::make) counts before it is there. Under the lock, `has_connection` knows of each that has made
-    /// something.
+    /// Removes created things that no longer exist, unless a connection has this account: what a
+    /// connection [creates](Self::make) is counted before it exists. Under the lock,
+    /// `has_connection` knows of each connection that has created something.
     pub(super) fn forget_unless(&self, exists: &Exists<'_>, has_connection: impl FnOnce() -> bool) {
         let mut made = self.made.lock();
         if !has_connection() {
@@ -190,22 +192,22 @@ impl Account {
         }
     }
 
-    /// Whether it has anything.
+    /// Whether it holds anything, or has created anything.
     pub(super) fn is_in_use(&self) -> bool {
         self.held.iter().any(|held| held.load(Ordering::Acquire) > 0) || self.has_made()
     }
 
-    /// Whether it has made anything that may be there.
+    /// Whether it has created anything that may still exist.
     pub(super) fn has_made(&self) -> bool {
         !self.made.lock().is_empty()
     }
 
-    /// Whether a new account would be another one.
+    /// Whether it differs from a new account.
     pub(super) fn is_wanted(&self, now: Moment) -> bool {
         self.is_in_use() || self.is_owed(now)
     }
 
-    /// Whether it went faster than it would be remembered for if it were new.
+    /// Whether it was faster than its rates, so that a new account would forget a debt.
     fn is_owed(&self, now: Moment) -> bool {
         let pace = self.pace.lock();
         let meters = [&pace.events, &pace.bytes];

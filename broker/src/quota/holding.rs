@@ -1,4 +1,4 @@
-//! What one connection has of what those have whose it is.
+//! The part of a source's and a principal's usage that one connection has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use super::account::{Account, Made};
 use super::quantity::Quantity;
 use crate::clock::Moment;
 
-/// Whether something that was made is there still, and counts.
+/// Whether a created thing still exists and counts.
 pub(crate) type Exists<'a> = dyn Fn(&Made) -> bool + 'a;
 
-/// Milliseconds after which it is looked again how long a connection has to wait: others of its address or name may have
-/// gone on, and limits may have changed.
+/// Milliseconds after which a paused connection computes again how long it must wait: other
+/// connections of its account may have published, and limits may have changed.
 pub(super) const PAUSE_MS_MAX: u64 = 1_000;
 
-/// What a connection has, which it gives back when it ends.
+/// What a connection uses; given back when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     source: Option<Arc<Account>>,
     principal: Option<Arc<Account>>,
-    /// How much of each [`Quantity`].
+    /// The amount of each [`Quantity`].
     amounts: [u64; Quantity::ALL.len()],
-    /// What it has asked for of each group.
+    /// The credit in each group.
     credits: HashMap<GroupName, u32>,
-    /// Events since it was settled last.
+    /// Events since the last charge.
     events: u64,
-    /// Until when nothing is read.
+    /// Nothing is read until then.
     paused_until: Option<Moment>,
 }
 
 impl Holding {
-    /// That of a connection of which something is counted from now on, if nothing was.
+    /// The usage of a connection; begins to count it if nothing was counted so far.
     pub(super) fn account(held: &mut Held) -> &mut Self {
         held.get_or_insert_with(|| {
             let mut holding = Box::<Self>::default();
@@ -43,14 +43,14 @@ impl Holding {
         })
     }
 
-    /// The address it comes from. To be called first.
+    /// Sets the account of its source. To be called first.
     pub(super) fn begin_from(&mut self, source: Arc<Account>) -> Result<(), ProtocolError> {
         self.give_to(&source)?;
         self.source = Some(source);
         Ok(())
     }
 
-    /// Whose it is from now on, with all that it has.
+    /// Sets the account of its principal, and moves all usage there.
     pub(super) fn belong_to(
         &mut self,
         principal: Option<Arc<Account>>,
@@ -72,7 +72,7 @@ impl Holding {
         Ok(())
     }
 
-    /// Adds all that it has to an account, or nothing.
+    /// Adds all usage to an account, or nothing of it.
     fn give_to(&self, account: &Account) -> Result<(), ProtocolError> {
         for (at, quantity) in Quantity::ALL.into_iter().enumerate() {
             if let Err(error) = account.grow(quantity, self.amounts[at]) {
@@ -91,7 +91,7 @@ impl Holding {
         }
     }
 
-    /// It has so much of that from now on. Refused if it is more than before, and too much; then it is as it was.
+    /// Sets the amount of a quantity. An increase beyond the quota is refused, and changes nothing.
     pub(crate) fn set(&mut self, quantity: Quantity, amount: u64) -> Result<(), ProtocolError> {
         let before = self.amounts[quantity as usize];
         if amount > before {
@@ -116,19 +116,19 @@ impl Holding {
         Ok(())
     }
 
-    /// It has one more of that, for as long as the connection is there or until [`set`](Self::set) says otherwise.
+    /// Adds one, until the connection ends or [`set`](Self::set) changes it.
     pub(crate) fn add(&mut self, quantity: Quantity) -> Result<(), ProtocolError> {
         self.set(quantity, self.amounts[quantity as usize] + 1)
     }
 
-    /// It has one less of that.
+    /// Subtracts one.
     pub(crate) fn remove(&mut self, quantity: Quantity) {
         let less = self.amounts[quantity as usize].saturating_sub(1);
-        // Less is never refused.
+        // A decrease never fails.
         let _ = self.set(quantity, less);
     }
 
-    /// It may have so many tasks of a group at once.
+    /// Sets the credit in a group.
     pub(crate) fn set_credit(
         &mut self,
         group: &GroupName,
@@ -144,7 +144,7 @@ impl Holding {
         Ok(())
     }
 
-    /// It brings something into being, unless that is there already.
+    /// Counts a thing that is about to be created, unless it exists already.
     pub(crate) fn make(&self, new: &Made, exists: &Exists<'_>) -> Result<(), ProtocolError> {
         if exists(new) {
             return Ok(());
@@ -152,30 +152,30 @@ impl Holding {
         self.accounts().try_for_each(|account| account.make(new, exists))
     }
 
-    /// It has published so many.
+    /// Counts published events.
     pub(crate) fn published(&mut self, events: u64) {
         self.events += events;
     }
 
-    /// So many bytes came with what it has published. Nothing more is read until it [`is_paused`](Self::is_paused) no
-    /// more.
+    /// Charges the counted events, and the bytes that they came with. Nothing more is read before
+    /// [`paused_until`](Self::paused_until).
     pub(crate) fn settle(&mut self, bytes: u64, now: Moment) {
         let events = std::mem::take(&mut self.events);
         self.accounts().for_each(|account| account.note(events, bytes, now));
         self.resume(now);
     }
 
-    /// Milliseconds to wait before anything more is done; 0: none.
+    /// Milliseconds to wait before more is done; 0: none.
     pub(crate) fn wait_ms(&self, now: Moment) -> u64 {
         self.accounts().map(|account| account.wait_ms(now)).max().unwrap_or(0)
     }
 
-    /// Until when nothing is read.
+    /// Nothing is read until then.
     pub(crate) fn paused_until(&self) -> Option<Moment> {
         self.paused_until
     }
 
-    /// Nothing is read for as long as it has to wait, as far as that is known by now.
+    /// Computes until when nothing is read, from what is owed now.
     pub(crate) fn resume(&mut self, now: Moment) {
         let wait_ms = self.wait_ms(now).min(PAUSE_MS_MAX);
         self.paused_until = (wait_ms > 0).then(|| now + wait_ms);

@@ -1,21 +1,22 @@
-//! How much one may have: whoever comes from one address, and whoever is known by one name.
+//! Quotas: limits for each source and each principal.
 //!
-//! Everything that a peer can have or do at all has a bound for all of them together
-//! ([`Limits`](crate::Limits)). Here is what one may have of that, so that others find some left:
+//! Everything that a client can use has a limit for all clients together
+//! ([`Limits`](crate::Limits)). Quotas limit the share of one source or principal, so that some is
+//! left for others.
 //!
 //! ```text
-//!  an address ──┐
-//!               ├──▶ Account: what it has, what it has made, how fast it goes
+//!  a source ────┐
+//!               ├──▶ Account: what it holds, what it has created, its rates
 //!  a principal ─┘        ▲
-//!                        │ of each what this connection has is a part
-//!                     Holding ◀── a connection
+//!                        │ includes the usage of
+//!               ConnectionUsage ◀── a connection
 //! ```
 //!
-//! What is had ([`Quantity::is_held`]) is refused when it would be too much; what is done is slowed down: a connection
-//! that goes too fast is not read for a while, so that nothing is lost.
+//! A quantity that is held ([`Quantity::is_held`]) is refused beyond its limit. A rate slows down:
+//! a connection that is too fast is not read for a while, so nothing is lost.
 //!
-//! Who is on this machine has no address that is counted, unless that is wanted. Who may do everything, and the
-//! broker's own parts, are no principals here.
+//! Addresses of this machine have no quota unless the configuration says so. Principals that may do
+//! everything, and the broker's own parts, have none.
 
 mod account;
 mod holding;
@@ -40,17 +41,17 @@ pub use self::quantity::{Quantity, Quota};
 use crate::clock::Moment;
 use crate::throttle::Source;
 
-/// Addresses that are remembered for nothing but how fast they went, some 200 bytes each.
+/// Sources that are remembered only for their rates, about 200 bytes each.
 const SOURCES_MAX: usize = 16_384;
 
-/// How much one may have.
+/// The quotas of each source and each principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaConfig {
-    /// Who comes from one IPv4 address, or one /64 of IPv6.
+    /// For each source: an IPv4 address, or a /64 network of IPv6.
     pub source: Quota,
-    /// Who is known by one name.
+    /// For each principal.
     pub principal: Quota,
-    /// Whether addresses of this machine are counted as others. Default: no.
+    /// Whether addresses of this machine count as sources. Default: no.
     pub counts_loopback: bool,
 }
 
@@ -64,24 +65,25 @@ impl Default for QuotaConfig {
     }
 }
 
-/// The accounts of all addresses and principals.
+/// The accounts of all sources and principals.
 ///
-/// An account is independent of the others, and a guard of a map lives in one expression. A connection clones its
-/// account from the map, so a guard for writing and `strong_count` tell that no connection has it.
+/// Accounts are independent of each other, and a guard of a map lives within one expression. A
+/// connection clones its account from the map, so a write guard and `strong_count` together show
+/// that no connection has it.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     source: Arc<CurrentQuota>,
     principal: Arc<CurrentQuota>,
     counts_loopback: AtomicBool,
     sources: DashMap<Source, Arc<Account>>,
-    /// Accounts in `sources` at which those that no connection has are evicted.
+    /// The number of accounts in `sources` at which those without a connection are evicted.
     sources_max: usize,
-    /// Held while an address is added: its place among `sources_max` depends on all others.
+    /// Held while a source is added: whether it fits in `sources_max` depends on all others.
     adding: Mutex<()>,
     principals: DashMap<Box<str>, Arc<Account>>,
 }
 
-/// What a connection has, if anything of that is counted.
+/// The usage of a connection, if anything of it is counted.
 pub(crate) type Held = Option<Box<Holding>>;
 
 impl Quotas {
@@ -97,8 +99,9 @@ impl Quotas {
         }
     }
 
-    /// How much one may have from now on. Who has more keeps it and gets no more; what nobody counted when it came is
-    /// not counted later. What is owed at a rate that has changed is forgotten.
+    /// Replaces the quotas. A client that exceeds a lowered limit keeps what it has and gets no
+    /// more; what was not counted when it began is not counted later. Debts at a rate that has
+    /// changed are forgotten.
     pub(crate) fn change(&self, config: &QuotaConfig) {
         self.counts_loopback.store(config.counts_loopback, Ordering::Relaxed);
         let before = self.source.change(&config.source);
@@ -107,7 +110,7 @@ impl Quotas {
         self.principals.iter().for_each(|account| account.forget_rates_of(&before));
     }
 
-    /// A connection comes from there. Refused with [`Code::Limit`].
+    /// Counts a new connection of this address. The error is [`Code::Limit`].
     pub(crate) fn connect(&self, from: Option<IpAddr>, now: Moment) -> Result<Held, ProtocolError> {
         let Some(address) = from else { return Ok(None) };
         let is_own = address.to_canonical().is_loopback();
@@ -121,8 +124,8 @@ impl Quotas {
         Ok(held)
     }
 
-    /// From now on the connection is that of somebody of that name, or of nobody who is counted. Refused with
-    /// [`Code::Limit`] if that is too much for them; then it is whose it was before.
+    /// Counts the connection for this principal from now on, or for none. If that exceeds a limit,
+    /// the error is [`Code::Limit`], and the connection stays with its former principal.
     pub(crate) fn assign(&self, held: &mut Held, name: Option<&str>) -> Result<(), ProtocolError> {
         let account =
             name.filter(|_| !self.principal.is_endless()).map(|name| self.of_principal(name));
@@ -140,7 +143,7 @@ impl Quotas {
         if self.sources.len() >= self.sources_max && !self.sources.contains_key(&source) {
             self.sources.retain(|_, account| has_connection(account) || account.is_wanted(now));
             if self.sources.len() >= self.sources_max {
-                // A client with so many networks is not slowed down by the rate of each.
+                // A client with many networks is not slowed down by the rate of each.
                 self.sources.retain(|_, account| has_connection(account) || account.is_in_use());
             }
         }
@@ -157,15 +160,15 @@ impl Quotas {
         Arc::clone(&self.principals.entry(name.into()).or_insert_with(new))
     }
 
-    /// Forgets accounts that have nothing any more. To be called every second or so.
+    /// Removes accounts that are not needed any more. To be called every second or so.
     pub(crate) fn tend(&self, exists: &Exists<'_>, now: Moment) {
         tend(&self.sources, exists, now);
         tend(&self.principals, exists, now);
     }
 }
 
-/// `exists` asks topics and groups, so it is called without a guard, on clones of accounts. Each of those has made
-/// something: a clone of another one would keep it from being evicted.
+/// `exists` calls topics and groups, so it is called without a guard, on clones of accounts. Only
+/// accounts that have created something are cloned: a clone keeps an account from being evicted.
 fn tend<K: Eq + Hash>(accounts: &DashMap<K, Arc<Account>>, exists: &Exists<'_>, now: Moment) {
     let idle = accounts.iter().filter(|account| !has_connection(account) && account.has_made());
     let idle: Vec<Arc<Account>> = idle.map(|account| Arc::clone(&account)).collect();
@@ -180,8 +183,8 @@ fn has_connection(account: &Arc<Account>) -> bool {
     Arc::strong_count(account) > 1
 }
 
-/// Somebody may have no more of that.
+/// The refusal of more than `max`.
 fn too_much(who: &str, quantity: Quantity, max: u64) -> ProtocolError {
-    let text = format!("{who} has {max} {}, the most that one may have", quantity.noun());
+    let text = format!("{who} has reached its limit of {max} {}", quantity.noun());
     ProtocolError::new(Code::Limit, text)
 }

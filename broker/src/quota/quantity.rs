@@ -1,34 +1,34 @@
-//! What is counted, and how much of it one may have.
+//! The quantities that are limited, and their limits.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted of somebody.
+/// What is counted for each source and principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Quantity {
     /// Connections at once.
     Connections,
     /// New connections a minute.
     Connects,
-    /// Events a second that are published.
+    /// Events published a second.
     Events,
-    /// Bytes a second that are sent to the broker.
+    /// Bytes sent to the broker a second.
     Bytes,
-    /// Topics that it has brought into being since the broker was started, and that are there still.
+    /// Existing topics that it has created since the broker started.
     Topics,
-    /// Durable cursors that it has made, as with topics.
+    /// Existing durable cursors that it has created since then.
     Cursors,
     /// Subscriptions of all its connections.
     Subscriptions,
-    /// Groups that it has made, as with topics.
+    /// Existing groups that it has created since then.
     Groups,
-    /// Jobs that it has opened, as with topics, and that are not done.
+    /// Jobs that it has opened since then and that are not done.
     Jobs,
-    /// Tasks that its connections may have at once, over all groups.
+    /// Tasks that its connections may hold at once, over all groups.
     Credit,
-    /// Bytes that wait in the broker for its connections: unfinished lines, answers and tasks that were not read, children
-    /// of tasks.
+    /// Bytes that wait in the broker for its connections: unfinished lines, unread answers and
+    /// tasks, and children of tasks.
     Parked,
 }
 
@@ -65,23 +65,23 @@ impl Quantity {
         }
     }
 
-    /// What so many of it are called.
+    /// Its name after a number.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Self::Connects => "new connections a minute",
             Self::Events => "events a second",
             Self::Bytes => "bytes a second",
-            Self::Topics => "topics that it has made",
-            Self::Cursors => "durable cursors that it has made",
-            Self::Groups => "groups that it has made",
-            Self::Jobs => "jobs that are not done",
+            Self::Topics => "topics that it created",
+            Self::Cursors => "durable cursors that it created",
+            Self::Groups => "groups that it created",
+            Self::Jobs => "unfinished jobs",
             Self::Credit => "tasks at once (credit)",
             Self::Parked => "bytes waiting for its connections",
             Self::Connections | Self::Subscriptions => self.as_str(),
         }
     }
 
-    /// Whether it is had, and refused when it would be too much. Otherwise it is done, and slowed down.
+    /// Whether it is held, and refused beyond the limit. Otherwise it is a rate, and slows down.
     pub fn is_held(self) -> bool {
         !matches!(self, Self::Connects | Self::Events | Self::Bytes)
     }
@@ -94,21 +94,21 @@ impl FromStr for Quantity {
         let found = Self::ALL.into_iter().find(|quantity| quantity.as_str() == text);
         found.ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|quantity| quantity.as_str()).collect();
-            format!("{text} is not counted; there are {}", names.join(", "))
+            format!("{text} is not a quota; expected one of {}", names.join(", "))
         })
     }
 }
 
-/// How much one may have of each.
+/// The limit of each quantity.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Quota([u64; Quantity::ALL.len()]);
 
 impl Quota {
-    /// As much as there is.
+    /// No limits.
     pub const ENDLESS: Self = Self([u64::MAX; Quantity::ALL.len()]);
 
-    /// The default for who comes from one address: what a few busy programs have, and a twentieth of what there
-    /// is. Of an office behind one address more may be needed.
+    /// The default for a source: what a few busy programs use, and a twentieth of all there is. An
+    /// office behind one address may need more.
     pub(super) fn of_sources() -> Self {
         Self::ENDLESS
             .with(Quantity::Connections, 256)
@@ -124,7 +124,7 @@ impl Quota {
             .with(Quantity::Parked, 64 << 20)
     }
 
-    /// The default for who is known by one name: a fleet shares a token. Rates are those of its addresses.
+    /// The default for a principal: a fleet shares a token. Rates are those of its sources.
     pub(super) fn of_principals() -> Self {
         Self::ENDLESS
             .with(Quantity::Connections, 4_096)
@@ -137,14 +137,14 @@ impl Quota {
             .with(Quantity::Parked, 256 << 20)
     }
 
-    /// The same with so much of that; `u64::MAX` is no limit. For rates at least 1.
+    /// Sets one limit; `u64::MAX` means unlimited. Rates are at least 1.
     #[must_use]
     pub fn with(mut self, quantity: Quantity, max: u64) -> Self {
         self.0[quantity as usize] = if quantity.is_held() { max } else { max.max(1) };
         self
     }
 
-    /// How much of that; `u64::MAX` is no limit.
+    /// The limit of a quantity; `u64::MAX` means unlimited.
     pub fn of(&self, quantity: Quantity) -> u64 {
         self.0[quantity as usize]
     }
@@ -157,7 +157,7 @@ impl fmt::Debug for Quota {
     }
 }
 
-/// How much one may have of each from now on: what accounts look at, each time.
+/// The current limits, which accounts read each time.
 #[derive(Debug)]
 pub(super) struct CurrentQuota([AtomicU64; Quantity::ALL.len()]);
 
@@ -166,12 +166,12 @@ impl CurrentQuota {
         Self(quota.0.map(AtomicU64::new))
     }
 
-    /// Another one; returns that of before. What somebody has already is not taken away.
+    /// Replaces the limits, and returns the old ones. What is held already stays.
     pub(super) fn change(&self, quota: &Quota) -> Quota {
         Quota(std::array::from_fn(|at| self.0[at].swap(quota.0[at], Ordering::Relaxed)))
     }
 
-    /// How much of that; `u64::MAX` is no limit.
+    /// The limit of a quantity; `u64::MAX` means unlimited.
     pub(super) fn of(&self, quantity: Quantity) -> u64 {
         self.0[quantity as usize].load(Ordering::Relaxed)
     }

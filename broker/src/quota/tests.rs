@@ -1,5 +1,5 @@
-//! Whatever connections come, do and end: an account has exactly what they have, never more than it may, and a rate is
-//! kept over any time.
+//! For any sequence of connections and actions, an account contains exactly what its connections
+//! use, never exceeds its limits, and keeps its rates over any period.
 
 mod at_once;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::holding::PAUSE_MS_MAX;
 use super::*;
 
-/// What may be had of everything in these tests.
+/// The limit of every held quantity in these tests.
 const MAX: u64 = 5;
 
 fn quotas(source: Quota, principal: Quota) -> Quotas {
@@ -75,7 +75,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn an_account_has_what_its_connections_have_and_no_more_than_it_may(
+    fn an_account_holds_the_sum_of_its_connections_within_its_limits(
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let quotas = quotas(few(), few());
@@ -84,7 +84,7 @@ proptest! {
             let sum = |open: &[(Held, Model)], of: &dyn Fn(&Model) -> bool, quantity| -> u64 {
                 open.iter().filter(|(_, model)| of(model)).map(|(_, model)| model.has(quantity)).sum()
             };
-            // Whether so much more is too much for its address or its name.
+            // Whether this increase fits into the quotas of its source and its principal.
             let fits = |open: &[(Held, Model)], at: usize, quantity, more: u64| {
                 let model = &open[at].1;
                 let of_source = sum(open, &|other| other.source == model.source, quantity);
@@ -93,15 +93,15 @@ proptest! {
             };
             match step {
                 Step::Connect(from) => {
-                    let there = sum(&open, &|model| model.source == from, Quantity::Connections);
+                    let connected = sum(&open, &|model| model.source == from, Quantity::Connections);
                     match quotas.connect(Some(address(from)), Moment(0)) {
                         Ok(held) => {
-                            prop_assert!(there < MAX);
+                            prop_assert!(connected < MAX);
                             open.push((held, Model { source: from, ..Model::default() }));
                         }
                         Err(error) => {
                             prop_assert_eq!(error.code, Code::Limit);
-                            prop_assert_eq!(there, MAX);
+                            prop_assert_eq!(connected, MAX);
                         }
                     }
                 }
@@ -145,12 +145,12 @@ proptest! {
         }
         open.clear();
         quotas.tend(&|_| false, Moment(0));
-        prop_assert!(quotas.sources.is_empty(), "what ended has nothing");
+        prop_assert!(quotas.sources.is_empty(), "an ended connection uses nothing");
         prop_assert!(quotas.principals.is_empty());
     }
 
     #[test]
-    fn no_stretch_of_time_has_more_than_its_rate_and_a_second_ahead(
+    fn no_period_exceeds_the_rate_by_more_than_a_second(
         per_second in 1..2_000_u64,
         batches in prop::collection::vec((0..2_000_u64, 1..3_000_u64), 1..100),
     ) {
@@ -164,8 +164,8 @@ proptest! {
             while let Some(until) = held.paused_until() {
                 let pause_ms = until.0 - std::mem::replace(&mut now, until.0);
                 held.resume(until);
-                let is_told = held.paused_until().is_none() || pause_ms == PAUSE_MS_MAX;
-                prop_assert!(is_told, "it was told how long, and looks again");
+                let is_exact = held.paused_until().is_none() || pause_ms == PAUSE_MS_MAX;
+                prop_assert!(is_exact, "the pause was exact, or at its limit");
             }
             held.published(events);
             held.settle(0, Moment(now));
@@ -174,9 +174,9 @@ proptest! {
         for (first, (from, _)) in done.iter().enumerate() {
             let mut sum = 0;
             for (to, events) in &done[first..] {
-                // The last batch is noted when it has come.
-                let may = per_second + per_second * (to - from + 1) / 1_000 + done.len() as u64;
-                prop_assert!(sum <= may, "{} by {} from {}", sum, to, from);
+                // The last batch is charged after it has arrived.
+                let max = per_second + per_second * (to - from + 1) / 1_000 + done.len() as u64;
+                prop_assert!(sum <= max, "{} by {} from {}", sum, to, from);
                 sum += events;
             }
         }
@@ -184,50 +184,50 @@ proptest! {
 }
 
 #[test]
-fn what_was_made_counts_until_it_is_gone() {
+fn created_things_count_until_they_are_gone() {
     let quotas = quotas(few(), Quota::ENDLESS);
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    let mut there: HashSet<Made> = HashSet::new();
+    let mut existing: HashSet<Made> = HashSet::new();
     let holding = held.as_mut().unwrap();
     for number in 0..5 {
-        holding.make(&topic(number), &|made| there.contains(made)).unwrap();
-        there.insert(topic(number));
+        holding.make(&topic(number), &|made| existing.contains(made)).unwrap();
+        existing.insert(topic(number));
     }
-    let refused = holding.make(&topic(5), &|made| there.contains(made)).unwrap_err();
+    let refused = holding.make(&topic(5), &|made| existing.contains(made)).unwrap_err();
     assert_eq!(refused.code, Code::Limit);
-    holding.make(&topic(0), &|made| there.contains(made)).expect("it is there already");
+    holding.make(&topic(0), &|made| existing.contains(made)).expect("it exists already");
     let job = Made::Job("g".parse().unwrap(), "j".parse().unwrap());
-    holding.make(&job, &|made| there.contains(made)).expect("each kind has its own limit");
+    holding.make(&job, &|made| existing.contains(made)).expect("each kind has its own limit");
     drop(held);
-    quotas.tend(&|made| there.contains(made), Moment(0));
+    quotas.tend(&|made| existing.contains(made), Moment(0));
     let mut again = quotas.connect(Some(address(1)), Moment(0)).unwrap();
     let holding = again.as_mut().unwrap();
     assert!(
-        holding.make(&topic(5), &|made| there.contains(made)).is_err(),
-        "also when it comes again"
+        holding.make(&topic(5), &|made| existing.contains(made)).is_err(),
+        "also after a new connection"
     );
-    there.remove(&topic(3));
-    holding.make(&topic(5), &|made| there.contains(made)).expect("one is gone");
+    existing.remove(&topic(3));
+    holding.make(&topic(5), &|made| existing.contains(made)).expect("one is gone");
 }
 
 #[test]
-fn a_minute_has_so_many_new_connections() {
+fn new_connections_are_limited_per_minute() {
     let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
-    let comes = |from, at| quotas.connect(Some(address(from)), Moment(at)).is_ok();
-    assert_eq!((0..100).filter(|_| comes(1, 0)).count(), 15, "a quarter at once");
-    assert!(comes(2, 0), "another address");
-    assert_eq!((0..60).filter(|second| comes(1, second * 1_000 + 1_000)).count(), 60);
+    let connects = |from, at| quotas.connect(Some(address(from)), Moment(at)).is_ok();
+    assert_eq!((0..100).filter(|_| connects(1, 0)).count(), 15, "a quarter at once");
+    assert!(connects(2, 0), "another address");
+    assert_eq!((0..60).filter(|second| connects(1, second * 1_000 + 1_000)).count(), 60);
     quotas.tend(&|_| false, Moment(61_000));
-    assert!(!quotas.sources.is_empty(), "it is remembered how fast they came");
+    assert!(!quotas.sources.is_empty(), "the rate of the source is remembered");
     quotas.tend(&|_| false, Moment(200_000));
     assert!(quotas.sources.is_empty());
 }
 
 #[test]
-fn another_limit_counts_at_once_for_who_is_there() {
+fn a_changed_limit_applies_at_once_to_open_connections() {
     let quotas = quotas(few(), few());
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut held, Some("somebody")).unwrap();
+    quotas.assign(&mut held, Some("alice")).unwrap();
     let set = |held: &mut Held, to| {
         held.as_mut().unwrap().set(Quantity::Subscriptions, to).map_err(|error| error.code)
     };
@@ -238,68 +238,68 @@ fn another_limit_counts_at_once_for_who_is_there() {
     };
     change(of(MAX + 1), of(MAX + 2));
     set(&mut held, MAX + 1).unwrap();
-    assert_eq!(set(&mut held, MAX + 2), Err(Code::Limit), "that of its address");
+    assert_eq!(set(&mut held, MAX + 2), Err(Code::Limit), "the limit of the source");
     change(Quota::ENDLESS, of(MAX + 2));
     set(&mut held, MAX + 2).unwrap();
-    assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit), "that of its name");
-    // Less than it has: it keeps that, and gets no more until it has less.
+    assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit), "the limit of the principal");
+    // Below what is held: the connection keeps that, and gets no more until it has less.
     change(of(2), of(2));
     assert_eq!(set(&mut held, MAX + 3), Err(Code::Limit));
-    // Who comes from there, by that name, may have what is not used up.
+    // Another connection of the same source and principal may use what is left of other quantities.
     let mut newcomer = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut newcomer, Some("somebody")).unwrap();
+    quotas.assign(&mut newcomer, Some("alice")).unwrap();
     assert_eq!(set(&mut newcomer, 1), Err(Code::Limit));
     newcomer.as_mut().unwrap().set(Quantity::Parked, MAX).unwrap();
     drop(newcomer);
     set(&mut held, 1).unwrap();
     set(&mut held, 2).unwrap();
     assert_eq!(set(&mut held, 3), Err(Code::Limit));
-    // What nobody counted when it came is not counted later, and what was is given back.
+    // What was not counted when it began is not counted later, and what was counted is given back.
     change(Quota::ENDLESS, Quota::ENDLESS);
     let mut uncounted = quotas.connect(Some(address(2)), Moment(0)).unwrap();
     change(few(), few());
     assert!(uncounted.is_none());
-    quotas.assign(&mut uncounted, Some("somebody")).unwrap();
+    quotas.assign(&mut uncounted, Some("alice")).unwrap();
     drop((held, uncounted));
     quotas.tend(&|_| false, Moment(0));
     assert!(quotas.sources.is_empty() && quotas.principals.is_empty());
 }
 
 #[test]
-fn what_is_owed_at_a_rate_that_has_changed_is_forgotten() {
+fn a_debt_at_a_changed_rate_is_forgotten() {
     let of = |quantity| Quota::ENDLESS.with(quantity, 1);
     let quotas = quotas(of(Quantity::Events), of(Quantity::Bytes));
     let change = |source, principal| {
         quotas.change(&QuotaConfig { source, principal, counts_loopback: false });
     };
     let mut held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
-    quotas.assign(&mut held, Some("somebody")).unwrap();
+    quotas.assign(&mut held, Some("alice")).unwrap();
     let held = held.as_mut().unwrap();
     held.published(600);
     held.settle(300, Moment(0));
-    assert_eq!(held.wait_ms(Moment(0)), 599_000, "that of its address");
-    assert_eq!(held.paused_until(), Some(Moment(PAUSE_MS_MAX)), "then it looks again");
+    assert_eq!(held.wait_ms(Moment(0)), 599_000, "the debt of the source");
+    assert_eq!(held.paused_until(), Some(Moment(PAUSE_MS_MAX)), "then it is computed again");
     change(of(Quantity::Events).with(Quantity::Topics, 1), of(Quantity::Bytes));
     assert_eq!(held.wait_ms(Moment(0)), 599_000, "another limit has changed");
     change(Quota::ENDLESS, of(Quantity::Bytes));
-    assert_eq!(held.wait_ms(Moment(0)), 299_000, "that of its name");
+    assert_eq!(held.wait_ms(Moment(0)), 299_000, "the debt of the principal");
     change(Quota::ENDLESS, Quota::ENDLESS.with(Quantity::Bytes, 2));
     held.resume(Moment(PAUSE_MS_MAX));
     assert_eq!(held.paused_until(), None);
 }
 
 #[test]
-fn who_came_too_often_comes_as_soon_as_it_may_more_often() {
+fn a_raised_connection_rate_applies_at_once() {
     let quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 1), Quota::ENDLESS);
-    let comes = || quotas.connect(Some(address(1)), Moment(0)).is_ok();
-    assert!(comes() && !comes());
+    let connects = || quotas.connect(Some(address(1)), Moment(0)).is_ok();
+    assert!(connects() && !connects());
     let source = Quota::ENDLESS.with(Quantity::Connects, 60);
     quotas.change(&QuotaConfig { source, principal: Quota::ENDLESS, counts_loopback: false });
-    assert!(comes());
+    assert!(connects());
 }
 
 #[test]
-fn this_machine_is_counted_only_if_that_is_wanted() {
+fn loopback_is_counted_only_if_configured() {
     let one = Quota::ENDLESS.with(Quantity::Connections, 1);
     for (counts_loopback, second) in [(false, true), (true, false)] {
         let (source, principal) = (one.clone(), Quota::ENDLESS);
@@ -314,7 +314,7 @@ fn this_machine_is_counted_only_if_that_is_wanted() {
 }
 
 #[test]
-fn addresses_that_are_remembered_are_bounded() {
+fn remembered_addresses_are_bounded() {
     let quotas = quotas(Quota::of_sources(), Quota::of_principals());
     for number in 0..50_000_u32 {
         let from = IpAddr::from((0x0a00_0000 + number).to_be_bytes());

@@ -1,11 +1,12 @@
-//! Encryption: the certificate that the broker shows, whose certificates it takes, and what it does when these
-//! files change.
+//! TLS: the broker's certificate, the client certificates that it accepts, and the reload of their
+//! files.
 //!
-//! - TLS 1.2 and 1.3. No session is resumed: who comes shows a certificate each time, so one that is taken back
-//!   opens nothing, and an idle connection keeps no ticket's secret.
-//! - Lines and HTTP have names for what they speak (ALPN). A browser that is led to the port of lines offers
-//!   names of its own only, and does not get past the handshake.
+//! - TLS 1.2 and 1.3. No session is resumed: a client shows its certificate each time, so a revoked
+//!   one opens nothing, and an idle connection stores no ticket secret.
+//! - Lines and HTTP have different protocol names (ALPN). A browser that is led to the port of
+//!   lines offers only its own names, and fails in the handshake.
 
+mod chain;
 mod name;
 mod watch;
 
@@ -17,73 +18,117 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use tidings_protocol::ALPN;
 
+use self::chain::Gap;
 pub(crate) use self::name::name;
 use self::watch::Watched;
 
-/// The protocol of HTTP's listener, as the handshake names it.
+/// The name of HTTP in the handshake (ALPN).
 const ALPN_HTTP: &[u8] = b"http/1.1";
 
-/// Bytes of one of the files. A chain of certificates has a few kibibytes, a bundle of authorities some hundred.
+/// Bytes of one file. A chain of certificates has a few kibibytes, a bundle of authorities some
+/// hundred.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes that are encrypted at once, before it is known how many the socket takes, and so at most what waits here for
-/// somebody who does not read: that much for who left something the last time, one record;
+/// Bytes that are encrypted at once before the socket has accepted them, and thus the most that
+/// waits here for a client that does not read. This much, one record, if the socket did not take
+/// everything the last time;
 pub(crate) const AHEAD_BYTES_MIN: usize = 16 << 10;
-/// and in steps up to that for who takes everything, as each write costs the kernel, and who reads on the other side. With
-/// what its records have besides it is no more than the kernel keeps for who does not read (`Limits::unsent_bytes`).
+/// and in steps up to this much if it did, because each write costs the kernel and the reader.
+/// Together with the overhead of its records this is at most what the kernel buffers for a client
+/// that does not read (`Limits::unsent_bytes`).
 pub(crate) const AHEAD_BYTES_MAX: usize = (128 << 10) - 512;
 
-/// Where the files are.
+/// The files of keys and certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The broker's certificate and those between it and an authority, in this order (PEM).
+    /// The broker's certificate, followed by those between it and an authority, in this order
+    /// (PEM).
     pub cert: PathBuf,
-    /// The key of the first (PEM; PKCS#8, PKCS#1 or SEC1; not encrypted).
+    /// The key of the first certificate (PEM; PKCS#8, PKCS#1 or SEC1; not encrypted).
     pub key: PathBuf,
-    /// Whose certificates of clients are taken (PEM, any number). Default `None`: no client is asked for one.
-    /// With it a client may still come without.
+    /// The authorities of client certificates (PEM, any number). Default `None`: no certificate is
+    /// requested. With authorities, a client may still connect without a certificate.
     pub client_ca: Option<PathBuf>,
-    /// Which of these certificates count no more: lists of revoked ones (PEM, any number), one at least of each authority that
-    /// a client's certificate rests on. Default `None`: none is looked at. Without `client_ca` it means nothing.
+    /// Lists of revoked client certificates (PEM, any number); each authority that a client's
+    /// certificate rests on needs one. Default `None`: revocation is not checked. Ignored without
+    /// `client_ca`.
     pub client_crl: Option<PathBuf>,
 }
 
-/// Why the files cannot be used. Whose fault: the operator's; the name of the file is in the text.
+/// Why the files cannot be used. The operator's fault; the text names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
-    /// What should be in it is not.
-    #[error("{} holds no {what}", path.display())]
+    /// The file does not contain what it should.
+    #[error("{} contains no {what}: expected {expected}{hint}", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// What should be there.
+        /// What is missing.
         what: &'static str,
+        /// How it begins in PEM.
+        expected: &'static str,
+        /// What else may be wrong, or nothing.
+        hint: &'static str,
     },
-    /// It does not fit the other one.
-    #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
+    /// The file ends in the middle of a block of PEM.
+    #[error("{} is cut off: -----END {label}----- is missing; copy the whole file again", path.display())]
+    CutOff {
+        /// The file.
+        path: PathBuf,
+        /// What the block contains.
+        label: String,
+    },
+    /// The key is encrypted.
+    #[error(
+        "the key in {} is encrypted, which is not supported; decrypt it with: openssl pkey -in {} -out FILE",
+        path.display(),
+        path.display()
+    )]
+    Encrypted {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Key and certificate do not belong together.
+    #[error("the key in {} does not belong to the certificate in {}; {hint}", key.display(), cert.display())]
     Mismatch {
         /// The file of the key.
         key: PathBuf,
         /// The file of the certificate.
         cert: PathBuf,
+        /// What to do.
+        hint: &'static str,
     },
-    /// It is of a form that cannot be used.
+    /// A certificate between that of the broker and its authority is missing.
+    #[error(
+        "{} lacks the certificate of {issuer:?}, which issued {subject:?}; append the certificates of its \
+         issuers to the file (fullchain.pem of certbot)",
+        path.display()
+    )]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The name in the last certificate of the chain.
+        subject: String,
+        /// The name of its issuer.
+        issuer: String,
+    },
+    /// The file has a form that cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
     Unusable {
         /// The file.
@@ -93,13 +138,14 @@ pub enum TlsError {
     },
 }
 
-/// Bytes that are read of a handshake: those of today have 2 KiB, and what comes right behind one is read 4 KiB at a time.
+/// Bytes that are read in a handshake: today's have 2 KiB, and data directly behind one is read 4
+/// KiB at a time.
 const HELLO_BYTES_MAX: usize = 8 << 10;
 
-/// The same where the other side may show a certificate, with those above it.
+/// The same if the client may show a certificate, with its chain.
 const CERTIFIED_BYTES_MAX: usize = 32 << 10;
 
-/// What handshakes are made with, as the files were when they were last good.
+/// The TLS configuration from the last good state of the files.
 #[derive(Debug)]
 pub(crate) struct Tls {
     config: TlsConfig,
@@ -107,7 +153,7 @@ pub(crate) struct Tls {
     watched: Mutex<Watched>,
 }
 
-/// One for each listener; they differ in what they speak.
+/// One configuration for each listener; they differ in the protocol name.
 #[derive(Debug)]
 struct Current {
     lines: Arc<ServerConfig>,
@@ -115,15 +161,15 @@ struct Current {
 }
 
 impl Tls {
-    /// Reads the files. The error is the first thing that is wrong.
+    /// Reads the files. The error is the first mistake found.
     pub(crate) fn open(config: TlsConfig) -> Result<Self, TlsError> {
-        // Before they are read: what changes meanwhile is noticed later.
+        // Before the files are read, so that a later change is noticed.
         let watched = Watched::new(&config);
         let current = ArcSwap::from_pointee(load(&config)?);
         Ok(Self { config, current, watched: Mutex::new(watched) })
     }
 
-    /// What a handshake of the line protocol is made with, and the bytes that are read of one.
+    /// The configuration of the line protocol, and the bytes that a handshake may have.
     pub(crate) fn lines(&self) -> (Arc<ServerConfig>, usize) {
         (Arc::clone(&self.current.load().lines), self.handshake_bytes_max())
     }
@@ -137,8 +183,9 @@ impl Tls {
         if self.config.client_ca.is_some() { CERTIFIED_BYTES_MAX } else { HELLO_BYTES_MAX }
     }
 
-    /// Reads the files again if they have changed and stand still since the last look. If they are wrong, all stays as
-    /// it was, and the log says so, once for each change. To be called every second or so.
+    /// Reloads the files if they have changed, and not since the last call. If they cannot be used,
+    /// the old configuration stays, and the log reports it once for each change. To be called every
+    /// second or so.
     pub(crate) fn refresh(&self) {
         if !self.watched.lock().have_settled(&self.config) {
             return;
@@ -176,8 +223,7 @@ fn load(config: &TlsConfig) -> Result<Current, TlsError> {
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                     .allow_unauthenticated();
             if let Some(path) = &config.client_crl {
-                // A list that is out of date, or not there for one of the authorities, may be one that somebody
-                // holds back: nobody is let in by what it does not tell.
+                // An attacker may withhold a list, so a missing or expired one rejects the client.
                 verifier = verifier.with_crls(revoked(path)?).enforce_revocation_expiration();
             }
             let verifier =
@@ -198,45 +244,107 @@ fn certified_key(
     TlsConfig { cert, key, .. }: &TlsConfig,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, TlsError> {
-    let chain = certificates(cert)?;
-    let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| TlsError::Missing {
-        path: key.clone(),
-        what: "private key in PEM, or an encrypted one, which cannot be used",
-    })?;
-    CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            TlsError::Mismatch { key: key.clone(), cert: cert.clone() }
+    let chain = certificates(cert).map_err(|error| with_swap_hint(error, cert))?;
+    let secret = private_key(key)?;
+    let is_of_key = |certificate: &CertificateDer<'static>| {
+        CertifiedKey::from_der(vec![certificate.clone()], secret.clone_key(), provider).is_ok()
+    };
+    let hint = if chain.iter().skip(1).any(is_of_key) {
+        "put the certificate of the key first in the file"
+    } else {
+        "use the key with which the certificate was requested"
+    };
+    let gap = chain::gap(&chain);
+    let certified =
+        CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::Mismatch { key: key.clone(), cert: cert.clone(), hint }
+            }
+            rustls::Error::InvalidCertificate(error) => {
+                TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+            }
+            error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+        })?;
+    match gap {
+        None => Ok(certified),
+        Some(Gap { subject, issuer }) => {
+            Err(TlsError::Incomplete { path: cert.clone(), subject, issuer })
         }
-        rustls::Error::InvalidCertificate(error) => {
-            TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+    }
+}
+
+/// The key of a file.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let bytes = read(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
+        if memchr::memmem::find(&bytes, b"ENCRYPTED").is_some() {
+            return TlsError::Encrypted { path: path.to_owned() };
         }
-        error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+        match error {
+            pem::Error::NoItemsFound => TlsError::Missing {
+                path: path.to_owned(),
+                what: "private key",
+                expected: "-----BEGIN PRIVATE KEY-----",
+                hint: "",
+            },
+            error => bad_pem(path, error),
+        }
     })
 }
 
-/// All of a file, at least one.
+/// A file with a key and no certificate is probably that of the other flag.
+fn with_swap_hint(error: TlsError, path: &Path) -> TlsError {
+    let holds_key = || read(path).is_ok_and(|bytes| PrivateKeyDer::from_pem_slice(&bytes).is_ok());
+    match error {
+        TlsError::Missing { path, what, expected, .. } if holds_key() => {
+            let hint = "; it contains a private key, so --tls-cert and --tls-key may be swapped";
+            TlsError::Missing { path, what, expected, hint }
+        }
+        error => error,
+    }
+}
+
+/// All certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found
-        .map_err(|error| TlsError::Unusable { path: path.to_owned(), reason: error.to_string() })?;
+    let found = found.map_err(|error| bad_pem(path, error))?;
     if found.is_empty() {
-        return Err(TlsError::Missing { path: path.to_owned(), what: "certificate in PEM" });
+        return Err(TlsError::Missing {
+            path: path.to_owned(),
+            what: "certificate",
+            expected: "-----BEGIN CERTIFICATE-----",
+            hint: "",
+        });
     }
     Ok(found)
 }
 
-/// All lists of a file, at least one.
+/// All revocation lists of a file, at least one.
 fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let bytes = read(path)?;
-    let unusable = |reason: String| TlsError::Unusable { path: path.to_owned(), reason };
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| unusable(error.to_string()))?;
+    let found = found.map_err(|error| bad_pem(path, error))?;
     if found.is_empty() {
-        let what = "list of revoked certificates in PEM";
-        return Err(TlsError::Missing { path: path.to_owned(), what });
+        return Err(TlsError::Missing {
+            path: path.to_owned(),
+            what: "list of revoked certificates",
+            expected: "-----BEGIN X509 CRL-----",
+            hint: "",
+        });
     }
     Ok(found)
+}
+
+/// The error of a file that is not valid PEM.
+fn bad_pem(path: &Path, error: pem::Error) -> TlsError {
+    let path = path.to_owned();
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            TlsError::CutOff { path, label: String::from_utf8_lossy(&end_marker).into_owned() }
+        }
+        error => TlsError::Unusable { path, reason: error.to_string() },
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -1,4 +1,4 @@
-//! The name that a client's certificate gives it.
+//! The name in a client's certificate.
 
 use rustls::pki_types::CertificateDer;
 use x509_cert::Certificate;
@@ -7,18 +7,20 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::{Any, Decode};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::name::Name;
 
-/// Bytes of a name. X.520 has 64 characters for a common name, mail addresses have 254.
+/// Bytes of a name. X.520 allows 64 characters for a common name; mail addresses have up to 254.
 const NAME_BYTES_MAX: usize = 256;
 
 /// The attribute "common name" (X.520, 6.2.2).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// The common name of the subject; where there is none, its first other name that is a URI, a host or a mail
-/// address. `None` if what there is cannot be a name: empty, too long, or with characters in it that are not seen.
+/// The common name of the subject. Without one, the first alternative name that is a URI, a host or
+/// a mail address. `None` if that cannot be a name: it is empty, too long, or contains invisible
+/// characters.
 ///
-/// To be called only with a certificate that was verified. Two common names are none: which of them counts is not
-/// for us to decide.
+/// To be called with a verified certificate only. With two common names the result is `None`,
+/// because it is not defined which of them counts.
 pub(crate) fn name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
     let certificate = Certificate::from_der(certificate).ok()?.tbs_certificate;
     let attributes = certificate.subject.0.iter().flat_map(|set| set.0.iter());
@@ -36,7 +38,13 @@ pub(crate) fn name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
     checked(other)
 }
 
-/// The forms of text that are in use, and ASCII or UTF-8.
+/// The first common name in a name.
+pub(super) fn common_name(name: &Name) -> Option<String> {
+    let mut attributes = name.0.iter().flat_map(|set| set.0.iter());
+    attributes.find(|attribute| attribute.oid == COMMON_NAME).and_then(|found| text(&found.value))
+}
+
+/// The forms of text that are in use, as ASCII or UTF-8.
 fn text(value: &Any) -> Option<String> {
     if let Ok(text) = value.decode_as::<Utf8StringRef<'_>>() {
         return Some(text.as_str().to_owned());
@@ -47,7 +55,8 @@ fn text(value: &Any) -> Option<String> {
     value.decode_as::<Ia5StringRef<'_>>().ok().map(|text| text.as_str().to_owned())
 }
 
-/// A name is shown in logs and compared: what looks like another one, or like several words, is none.
+/// A name is logged and compared, so a text that may look like another name or like several words
+/// is rejected.
 fn checked(name: String) -> Option<Box<str>> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.:/@+~=".contains(c);
     let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_plain);

@@ -1,4 +1,4 @@
-//! Whether files have changed.
+//! Detects changes of the certificate files.
 
 use std::fs::{self, Metadata};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use super::TlsConfig;
 
-/// What tells one state of a file from another. `None`: it is not there.
+/// What tells one state of a file from another. `None`: the file does not exist.
 type Print = Option<(u64, Option<SystemTime>, (u64, u64, i64, i64))>;
 
-/// The files as they were used, or refused, and as they were seen last.
+/// The files when they were last applied or rejected, and when they were last seen.
 #[derive(Debug)]
 pub(super) struct Watched {
     used: [Print; 4],
@@ -22,8 +22,9 @@ impl Watched {
         Self { used, seen: used }
     }
 
-    /// Whether they have changed since they were used, and not since the last look: one that is being written, or
-    /// comes before the other, is let be finished. Then they count as used.
+    /// Whether the files have changed since they were applied, and not since the last call: a file
+    /// that is still being written, or that comes before its partner, is given time. Then they
+    /// count as applied.
     pub(super) fn have_settled(&mut self, config: &TlsConfig) -> bool {
         let now = prints(config);
         let have_settled = now == self.seen && now != self.used;
@@ -43,8 +44,8 @@ fn prints(config: &TlsConfig) -> [Print; 4] {
 }
 
 fn print_of(found: &Metadata) -> (u64, Option<SystemTime>, (u64, u64, i64, i64)) {
-    // The inode, because a new file may have taken the place of the old one with its time; the time of the
-    // change of the inode, because that is nobody's to set.
+    // The inode, because a new file may have replaced the old one with the same time; the change
+    // time of the inode, because no program can set it.
     #[cfg(unix)]
     let node = {
         use std::os::unix::fs::MetadataExt;

@@ -4,7 +4,7 @@ use super::*;
 
 const ALL: fn(u64) -> Seq = |_| Seq(u64::MAX);
 
-/// Safe below the mark of the stream, open from there on.
+/// Durable below the mark of the stream, pending from there on.
 fn marked(mark: impl Fn(u64) -> Seq) -> impl Fn(u64, Seq) -> (Fate, Seq) {
     move |stream, seq| match mark(stream) {
         mark if seq < mark => (Fate::Safe, mark),
@@ -101,7 +101,7 @@ fn later_answers_keep_their_place() {
 }
 
 #[test]
-fn what_comes_before_an_answer_leaves_in_its_place_and_only_the_newest_of_it() {
+fn only_the_newest_progress_is_sent_before_its_answer() {
     let mut answers = Answers::new();
     let line = |text: &'static str| Bytes::from_static(text.as_bytes());
     answers.publish(0, Seq(7));
@@ -109,7 +109,7 @@ fn what_comes_before_an_answer_leaves_in_its_place_and_only_the_newest_of_it() {
     answers.ready(b"+OK\r\n");
     answers.progress(watch, line("+ 1\r\n"));
     answers.progress(watch, line("+ 2\r\n"));
-    assert_eq!(drained(&mut answers, |_| Seq(7)), "", "a publish stands before it");
+    assert_eq!(drained(&mut answers, |_| Seq(7)), "", "a publish before it is pending");
     assert_eq!(drained(&mut answers, ALL), "+OK 7 1\r\n+ 2\r\n");
     assert_eq!(drained(&mut answers, ALL), "");
     answers.progress(watch, line("+ 3\r\n"));
@@ -123,9 +123,9 @@ fn what_comes_before_an_answer_leaves_in_its_place_and_only_the_newest_of_it() {
 }
 
 #[test]
-fn what_waits_to_be_written_folds_into_little() {
+fn pending_answers_fold_into_few_entries() {
     let mut answers = Answers::new();
-    // Two topics in turn, and a third party that publishes to one of them in between.
+    // Two topics in turn, and another publisher in between on one of them.
     for round in 0..1_000 {
         answers.publish(0, Seq(1 + round));
         answers.publish(1, Seq(1 + 2 * round));
@@ -146,7 +146,7 @@ fn what_waits_to_be_written_folds_into_little() {
 
 // PROTOCOL: A5
 #[test]
-fn what_was_lost_is_refused_in_its_place() {
+fn lost_events_are_refused_in_their_place() {
     let fates = |_, Seq(seq)| match seq {
         0..12 => (Fate::Safe, Seq(12)),
         12..15 => (Fate::Lost(Code::Full), Seq(15)),
@@ -154,10 +154,10 @@ fn what_was_lost_is_refused_in_its_place() {
         20..22 => (Fate::Safe, Seq(22)),
         22.. => (Fate::Waiting, Seq(u64::MAX)),
     };
-    let full = "the disk is full: it was not kept, though subscribers may have seen it; \
+    let full = "the disk is full: the event was not kept, although subscribers may have received it; \
                 publish it again later";
-    let failed = "writing to the disk failed: it may not survive, though subscribers may have \
-                  seen it; publish it again once the broker was repaired";
+    let failed = "writing to the disk failed: the event may be lost, although subscribers may have \
+                  received it; publish it again when the broker was repaired";
     for folded in [false, true] {
         let mut answers = Answers::new();
         for seq in 10..18 {
@@ -183,7 +183,7 @@ fn what_was_lost_is_refused_in_its_place() {
 }
 
 #[test]
-fn what_was_lost_for_long_folds_into_one_entry() {
+fn a_long_run_of_lost_events_folds_into_one_entry() {
     let mut answers = Answers::new();
     for seq in 0..1_000 {
         answers.publish(seq % 2, Seq(1 + seq));
@@ -200,9 +200,9 @@ enum Step {
     Refuse(bool),
     Ready,
     Later,
-    /// Fills one of the open slots.
+    /// Fills one of the reserved slots.
     Fill(usize),
-    /// Decides the fate of the next events of a stream, so many of those that there are.
+    /// Decides the durability of the next events of a stream, as far as they exist.
     Decide(u64, usize, Fate),
     Fold,
     Drain,
@@ -231,7 +231,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// The fates of the events of a stream from number 1 on, as far as they were decided.
+/// The durability of the events of a stream from seq 1 on, as far as it is decided.
 type Fates = [Vec<Fate>; 2];
 
 fn decided(fates: &Fates) -> impl Fn(u64, Seq) -> (Fate, Seq) + '_ {
@@ -245,7 +245,7 @@ fn decided(fates: &Fates) -> impl Fn(u64, Seq) -> (Fate, Seq) + '_ {
     }
 }
 
-/// What stands in the model for one command, unfolded.
+/// The model's entry for one command, unfolded.
 #[derive(Debug, Clone, PartialEq)]
 enum Expected {
     Published { stream: u64, seq: u64, n: u64 },
@@ -281,7 +281,7 @@ fn unfolded(out: &str, confirmed_up_to: &mut u64, refused: &mut Vec<u64>) -> Vec
 }
 
 proptest! {
-    /// Against a model that keeps one entry per command and never folds.
+    /// Compares with a model that keeps one entry for each command and never folds.
     // PROTOCOL: A1, A3, A4
     #[test]
     fn folding_changes_nothing(steps in proptest::collection::vec(step(), 0..120)) {
@@ -297,7 +297,7 @@ proptest! {
                     publishes += 1;
                     answers.publish(stream, Seq(*head));
                     model.push_back(Expected::Published { stream, seq: *head, n: publishes });
-                    // Now and then somebody else publishes in between.
+                    // Now and then another publisher comes in between.
                     *head += 1 + u64::from(publishes % 3 == 0);
                 }
                 Step::Refuse(full) => {

@@ -1,4 +1,4 @@
-//! Connections to a broker, before anything is said: over TCP, within TLS or not, or to a unix socket.
+//! Opens connections to a broker: over TCP, with or without TLS, or to a unix socket.
 
 use std::fs;
 use std::io;
@@ -24,46 +24,44 @@ use tokio_rustls::TlsConnector;
 use super::ClientError;
 use crate::{ALPN, Token};
 
-/// What the address of a unix socket begins with.
+/// The beginning of the address of a unix socket.
 pub const UNIX_PREFIX: &str = "unix:";
 
-/// How a connection is encrypted. The files are read at every connection, so those that were replaced are used by
-/// the next one.
+/// TLS settings. The files are read for every connection, so the next one uses files that were
+/// replaced.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// The authorities, one of which has to have signed the broker's certificate (PEM). Default: those of the system.
+    /// The trusted authorities of the broker's certificate (PEM). Default: those of the system.
     pub ca: Option<PathBuf>,
-    /// Which of their certificates count no more: lists of revoked ones (PEM), one at least of each authority that the broker's
-    /// certificate rests on. Default: none is looked at.
+    /// Lists of revoked certificates (PEM); each authority that the broker's certificate rests on
+    /// needs one. Default: revocation is not checked.
     pub crl: Option<PathBuf>,
-    /// The certificate to show if the broker asks for one, with those between it and its authority (PEM). Default:
-    /// none.
+    /// The client certificate, followed by those between it and its authority (PEM). Default: none.
     pub cert: Option<PathBuf>,
-    /// Its key (PEM, not encrypted). Default: it is in the same file.
+    /// Its key (PEM, not encrypted). Default: in the same file.
     pub key: Option<PathBuf>,
 }
 
-/// What keeps a connection to a broker from others: nobody listens in, and the broker knows who it is. Default:
-/// nothing.
+/// How a connection is protected, and how the client logs in. Default: neither.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Security {
-    /// Within what it is encrypted, unless it is one to a unix socket.
+    /// TLS, unless the address is a unix socket.
     pub tls: Option<ClientTls>,
-    /// What is shown to the broker; over the network within TLS only.
+    /// The token to log in with. It is sent over the network only within TLS.
     pub token: Option<TokenSource>,
 }
 
-/// Where a token is.
+/// Where the token comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// Here.
+    /// The token itself.
     Given(Token),
-    /// Alone in a file, which is read at every connection.
+    /// A file that contains only the token, and is read for every connection.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// The token.
+    /// Reads the token.
     pub(super) fn token(&self) -> Result<Token, String> {
         let path = match self {
             Self::Given(token) => return Ok(token.clone()),
@@ -71,7 +69,9 @@ impl TokenSource {
         };
         let text = String::from_utf8(read(path)?);
         let token = text.ok().and_then(|text| Token::new(text.trim()).ok());
-        token.ok_or_else(|| format!("{} holds no token: one word of its own", path.display()))
+        token.ok_or_else(|| {
+            format!("{} does not contain a token: expected one word", path.display())
+        })
     }
 }
 
@@ -95,15 +95,17 @@ pub(super) async fn dial(
             return Ok((Box::new(reader), Box::new(writer)));
         }
         #[cfg(not(unix))]
-        return Err(failed(io::Error::other(format!("there are no unix sockets here: {path}"))));
+        return Err(failed(io::Error::other(format!(
+            "unix sockets are not available on this system: {path}"
+        ))));
     }
     let unsafe_ = |reason: String| ClientError::Tls { address: address.to_owned(), reason };
-    // What is wrong with the files is told also when there is no broker.
+    // A mistake in the files is reported even if no broker is running.
     let config = tls.as_ref().map(config).transpose().map_err(unsafe_)?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
-    // Lines are gathered here, so nothing is gained by the kernel's waiting for more.
+    // The client batches lines itself, so the kernel need not wait for more.
     let _ = stream.set_nodelay(true);
-    // Without it the loss is noticed late, and in no other way.
+    // Without it, a lost connection is noticed late.
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
     let Some(config) = config else {
         let is_here = |peer: SocketAddr| peer.ip().to_canonical().is_loopback();
@@ -116,8 +118,9 @@ pub(super) async fn dial(
     };
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| unsafe_(format!("no certificate can be for {host}")))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        unsafe_(format!("{host} is not a host name or address, so no certificate can match it"))
+    })?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
     let stream = stream.map_err(|error| match cause(&error) {
         Some(tls) => unsafe_(judge(tls, host)),
@@ -127,8 +130,8 @@ pub(super) async fn dial(
     Ok((Box::new(reader), Box::new(writer)))
 }
 
-/// Whoever only listens hears nothing of a broker whose machine is gone: it is asked after a minute of silence, and
-/// given up after another.
+/// A client that only receives would not notice that the broker's machine is gone. The system
+/// probes after a minute of silence, and gives up after another.
 fn keepalive() -> TcpKeepalive {
     let (silence, pause) = (Duration::from_mins(1), Duration::from_secs(15));
     TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
@@ -170,11 +173,14 @@ fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, 
             let chain = certificates(path)?;
             let path = key.as_ref().unwrap_or(path);
             let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
-                format!("{} holds no private key in PEM (--cert-key)", path.display())
+                format!("{} contains no private key in PEM (--cert-key)", path.display())
             })?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| format!("{} and its certificate: {error}", path.display()))?
+            builder.with_client_auth_cert(chain, key).map_err(|error| {
+                format!(
+                    "the key in {} does not fit the certificate of --cert: {error}",
+                    path.display()
+                )
+            })?
         }
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -186,18 +192,18 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     let found = found.map_err(|error| format!("{}: {error}", path.display()))?;
     if found.is_empty() {
-        return Err(format!("{} holds no certificate in PEM", path.display()));
+        return Err(format!("{} contains no certificate in PEM", path.display()));
     }
     Ok(found)
 }
 
-/// All lists of a file, at least one.
+/// All revocation lists of a file, at least one.
 fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists: Result<Vec<_>, _> =
         CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
     let lists = lists.map_err(|error| format!("{}: {error}", path.display()))?;
     if lists.is_empty() {
-        return Err(format!("{} holds no list of revoked certificates in PEM", path.display()));
+        return Err(format!("{} contains no list of revoked certificates in PEM", path.display()));
     }
     Ok(lists)
 }
@@ -206,7 +212,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// What came of a handshake, in words that say what to do.
+/// Explains a failed handshake, and says what to do.
 fn judge(error: &rustls::Error, host: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => judge_certificate(error, host),
@@ -215,7 +221,7 @@ fn judge(error: &rustls::Error, host: &str) -> String {
         }
         rustls::Error::PeerIncompatible(_)
         | rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => {
-            format!("it speaks no version of TLS that is safe, which are 1.2 and 1.3 ({error})")
+            format!("the server supports neither TLS 1.2 nor TLS 1.3 ({error})")
         }
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the server does not offer the line protocol".into()
@@ -224,12 +230,12 @@ fn judge(error: &rustls::Error, host: &str) -> String {
     }
 }
 
-/// The error of TLS that is behind one of a socket.
+/// The TLS error inside an error of a socket.
 fn cause(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The same for what is heard of only later, such as that our certificate is not taken.
+/// The text of an error after the handshake, such as a rejected client certificate.
 pub(super) fn reason(error: &io::Error) -> String {
     cause(error).map_or_else(|| error.to_string(), in_words)
 }
@@ -262,7 +268,7 @@ fn judge_certificate(error: &CertificateError, host: &str) -> String {
             format!("the certificate is for {}, not for {host}", names.join(", "))
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("the certificate is not for {host}: it has no such subjectAltName")
+            format!("the certificate is not for {host}: it has no matching subjectAltName")
         }
         CertificateError::ExpiredContext { not_after, .. } => {
             format!("the certificate expired on {}", date(*not_after))
@@ -286,22 +292,22 @@ fn judge_certificate(error: &CertificateError, host: &str) -> String {
         }
         CertificateError::Revoked => "the certificate was revoked (--crl)".into(),
         CertificateError::UnknownRevocationStatus => {
-            "whether the certificate was revoked is not known: --crl has no list of its authority".into()
+            "cannot check whether the certificate was revoked: --crl has no list of its authority".into()
         }
         CertificateError::ExpiredRevocationList
         | CertificateError::ExpiredRevocationListContext { .. } => {
-            "whether the certificate was revoked is not known: the list of --crl is out of date".into()
+            "cannot check whether the certificate was revoked: the list of --crl is out of date".into()
         }
         // rustls has no variant for it.
         error if error.to_string().contains("CaUsedAsEndEntity") => {
-            "the certificate is that of an authority (basicConstraints CA:TRUE), which no broker may show"
+            "the broker uses the certificate of an authority (basicConstraints CA:TRUE); it needs one of its own"
                 .into()
         }
         error => format!("the certificate cannot be trusted: {error}"),
     }
 }
 
-/// `broker.example` of `DnsName("broker.example")`, which is how they are listed.
+/// `broker.example` from `DnsName("broker.example")`, the form in which rustls lists names.
 fn plain(presented: &str) -> &str {
     let inner = presented.split_once('(').map_or(presented, |(_, inner)| inner);
     inner.trim_end_matches(')').trim_matches('"')

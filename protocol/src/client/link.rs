@@ -1,7 +1,9 @@
-//! The connection behind a client: what is on its way, what waits for it, and the task that moves
-//! the bytes.
+//! The connection behind a client: its queues, and the task that moves the bytes.
 
-#![expect(clippy::disallowed_methods, reason = "bounds the last writes of a connection in time")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "limits the time of the last writes of a connection"
+)]
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,55 +19,57 @@ use crate::line::{Item, LineDecoder};
 use crate::reply::{HelloAnswer, Reply, refusal_from};
 use crate::{LINE_BYTES_MAX, ProtocolError, Seq, TopicName, text};
 
-/// Bytes of publishes that may be on their way without a confirmation: enough to keep a producer
-/// busy over a sync of the disk, and what it may lose sight of with the connection.
+/// Bytes of unconfirmed publishes: enough to keep a publisher busy during a sync of the disk, and
+/// the most whose outcome is unknown after a lost connection.
 pub(super) const PUBLISH_WINDOW_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes that wait for the socket before [`Client`] makes its callers wait.
+/// Bytes that wait for the socket before [`Client`](super::Client) makes its callers wait.
 const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of deliveries that wait for [`Deliveries::next`] before the socket is left unread.
+/// Bytes of deliveries that wait for [`Deliveries::next`](super::Deliveries::next) before the
+/// socket is left unread.
 const DELIVERIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What a waiting publish or delivery costs besides its text, roughly.
+/// The approximate memory of a queued publish or delivery without its text.
 const OVERHEAD_BYTES: usize = 128;
-/// How much the socket is asked for at once.
+/// Bytes that one read requests.
 const READ_BYTES: usize = 64 * 1024;
-/// Lines of one answer that are kept; a broker that sends more is not one.
+/// Lines of one answer that are kept. A server that sends more is not a broker.
 const ANSWER_LINES_MAX: usize = 100_000;
-/// How long a client that was dropped may take to send what was entrusted to it.
+/// The time in which a dropped client may still send what it has accepted.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long after a failed write the broker's last words are waited for.
+/// The time after a failed write in which the broker's last line may still arrive.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(1);
 
 type Sender<T> = oneshot::Sender<Result<T, ClientError>>;
 pub(super) type Receiver<T> = oneshot::Receiver<Result<T, ClientError>>;
-/// A delivery that nobody has taken yet, with the room that it takes up until then.
+/// A delivery that was not taken yet, with its permit.
 pub(super) type Waiting = (Delivery, OwnedSemaphorePermit);
 
-/// What the clones of a client, its deliveries and the task of its connection share.
+/// Shared by the clones of a client, its deliveries, and the task of its connection.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) hello: HelloAnswer,
-    /// There is something to send, or the last client was dropped.
+    /// Signals output, or that the last client was dropped.
     outgoing: Notify,
-    /// What was to be sent has been taken, or the connection has ended.
+    /// Signals that queued output was taken, or that the connection has ended.
     drained: Notify,
-    /// The last client was dropped.
+    /// Signals that the last client was dropped.
     abandoned: Notify,
-    /// Room for unconfirmed publishes, in bytes; closed with the connection.
+    /// Permits for unconfirmed publishes, in bytes; closed with the connection.
     window: Arc<Semaphore>,
-    /// Room for deliveries that nobody has taken, in bytes; closed with [`Deliveries`].
+    /// Permits for deliveries that were not taken, in bytes; closed with
+    /// [`Deliveries`](super::Deliveries).
     undelivered: Arc<Semaphore>,
 }
 
-/// Only touched under the lock, and never across an await.
+/// Used only under the lock, and never across an await.
 #[derive(Debug, Default)]
 struct State {
-    /// Whole lines for the socket. What is pushed here and what is awaited below is pushed under
+    /// Whole lines for the socket. A line and the entry that waits for its answer are pushed under
     /// one lock, so both are in the same order.
     outgoing: Vec<u8>,
-    /// Who waits for the answers to commands, in their order.
+    /// The commands that wait for their answers, in order.
     answers: VecDeque<Asker>,
-    /// Unconfirmed publishes from number `publishes_done + 1` on; `None` where one was refused.
+    /// Unconfirmed publishes from number `publishes_done + 1` on; `None` for a refused one.
     publishes: VecDeque<Option<Publish>>,
     publishes_done: u64,
     dropped: bool,
@@ -75,14 +79,14 @@ struct State {
 #[derive(Debug)]
 struct Asker {
     sender: Sender<Answer>,
-    /// What comes before the answer is delivered as it comes, and is no part of it.
+    /// Lines before the answer are delivered at once, and are not part of it.
     watches: bool,
 }
 
 #[derive(Debug)]
 struct Publish {
     sender: Sender<Seq>,
-    /// Given back when the publish is answered.
+    /// Returned when the publish is answered.
     _room: OwnedSemaphorePermit,
 }
 
@@ -100,7 +104,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that is done under the lock leaves it half done by panicking.
+        // No code under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +114,7 @@ impl Shared {
         ended.unwrap_or_else(given_up)
     }
 
-    /// Hands over the line of a publish, once there is room for it among the unconfirmed ones.
+    /// Queues the line of a publish once the window has room for it.
     pub(super) async fn publish(&self, line: &[u8]) -> Result<Receiver<Seq>, ClientError> {
         let room = Arc::clone(&self.window).acquire_many_owned(weight(line)).await;
         let room = room.map_err(|_closed| self.reason())?;
@@ -120,8 +124,8 @@ impl Shared {
         Ok(receiver)
     }
 
-    /// Hands over lines of which the last one is a command that will be answered; with `watches` what
-    /// comes before the answer is delivered.
+    /// Queues lines; the last one is a command with an answer. With `watches`, lines before the
+    /// answer are delivered.
     pub(super) async fn request(
         &self,
         lines: &[u8],
@@ -132,30 +136,30 @@ impl Shared {
         Ok(receiver)
     }
 
-    /// Hands over lines that are not answered.
+    /// Queues lines that are not answered.
     pub(super) async fn send(&self, lines: &[u8]) -> Result<(), ClientError> {
         self.push(lines, |_state| ()).await
     }
 
-    /// The last client is gone: what was handed over is sent, then the connection ends.
+    /// The last client was dropped: what is queued is sent, then the connection ends.
     pub(super) fn drop_clients(&self) {
         self.lock().dropped = true;
         self.outgoing.notify_one();
         self.abandoned.notify_one();
     }
 
-    /// Nobody takes deliveries any more.
+    /// Deliveries are ignored from now on.
     pub(super) fn drop_deliveries(&self) {
         self.undelivered.close();
     }
 
-    /// Hands over whole lines, and enters who waits for their answers, in one step. Waits while
-    /// the socket is behind.
+    /// Queues whole lines, and enters what waits for their answers, in one step. Waits while the
+    /// socket is behind.
     async fn push(&self, lines: &[u8], enter: impl FnOnce(&mut State)) -> Result<(), ClientError> {
         loop {
             let drained = self.drained.notified();
             tokio::pin!(drained);
-            // Registered before the look, so that no wake-up falls between the two.
+            // Registered before the check, so that no wake-up is lost in between.
             drained.as_mut().enable();
             {
                 let mut state = self.lock();
@@ -174,7 +178,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends everything that waits, each with the reason.
+    /// Ends everything that waits, with the reason.
     fn end(&self, reason: &ClientError) {
         let (answers, publishes) = {
             let mut state = self.lock();
@@ -193,10 +197,11 @@ impl Shared {
     }
 }
 
-/// The task of a connection: reads and writes until one of the two ends, or nobody is left.
+/// The task of a connection: reads and writes until one of the two ends, or until the last client
+/// has been dropped.
 ///
-/// Both halves are polled from here for as long as the connection lives, so neither is ever
-/// cancelled half-way through a line.
+/// Both halves are polled from here for as long as the connection lives, so neither is cancelled in
+/// the middle of a line.
 pub(super) async fn drive<R, W>(
     shared: Arc<Shared>,
     input: Input,
@@ -215,14 +220,14 @@ pub(super) async fn drive<R, W>(
     shared.end(&reason);
 }
 
-/// A broker that does not read cannot keep a connection that nobody holds any more.
+/// Limits how long a broker that does not read can keep an abandoned connection.
 async fn abandoned(shared: &Shared) -> ClientError {
     shared.abandoned.notified().await;
     tokio::time::sleep(FLUSH_TIME_MAX).await;
     given_up()
 }
 
-/// Writes what is pushed, in as large pieces as it has become. Gives the reason of its end.
+/// Writes what is queued, in as large pieces as there are. Returns why it ended.
 async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientError {
     let mut lines = Vec::new();
     loop {
@@ -234,12 +239,12 @@ async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientEr
         if !lines.is_empty() {
             shared.drained.notify_waiters();
             let written = match writer.write_all(&lines).await {
-                // What was encrypted may wait for the socket.
+                // Encrypted bytes may still wait for the socket.
                 Ok(()) => writer.flush().await,
                 Err(error) => Err(error),
             };
             if let Err(error) = written {
-                // What the broker said last is the better reason, if the reader still finds it.
+                // The broker's last line is the better reason, if the reader still finds it.
                 tokio::time::sleep(LAST_WORDS_TIME_MAX).await;
                 return closed(&error);
             }
@@ -249,13 +254,14 @@ async fn write(shared: &Shared, mut writer: impl AsyncWrite + Unpin) -> ClientEr
             return given_up();
         } else {
             shared.outgoing.notified().await;
-            // Others of this thread that have something to say do so first, and it leaves as one piece.
+            // Lets other tasks of this thread queue their lines first, so that all leave as one
+            // piece.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Reads lines and hands them to whom they are for. Gives the reason of its end.
+/// Reads lines and passes them on. Returns why it ended.
 async fn read(
     shared: &Shared,
     mut input: Input,
@@ -274,7 +280,7 @@ async fn read(
             Err(error) => return error,
         };
         if let Some(delivery) = delivery {
-            // Closed: nobody listens to deliveries, but answers may still be awaited.
+            // Closed: deliveries are ignored, but answers may still be awaited.
             let room = Arc::clone(&shared.undelivered).acquire_many_owned(weight(line));
             if let Ok(room) = room.await {
                 let _ = deliveries.send((delivery, room));
@@ -283,10 +289,10 @@ async fn read(
     }
 }
 
-/// Tells the answers from the deliveries.
+/// Separates answers from deliveries.
 struct Replies<'s> {
     shared: &'s Shared,
-    /// The lines so far of an answer of several.
+    /// The lines so far of an answer with several lines.
     more: Vec<String>,
     /// The last topic, so that a run of events shares its name.
     topic: Option<TopicName>,
@@ -295,7 +301,7 @@ struct Replies<'s> {
 impl Replies<'_> {
     fn take(&mut self, line: &[u8]) -> Result<Option<Delivery>, ClientError> {
         let line = text::check(line).map_err(|error| ClientError::Protocol(error.text))?;
-        let unknown = || ClientError::Protocol(format!("it said {}", text::quoted(line)));
+        let unknown = || ClientError::Protocol(format!("it sent {}", text::quoted(line)));
         let reply = Reply::parse(line).map_err(|_| unknown())?;
         let delivery = match reply {
             Reply::Msg { topic, seq, payload } => {
@@ -329,7 +335,9 @@ impl Replies<'_> {
                 self.more.push(text.to_owned());
                 None
             }
-            Reply::More(_) => return Err(ClientError::Protocol("an answer never ends".into())),
+            Reply::More(_) => {
+                return Err(ClientError::Protocol("an answer has too many lines".into()));
+            }
             Reply::Ok(text) => {
                 self.answered(text.to_owned())?;
                 None
@@ -349,7 +357,7 @@ impl Replies<'_> {
         self.topic.clone()
     }
 
-    /// Whether the next answer is to a command whose lines are delivered.
+    /// Whether the next answer belongs to a command with `watches`.
     fn is_watching(&self) -> bool {
         self.shared.lock().answers.front().is_some_and(|asker| asker.watches)
     }
@@ -357,13 +365,13 @@ impl Replies<'_> {
     fn answered(&mut self, ok: String) -> Result<(), ClientError> {
         let more = std::mem::take(&mut self.more);
         let waiting = self.shared.lock().answers.pop_front();
-        let waiting = waiting
-            .ok_or_else(|| ClientError::Protocol("it answered without a question".into()))?;
+        let waiting =
+            waiting.ok_or_else(|| ClientError::Protocol("it answered without a command".into()))?;
         let _ = waiting.sender.send(Ok(Answer { ok, more }));
         Ok(())
     }
 
-    /// Gives the refusal back if it answers nothing. One that ends the connection never does.
+    /// Returns the refusal if it answers no command. One that ends the connection answers none.
     fn refused(&mut self, error: ProtocolError) -> Result<Option<ProtocolError>, ClientError> {
         if error.code.ends_connection() {
             return Err(ClientError::Ended(error));
@@ -376,13 +384,13 @@ impl Replies<'_> {
         Ok(None)
     }
 
-    /// `[A3]`: everything up to n that no refusal named.
+    /// `[A3]`: confirms everything up to n that no refusal named.
     fn confirmed(&self, seq: Seq, n: u64) -> Result<(), ClientError> {
         let mut state = self.shared.lock();
         let count = n.checked_sub(state.publishes_done).and_then(|n| usize::try_from(n).ok());
         let count = count.filter(|count| *count <= state.publishes.len());
         let count = count.ok_or_else(|| {
-            ClientError::Protocol(format!("it confirmed a publish {n} that there is not"))
+            ClientError::Protocol(format!("it confirmed publish {n}, which was not sent"))
         })?;
         state.publishes_done = n;
         for publish in state.publishes.drain(..count).flatten() {
@@ -391,7 +399,7 @@ impl Replies<'_> {
         Ok(())
     }
 
-    /// `[A4]`: each of these, and no other.
+    /// `[A4]`: refuses these, and no others.
     fn publishes_refused(&self, (first, last): (u64, u64), error: &ProtocolError) {
         let mut state = self.shared.lock();
         let done = state.publishes_done;
@@ -410,11 +418,11 @@ impl Replies<'_> {
     }
 }
 
-/// The bytes that were read and not used yet, cut into lines.
+/// Bytes that were read and not used yet, split into lines.
 pub(super) struct Input {
     buffer: BytesMut,
     decoder: LineDecoder,
-    /// Bytes of the line that was given out last; dropped before the next one.
+    /// Bytes of the line that was returned last; dropped before the next one.
     used: usize,
 }
 
@@ -423,7 +431,8 @@ impl Input {
         Input { buffer: BytesMut::new(), decoder: LineDecoder::new(LINE_BYTES_MAX), used: 0 }
     }
 
-    /// Whether it begins as a TLS server answers somebody who does not speak TLS (RFC 8446, section 5.1: an alert).
+    /// Whether the input begins as a TLS server answers a client that does not speak TLS (RFC 8446,
+    /// section 5.1: an alert).
     pub(super) fn is_alert(&self) -> bool {
         self.buffer.starts_with(&[21, 3])
     }
@@ -448,7 +457,9 @@ impl Input {
                     return Ok(self.buffer.get(..length));
                 }
                 Some(Item::TooLong { .. } | Item::EndOfTransmission) => {
-                    return Err(ClientError::Protocol("a line that cannot be".into()));
+                    return Err(ClientError::Protocol(
+                        "it sent a line that is too long or begins with Ctrl-D".into(),
+                    ));
                 }
             }
             self.buffer.reserve(READ_BYTES);
@@ -459,7 +470,7 @@ impl Input {
     }
 }
 
-/// What a line takes up of a window.
+/// The number of permits for a line.
 fn weight(line: &[u8]) -> u32 {
     u32::try_from(line.len() + OVERHEAD_BYTES).expect("lines are at most 64 KiB")
 }
@@ -469,5 +480,5 @@ pub(super) fn closed(error: &io::Error) -> ClientError {
 }
 
 fn given_up() -> ClientError {
-    ClientError::Closed("it was given up by this side".into())
+    ClientError::Closed("this client closed it".into())
 }

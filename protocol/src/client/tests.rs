@@ -9,7 +9,7 @@ use super::*;
 use crate::Manage;
 use crate::reply::AckAnswer;
 
-/// The broker's end of a connection, which does what a test tells it.
+/// The broker's end of a connection, controlled by the test.
 struct Broker {
     reader: BufReader<ReadHalf<DuplexStream>>,
     writer: WriteHalf<DuplexStream>,
@@ -66,7 +66,7 @@ async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-/// A listener on a free port whose connections are handed to the script.
+/// A listener on a free port; the script receives its connection.
 async fn listening<F>(script: impl FnOnce(TcpStream) -> F + Send + 'static) -> String
 where
     F: Future<Output = ()> + Send,
@@ -110,7 +110,7 @@ async fn everything_before_the_repeated_echo_is_discarded() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_broker_that_has_vanished_is_noticed_in_silence() {
+async fn keepalive_detects_a_vanished_broker() {
     let address = listening(|stream| async {
         let mut stream = BufReader::new(stream);
         let mut hello = String::new();
@@ -133,10 +133,10 @@ async fn a_broker_that_has_vanished_is_noticed_in_silence() {
 }
 
 #[tokio::test]
-async fn a_refused_hello_is_told_when_the_connection_ends() {
+async fn a_refused_hello_is_reported_when_the_connection_ends() {
     let address = listening(|mut stream| async move {
         let _ = stream.write_all(b"Connected.  (PID 1)\r\n-ERR denied no token\r\n").await;
-        // Closed in an orderly way: what was said must arrive.
+        // An orderly close, so the refusal must arrive.
         stream.shutdown().await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
@@ -146,7 +146,7 @@ async fn a_refused_hello_is_told_when_the_connection_ends() {
 
 // PROTOCOL: S6
 #[tokio::test(start_paused = true)]
-async fn who_never_answers_is_no_broker() {
+async fn a_server_that_never_answers_times_out() {
     let address = listening(|mut stream| async move {
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
@@ -159,7 +159,7 @@ async fn who_never_answers_is_no_broker() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_with_the_address() {
+async fn a_refused_connection_is_reported_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -214,7 +214,7 @@ async fn a_folded_refusal_resolves_each_of_its_publishes_and_no_other() {
 }
 
 #[tokio::test]
-async fn refusals_at_the_front_are_done_with() {
+async fn refusals_at_the_front_are_removed() {
     let (client, _deliveries, mut broker) = connected().await;
     let first = client.publish(&topic(), "a").await.unwrap();
     let second = client.publish(&topic(), "b").await.unwrap();
@@ -229,7 +229,7 @@ async fn refusals_at_the_front_are_done_with() {
 
 // PROTOCOL: A8
 #[tokio::test]
-async fn what_is_outstanding_when_the_connection_goes_knows_it() {
+async fn everything_pending_fails_when_the_connection_ends() {
     let (client, mut deliveries, broker) = connected().await;
     let published = client.publish(&topic(), "a").await.unwrap();
     let answer = client.start(&[], &Command::Stats).await.unwrap();
@@ -294,7 +294,7 @@ async fn every_delivery_has_its_form() {
 }
 
 #[tokio::test]
-async fn links_and_their_ack_go_in_one_piece() {
+async fn links_and_their_ack_are_sent_as_one_piece() {
     let (client, _deliveries, mut broker) = connected().await;
     let task: TaskId = "g:1.2.3".parse().unwrap();
     let link = |url| Command::Link { task: task.clone(), url, redirect: false, prio: None };
@@ -328,7 +328,7 @@ async fn no_text_becomes_another_line_or_option() {
     let link = Command::Link { task, url: "http://a/ x=y", redirect: false, prio: None };
     assert_eq!(refused(client.send(&link).await), Code::BadArgument);
     let published = client.publish(&topic(), "b").await.unwrap();
-    assert_eq!(broker.hear().await, "PUB t b", "nothing of the others was sent");
+    assert_eq!(broker.hear().await, "PUB t b", "none of the others was sent");
     broker.say("+OK 1 1").await;
     assert_eq!(published.await, Ok(Seq(1)));
 }
@@ -338,7 +338,7 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
     let (client, _deliveries, broker) = connected().await;
     let Broker { mut reader, mut writer } = broker;
     let reading = tokio::spawn(async move {
-        // Reads everything, so that only the window can make the client wait.
+        // Reads everything, so only the window can make the client wait.
         tokio::io::copy(&mut reader, &mut tokio::io::sink()).await
     });
     let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
@@ -360,7 +360,7 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
 }
 
 #[tokio::test]
-async fn who_waits_for_room_hears_of_the_end() {
+async fn a_waiting_publish_fails_when_the_connection_ends() {
     let (client, _deliveries, mut broker) = connected().await;
     let topic = topic();
     let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
@@ -380,7 +380,7 @@ async fn who_waits_for_room_hears_of_the_end() {
 }
 
 #[tokio::test]
-async fn answers_arrive_though_nobody_takes_deliveries() {
+async fn answers_arrive_when_deliveries_are_not_taken() {
     let (client, deliveries, mut broker) = connected().await;
     drop(deliveries);
     let answer = client.start(&[], &Command::Ping).await.unwrap();
@@ -393,7 +393,7 @@ async fn answers_arrive_though_nobody_takes_deliveries() {
 }
 
 #[tokio::test]
-async fn what_was_entrusted_to_a_dropped_client_is_sent() {
+async fn a_dropped_client_sends_what_it_accepted() {
     let (client, deliveries, mut broker) = connected().await;
     let clone = client.clone();
     drop(client.publish(&topic(), "a").await.unwrap());
@@ -414,12 +414,12 @@ async fn a_broker_that_does_not_read_cannot_keep_a_dropped_connection() {
     }
     drop(client);
     assert_eq!(deliveries.next().await, None);
-    assert_eq!(deliveries.reason(), ClientError::Closed("it was given up by this side".into()));
+    assert_eq!(deliveries.reason(), ClientError::Closed("this client closed it".into()));
     drop(broker);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_words_are_heard_though_writing_fails() {
+async fn the_last_line_is_received_though_writing_fails() {
     let (client, mut deliveries, mut broker) = connected().await;
     broker.say("-ERR closing the broker stops").await;
     drop(broker);
@@ -429,7 +429,7 @@ async fn the_last_words_are_heard_though_writing_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_connection_stays() {
+async fn a_silent_connection_stays_open() {
     let (client, _deliveries, mut broker) = connected().await;
     tokio::time::advance(Duration::from_hours(7 * 24)).await;
     let answer = client.start(&[], &Command::Ping).await.unwrap();
@@ -439,14 +439,14 @@ async fn a_silent_connection_stays() {
 }
 
 #[tokio::test]
-async fn what_no_broker_says_ends_the_connection() {
+async fn invalid_lines_end_the_connection() {
     for (line, text) in [
-        ("hello", "it said \"hello\""),
-        ("+OK 1 1", "it confirmed a publish 1 that there is not"),
-        ("+OK", "it answered without a question"),
-        ("MSG a/b 1 x", "it said \"MSG a/b 1 x\""),
+        ("hello", "it sent \"hello\""),
+        ("+OK 1 1", "it confirmed publish 1, which was not sent"),
+        ("+OK", "it answered without a command"),
+        ("MSG a/b 1 x", "it sent \"MSG a/b 1 x\""),
         ("MSG t 1 \u{7}", "control byte"),
-        ("LAG 1 2", "it said"),
+        ("LAG 1 2", "it sent"),
     ] {
         let (_client, mut deliveries, mut broker) = connected().await;
         broker.say(line).await;
@@ -464,7 +464,7 @@ fn random_members_differ() {
 }
 
 #[tokio::test]
-async fn what_comes_before_a_watched_answer_is_delivered_as_it_comes() {
+async fn lines_before_a_watched_answer_are_delivered_at_once() {
     let (client, mut deliveries, mut broker) = connected().await;
     let listed = client.start(&[], &Command::Stats).await.unwrap();
     let watch = Manage { action: "watch", name: Some("docs"), settings: Vec::new() };

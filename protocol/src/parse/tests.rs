@@ -186,7 +186,7 @@ fn nacks() {
     let back = Return::Again { url: "http://a/?b=c".into() };
     both_ways(&format!("NACK {id} again=http://a/?b=c"), &nack(back, None));
     for with in ["after=1s", "count=no", "count=yes"] {
-        refused(&format!("NACK {id} again=http://a/ {with}"), Code::BadArgument, "without");
+        refused(&format!("NACK {id} again=http://a/ {with}"), Code::BadArgument, "combined");
     }
     let mut out = Vec::new();
     nack(Return::Retry { after_ms: None }, Some("it\r\nfailed, 2 times")).encode(&mut out);
@@ -206,7 +206,7 @@ fn touches() {
 }
 
 #[test]
-fn managing() {
+fn manage_commands() {
     let manage = Manage {
         action: "open",
         name: Some("docs"),
@@ -234,13 +234,13 @@ fn managing() {
 }
 
 #[test]
-fn commands_that_stand_alone() {
+fn commands_without_arguments() {
     both_ways("PING", &Command::Ping);
     both_ways("STATS", &Command::Stats);
     both_ways("HELP", &Command::Help);
     both_ways("QUIT", &Command::Quit);
     assert_eq!(Command::parse("PING "), Ok(Command::Ping));
-    refused("PING x", Code::BadArgument, "alone");
+    refused("PING x", Code::BadArgument, "no arguments");
     both_ways("EXPLAIN example.org", &Command::Explain { what: "example.org", group: None });
     let group = Some("team".parse().unwrap());
     both_ways("EXPLAIN a=b group=team", &Command::Explain { what: "a=b", group });
@@ -250,9 +250,9 @@ fn commands_that_stand_alone() {
 }
 
 #[test]
-fn no_command_gets_a_hint() {
-    refused("ping", Code::UnknownCommand, "upper case and begin the line: PING");
-    refused(" PING", Code::UnknownCommand, "begin the line: PING");
+fn an_unknown_command_gets_a_hint() {
+    refused("ping", Code::UnknownCommand, "upper case at the beginning of the line: PING");
+    refused(" PING", Code::UnknownCommand, "beginning of the line: PING");
     refused("hello there", Code::UnknownCommand, "HELLO");
     refused("GET / HTTP/1.0", Code::UnknownCommand, "HELP lists");
     refused("", Code::UnknownCommand, "HELP lists");
@@ -290,7 +290,7 @@ fn start() -> impl Strategy<Value = Option<StartAt>> {
     ])
 }
 
-/// The parts of any command; which of them are used is up to `kind`.
+/// The parts of any command; `kind` decides which of them are used.
 #[derive(Debug)]
 struct Parts {
     kind: u8,
@@ -373,7 +373,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_parsed(parts in parts()) {
+    fn encoded_lines_parse_to_the_same(parts in parts()) {
         let command = command_of(&parts);
         let mut out = Vec::new();
         command.encode(&mut out);
@@ -382,7 +382,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_parsed_is_encoded_to_the_same(
+    fn parsed_lines_encode_to_the_same(
         verb in proptest::sample::select(Verb::ALL),
         rest in "( ([a-z]{1,6}=)?[ -~]{0,12}){0,4}",
     ) {

@@ -56,13 +56,13 @@ fn deliveries() {
 }
 
 #[test]
-fn a_topic_may_be_called_by_a_number() {
+fn a_topic_name_may_be_a_number() {
     let (topic, from, to) = (Some("7"), Seq(4), Seq(9));
     assert_eq!(Reply::parse("LAG 7 4 9"), Ok(Reply::Lag { topic, from, to }));
 }
 
 #[test]
-fn what_no_broker_says_is_no_reply() {
+fn invalid_replies_are_rejected() {
     for line in [
         "",
         "hello",
@@ -120,7 +120,7 @@ fn reply() -> impl Strategy<Value = (String, String, u64, u64, u64, u8)> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_parsed((word, text, a, b, c, kind) in reply()) {
+    fn encoded_lines_parse_to_the_same((word, text, a, b, c, kind) in reply()) {
         let (from, to) = (Seq(a.min(b)), Seq(a.max(b)));
         let reply = match kind {
             0 => Reply::Published { seq: Seq(a), n: b },

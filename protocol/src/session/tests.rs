@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::PAYLOAD_BYTES_MAX;
 
-/// Everything that a stream means which arrives in the given pieces and then ends, as text that
-/// outlives its buffer.
+/// All events of a stream that arrives in the given pieces and then ends, as text that outlives its
+/// buffer.
 fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
     let mut session = Session::new();
     let mut buffer = Vec::new();
@@ -71,7 +71,7 @@ fn s3_any_other_first_line_makes_a_peer_for_good() {
 
 // PROTOCOL: L3, S5
 #[test]
-fn empty_lines_are_nothing_and_decide_nothing() {
+fn empty_lines_are_ignored_and_decide_nothing() {
     check("\r\n\n\r\nPING\n\n\r\nPING\n", &["command PING", "command PING", "EndOfInput"]);
     check("\na\n\n\nb\n", &["publish a", "publish b", "EndOfInput"]);
     check("", &["EndOfInput"]);
@@ -143,7 +143,7 @@ fn a_first_line_of_another_protocol_closes_before_anything_is_published() {
 
 // PROTOCOL: S4
 #[test]
-fn how_clients_of_other_protocols_begin_closes_and_sentences_do_not() {
+fn first_lines_of_other_protocols_close_and_sentences_do_not() {
     for line in [
         "GET /",
         "GET / HTTP/1",
@@ -193,7 +193,7 @@ fn how_clients_of_other_protocols_begin_closes_and_sentences_do_not() {
 
 // PROTOCOL: S4
 #[test]
-fn a_control_byte_in_the_first_line_is_not_waited_behind() {
+fn a_control_byte_closes_before_the_first_line_ends() {
     for beginning in [b"0\x0c".as_slice(), b"AMQP\0", b" \0", b"ab\x04", b"ab\rc", b"\r\n\n0\x7f"] {
         for size in [1, beginning.len()] {
             let mut session = Session::new();
@@ -258,7 +258,7 @@ fn a_line_over_65536_bytes_is_rejected_once_and_its_rest_is_skipped() {
 
 // PROTOCOL: L6, L7, S9, P1
 #[test]
-fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
+fn invalid_events_are_dropped_and_their_neighbours_are_not() {
     let long = "x".repeat(PAYLOAD_BYTES_MAX + 1);
     let longer = "x".repeat(LINE_BYTES_MAX + 1);
     let mut stream = b"a\n".to_vec();
@@ -289,7 +289,7 @@ fn what_is_no_event_is_dropped_and_its_neighbours_are_not() {
 }
 
 #[test]
-fn a_client_hears_why_a_line_was_refused() {
+fn a_client_receives_the_reason_of_a_refusal() {
     let longer = "x".repeat(LINE_BYTES_MAX);
     let mut stream = b"PING\nPUB t a\x07\nPUB t \xff\nPUB t\nPUB\nSUB t\x07\n".to_vec();
     for verb in ["PUB t ", "SUB ", "LINK ", "nonsense "] {
@@ -362,7 +362,7 @@ fn a_client_that_sends_headers_is_closed() {
 }
 
 #[test]
-fn a_line_that_is_silent_half_way_can_be_seen() {
+fn an_unfinished_line_is_reported_as_mid_line() {
     let mut session = Session::new();
     assert!(!session.is_mid_line());
     assert_eq!(session.next(b"PI"), (0, None));
@@ -412,7 +412,7 @@ proptest! {
         let mut pieces = Vec::new();
         let mut rest = stream.as_slice();
         for size in sizes.iter().cycle() {
-            // A long stream in tiny pieces takes long and shows nothing more.
+            // A long stream in tiny pieces takes long and tests nothing more.
             let size = if rest.len() > 500 { (*size).max(300) } else { *size };
             let (piece, left) = rest.split_at(size.min(rest.len()));
             pieces.push(piece);
@@ -425,7 +425,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_published_by_a_client_and_nothing_commanded_by_a_peer(stream in stream()) {
+    fn clients_only_command_and_peers_only_publish(stream in stream()) {
         let events = events([stream.as_slice()]);
         let publishes = events.iter().any(|event| event.starts_with("publish ")
             && !event.starts_with("publish refused"));

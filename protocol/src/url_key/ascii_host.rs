@@ -1,21 +1,22 @@
-//! ASCII hosts that the URL standard takes as they are, and the `url` crate rejects.
+//! ASCII hosts that the URL standard accepts and the `url` crate rejects.
 //!
-//! Since 2026 (whatwg/url pull request 914) the standard writes an ASCII host in lower case, whatever
-//! IDNA says of its `xn--` labels. The crate rejects a host with a label that IDNA rejects. Here such a
-//! host is parsed with `xx--` in place of every `xn--`: to the crate, that is an ASCII label without
-//! further rules. All other rules of a URL and of its host still hold, also that a last label that is
-//! a number makes it an IPv4 address. Both texts are equally long, so the host can be put back.
+//! Since 2026 (whatwg/url pull request 914) the standard writes an ASCII host in lower case,
+//! whether or not IDNA accepts its `xn--` labels. The crate rejects a host with a label that IDNA
+//! rejects. Here such a host is parsed with `xx--` in place of every `xn--`: to the crate, that is
+//! an ASCII label without further rules. All other rules of a URL and of its host still hold, for
+//! example that a last label which is a number makes it an IPv4 address. Both texts are equally
+//! long, so the host can be put back.
 
 use std::ops::Range;
 
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// What IDNA reads a label by, and what stands for it.
+/// The prefix of IDNA labels, and its placeholder.
 const ACE: &str = "xn--";
 const STAND_IN: &str = "xx--";
 
-/// A text whose host has stand-ins.
+/// A text with placeholders in its host.
 pub(super) struct StandIn {
     pub(super) text: String,
     /// The host as the standard writes it.
@@ -23,7 +24,7 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    /// `None` if the text names no host, or one that is not ASCII, or has no label of IDNA.
+    /// `None` if the text contains no host, or one that is not ASCII, or one without IDNA labels.
     pub(super) fn of(text: &str, base: Option<&Url>) -> Option<Self> {
         let text = without_dropped(text);
         let range = host_in(&text, base)?;
@@ -40,12 +41,12 @@ impl StandIn {
     }
 }
 
-/// Whether a text that is resolved against a base names a host of its own.
+/// Whether a text that is resolved against a base contains a host.
 pub(super) fn has_host(text: &str, base: &Url) -> bool {
     host_in(&without_dropped(text), Some(base)).is_some()
 }
 
-/// The schemes of which the standard knows what a host is.
+/// The schemes for which the standard defines hosts.
 pub(super) fn is_special(scheme: &str) -> bool {
     matches!(scheme, "http" | "https" | "ws" | "wss" | "ftp" | "file")
 }
@@ -54,15 +55,15 @@ fn stand_in(label: &str) -> Option<String> {
     Some(format!("{STAND_IN}{}", label.strip_prefix(ACE)?))
 }
 
-/// Without what the standard drops: control characters and blanks around a text, tabs and ends of lines
-/// wherever they are.
+/// Removes what the standard ignores: control characters and blanks around a text, and tabs and
+/// line ends anywhere.
 fn without_dropped(text: &str) -> String {
     let text = text.trim_matches(|character| character <= ' ');
     text.replace(['\t', '\n', '\r'], "")
 }
 
-/// Where the host of a text is, without port; `None` if it has none of its own. Of a scheme that the
-/// standard does not know, a host is just a text, and none here.
+/// The range of the host in a text, without port; `None` if the text contains none. With an unknown
+/// scheme a host is opaque text, and does not count.
 fn host_in(text: &str, base: Option<&Url>) -> Option<Range<usize>> {
     let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
     let base = base.map(Url::scheme);
@@ -74,7 +75,7 @@ fn host_in(text: &str, base: Option<&Url>) -> Option<Range<usize>> {
         // The path begins with the third slash.
         "file" if slashes >= 2 => rest + 2,
         "file" => return None,
-        // `http:a` is a path if the base is of `http`, too.
+        // `http:a` is a path if the base has the scheme `http`, too.
         _ if slashes < 2 && (own.is_none() || base == Some(scheme)) => return None,
         _ => rest + slashes,
     };
@@ -98,13 +99,13 @@ fn scheme(text: &str) -> Option<String> {
     is_scheme.then(|| scheme.to_ascii_lowercase())
 }
 
-/// The host that is meant, decoded and in lower case, if all of it is ASCII and may be in a name.
+/// The host, decoded and in lower case, if all of it is ASCII and allowed in a name.
 fn ascii_host(host: &str) -> Option<String> {
     let host = percent_decode_str(host).decode_utf8().ok()?;
     host.bytes().all(may_be_in_a_name).then(|| host.to_ascii_lowercase())
 }
 
-/// All but the "forbidden domain code points" of the standard.
+/// All bytes but the "forbidden domain code points" of the standard.
 fn may_be_in_a_name(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"#%/:<>?@[\\]^|".contains(&byte)
 }

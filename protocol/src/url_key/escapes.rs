@@ -1,15 +1,15 @@
-//! Percent-encoding in one form (RFC 3986, 6.2.2.1 and 6.2.2.2).
+//! Normalizes percent-encoding (RFC 3986, 6.2.2.1 and 6.2.2.2).
 //!
-//! Only what cannot mean two things is changed: escapes of unreserved characters are undone, once,
-//! and all others are written with capitals. `%25` stays, so `%2541` does not become `%41`; and a `%`
-//! that is no escape cannot become one, see [`Writer::escape`].
+//! Only unambiguous forms change: escapes of unreserved characters are undone, once, and all others
+//! are written with capitals. `%25` stays, so `%2541` does not become `%41`. A `%` that is no
+//! escape cannot become one, see [`Writer::escape`].
 
 use percent_encoding::{percent_decode, percent_encode_byte};
 
 use super::parts::Parts;
 
-/// Whether every `%` of a canonical text begins an escape in its normal form. Also false of a text
-/// with a `%` that is no escape: such a one is rare, and has to be looked at closely.
+/// Whether every `%` of a canonical text begins an escape in its normal form. Also false for a text
+/// with a `%` that begins none, which is rare and needs the full check.
 pub(super) fn are_normal(text: &str) -> bool {
     let bytes = text.as_bytes();
     memchr::memchr_iter(b'%', bytes).all(|at| match bytes.get(at..at + ESCAPE_BYTES) {
@@ -21,8 +21,8 @@ pub(super) fn are_normal(text: &str) -> bool {
     })
 }
 
-/// The text of a URL with normal escapes in its path and query, and where its path ends then; `None` if
-/// there is nothing to change.
+/// The text of a URL with normalized escapes in its path and query, and where its path then ends;
+/// `None` if nothing changes.
 pub(super) fn normal(text: &str, parts: Parts) -> Option<(String, usize)> {
     let (before, rest) = text.split_at_checked(parts.path_start)?;
     let (path, query) = rest.split_at_checked(parts.path_end - parts.path_start)?;
@@ -34,7 +34,7 @@ pub(super) fn normal(text: &str, parts: Parts) -> Option<(String, usize)> {
     // The standard encodes it in a path since 2023; the `url` crate does not yet.
     writer.part(path, Some('^'));
     let path_end = writer.out.len();
-    // Not in a query: `?` keeps them apart.
+    // The `?` separates path and query, so no escape spans both.
     writer.broken_at = None;
     writer.part(query, None);
     Some((writer.out, path_end))
@@ -42,7 +42,7 @@ pub(super) fn normal(text: &str, parts: Parts) -> Option<(String, usize)> {
 
 struct Writer {
     out: String,
-    /// Where the last `%` stands that begins no escape.
+    /// The position of the last `%` that begins no escape.
     broken_at: Option<usize>,
 }
 
@@ -69,13 +69,13 @@ impl Writer {
                     "^".len()
                 }
             };
-            rest = rest.get(taken..).expect("all that was taken is ASCII");
+            rest = rest.get(taken..).expect("escapes are ASCII");
         }
         self.out.push_str(rest);
     }
 
-    /// Right behind a `%` that is no escape, a digit that is undone would make it one: `%%34%31` is read
-    /// as `%41`, and that must not become an `A`. There, an escape stays one.
+    /// Directly behind a `%` without an escape, decoding a digit would create an escape: `%%34%31`
+    /// would become `%41`, and that must not become an `A`. There, an escape stays one.
     fn escape(&mut self, octet: u8) {
         let is_free = self.broken_at.is_none_or(|at| self.out.len() > at + "%x".len());
         if is_free && is_unreserved(octet) {
@@ -89,8 +89,8 @@ impl Writer {
 /// `%` and two hexadecimal digits.
 const ESCAPE_BYTES: usize = 3;
 
-/// The octet of the escape that a text begins with: `%` and two hexadecimal digits, of either case. `None`: the text
-/// does not begin with an escape.
+/// The octet of the escape at the beginning of a text: `%` and two hexadecimal digits, of either
+/// case. `None`: the text does not begin with an escape.
 pub fn escaped_octet(text: &[u8]) -> Option<u8> {
     let mut octets =
         percent_decode(text.get(..ESCAPE_BYTES).filter(|text| text.starts_with(b"%"))?);

@@ -1,4 +1,4 @@
-//! Links put together with the URL of their page as text, where the outcome is certain.
+//! Resolves links by joining texts, where the result is certain.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use super::parts::Parts;
 use super::{CanonicalUrl, UrlError, short_enough, without_blanks};
 
 impl CanonicalUrl<'_> {
-    /// As [`CanonicalUrl::join`], into a text that can be used again for the next link. Relative links
-    /// are put together without a parser where the result is seen to be canonical at a glance, as
-    /// that of nearly all links is; a page has many.
+    /// Like [`CanonicalUrl::join`], into a text that can be reused for the next link. A relative
+    /// link is joined without a parser if the result passes the fast check for canonical form, as
+    /// it does for nearly all links; a page has many.
     pub fn join_into<'t>(
         &self,
         link: &str,
@@ -28,7 +28,8 @@ impl CanonicalUrl<'_> {
         Ok(CanonicalUrl { text: Cow::Borrowed(text), parts })
     }
 
-    /// Writes what the link leads to, if that is plain; any other text is wrong, and not plain either.
+    /// Writes the target of the link if that passes the fast check. Otherwise the written text is
+    /// wrong, and fails the check, too.
     fn put_together(&self, link: &str, text: &mut String) {
         let link = link.split_once('#').map_or(link, |(link, _fragment)| link);
         let before = match link.as_bytes() {
@@ -45,8 +46,8 @@ impl CanonicalUrl<'_> {
         text.push_str(link);
     }
 
-    /// Takes the `./` and `../` at the beginning of a link, and segments off a text that ends with `/`
-    /// for them. Dots that are left, there or elsewhere, are not plain.
+    /// Removes the `./` and `../` at the beginning of a link, and the matching segments at the end
+    /// of a text that ends with `/`. Dots that remain anywhere fail the fast check.
     fn climb<'l>(&self, mut link: &'l str, text: &mut String) -> &'l str {
         loop {
             if let Some(rest) = link.strip_prefix("./") {
@@ -67,13 +68,13 @@ impl CanonicalUrl<'_> {
     }
 }
 
-/// Whether a segment looks like a drive of Windows. The parser goes up past none, not only in the URL of
-/// a file, where the standard says so.
+/// Whether a segment looks like a Windows drive letter. The `url` crate goes up past none, although
+/// the standard says so only for the URLs of files.
 fn is_drive(segment: &str) -> bool {
     matches!(segment.as_bytes(), [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
 }
 
-/// Whether a link begins with a scheme, or may do so.
+/// Whether a link begins with a scheme, or may begin with one.
 fn is_absolute(link: &str) -> bool {
     let colon = link.bytes().find(|byte| matches!(byte, b':' | b'/' | b'?'));
     colon == Some(b':')
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn both(page: &str, link: &str) {
+    fn check(page: &str, link: &str) {
         let page = CanonicalUrl::parse(page).unwrap();
         let mut text = "left over".to_owned();
         let quick = page.join_into(link, &mut text);
@@ -105,7 +106,7 @@ mod tests {
     ];
 
     #[test]
-    fn links_are_put_together_as_the_parser_does() {
+    fn links_are_joined_as_the_parser_does() {
         for page in PAGES {
             for link in [
                 "",
@@ -166,23 +167,23 @@ mod tests {
                 "a b#",
                 "\u{a0}x",
             ] {
-                both(page, link);
+                check(page, link);
             }
-            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX));
-            both(page, &"x".repeat(crate::url_key::URL_BYTES_MAX - page.len()));
+            check(page, &"x".repeat(crate::url_key::URL_BYTES_MAX));
+            check(page, &"x".repeat(crate::url_key::URL_BYTES_MAX - page.len()));
         }
     }
 
     proptest! {
         #[test]
-        fn any_link_is_put_together_as_the_parser_does(
+        fn any_link_is_joined_as_the_parser_does(
             page in prop::sample::select(PAGES.as_slice()),
             link in prop_oneof![
                 "(\\.?\\./|/|//|[a-z?#:.%@2eE' \\\\é-]|http:|https://){0,12}",
                 "(\\.\\./|\\./){0,4}[a-z/.]{0,8}(\\?[a-z=&/']{0,4})?(#[a-z]{0,2})?",
             ],
         ) {
-            both(page, &link);
+            check(page, &link);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the parts of a canonical URL are, and the quick look at what is canonical as it stands.
+//! The parts of a canonical URL, and the fast check for texts that are canonical already.
 
 use std::net::Ipv4Addr;
 
@@ -6,8 +6,8 @@ use url::Url;
 
 use super::escapes;
 
-/// Places in the text of a canonical URL, in bytes:
-/// `host_start` < `host_end` <= `path_start` < `path_end` <= the length.
+/// Positions in the text of a canonical URL, in bytes: `host_start` < `host_end` <= `path_start` <
+/// `path_end` <= the length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Parts {
     /// After the scheme and `://`.
@@ -20,11 +20,12 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The parts of a text that the WHATWG rules surely leave as it is. Nearly all texts are: what
-    /// a crawler finds is canonical when it is announced, and this look costs a fraction of a parse.
+    /// The parts of a text that the WHATWG rules certainly leave as it is. Nearly all texts are
+    /// such: the URLs that a crawler finds are canonical when they are published, and this check
+    /// costs a fraction of a parse.
     ///
-    /// `None` says nothing about the text: it may need a change, be no URL, or be too unusual to
-    /// be judged here.
+    /// `None` means nothing about the text: it may need a change, be invalid, or be too unusual for
+    /// this check.
     pub(super) fn of_plain(text: &str) -> Option<Self> {
         let (rest, default_port) = match text.strip_prefix("http://") {
             Some(rest) => (rest, "80"),
@@ -68,19 +69,19 @@ impl Parts {
     }
 }
 
-/// Where a byte may be.
+/// The places where a byte may occur.
 #[derive(Clone, Copy)]
 struct Places {
-    /// In labels in lower case, and between them.
+    /// In lower-case labels, and between them.
     host: bool,
-    /// In a path, by RFC 3986. Of `%`, more is asked.
+    /// In a path, by RFC 3986. A `%` is checked further.
     path: bool,
-    /// In a query or before it. Not so the apostrophe, which becomes `%27`.
+    /// In a query or before it, except the apostrophe, which becomes `%27`.
     query: bool,
 }
 
 impl Places {
-    /// Of every byte: scans with a table take two thirds of the time of scans with comparisons.
+    /// For every byte: scans with a table take two thirds of the time of scans with comparisons.
     const OF: [Self; 256] = {
         let mut all = [Self::of(0); 256];
         let (mut byte, mut rest) = (0_u8, all.as_mut_slice());
@@ -98,14 +99,15 @@ impl Places {
     }
 }
 
-/// The bytes at the beginning that may be in one place, all of them ASCII, and the rest.
+/// Splits off the bytes at the beginning that may occur in one place, all of them ASCII.
 fn split(text: &str, place: impl Fn(&Places) -> bool) -> (&str, &str) {
     let is_out = |byte: u8| !Places::OF.get(usize::from(byte)).is_some_and(&place);
     text.split_at(text.bytes().position(is_out).unwrap_or(text.len()))
 }
 
-/// A name, or an address of four decimal numbers without leading zeros. The last label of other ways to write
-/// an address begins with a digit, too. Punycode has rules of its own, and a dot at the end is dropped.
+/// A name, or an address of four decimal numbers without leading zeros. In all other forms of an
+/// address the last label begins with a digit, too. Punycode has its own rules, and a dot at the
+/// end would be dropped.
 fn is_plain_host(host: &str) -> bool {
     let mut is_name = false;
     for label in host.as_bytes().split(|byte| *byte == b'.') {
@@ -117,12 +119,12 @@ fn is_plain_host(host: &str) -> bool {
     is_name || host.parse::<Ipv4Addr>().is_ok()
 }
 
-/// `parse` would also take leading zeros.
+/// `parse` would also accept leading zeros.
 fn is_plain_port(port: &str) -> bool {
     !port.starts_with('0') && port.parse::<u16>().is_ok()
 }
 
-/// Without segments that are or may be `.` or `..`; that `%2e` is a dot, too, is seen elsewhere.
+/// Without segments that are or may be `.` or `..`. The check of escapes finds `%2e`.
 fn is_plain_path(path: &str) -> bool {
     let begins_segment = |dot: usize| path.as_bytes().get(dot - 1) == Some(&b'/');
     path.starts_with('/') && !memchr::memchr_iter(b'.', path.as_bytes()).any(begins_segment)

@@ -1,31 +1,31 @@
-//! What the URL standard makes of a text: the `url` crate, and what it lacks of the standard where
-//! pages have it.
+//! URLs by the URL standard: the `url` crate, and the parts of the standard that it lacks and pages
+//! use.
 
 use url::{Host, ParseError, Position, Url};
 
 use super::ascii_host::{StandIn, has_host, is_special};
 use super::{UrlError, registrable};
 
-/// Any URL as the WHATWG URL standard reads and writes it, also one that nobody can fetch. For looking
-/// at; what is to be fetched is a [`CanonicalUrl`](super::CanonicalUrl).
+/// Any URL as the WHATWG URL standard reads and writes it, also one that cannot be fetched. For
+/// display; a URL to fetch is a [`CanonicalUrl`](super::CanonicalUrl).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandardUrl {
     /// The whole URL, with fragment, user name and password.
     pub href: String,
     /// Its host as the standard writes it, without port; `None` if it has none, or an empty one.
     pub host: Option<String>,
-    /// The registrable domain of the host by the public suffix list; `None` if the host is none of the
-    /// names of the DNS, or is a public suffix itself.
+    /// The registrable domain of the host by the public suffix list; `None` if the host is not a
+    /// DNS name, or is a public suffix itself.
     pub domain: Option<String>,
 }
 
 impl StandardUrl {
-    /// Reads a text, relative to a base if there is one. Of any length.
+    /// Reads a text, relative to a base if there is one. The text may have any length.
     pub fn parse(text: &str, base: Option<&str>) -> Result<Self, UrlError> {
         let Parsed { url, host } = parse(text, base)?;
         let host = host.or_else(|| url.host_str().map(str::to_owned));
         let domain = match url.host() {
-            // Of a scheme that the standard does not know, a host is just a text.
+            // With an unknown scheme, a host is opaque text.
             Some(Host::Domain(_)) if is_special(url.scheme()) => {
                 let name = host.as_deref().map(|name| name.strip_suffix('.').unwrap_or(name));
                 name.and_then(registrable).map(str::to_owned)
@@ -36,11 +36,11 @@ impl StandardUrl {
     }
 }
 
-/// What the `url` crate made of a text.
+/// The result of the `url` crate.
 pub(super) struct Parsed {
-    /// Where `host` is set, it stands in for the host of this URL, and both are equally long.
+    /// If `host` is set, this URL contains its placeholder, which has the same length.
     pub(super) url: Url,
-    /// A host that the standard takes, and the crate does not.
+    /// A host that the standard accepts and the crate rejects.
     pub(super) host: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl From<Url> for Parsed {
     }
 }
 
-/// Parses a text; a base is parsed first, and only if it can matter.
+/// Parses a text. The base is parsed first.
 pub(super) fn parse(text: &str, base: Option<&str>) -> Result<Parsed, ParseError> {
     let base = base.map(|base| resolve(base, None)).transpose()?;
     resolve(text, base.as_ref())
@@ -73,7 +73,7 @@ fn resolve(text: &str, base: Option<&Parsed>) -> Result<Parsed, ParseError> {
 }
 
 impl Parsed {
-    /// The host of this base, if `url` has it because `text` names none.
+    /// The host of this base, if `url` inherits it because `text` contains none.
     fn inherited(&self, url: &Url, text: &str) -> Option<String> {
         let host = self.host.as_ref()?;
         let is_same = url.scheme() == self.url.scheme() && url.host() == self.url.host();
@@ -92,20 +92,20 @@ fn by_crate(text: &str, base: Option<&Url>) -> Result<Url, ParseError> {
     base.join(text)
 }
 
-/// `///example.org/` as `//example.org/`: before a host, any number of slashes from two on, of either
-/// kind, counts as two. To the `url` crate the third one ends an empty host.
+/// Reads `///example.org/` as `//example.org/`: before a host, two or more slashes of either kind
+/// count as two. To the `url` crate the third one ends an empty host.
 fn with_two_slashes(text: &str) -> Option<String> {
     let text = text.trim_start_matches(|character| character <= ' ');
     let is_slash = |character| matches!(character, '/' | '\\');
-    // The standard drops these wherever they are.
+    // The standard ignores these anywhere.
     let is_dropped = |character| matches!(character, '\t' | '\n' | '\r');
     let host = text.trim_start_matches(|character| is_slash(character) || is_dropped(character));
     let slashes = text.strip_suffix(host)?.chars().filter(|slash| is_slash(*slash)).count();
     (slashes > 2).then(|| format!("//{host}"))
 }
 
-/// The text of a URL, with what the standard encodes since 2023, and the `url` crate does not yet: `^` in
-/// a path, and the last blank of a path that is just a text.
+/// The text of a URL, with what the standard encodes since 2023 and the `url` crate does not yet:
+/// `^` in a path, and the last blank of an opaque path.
 fn href(url: &Url, host: Option<&str>) -> String {
     let path = url.path();
     let path = match path.strip_suffix(' ').filter(|_| url.cannot_be_a_base()) {

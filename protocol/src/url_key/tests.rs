@@ -32,7 +32,7 @@ fn equal_pages_have_equal_texts() {
 
 // PROTOCOL: U1
 #[test]
-fn no_escape_is_undone_that_was_not_one() {
+fn only_escapes_are_decoded() {
     // Decoded once and no further.
     same("http://example.org/%2541%252e", "http://example.org/%2541%252e");
     same("http://example.org/%25%34%31", "http://example.org/%2541");
@@ -45,7 +45,7 @@ fn no_escape_is_undone_that_was_not_one() {
 
 // PROTOCOL: U1
 #[test]
-fn dots_that_come_out_of_escapes_resolve_nothing() {
+fn decoded_dots_resolve_nothing() {
     same("http://example.org/a/%2e%2E/b", "http://example.org/b");
     same("http://example.org/a/.%2e/%2e/b", "http://example.org/b");
     same("http://example.org/a/%2e%2E%2e/b%2e/%2eb", "http://example.org/a/.../b./.b");
@@ -56,7 +56,7 @@ fn dots_that_come_out_of_escapes_resolve_nothing() {
 
 // PROTOCOL: U1
 #[test]
-fn what_only_a_server_can_know_stays_apart() {
+fn urls_that_only_a_server_can_equate_stay_distinct() {
     same("http://example.org/A/?b=2&a=1", "http://example.org/A/?b=2&a=1");
     same("http://example.org/?", "http://example.org/?");
     same("http://example.org/a//b", "http://example.org/a//b");
@@ -66,7 +66,7 @@ fn what_only_a_server_can_know_stays_apart() {
 
 // PROTOCOL: U2
 #[test]
-fn what_is_no_page_is_refused_with_its_reason() {
+fn urls_that_are_not_pages_are_refused_with_the_reason() {
     for (text, error) in [
         ("ftp://example.org/", UrlError::Scheme),
         ("mailto:a@b", UrlError::Scheme),
@@ -158,7 +158,7 @@ fn keys_are_stable() {
 
 // PROTOCOL: U1
 #[test]
-fn hosts_with_labels_that_idna_rejects_have_pages_only() {
+fn hosts_with_labels_that_idna_rejects_serve_only_pages() {
     let check = |url: &str| CanonicalUrl::parse(url).unwrap().check_callable();
     for url in ["http://xn--bcher-kva.example/?q", "https://[::1]:8443/", "http://a_b.example/"] {
         assert_eq!(check(url), Ok(()), "{url}");
@@ -168,8 +168,8 @@ fn hosts_with_labels_that_idna_rejects_have_pages_only() {
 }
 
 #[test]
-fn ascii_hosts_are_taken_as_they_are() {
-    // Of the web, and of the tests of the standard (web-platform-tests, pull request 60476).
+fn ascii_hosts_are_kept_as_they_are() {
+    // Real hosts, and tests of the standard (web-platform-tests, pull request 60476).
     same("http://xn--8i7caa.famitei.net/sekou/all", "http://xn--8i7caa.famitei.net/sekou/all");
     same("https://XN--Board-NGR.palungjit.org", "https://xn--board-ngr.palungjit.org/");
     same("http://a.b.c.XN--pokxncvks/", "http://a.b.c.xn--pokxncvks/");
@@ -179,7 +179,7 @@ fn ascii_hosts_are_taken_as_they_are() {
     same("http://xn--ls8h=/", "http://xn--ls8h=/");
     same("http://xn--/%2541/%41", "http://xn--/%2541/A");
     same("http://xx--a.xn--a/", "http://xx--a.xn--a/");
-    // Decoded before it is judged, with what the standard drops.
+    // Decoded before the check, without what the standard ignores.
     same(" HTTP:\\\\%58n\t%2D-%61%2e\nexample/", "http://xn--a.example/");
     same("http:xn--a/b", "http://xn--a/b");
     same("http://xn--a/@b:c", "http://xn--a/@b:c");
@@ -194,7 +194,7 @@ fn ascii_hosts_are_taken_as_they_are() {
         "http://xn--mhb.1/",
         "http://xn--a.0x/",
         "http://xn--a.1./",
-        // What no name may have.
+        // Bytes that are forbidden in a name.
         "http://xn--a%20/",
         "http://xn--a%25/",
         "http://xn--a%2F/",
@@ -241,7 +241,7 @@ fn links_of_a_page_on_an_ascii_host_are_resolved() {
 }
 
 #[test]
-fn any_url_is_read_as_the_standard_has_it() {
+fn any_url_is_read_as_the_standard_says() {
     let read = |text: &str, base: Option<&str>| {
         let url = StandardUrl::parse(text, base).ok()?;
         Some([url.href, url.host.unwrap_or_default(), url.domain.unwrap_or_default()].join(" "))
@@ -286,13 +286,13 @@ fn any_url_is_read_as_the_standard_has_it() {
     }
 }
 
-/// What the `url` crate alone makes of a text. It is what version 2 made of it, too.
+/// The result of the `url` crate alone, which is also that of version 2.
 fn slowly(text: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     canonical(Url::parse(text).map(Parsed::from))
 }
 
-/// What version 2 accepted has the same text, and so the same key. What it rejected is rejected for the
-/// same reason, or has an ASCII host with a label of IDNA.
+/// A URL that version 2 accepted keeps its text, and so its key. A URL that it rejected is rejected
+/// for the same reason, or has an ASCII host with an IDNA label.
 #[track_caller]
 fn assert_keeps(
     url: &Result<CanonicalUrl<'_>, UrlError>,
@@ -302,7 +302,7 @@ fn assert_keeps(
         (Ok(url), Err(UrlError::Host)) => {
             url.host().split('.').any(|label| label.starts_with("xn--"))
         }
-        // The standard asks for the host first, and only a URL with one is refused for its user name.
+        // The standard checks the host first, and refuses a user name only in a URL with a host.
         (
             Err(UrlError::Credentials | UrlError::Scheme | UrlError::Syntax(_)),
             Err(UrlError::Host),
@@ -314,7 +314,7 @@ fn assert_keeps(
     }
 }
 
-/// A text that is taken as it stands is what the `url` crate would make of it, part by part.
+/// A text that passes the fast check is what the `url` crate would make of it, part by part.
 #[track_caller]
 fn assert_agrees(text: &str) {
     let Some(parts) = Parts::of_plain(text) else { return };
@@ -322,10 +322,10 @@ fn assert_agrees(text: &str) {
     assert_eq!(Ok(plain), slowly(text));
 }
 
-/// The parts are those that the `url` crate sees.
+/// The parts are those of the `url` crate.
 #[track_caller]
 fn assert_parts(url: &CanonicalUrl<'_>) {
-    // The crate takes labels of IDNA only where IDNA does.
+    // The crate accepts only IDNA labels that IDNA accepts.
     let text = url.as_str().replacen(url.host(), &url.host().replace("xn--", "xx--"), 1);
     let same = Url::parse(&text).unwrap();
     let url = CanonicalUrl { text: text.into(), parts: url.parts };
@@ -345,7 +345,7 @@ fn assert_parts(url: &CanonicalUrl<'_>) {
 }
 
 #[test]
-fn every_character_at_every_place_is_judged_as_the_url_crate_does() {
+fn every_character_at_every_place_is_accepted_as_by_the_url_crate() {
     for (place, taken) in [
         ("http://*/", 26),
         ("http://a*b/", 26 + 10 + 3),
@@ -378,7 +378,7 @@ fn every_character_at_every_place_is_judged_as_the_url_crate_does() {
     }
 }
 
-/// What a server reads that decodes once, and takes a `%` without digits for itself.
+/// The octets of a server that decodes once, and keeps a `%` without digits as it is.
 fn decoded(text: &str) -> Vec<u8> {
     let mut octets = Vec::new();
     let mut rest = text.as_bytes();
@@ -396,7 +396,7 @@ fn decoded(text: &str) -> Vec<u8> {
     octets
 }
 
-/// Texts that are nearly canonical: one or the other piece is not.
+/// Texts that are nearly canonical: some piece is not.
 fn near_canonical() -> impl Strategy<Value = String> {
     let scheme = prop_oneof![
         8 => Just("http://"),
@@ -431,7 +431,7 @@ fn select(pieces: &'static [&'static str]) -> impl Strategy<Value = &'static str
 
 proptest! {
     #[test]
-    fn canonical_texts_are_taken_as_they_stand(
+    fn canonical_texts_are_borrowed(
         text in "https?://(x?[a-mo-wyz0-9-][a-z0-9-]{0,8}\\.){0,3}[a-z]{2,9}(:8[1-9][0-9]{0,2})?\
             (/([A-Za-z0-9_~-][a-zA-Z0-9._~!$&'()*+,;=:@-]{0,9}(%(2[0-9ABCF]|3[A-F]|[A-F][0-9A-F]))?)?){1,4}\
             (\\?([a-zA-Z0-9._~!$&()*+,;=:@/?-]{0,9}(%[018-9A-F][0-9A-F])?){0,2})?",
@@ -443,7 +443,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_canonical_texts_are_judged_as_the_url_crate_does(text in near_canonical()) {
+    fn nearly_canonical_texts_are_parsed_as_by_the_url_crate(text in near_canonical()) {
         assert_agrees(&text);
         let url = CanonicalUrl::parse(&text);
         assert_keeps(&url, &slowly(text.trim()));
@@ -455,10 +455,10 @@ proptest! {
         }
     }
 
-    /// Judged a second time, in the words of the standard: what is ASCII when it is decoded is written in
-    /// lower case, if it has no forbidden character and does not end in a number.
+    /// A second implementation from the words of the standard: a host that is ASCII after decoding
+    /// is written in lower case, if it has no forbidden character and does not end in a number.
     #[test]
-    fn ascii_hosts_are_judged_as_the_standard_does(
+    fn ascii_hosts_are_accepted_as_the_standard_says(
         host in "((xn--|XN--|%78n-%2d)?[a-zA-Z0-9_=-]{0,6}(%[2-7][0-9a-f])?\\.?){1,4}",
     ) {
         let name = String::from_utf8(decoded(&host)).unwrap().to_ascii_lowercase();
@@ -483,7 +483,7 @@ proptest! {
         }
     }
 
-    /// Such a host is a host like others to what a link is resolved by.
+    /// Links resolve on such a host as on others.
     #[test]
     fn links_on_ascii_hosts_are_resolved_as_on_others(
         link in "(\\.?\\./|/|//|[a-z?#:.%@\t\\\\-]|http:|https:|ftp:|file:|ssh:|x[nx]--a|b){0,12}",
@@ -520,7 +520,7 @@ proptest! {
         prop_assert_eq!(decoded(url.path()), decoded(standard.path()));
         let query = url.path_and_query().strip_prefix(url.path()).unwrap();
         prop_assert_eq!(decoded(query), decoded(&standard[Position::AfterPath..]));
-        // As many segments, and the same in each.
+        // The same segments.
         let segments = |path: &str| path.split('/').map(decoded).collect::<Vec<_>>();
         prop_assert_eq!(segments(url.path()), segments(standard.path()));
         prop_assert_eq!(CanonicalUrl::parse(url.as_str()), Ok(url.clone()));

@@ -1,4 +1,4 @@
-//! What it costs to ask: no memory, and a hundredth of a microsecond or a few.
+//! The cost of a check: no allocation, and a few hundredths of a microsecond.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use allocation_counter::measure;
 
 use super::*;
 
-/// Those who ask, each with rights as people give them.
+/// Principals with permissions as operators write them.
 const PASSES: [(&str, &[&str], &[&str]); 7] = [
     ("everything", &["all"], &[]),
     ("anyone-but-admin", &["all"], &["admin"]),
@@ -56,7 +56,7 @@ const LINES: [&str; 15] = [
     "TOPIC show new-url",
 ];
 
-/// Events, as they are announced: bare, with attributes, and text.
+/// Events as they are published: bare, with attributes, and text.
 const EVENTS: [&str; 4] = [
     "https://a.example/blog/2026/11/a-page-with-a-name-of-some-length.html",
     "https://a.example/blog/new?id=7 title=A_page lang=en changed=2026-11-23T07:00:00Z",
@@ -64,7 +64,7 @@ const EVENTS: [&str; 4] = [
     "The quick brown fox jumps over the lazy dog, and nobody knows why it does so at this time of the day.",
 ];
 
-/// The pass of each, by a broker that knows all of them.
+/// The identity of each principal, in a broker that knows all of them.
 fn passes() -> (Access, Vec<(&'static str, Pass)>) {
     let principals = PASSES.iter().map(|(name, allow, deny)| {
         known(name, name, Rights::new(all_rights(allow), all_rights(deny)))
@@ -76,7 +76,7 @@ fn passes() -> (Access, Vec<(&'static str, Pass)>) {
 }
 
 #[test]
-fn what_is_allowed_is_asked_without_memory() {
+fn checks_do_not_allocate() {
     let (access, passes) = passes();
     let mut allowed = 0;
     for (name, pass) in &passes {
@@ -85,7 +85,7 @@ fn what_is_allowed_is_asked_without_memory() {
             let mut is_ok = false;
             let took = measure(|| is_ok = pass.may(&command).is_ok());
             allowed += u32::from(is_ok);
-            // A refusal is a text, and has to be said anyway.
+            // A denial is a text, which has to be written anyway.
             assert!(!is_ok || took.count_total == 0, "{name}: {line}: {took:?}");
         }
         for event in EVENTS {
@@ -98,11 +98,11 @@ fn what_is_allowed_is_asked_without_memory() {
             assert!(!is_ok || took.count_total == 0, "{name}: {event}: {took:?}");
         }
     }
-    assert!(allowed > 60, "only {allowed} of them");
-    assert_eq!(measure(|| drop(black_box(Box::new(1)))).count_total, 1, "it counts");
+    assert!(allowed > 60, "only {allowed} allowed");
+    assert_eq!(measure(|| drop(black_box(Box::new(1)))).count_total, 1, "allocations are counted");
 }
 
-/// The middle of so many rounds of so many questions, in nanoseconds a question.
+/// The median over several rounds, in nanoseconds for each check.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #[expect(clippy::cast_precision_loss, reason = "a small number")]
 fn nanoseconds(mut ask: impl FnMut()) -> f64 {
@@ -119,9 +119,9 @@ fn nanoseconds(mut ask: impl FnMut()) -> f64 {
 }
 
 #[test]
-#[ignore = "a figure and not a test: with --release --ignored --nocapture"]
-#[expect(clippy::print_stdout, reason = "it is a table")]
-fn what_a_question_takes() {
+#[ignore = "a benchmark: run with --release --ignored --nocapture"]
+#[expect(clippy::print_stdout, reason = "prints a table")]
+fn time_of_a_check() {
     let (access, passes) = passes();
     let mut slowest = (0.0, String::new());
     for (name, pass) in &passes {

@@ -1,24 +1,26 @@
-//! Which rights each line of a client takes, as the documentation has it, and what follows from that for somebody who
-//! has some. It knows nothing of how it is decided: the test of the module asks that by it, and `tests/e2e` the program,
-//! over sockets.
+//! The permissions that each line of a client needs, as the documentation lists them, and which
+//! principals therefore may send it. The table does not know how the decision is made. The unit
+//! test of the module checks the decision against it, and `tests/e2e` checks the program over
+//! sockets.
 
 use tidings_protocol::Verb;
 
-/// A line of a client, and the rights that it takes, all of them; of those with `|` between them one is enough.
-/// `job:*` is the right to all jobs; `url=` is what is announced, which for a text is nothing.
+/// A line of a client, and all permissions that it needs. Of permissions with `|` between them one
+/// is enough. `job:*` is the permission for all jobs; `url=` is the URL that is published, empty
+/// for text.
 pub(crate) struct Row(pub(crate) &'static str, pub(crate) &'static str);
 
-/// Patterns of names: of `docs-1`, which the rows are about, and of others.
+/// Patterns that match `docs-1`, the name in the rows, and patterns that do not.
 const PATTERNS: [&str; 8] =
     ["docs-1", "docs-*", "docs-1*", "*", "docs-2", "docs", "docs-11*", "DOCS-1"];
 
-/// The rights of one word.
+/// Permissions of one word.
 const WORDS: [&str; 6] = ["every", "prio", "hub", "monitor", "admin", "all"];
 
-/// Where announced URLs lie: below the first they do, in every row.
+/// URL prefixes: the URL of every row is below the first one.
 const PREFIXES: [&str; 2] = ["url:http://a.example/", "url:http://b.example/"];
 
-/// The rows of each verb: one without does not compile.
+/// The rows of each verb. A verb without rows does not compile.
 pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
     match verb {
         Verb::Hello => &[Row("HELLO name=x", "")],
@@ -116,7 +118,7 @@ const OF_GROUPS: &[Row] = &[
     Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
-    // It reads `new-url` then.
+    // The group then reads `new-url`.
     Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
     Row("GROUP create docs-1 topics=docs-1,docs-1 key=none", "admin sub:docs-1"),
     Row("GROUP set docs-1 topics=docs-1", "admin sub:docs-1"),
@@ -130,14 +132,14 @@ const OF_GROUPS: &[Row] = &[
     Row("GROUP no-such-action docs-1", "admin"),
 ];
 
-/// Every right there is.
+/// Every permission.
 pub(crate) fn rights() -> Vec<String> {
     let kinds = ["pub", "sub", "group", "job"].iter();
     let patterns = kinds.flat_map(|kind| PATTERNS.map(|pattern| format!("{kind}:{pattern}")));
     patterns.chain(WORDS.into_iter().chain(PREFIXES).map(str::to_owned)).collect()
 }
 
-/// What somebody may do, and what is denied to them all the same.
+/// What a principal is allowed, and what it is denied.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given {
     pub(crate) allow: Vec<String>,
@@ -145,7 +147,8 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Each right alone, with what else a row may take, and denied to somebody who has everything.
+    /// Each permission alone, together with others that a row may need, and denied to a principal
+    /// that is allowed everything.
     pub(crate) fn all() -> Vec<Self> {
         let with = |besides: &'static str| {
             let words = || besides.split_whitespace().map(str::to_owned);
@@ -164,7 +167,7 @@ impl Given {
             .collect()
     }
 
-    /// Whether that is enough for what a row takes.
+    /// Whether it satisfies what a row needs.
     pub(crate) fn is_enough(&self, needs: &str) -> bool {
         needs.split_whitespace().all(|need| {
             if let Some(target) = need.strip_prefix("url=") {
@@ -172,14 +175,15 @@ impl Given {
             }
             let any =
                 |is: fn(&str, &str) -> bool, right: &str| need.split('|').any(|one| is(right, one));
-            // Whoever may change nothing may look, as others who may not change anything.
+            // A principal that is denied `admin` may still read.
             let counts = |right: &str| right != "admin" || need == "admin";
             self.allow.iter().any(|right| any(gives, right))
                 && !self.deny.iter().any(|right| counts(right) && any(takes, right))
         })
     }
 
-    /// Where prefixes are named, what is announced lies below one that is allowed, and below none that is denied.
+    /// Whether a URL may be published: it is below an allowed prefix, if any is named, and below no
+    /// denied one.
     fn announces(&self, target: &str) -> bool {
         let prefixes = |rights: &[String]| -> Vec<String> {
             rights
@@ -197,17 +201,17 @@ impl Given {
     }
 }
 
-/// Whether a right is one to that, or to more.
+/// Whether a permission covers the needed one.
 fn gives(right: &str, need: &str) -> bool {
     right == "all" || right == need || is_about(right, need)
 }
 
-/// Whether the denial of a right is one of that, or of a part of it.
+/// Whether denying a permission takes away the needed one, or a part of it.
 fn takes(right: &str, need: &str) -> bool {
     gives(right, need) || need == "job:*" && right.starts_with("job:")
 }
 
-/// Whether the pattern of a right is one of a name.
+/// Whether the pattern of a permission matches a name.
 fn is_about(right: &str, need: &str) -> bool {
     let (Some((kind, pattern)), Some((of, name))) = (right.split_once(':'), need.split_once(':'))
     else {
@@ -221,7 +225,7 @@ fn is_about(right: &str, need: &str) -> bool {
     kind == of && fits
 }
 
-/// Whether a line may come by `ZeroMQ`: nothing but publishing, and without power over others.
+/// Whether a line is allowed over `ZeroMQ`: publishing only, and without privileged attributes.
 pub(crate) fn zmq_takes(verb: Verb, line: &str) -> bool {
     let powers = [" every=", " prio=", " job=", " hub=", " cloud=", " pushed="];
     let has_power = powers.iter().any(|key| line.contains(key)) && !line.contains("text with")

@@ -1,11 +1,12 @@
-//! Several threads that connect, create and end at the same time: no limit is exceeded, and no account exists twice.
+//! Threads that connect, create and end at the same time: no limit is exceeded, and no account
+//! exists twice.
 
 use super::*;
 use crate::at_once::at_once;
 
 const THREADS: usize = 8;
 
-/// So many of the threads have something.
+/// The number of threads that succeeded.
 fn count<T, E>(results: &[Result<T, E>]) -> u64 {
     results.iter().filter(|result| result.is_ok()).count() as u64
 }
@@ -46,7 +47,7 @@ fn of_thread(thread: usize, number: u32) -> IpAddr {
 #[test]
 fn remembered_addresses_are_bounded_while_many_are_added() {
     const REMEMBERED_MAX: usize = 64;
-    // Each address owes for its connection and has nothing when that has ended.
+    // Each address has a debt for its connection, and holds nothing when that has ended.
     let mut quotas = quotas(Quota::ENDLESS.with(Quantity::Connects, 60), Quota::ENDLESS);
     quotas.sources_max = REMEMBERED_MAX;
     at_once(THREADS, |thread| {
@@ -77,11 +78,11 @@ fn an_account_is_not_evicted_between_its_lookup_and_its_first_connection() {
 }
 
 #[test]
-fn what_a_connection_makes_counts_before_it_is_there() {
+fn a_created_thing_counts_before_it_exists() {
     for _ in 0..500 {
         let quotas = quotas(few(), Quota::ENDLESS);
-        let there = Mutex::new(HashSet::new());
-        let exists = |made: &Made| there.lock().contains(made);
+        let existing = Mutex::new(HashSet::new());
+        let exists = |made: &Made| existing.lock().contains(made);
         at_once(2, |thread| {
             for number in 0..20 {
                 if thread == 0 {
@@ -91,10 +92,10 @@ fn what_a_connection_makes_counts_before_it_is_there() {
                 let held = quotas.connect(Some(address(1)), Moment(0)).unwrap();
                 if held.as_ref().is_some_and(|held| held.make(&topic(number), &exists).is_ok()) {
                     std::thread::yield_now();
-                    there.lock().insert(topic(number));
+                    existing.lock().insert(topic(number));
                 }
             }
         });
-        assert_eq!(there.lock().len() as u64, MAX);
+        assert_eq!(existing.lock().len() as u64, MAX);
     }
 }
