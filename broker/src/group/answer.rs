@@ -1,5 +1,5 @@
-//! What workers say about their tasks: `ACK`, `NACK`, `TOUCH`. Only who holds a task at its present
-//! attempt may say anything about it; everybody else is told that it is stale.
+//! Answers of workers about their tasks: `ACK`, `NACK`, `TOUCH`. Only the member that holds a task,
+//! at its current attempt, may answer it; all others receive `stale`.
 
 use std::fmt::Write;
 
@@ -15,10 +15,10 @@ use super::record::{Back, Decision, End};
 use super::{Answer, Asked, Group, StagedLink};
 use crate::clock::Moment;
 
-/// What an `ACK` is answered is not often longer.
+/// Usual length of the answer to an `ACK`.
 const OK_BYTES: usize = 80;
 
-/// `again` answers in a row, per task: robots.txt, five redirects of it, the page, and one to spare.
+/// `again` answers in a row for a task: robots.txt, five redirects of it, the page, and one spare.
 const AGAINS_MAX: u32 = 8;
 
 impl Group {
@@ -69,7 +69,7 @@ impl Group {
         let id = self.held_by(asked, task)?;
         let rest = self.rest(hold, now);
         let failures = self.live[&id].entry.failures;
-        // A worker lengthens, within bounds.
+        // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
             Return::Retry { after_ms } => {
@@ -85,7 +85,7 @@ impl Group {
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
         if !self.members.takes_tasks(asked.member) {
-            // Nothing waits for a member to which nothing will be given.
+            // A member without credit makes no further request, so nothing waits for it.
             self.unpin(asked.member, now);
         }
         self.bury_if_hopeless(id, now);
@@ -124,7 +124,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// The entry of a task that this member holds at this attempt.
+    /// Returns the entry of a task that this member holds at this attempt.
     fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
         let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
@@ -138,8 +138,8 @@ impl Group {
         Ok(task.entry)
     }
 
-    /// A returned or lost entry that was tried often enough becomes a dead letter; one of a
-    /// cancelled or satisfied job is dropped.
+    /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
+    /// cancelled or has all its pages, the entry is dropped.
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
         let entry = &self.live[&id].entry;
         let job = entry.admitted.job;
@@ -156,7 +156,8 @@ impl Group {
         }
     }
 
-    /// A URL with the reasons as its attributes; or what is no URL, behind them.
+    /// Builds the dead letter of an entry: its URL with the reasons as attributes, or the reasons
+    /// followed by the text if it has no URL.
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(

@@ -1,4 +1,4 @@
-//! Which slots the parked entries of a URL are in.
+//! Index of dormant entries by the fingerprint of their URL.
 
 use std::hash::BuildHasher;
 
@@ -6,17 +6,17 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::runs::SlotId;
 
-/// Tables, of which each grows for itself: all at once would hold up everything else.
+/// Number of tables. Each grows separately: growing one large table would stall the group.
 const TABLES: usize = 128;
 
-/// Slots that are noted together: table by table, so that the one that is noted in stays near.
+/// Slots that are inserted together, table by table, so that the current table stays in the cache.
 const TOGETHER: usize = 1 << 20;
 
-/// Slots by the prints of their URLs. Who has the slots knows their prints.
+/// Slots by the fingerprints of their URLs. The fingerprints themselves are in the slots.
 #[derive(Debug)]
 pub(super) struct ByUrl {
     tables: Vec<HashTable<SlotId>>,
-    /// Nothing is in there: everything is still to be noted.
+    /// The index is empty, and will be built later.
     is_put_off: bool,
     hasher: DefaultHashBuilder,
 }
@@ -28,19 +28,20 @@ impl Default for ByUrl {
 }
 
 impl ByUrl {
-    /// An empty one. If it `is_put_off`, nothing is noted before [`catch_up`](Self::catch_up), as nobody
-    /// asks: all together takes less time, and no table grows.
+    /// Creates an empty index. With `is_put_off`, it stays empty until
+    /// [`catch_up`](Self::catch_up), and may not be searched before: building it at once is faster,
+    /// and no table grows.
     pub(super) fn new(is_put_off: bool) -> Self {
         let tables = std::iter::repeat_with(HashTable::new).take(TABLES).collect();
         Self { tables, is_put_off, hasher: DefaultHashBuilder::default() }
     }
 
-    /// Whether everything is still to be noted.
+    /// Reports whether the index is still to be built.
     pub(super) fn is_put_off(&self) -> bool {
         self.is_put_off
     }
 
-    /// Notes everything that there is, if that was put off: slots with their prints, no more than `count`.
+    /// Builds a deferred index from all slots and their fingerprints, at most `count`.
     pub(super) fn catch_up(
         &mut self,
         count: usize,
@@ -52,7 +53,7 @@ impl ByUrl {
         }
         let Self { tables, hasher, .. } = self;
         let hash = |slot: &SlotId| hasher.hash_one(print_of(*slot));
-        // Prints are evenly distributed: no table has many more than the others.
+        // Fingerprints are evenly distributed, so the tables have similar lengths.
         let mean = count / TABLES;
         for table in &mut *tables {
             table.reserve(mean + 4 * mean.isqrt(), hash);
@@ -75,7 +76,7 @@ impl ByUrl {
         }
     }
 
-    /// Notes a slot that is not there.
+    /// Adds a slot that is not present.
     pub(super) fn insert(&mut self, slot: SlotId, print_of: impl Fn(SlotId) -> u64) {
         if self.is_put_off {
             return;
@@ -84,7 +85,7 @@ impl ByUrl {
         self.tables[table_of(print_of(slot))].insert_unique(hash(&slot), slot, hash);
     }
 
-    /// Forgets a slot, if it was noted.
+    /// Removes a slot, if it is present.
     pub(super) fn remove(&mut self, print: u64, slot: SlotId) {
         let table = &mut self.tables[table_of(print)];
         if let Ok(found) = table.find_entry(self.hasher.hash_one(print), |other| *other == slot) {
@@ -92,7 +93,7 @@ impl ByUrl {
         }
     }
 
-    /// The slots of a print, and perhaps some of others, in no order.
+    /// Returns the slots of a fingerprint, and possibly some of others, in no order.
     pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
         assert!(!self.is_put_off, "nothing is noted so far");
         self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Slots of few prints, which come and go, and are looked for at last or all the time.
+        /// Adds and removes slots with few fingerprints; the index is built at once or late.
         #[test]
         fn slots_are_found_by_the_prints_of_their_urls(
             prints in prop::collection::vec(1..40_u64, 1..300),
