@@ -1,4 +1,4 @@
-//! Why a URL or a key is not moving, and when it will.
+//! `EXPLAIN`: why a URL or a key waits, and for how long.
 
 use std::fmt::Write;
 
@@ -76,7 +76,7 @@ impl Group {
         format!("{} key={} {state}{}", admitted.text, entry.gate(), job.unwrap_or_default())
     }
 
-    /// What of its job keeps an entry from being released.
+    /// Returns the reason in its job that keeps an entry from being released.
     fn held_up_by(&self, entry: &Entry) -> Option<&'static str> {
         let admitted = &entry.admitted;
         let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
@@ -91,7 +91,7 @@ impl Group {
         }
     }
 
-    /// A key as it is written, or as hosts are.
+    /// Explains a key as written, or else in lower case, as hosts are.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
         let explained = self.explain_exactly(key, now);
@@ -104,7 +104,7 @@ impl Group {
         })
     }
 
-    /// Looks at every entry: those that are not due yet stand in no queue of their key.
+    /// Visits every entry, because those that are not due are in no queue of their key.
     fn explain_exactly(&self, key: &str, now: Moment) -> Option<Answer> {
         let gate = self.keys.find(key);
         let is_delayed =
@@ -153,7 +153,7 @@ impl Group {
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
-    /// The state of what waits behind a key: pending while it is busy or rests, queued when only
+    /// Describes the entries behind a key: pending while the key is busy or rests, queued when only
     /// a member's credit is missing.
     fn explain_gate(&self, key: KeyId, now: Moment) -> String {
         let queue = &self.keys[key];

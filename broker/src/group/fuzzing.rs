@@ -1,4 +1,4 @@
-//! A group to which anything is said, and its records.
+//! Fuzz targets: a group with arbitrary inputs, and its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 
 const MEMBERS: usize = 3;
-/// Time of day at the moment 0.
+/// The wall clock at moment 0.
 const UNIX_MS: i64 = 1_700_000_000_000;
-/// A wait is no longer, so that moments stay far from the end of time.
+/// Longest step of time, so that moments do not overflow.
 const WAIT_MS_MAX: u64 = 400 * 24 * 60 * 60 * 1000;
 
-/// A line of a group's log is written as it was read.
+/// Checks that a decoded record is encoded to the same line.
 pub(crate) fn record(bytes: &[u8]) {
     let Ok(line) = std::str::from_utf8(bytes) else { return };
     if line.contains('\n') {
@@ -37,14 +37,15 @@ fn again(record: &Record) -> Record {
     let line = line.strip_suffix('\n').expect("a record is a line");
     assert!(!line.contains('\n'), "{line:?} is one line");
     let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is no record"));
-    // Not the records themselves: whether an entry waits or is delayed follows from when it is due.
+    // Lines are compared, not records: whether an entry waits or is delayed follows from its due
+    // time.
     let mut again = String::new();
     read.encode(&mut again);
     assert_eq!(again.strip_suffix('\n'), Some(line));
     read
 }
 
-/// Each line is something that happens:
+/// Each line is one step:
 ///
 /// ```text
 /// 1 ACK %0         the member 1, 2 or 3 says a command; %0 is the task that was released last, %1 the one before
@@ -57,9 +58,9 @@ fn again(record: &Record) -> Record {
 /// R                the machine, too
 /// ```
 ///
-/// Nothing panics; what is said to others is one line; a member has no more tasks than its credit, and no
-/// entry is released twice; a tick leaves nothing due; and records, from the first one or from a snapshot on,
-/// give the same group.
+/// The target checks that nothing panics, that each output is one line, that no member exceeds its
+/// credit, that no entry is released twice, that nothing is due after a tick, and that the records,
+/// from the first one or from a snapshot on, give the same group.
 pub(crate) fn group(bytes: &[u8]) {
     let Ok(lines) = std::str::from_utf8(bytes) else { return };
     let mut world = World::new();
@@ -78,13 +79,13 @@ struct World {
     ahead_ms: i64,
     boot: u128,
     records: Vec<Record>,
-    /// The record with which the snapshot begins that is being written.
+    /// Index of the record that begins the snapshot in progress.
     snapshot: Option<usize>,
-    /// The next number of each topic.
+    /// The next seq of each topic.
     next: BTreeMap<TopicName, u64>,
     conns: [u64; MEMBERS],
     credit: BTreeMap<MemberId, u32>,
-    /// Who has what.
+    /// The member that holds each entry.
     held: BTreeMap<EntryId, MemberId>,
     tasks: Vec<TaskId>,
     links: BTreeMap<TaskId, Vec<StagedLink>>,
@@ -125,16 +126,16 @@ impl World {
         Stamp { moment, boot: self.boot, uptime_ms: self.now.0, unix_ms }
     }
 
-    /// The group begins to move.
+    /// Starts the group.
     fn start(&mut self, anew: bool) {
         let run = self.group.run() + 1;
-        // Every other broker has a worker of its own.
+        // Every other broker runs a worker in its process.
         let own = run.is_multiple_of(2).then_some(MemberId(1));
         self.feed(Input::Start { run, since: 1000 + run, anew, stamp: self.stamp(), own });
         self.feed(Input::Clock { unix_ms: self.unix_ms() });
     }
 
-    /// Whether anything can happen after it.
+    /// Runs a step. Returns whether further steps can follow.
     fn happens(&mut self, line: &str) -> bool {
         let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
         let number = || rest.parse::<u64>().unwrap_or(1);
@@ -160,7 +161,8 @@ impl World {
             "s" => self.snapshot(usize::try_from(number()).unwrap_or(1).clamp(1, 1000)),
             "r" | "R" => {
                 self.replay(0);
-                // Not the one that was compared: time has not passed for it, and after a reboot does not at first.
+                // Not the compared one, whose time has advanced: after a reboot, time must not
+                // advance before the start.
                 self.group = self.made_from(0);
                 self.snapshot = None;
                 self.boot += u128::from(what == "R");
@@ -239,7 +241,7 @@ impl World {
         self.feed(input);
     }
 
-    /// On the topic that feeds the group first.
+    /// Publishes on the first topic that feeds the group.
     fn publish(&mut self, payload: &str) {
         let topic = self.group.config().topics[0].clone();
         let seq = self.number_on(topic.clone());
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// Begins a snapshot, or writes more of it; a whole one gives the same group.
+    /// Begins or continues a snapshot. A complete one must give the same group.
     fn snapshot(&mut self, count: usize) {
         let (at, mut kept) = (self.now, Vec::new());
         let Some(begin) = self.snapshot else {
@@ -329,7 +331,7 @@ impl World {
         }
     }
 
-    /// The group that the records from there on make.
+    /// Returns the group that the records from `begin` on give.
     fn made_from(&self, begin: usize) -> Group {
         let group = Group::new(name(), 0, GroupConfig::default(), 1);
         let mut replay = Replay::new(group, begin == 0);
@@ -339,7 +341,7 @@ impl World {
         replay.whole().expect("nothing is missing")
     }
 
-    /// It is this one.
+    /// Checks that the records from `begin` on give the current group.
     fn replay(&mut self, begin: usize) {
         let mut again = self.made_from(begin);
         again.advance(self.now);

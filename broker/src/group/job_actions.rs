@@ -1,4 +1,4 @@
-//! What is done with a job on its way and after it: pause, add a seed, wait for its end, forget it.
+//! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
@@ -13,7 +13,7 @@ use crate::job::JobState;
 use crate::mailbox::ConnId;
 
 impl Group {
-    /// The answer, unless it comes with the end of the pass.
+    /// Runs an action. Returns `None` if the answer comes with the end of the pass.
     pub(super) fn with_job(
         &mut self,
         asked: Asked,
@@ -55,7 +55,7 @@ impl Group {
         Ok(self.describe_job(self.job_named(name)?))
     }
 
-    /// A seed by command: judged as an event of the job would be.
+    /// Adds a seed by command. It is judged like an event of the job.
     fn add_seed(
         &mut self,
         name: &JobName,
@@ -104,25 +104,25 @@ impl Group {
         Ok(name.to_string())
     }
 
-    /// Other groups are to know whether there is a job of that name here.
+    /// Tells other groups whether this group has a job of that name.
     pub(super) fn tell_of(&mut self, name: &JobName) {
         let known = self.jobs.named(name.as_ref()).is_some();
         self.outputs.push_back(Output::JobName { name: name.clone(), known });
     }
 
-    /// A pass is over: whoever waits for that is told what everybody is.
+    /// Answers all clients that wait for the end of a pass.
     pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
         for asked in self.waiters.remove(&number).unwrap_or_default() {
             self.answer(asked, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
         }
     }
 
-    /// Those who wait, who are not going to be told any more.
+    /// Removes and returns all waiting clients, which will receive no answer.
     pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Asked> + use<> {
         std::mem::take(&mut self.waiters).into_values().flatten()
     }
 
-    /// Nobody is there any more to be told.
+    /// Removes the waiting commands of a connection that ended.
     pub(super) fn forget_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {
             waiters.retain(|asked| asked.conn != conn);
@@ -130,7 +130,7 @@ impl Group {
         });
     }
 
-    /// The time of a job is over.
+    /// Ends a job whose time limit has passed.
     pub(super) fn end_time_of(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);
         self.settle(number, now);

@@ -1,4 +1,4 @@
-//! Settings and jobs: what people (and the command line) do with a group.
+//! Commands for settings and jobs, and the completion of jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
 use crate::job::{Job, JobSettings, JobState};
 
-/// Jobs that `JOB ls` lists, newest first.
+/// Most jobs in an answer to `JOB ls`, newest first.
 const LISTED_JOBS_MAX: usize = 1000;
 
 impl Group {
@@ -38,7 +38,7 @@ impl Group {
         }
         let ok = format!("{} {}", self.name, config.describe());
         self.commit(Decision::Configured(Box::new(config)), now);
-        // What was waited for may not be read any more.
+        // A topic for which a job waited may no longer feed the group.
         for number in self.noted.clone() {
             self.finish_if_taken(number, now);
         }
@@ -72,7 +72,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// Opens a job that is not done: its pass goes on, with seeds expected again.
+    /// Reopens a job that is not done: its pass continues and accepts seeds again.
     fn open_again(
         &mut self,
         number: JobNumber,
@@ -84,7 +84,7 @@ impl Group {
             let text = format!("{} was cancelled and has tasks in flight", job.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        // Whether it is held was decided when the pass began, and changes nothing about its pages.
+        // `hold=` counts only when the pass begins, and changes none of its pages.
         if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
             let text = format!("{} with other settings", self.describe_job(job));
             return Err(ProtocolError::new(Code::Exists, text));
@@ -124,7 +124,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// The time limit for jobs that were left open.
+    /// Closes a job that was left open for too long.
     pub(super) fn close_forgotten(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
@@ -137,8 +137,8 @@ impl Group {
         self.settle(number, now);
     }
 
-    /// To be called when a job's count, pages or state may have changed: drops what it may not have
-    /// any more, and takes note when nothing of it is left.
+    /// Called after the count, the pages or the state of a job may have changed. Drops the entries
+    /// that it may no longer release, and requests the topic heads when nothing of it is left.
     pub(super) fn settle(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
@@ -165,8 +165,9 @@ impl Group {
         }
     }
 
-    /// The feeding topics are numbered so far, and the job's count was zero, or it was held: when
-    /// everything up to here is taken, it is held no more; and done, if the count is zero then.
+    /// Notes the heads of the feeding topics for a job whose count is zero or which is on hold.
+    /// When the group has consumed everything below them, the hold ends, or the job is done if its
+    /// count is still zero.
     pub(super) fn note_heads(
         &mut self,
         number: JobNumber,
@@ -179,7 +180,8 @@ impl Group {
         }
     }
 
-    /// After events were taken: jobs that waited for this, and jobs that got seeds they cannot use.
+    /// Called after events were consumed: settles the jobs that received seeds, and those that
+    /// waited for these events.
     pub(super) fn settle_after_taking(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
         for number in seeded {
             self.settle(number, now);
@@ -194,11 +196,11 @@ impl Group {
             return;
         };
         let Some(heads) = &job.noted else { return };
-        // A topic that feeds the group no more is not waited for.
+        // A topic that no longer feeds the group is not waited for.
         let feeds = |topic: &TopicName| self.config.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
-        // What finds no room is taken only when some of what waits is done.
+        // A full group consumes further events only after some entries have ended.
         if job.count() > 0 && job.is_held() && (all_taken || self.is_full()) {
             self.commit(Decision::JobBegun { number }, now);
         } else if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
@@ -240,7 +242,7 @@ impl Group {
         }
     }
 
-    /// How the group goes, or a job, in a line; and how much has been completed.
+    /// Returns the status line of the group or of a job, and how much has been completed.
     pub(crate) fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
         match job {
             None => Some((self.describe(), self.totals.completed)),
@@ -288,7 +290,7 @@ impl Group {
     }
 }
 
-/// Whether it matters what was published by now and is not taken yet.
+/// Reports whether events that are published but not consumed matter to the job.
 fn waits_for_taking(job: &Job) -> bool {
     job.state == JobState::Closed && (job.count() == 0 || job.is_held())
 }

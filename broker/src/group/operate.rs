@@ -1,4 +1,4 @@
-//! What an operator does with a group as a whole, and with what it gave up.
+//! Operations on a whole group and its dead letters.
 
 use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
@@ -58,7 +58,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// Nothing is decided about nothing.
+    /// Commits a decision, unless it is about no entry.
     fn commit_some(
         &mut self,
         entries: Vec<EntryId>,
@@ -70,7 +70,7 @@ impl Group {
         }
     }
 
-    /// Its shell lets go of it, with everything that waits.
+    /// Deletes the group, with everything that waits.
     fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {

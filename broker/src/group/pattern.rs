@@ -1,5 +1,5 @@
-//! Patterns of URLs, as in robots.txt (RFC 9309 section 2.2.3), for what belongs to a job besides its
-//! scope.
+//! URL patterns of `include=` and `exclude=`, with the syntax of robots.txt (RFC 9309 section
+//! 2.2.3).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,24 +10,26 @@ use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
 
 use super::config::bad;
 
-/// Patterns of one list: as many as a person writes, and few enough that a link is judged by all of
-/// them in no time.
+/// Patterns in one list. More than a person writes, and few enough to check every link against
+/// them.
 const PATTERNS_MAX: usize = 64;
 
-/// Bytes of one list. A job is kept in memory with them, and there may be many jobs.
+/// Bytes of one list. Each job keeps its lists in memory, and there may be many jobs.
 const LIST_BYTES_MAX: usize = 4 << 10;
 
-/// A pattern: `*` is any sequence, `$` at its end the end, and everything else itself. It begins where
-/// the URL does, or, if it begins with `/` or `*`, where the URL's path does.
+/// A pattern: `*` matches any text, and `$` at its end matches the end of the URL. It is compared
+/// with path and query if it begins with `/` or `*`, and with the whole URL otherwise. It must
+/// match from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// As it was written.
+    /// The pattern as written.
     text: Box<str>,
-    /// What is between its stars, [comparable](comparable). The first is where the URL (or its path) begins.
+    /// The parts between the stars, [normalized](comparable). The first must match at the
+    /// beginning.
     parts: Box<[Box<str>]>,
-    /// Matches up to the end only.
+    /// Whether it must match up to the end.
     ends: bool,
-    /// Compared with path and query.
+    /// Whether it is compared with path and query.
     of_path: bool,
 }
 
@@ -52,9 +54,9 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether it is one for this URL, of which `path` is path and query. Both are
-    /// [comparable](comparable). Linear in the lengths of both, whatever they are: each part is looked
-    /// for where the one before it has first ended.
+    /// Reports whether the pattern matches. `path` is path and query of `url`; both are
+    /// [normalized](comparable). Takes time linear in their length: each part is searched only
+    /// behind the first match of the part before it.
     fn matches(&self, url: &str, path: &str) -> bool {
         let text = if self.of_path { path } else { url };
         let (first, rest) = self.parts.split_first().expect("split gives one part at least");
@@ -70,7 +72,7 @@ impl Pattern {
     }
 }
 
-/// Patterns of one setting.
+/// The patterns of one list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Patterns(Box<[Pattern]>);
 
@@ -88,7 +90,7 @@ impl FromStr for Patterns {
     }
 }
 
-/// With commas between them, as they were written.
+/// The patterns as written, with commas between them.
 impl fmt::Display for Patterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, pattern) in self.0.iter().enumerate() {
@@ -99,17 +101,17 @@ impl fmt::Display for Patterns {
     }
 }
 
-/// What is let in and kept out among the links that are within a job's scope.
+/// The links that a job admits within its scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// One of these, if there are any.
+    /// A link must match one of these, if there are any.
     pub include: Patterns,
-    /// None of these.
+    /// A link may match none of these.
     pub exclude: Patterns,
 }
 
 impl Filter {
-    /// Whether a link to this URL may belong to the job.
+    /// Reports whether the patterns admit a link to this URL.
     pub fn admits(&self, url: &CanonicalUrl) -> bool {
         let Self { include: Patterns(include), exclude: Patterns(exclude) } = self;
         if include.is_empty() && exclude.is_empty() {
@@ -121,7 +123,7 @@ impl Filter {
         (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
     }
 
-    /// The settings as words, each with a leading space; those that leave nothing out say nothing.
+    /// Returns the settings as words, each with a leading space; empty lists are left out.
     pub fn describe(&self) -> String {
         let mut words = String::new();
         for (name, Patterns(patterns)) in [("include", &self.include), ("exclude", &self.exclude)] {
@@ -133,15 +135,15 @@ impl Filter {
     }
 }
 
-/// Path and query of a canonical URL.
+/// Returns path and query of a canonical URL.
 fn path_of(url: &str) -> &str {
     let authority = url.find("://").map_or(0, |at| at + "://".len());
     url[authority..].find('/').map_or("/", |slash| &url[authority + slash..])
 }
 
-/// A text in which what means the same is written in the same way: what is not ASCII is
-/// percent-encoded, and what need not be is not, with hexadecimal digits in upper case (RFC 9309
-/// section 2.2.2). Also `,`, `*` and `$` are plain, for which patterns have `%2C`, `%2A` and `%24`.
+/// Normalizes percent-encoding, so that equivalent texts are equal: other than ASCII is encoded,
+/// what need not be encoded is not, and hexadecimal digits are upper case (RFC 9309 section 2.2.2).
+/// `,`, `*` and `$` are also decoded; patterns write them as `%2C`, `%2A` and `%24`.
 fn comparable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
         return text.into();
@@ -275,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Whether it matches, as the RFC puts it, with no thought of how long that takes.
+    /// Matches as the RFC defines it, without regard to time.
     fn by_the_letter(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => true,

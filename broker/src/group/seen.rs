@@ -1,14 +1,13 @@
-//! Which URLs a pass has met. A found link is checked against this and what is parked, and nothing else.
+//! Seen sets: the URLs that each pass has met. A link is new if it is neither here nor dormant.
 
 use hashbrown::{HashMap, HashSet};
 
 use super::entry::JobRef;
 
-/// Prints that one set holds before it becomes many: a snapshot writes one set at a time, and only
-/// what is small can be written at once.
+/// Most fingerprints of a single set. A snapshot writes one set at a time, so sets stay small.
 const SET_MAX: usize = 1 << 14;
 
-/// Sets of a pass that has met more.
+/// Number of sets of a larger pass.
 const SETS: usize = 1 << 10;
 
 /// The URLs each running pass has met and that are not parked, by [`UrlKey::print`].
@@ -26,7 +25,7 @@ enum Prints {
 }
 
 impl Seen {
-    /// Whether the pass has met the URL of this print.
+    /// Reports whether the pass has seen a URL.
     pub(super) fn has(&self, pass: JobRef, print: u64) -> bool {
         self.passes.get(&pass).is_some_and(|prints| match prints {
             Prints::Few(set) => set.contains(&print),
@@ -34,7 +33,7 @@ impl Seen {
         })
     }
 
-    /// Remembers it.
+    /// Adds a URL.
     pub(super) fn add(&mut self, pass: JobRef, print: u64) {
         let prints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
         match prints {
@@ -52,14 +51,14 @@ impl Seen {
         }
     }
 
-    /// All passes that have met something.
+    /// Returns all passes with seen URLs.
     pub(super) fn passes(&self) -> Vec<JobRef> {
         let mut passes: Vec<JobRef> = self.passes.keys().copied().collect();
         passes.sort_unstable();
         passes
     }
 
-    /// One of the sets of a pass, which are numbered from 0; `None` behind the last.
+    /// Returns one of the sets of a pass, which are numbered from 0; `None` beyond the last.
     pub(super) fn set(&self, pass: JobRef, number: usize) -> Option<&HashSet<u64>> {
         match self.passes.get(&pass)? {
             Prints::Few(set) => (number == 0).then_some(set),
@@ -67,14 +66,14 @@ impl Seen {
         }
     }
 
-    /// The pass is over: what it has met is nobody's question any more.
+    /// Removes a pass that is over.
     pub(super) fn forget(&mut self, pass: JobRef) {
         self.passes.remove(&pass);
     }
 }
 
 fn set_of(print: u64) -> usize {
-    // Prints are evenly distributed.
+    // Fingerprints are evenly distributed.
     usize::try_from(print % SETS as u64).expect("there are few sets")
 }
 
