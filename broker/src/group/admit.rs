@@ -529,8 +529,8 @@ pub(super) fn letter(head: &str, text: &str) -> String {
     format!("{head} {}", &text[..kept])
 }
 
-/// Adds those attributes of `others` whose names are missing in `carried`. `None` if the result is
-/// too long to forward.
+/// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too
+/// long to forward.
 pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
     let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
     let names: Vec<&str> = carried.split(' ').map(name).collect();

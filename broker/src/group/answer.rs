@@ -36,7 +36,7 @@ impl Group {
         let entry = self.held_by(asked, task)?;
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
-            let text = "no room for its links; the task is still yours";
+            let text = "the group is full and has no room for the links; you still hold the task";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let job = self.live[&entry].entry.admitted.job;
@@ -96,14 +96,14 @@ impl Group {
         if self.live[&id].entry.agains >= AGAINS_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("again= at most {AGAINS_MAX} times in a row; the task is still yours"),
+                format!("again= at most {AGAINS_MAX} times in a row; you still hold the task"),
             ));
         }
         let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("again={url}: {error}")))?;
         let key = self
             .config
             .key_of_url(&url)
-            .ok_or_else(|| bad("again= is for groups whose key is host or domain"))?;
+            .ok_or_else(|| bad("again= works only in groups with key=host or key=domain"))?;
         Ok(Again { url: url.as_str().into(), key: key.into(), member: asked.member })
     }
 

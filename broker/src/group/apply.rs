@@ -178,7 +178,7 @@ impl Group {
             }
             Decision::JobDone { number } => self.finish_pass(*number),
             Decision::JobDeleted { number } => self.jobs.delete(*number),
-            _ => unreachable!("what is not about a job was applied before"),
+            _ => unreachable!("decisions about other things were applied before"),
         }
     }
 
@@ -308,8 +308,8 @@ impl Group {
     }
 }
 
-/// Reports whether the outcome implies a request whose end the worker has not reported. A URL that
-/// a rule excluded cost the host nothing, so its key need not rest ([T4]).
+/// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
+/// host nothing, so its key need not rest ([T4]).
 fn was_requested(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
 }

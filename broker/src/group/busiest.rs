@@ -30,7 +30,7 @@ impl KeyQuery {
             match name {
                 "job" => query.job = Some(value.parse()?),
                 "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
-                _ => return Err(bad(format!("no option {name}; there are job, limit"))),
+                _ => return Err(bad(format!("unknown option {name}; the options are job, limit"))),
             }
         }
         Ok(query)

@@ -61,7 +61,7 @@ impl ByNumber {
 
 /// Returns the page of an id, and its position there.
 fn split(id: EntryId) -> (u64, u16) {
-    (id / PAGE, u16::try_from(id % PAGE).expect("a page is shorter"))
+    (id / PAGE, u16::try_from(id % PAGE).expect("positions in a page have 16 bits"))
 }
 
 #[cfg(test)]
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_leaves_no_room_behind() {
+    fn removed_ids_free_their_memory() {
         let mut slots = ByNumber::default();
         let ids = 0..100 * PAGE;
         ids.clone().zip(0..).for_each(|(id, slot)| slots.insert(id, slot));
         ids.clone().filter(|id| id % 100 != 0).for_each(|id| slots.remove(id));
-        let room: usize = slots.pages.values().map(Vec::capacity).sum();
-        assert!(room < 4 * slots.len(), "{room} places for {}", slots.len());
+        let capacity: usize = slots.pages.values().map(Vec::capacity).sum();
+        assert!(capacity < 4 * slots.len(), "capacity {capacity} for {} ids", slots.len());
         ids.for_each(|id| slots.remove(id));
         assert!(slots.pages.is_empty());
     }

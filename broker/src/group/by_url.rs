@@ -95,13 +95,13 @@ impl ByUrl {
 
     /// Returns the slots of a fingerprint, and possibly some of others, in no order.
     pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
-        assert!(!self.is_put_off, "nothing is noted so far");
+        assert!(!self.is_put_off, "the index must be built before a search");
         self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
     }
 }
 
 fn table_of(print: u64) -> usize {
-    usize::try_from(print % TABLES as u64).expect("there are few tables")
+    usize::try_from(print % TABLES as u64).expect("a table number is small")
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     proptest! {
         /// Adds and removes slots with few fingerprints; the index is built at once or late.
         #[test]
-        fn slots_are_found_by_the_prints_of_their_urls(
+        fn slots_are_found_by_fingerprint(
             prints in prop::collection::vec(1..40_u64, 1..300),
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
             caught_up_after in any::<prop::sample::Index>(),

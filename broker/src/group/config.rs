@@ -50,7 +50,7 @@ pub struct GroupConfig {
     /// Jobs that are not done. Default 100,000: one for each of many domains. A further one is
     /// rejected (`-ERR limit`).
     pub jobs_max: usize,
-    /// Finished jobs whose counts are kept. The oldest are evicted first.
+    /// Finished jobs that are remembered, with their counts. The oldest are evicted first.
     pub finished_jobs_max: usize,
     /// Entries that are not final. At the limit, the group consumes no events and rejects new links
     /// until some entries are final. Default 16 million.
@@ -124,10 +124,10 @@ impl GroupConfig {
     /// Checks that the settings fit together.
     pub(crate) fn check(&self) -> Result<(), ProtocolError> {
         // A group of URLs would find none in these events, and make each a dead letter.
-        let hears_of_jobs = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
-        if hears_of_jobs && self.key != KeyKind::None {
+        let has_job_done = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
+        if has_job_done && self.key != KeyKind::None {
             let text =
-                format!("{JOB_DONE_TOPIC} is what groups say; it feeds only those with key=none");
+                format!("topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none");
             return Err(bad(text));
         }
         Ok(())
@@ -152,8 +152,8 @@ impl GroupConfig {
                 return Err(ProtocolError::new(
                     Code::BadArgument,
                     format!(
-                        "no setting {name}; there are topics, key, parallel, delay, lease, \
-                         max-attempts, max-losses, backoff"
+                        "unknown setting {name}; the settings are topics, key, parallel, delay, \
+                         lease, max-attempts, max-losses, backoff"
                     ),
                 ));
             }
@@ -219,7 +219,7 @@ impl GroupConfig {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a quarter of at most a day in ms, times 0..1"
+            reason = "at most a quarter of a day in ms"
         )]
         let spread_ms = (wait_ms as f64 / 4.0 * chance) as u64;
         wait_ms + spread_ms
@@ -239,14 +239,16 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
         let topic: TopicName = name.parse()?;
         // A group's own dead letters could become dead letters again.
         if topic.as_str() == DEAD_LETTER_TOPIC {
-            return Err(bad(format!("{topic} is what groups say; it cannot feed one")));
+            return Err(bad(format!(
+                "topics={topic}: groups publish on this topic, so it cannot feed one"
+            )));
         }
         if !topics.contains(&topic) {
             topics.push(topic);
         }
     }
     if topics.len() > TOPICS_MAX {
-        return Err(bad(format!("at most {TOPICS_MAX} topics feed a group")));
+        return Err(bad(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
     }
     Ok(topics)
 }
@@ -258,7 +260,7 @@ fn parse_key(value: &str) -> Result<KeyKind, ProtocolError> {
         "none" => Ok(KeyKind::None),
         _ => match value.strip_prefix("attr:") {
             Some(name) if !name.is_empty() => Ok(KeyKind::Attribute(name.to_owned())),
-            _ => Err(bad(format!("key={value}: it is host, domain, attr:<name> or none"))),
+            _ => Err(bad(format!("key={value}: expected host, domain, attr:<name> or none"))),
         },
     }
 }
@@ -276,14 +278,14 @@ pub fn number<T: TryFrom<u64>>(
         .ok()
         .filter(|number| is_plain && (min..=max).contains(number))
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
+        .ok_or_else(|| bad(format!("{name}={value}: expected a whole number from {min} to {max}")))
 }
 
 /// Parses a duration within bounds, in ms.
 pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
     duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
         bad(format!(
-            "{name}={value}: it is a duration from {} to {} (250ms, 30s, 5m, 2h, 1d)",
+            "{name}={value}: expected a duration from {} to {}, such as 250ms, 30s, 5m, 2h or 1d",
             duration::format_ms(min),
             duration::format_ms(max)
         ))

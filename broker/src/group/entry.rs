@@ -27,7 +27,7 @@ pub struct Admission {
     pub text: Box<str>,
     /// Identity of the URL within (job, pass); `None` in a group without keys.
     pub url_key: Option<UrlKey>,
-    /// The key whose delay it waits for.
+    /// The key that limits its requests.
     pub key: Key,
     /// The job and pass that count it. `None`: it is fetched alone.
     pub job: Option<JobRef>,
@@ -77,7 +77,7 @@ pub struct Entry {
     pub releases: u32,
     /// Failed attempts, limited by `max_attempts`.
     pub failures: u32,
-    /// Attempts whose lease was lost, limited by `max_losses`.
+    /// Attempts that ended with a lost lease, limited by `max_losses`.
     pub losses: u32,
     /// Why the last attempt failed.
     pub last_reason: Option<Box<str>>,
@@ -123,8 +123,8 @@ pub struct Lease {
     pub run: u64,
     /// When it expires unless the member renews it.
     pub until: Moment,
-    /// Whether its request has ended. Then the key is no longer busy, but credit and job still
-    /// count it.
+    /// Whether its request has ended. Then credit and job still count it, and the key does
+    /// not.
     pub over: bool,
 }
 

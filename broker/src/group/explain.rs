@@ -30,7 +30,7 @@ impl Group {
             if let Some(live) = self.live.get(id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
             }
-            let glance = self.parked.find(*id).expect("what is not in full is parked");
+            let glance = self.parked.find(*id).expect("an entry that is not active is dormant");
             self.explain_entry(&self.parked_entry(glance), glance.key, now)
         });
         let mut more: Vec<String> = more.collect();
@@ -45,7 +45,11 @@ impl Group {
         if more.is_empty() {
             return Err(ProtocolError::new(
                 Code::NotFound,
-                format!("{} waits nowhere in group {} and nobody has it", url.as_str(), self.name),
+                format!(
+                    "{} is not in group {}: no entry of it waits or is held",
+                    url.as_str(),
+                    self.name
+                ),
             ));
         }
         Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
@@ -97,7 +101,7 @@ impl Group {
         let explained = self.explain_exactly(key, now);
         explained.or_else(|| self.explain_exactly(&lower, now)).ok_or_else(|| {
             let text = format!(
-                "nothing waits for {key} in group {} or will be due there, and it does not rest",
+                "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
                 self.name
             );
             ProtocolError::new(Code::NotFound, text)

@@ -34,9 +34,9 @@ pub(crate) fn record(bytes: &[u8]) {
 fn again(record: &Record) -> Record {
     let mut line = String::new();
     record.encode(&mut line);
-    let line = line.strip_suffix('\n').expect("a record is a line");
-    assert!(!line.contains('\n'), "{line:?} is one line");
-    let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is no record"));
+    let line = line.strip_suffix('\n').expect("a record ends its line");
+    assert!(!line.contains('\n'), "{line:?} is more than one line");
+    let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is not a record"));
     // Lines are compared, not records: whether an entry waits or is delayed follows from its due
     // time.
     let mut again = String::new();
@@ -48,14 +48,14 @@ fn again(record: &Record) -> Record {
 /// Each line is one step:
 ///
 /// ```text
-/// 1 ACK %0         the member 1, 2 or 3 says a command; %0 is the task that was released last, %1 the one before
-/// t 1000           so many milliseconds pass
-/// w -3600000       somebody sets the wall clock forward, or back
+/// 1 ACK %0         member 1, 2 or 3 sends a command; %0 is the newest task, %1 the one before
+/// t 1000           1,000 milliseconds pass
+/// w -3600000       the wall clock is set back by an hour
 /// g 1              the connection of a member ends
 /// d                the oldest announcement is safe on its topic
-/// s 10             so many parts of a snapshot are written
+/// s 10             10 parts of a snapshot are written
 /// r                the broker is killed and started again
-/// R                the machine, too
+/// R                the machine is restarted
 /// ```
 ///
 /// The target checks that nothing panics, that each output is one line, that no member exceeds its
@@ -94,7 +94,7 @@ struct World {
 }
 
 fn name() -> GroupName {
-    "crawlers".parse().expect("it is a name")
+    "crawlers".parse().expect("the name is valid")
 }
 
 impl World {
@@ -155,14 +155,14 @@ impl World {
             "g" => self.leaves(usize::try_from(number()).unwrap_or(0) % MEMBERS),
             "d" if !self.unsent.is_empty() => {
                 let (serial, topic) = self.unsent.remove(0);
-                let seq = Seq(self.number_on(topic.parse().expect("it is a name")));
+                let seq = Seq(self.number_on(topic.parse().expect("the name is valid")));
                 self.feed(Input::Sent { serial, topic, seq });
             }
             "s" => self.snapshot(usize::try_from(number()).unwrap_or(1).clamp(1, 1000)),
             "r" | "R" => {
                 self.replay(0);
-                // Not the compared one, whose time has advanced: after a reboot, time must not
-                // advance before the start.
+                // The compared group has advanced in time, which must not happen before a start after
+                // a reboot.
                 self.group = self.made_from(0);
                 self.snapshot = None;
                 self.boot += u128::from(what == "R");
@@ -299,7 +299,7 @@ impl World {
         match decision {
             Decision::Released { entry, member, .. } => {
                 let had = self.held.insert(*entry, *member);
-                assert_eq!(had, None, "{entry} is with somebody");
+                assert_eq!(had, None, "{entry} is already held");
                 let count = self.held.values().filter(|other| *other == member).count();
                 let credit = self.credit.get(member).copied().unwrap_or(0);
                 assert!(count as u64 <= credit.into(), "{member} has {count} tasks of {credit}");
@@ -307,7 +307,7 @@ impl World {
             Decision::Answered { entry, .. }
             | Decision::Returned { entry, .. }
             | Decision::Lost { entry } => {
-                assert!(self.held.remove(entry).is_some(), "{entry} is with nobody");
+                assert!(self.held.remove(entry).is_some(), "{entry} is not held");
             }
             _ => {}
         }
@@ -338,7 +338,7 @@ impl World {
         for record in &self.records[begin..] {
             replay.take(record);
         }
-        replay.whole().expect("nothing is missing")
+        replay.whole().expect("no record is missing")
     }
 
     /// Checks that the records from `begin` on give the current group.
@@ -347,12 +347,12 @@ impl World {
         again.advance(self.now);
         self.group.advance(self.now);
         if let Some(difference) = difference(&self.group, &again) {
-            panic!("the records from {begin} on make another group:\n{difference}");
+            panic!("the records from {begin} on give another group:\n{difference}");
         }
     }
 }
 
 #[track_caller]
 fn is_line(text: &str) {
-    assert!(text::check(text.as_bytes()).is_ok(), "{text:?} is no line");
+    assert!(text::check(text.as_bytes()).is_ok(), "{text:?} is not a line");
 }

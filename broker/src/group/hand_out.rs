@@ -43,11 +43,11 @@ impl Group {
                 self.commit(Decision::Ended { entries: vec![id], end: End::Budget }, now);
                 continue;
             }
-            let member = member.expect("room was checked for this place");
+            let member = member.expect("a member with free credit was found for this class");
             let conn = members.find(member).and_then(|member| member.conn);
             let until = now + self.config.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
-            self.send_task(id, conn.expect("a member with room is connected"), now);
+            self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
     }
 

@@ -80,7 +80,7 @@ pub enum Input {
         /// The number of tasks that it may hold at once; 0 drains it.
         credit: u32,
     },
-    /// A worker sent a command that is no other input, so it is alive.
+    /// A worker sent a command that is not an input of the group: it is alive.
     Heard {
         /// Its connection.
         conn: ConnId,

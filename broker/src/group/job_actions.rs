@@ -47,7 +47,7 @@ impl Group {
         let job = self.job_named(name)?;
         let number = job.id.number;
         if job.state == JobState::Done {
-            return Err(conflict(format!("{name} is done")));
+            return Err(conflict(format!("job {name} is already done")));
         }
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
@@ -67,10 +67,10 @@ impl Group {
         let number = self.job_named(name)?.id.number;
         let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("url={url}: {error}")))?;
         let key = self.config.key_of_url(&url).ok_or_else(|| {
-            conflict("seeds of a group with key=attr:<name> are published, with the attribute")
+            conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
         if self.is_full() {
-            let text = "the group has no room; add it when some of what waits is done";
+            let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (due, at) = self.due_after(after, now);
@@ -85,7 +85,7 @@ impl Group {
         };
         let taking = self
             .judge_seed(name.as_ref(), wish)
-            .map_err(|reason| conflict(format!("{name} takes no more: {reason}")))?;
+            .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
         let new = u8::from(matches!(taking, Taking::Admitted(_)));
         let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
         self.commit(Decision::SeedAdded(taking.into()), now);
@@ -97,7 +97,7 @@ impl Group {
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
         let job = self.job_named(name)?;
         if job.state != JobState::Done {
-            return Err(conflict(format!("{name} is not done; JOB cancel {name} ends it")));
+            return Err(conflict(format!("job {name} is not done; JOB cancel {name} ends it")));
         }
         self.commit(Decision::JobDeleted { number: job.id.number }, now);
         self.tell_of(name);
@@ -130,7 +130,7 @@ impl Group {
         });
     }
 
-    /// Ends a job whose time limit has passed.
+    /// Ends a job after its time limit.
     pub(super) fn end_time_of(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);
         self.settle(number, now);

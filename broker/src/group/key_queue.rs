@@ -1,4 +1,4 @@
-//! The queue of one key: its waiting entries, its rest, and whose turn is next.
+//! The queue of one key: its waiting entries, its rest, and the order of turns.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub(super) struct KeyQueue {
     name: Key,
     /// The number of active entries that refer to this key. It is kept while there are any.
     users: u32,
-    /// Tasks in flight whose request has not ended.
+    /// Tasks in flight with a request that has not ended.
     busy: u32,
     /// End of the rest after the last request, or of a longer rest that a worker requested.
     free_at: Moment,
@@ -169,17 +169,19 @@ impl KeyQueue {
         self.busy += 1;
     }
 
-    /// Puts a due entry into its lane.
+    /// Adds a due entry to its lane.
     pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));
     }
 
-    /// Puts an entry before all others of the key. One that was `begun` goes on whatever its job.
+    /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
+    /// turn.
     pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
         self.queued.get_or_insert_default().heads.insert(entry, Head { lane, begun });
     }
 
-    /// Takes an entry in full out, wherever it stands. `lane` and `prio` are those it was put in with.
+    /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
+    /// added.
     pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         let Some(queued) = self.queued.as_deref_mut() else { return };
         if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
@@ -195,16 +197,17 @@ impl KeyQueue {
         }
     }
 
-    /// The entry to be released next if the key were free, of a job that takes turns here.
-    /// May change after `push`, `push_head`, `remove`, `released` and every change of the runs, and
-    /// with what `takes_turns` says.
+    /// Returns the entry to be released next if the key were free, among the jobs that take turns
+    /// here. May change after `push`, `push_head`, `remove`, `released`, every change of the runs,
+    /// and with the results of `takes_turns`.
     pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
         let may_go = |head: &Head| match head.lane {
             Lane::Job(job) => head.begun || takes_turns(job),
             Lane::Announced => true,
         };
         let heads = self.queued.as_deref().into_iter().flat_map(|queued| &queued.heads);
-        // What has begun goes first: its job may have no budget for anything else until it has ended.
+        // A task that has begun goes first: its job may have no budget for another entry until it
+        // ends.
         let first = heads
             .filter(|(_, head)| may_go(head))
             .min_by_key(|(entry, head)| (!head.begun, **entry));
@@ -227,7 +230,7 @@ impl KeyQueue {
         all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(Lane::Job(job)))
     }
 
-    /// The first job from this number on of which something waits here.
+    /// Returns the first job from this number on that has waiting entries here.
     fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued.as_deref();
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
@@ -244,7 +247,7 @@ impl KeyQueue {
         first.map(|(Reverse(prio), entry)| Next { entry, lane, prio })
     }
 
-    /// An entry of this lane goes to a member.
+    /// Notes that an entry of this lane was released to a member.
     pub(super) fn released(&mut self, lane: Lane, member: MemberId) {
         self.busy += 1;
         let past = self.past_mut();
@@ -255,7 +258,7 @@ impl KeyQueue {
         }
     }
 
-    /// A request ended (or its lease did) at `now`: the key rests for at least `delay_ms`.
+    /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
     pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
         self.past_mut().ended_at = Some(now);
@@ -266,10 +269,10 @@ impl KeyQueue {
         self.rest_for(shortest_ms.max(pace_ms.unwrap_or(0)));
     }
 
-    /// When its last request ended is not known any more: it rests as if that had been at `now`.
+    /// Restarts the rest at `now`, because the end of the last request is not known reliably.
     pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
         if self.past.is_none() {
-            // It was never asked, as far as anybody knows; most keys were not.
+            // The key has no known request, like most keys.
             if delay_ms > 0 {
                 self.free_at = self.free_at.max(now + delay_ms + GRAIN_MS);
             }
@@ -290,18 +293,19 @@ impl KeyQueue {
         }
     }
 
-    /// The task came back and no request was made: nothing to rest from.
+    /// Ends a task that made no request, so the key need not rest.
     pub(super) fn unmade(&mut self) {
-        assert!(self.busy > 0, "only a busy key can be given back");
+        assert!(self.busy > 0, "the key has a task in flight");
         self.busy -= 1;
     }
 
-    /// What a worker asks for: it lengthens the rest, never shortens it.
+    /// Applies the rest that a worker requests. It can lengthen the current rest, never shorten it.
     pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
             let past = self.past_mut();
             past.pace = Some((pace_ms, now + PACE_MS_VALID));
-            // When its last request ended may be forgotten, as that was long enough ago for a key without a pace.
+            // The end of the last request may be unknown here if a key without a pace rested long
+            // enough.
             past.ended_at.get_or_insert(now);
             self.rest_for(pace_ms);
         }

@@ -44,7 +44,7 @@ impl Keys {
     pub(super) fn reserve(&mut self, count: usize) {
         let count = count.min(RESERVED_MAX);
         self.queues.reserve(count);
-        self.by_name.reserve(count, |_| unreachable!("there is none so far"));
+        self.by_name.reserve(count, |_| unreachable!("memory is reserved before the first key"));
     }
 
     /// Returns the key with that text, if the group knows it.
@@ -61,7 +61,7 @@ impl Keys {
         names: impl Iterator<Item = &'a str> + Clone,
         found: &mut [Option<KeyId>],
     ) {
-        debug_assert!(found.len() <= LOOK_UP_MAX, "the others would not be looked up");
+        debug_assert!(found.len() <= LOOK_UP_MAX, "at most LOOK_UP_MAX keys are found at once");
         let mut hashes = [0; LOOK_UP_MAX];
         let mut known: [&[u8]; LOOK_UP_MAX] = [&[]; LOOK_UP_MAX];
         for (name, hash) in names.clone().zip(&mut hashes) {
@@ -131,7 +131,7 @@ impl Keys {
         self.len() * KEY_BYTES
     }
 
-    /// Reports whether there is no key.
+    /// Reports whether there are no keys.
     pub(super) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -152,16 +152,16 @@ impl Index<KeyId> for Keys {
     type Output = KeyQueue;
 
     fn index(&self, id: KeyId) -> &KeyQueue {
-        self.queues[id.index()].as_ref().expect("who has a key's number keeps it known")
+        self.queues[id.index()].as_ref().expect("a key with references is not removed")
     }
 }
 
 impl IndexMut<KeyId> for Keys {
     fn index_mut(&mut self, id: KeyId) -> &mut KeyQueue {
-        self.queues[id.index()].as_mut().expect("who has a key's number keeps it known")
+        self.queues[id.index()].as_mut().expect("a key with references is not removed")
     }
 }
 
 fn name_of(queues: &[Option<KeyQueue>], id: KeyId) -> &Key {
-    queues[id.index()].as_ref().expect("a key that has a name is known").name()
+    queues[id.index()].as_ref().expect("an indexed key exists").name()
 }

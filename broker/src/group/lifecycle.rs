@@ -128,7 +128,7 @@ impl Group {
 
     /// Removes an active entry. The caller releases its keys.
     pub(super) fn remove(&mut self, id: EntryId) -> Live {
-        let live = *self.live.remove(&id).expect("an entry that ends is there");
+        let live = *self.live.remove(&id).expect("an entry that ends is active");
         self.live_bytes -= live.entry.admitted.bytes();
         live
     }
@@ -170,7 +170,7 @@ impl Group {
 
     /// Does this for an active entry.
     fn dequeue(&mut self, id: EntryId) -> KeyId {
-        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
         let (entry, gate) = (&mut live.entry, live.again.unwrap_or(live.key));
         match entry.state {
             State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
@@ -179,7 +179,7 @@ impl Group {
                 self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
                 entry.state = State::Delayed;
             }
-            State::Held(_) => unreachable!("an entry with a member is in no queue"),
+            State::Held(_) => unreachable!("a held entry is in no queue"),
         }
         gate
     }
@@ -252,7 +252,7 @@ impl Group {
             self.rehold(self.live[&id].entry.admitted.url_key, id);
             self.dequeue(id)
         };
-        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was taken out");
+        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was made active");
         let key = *key;
         entry.state = State::Held(lease);
         entry.releases += 1;
@@ -307,7 +307,7 @@ impl Group {
         self.take_from_member(id, now);
         self.forget_again(id);
         let Live { entry, key, again: again_key } =
-            &mut **self.live.get_mut(&id).expect("a returned entry is there");
+            &mut **self.live.get_mut(&id).expect("a returned entry is active");
         match back {
             Back::Retry { due } => {
                 entry.failures += 1;
@@ -365,7 +365,7 @@ impl Group {
 
     /// Drops the `again` request of an entry. The caller refreshes the key of that request.
     fn forget_again(&mut self, id: EntryId) {
-        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
         live.entry.again = None;
         if let Some(gate) = live.again.take() {
             self.keys[gate].release();
@@ -483,7 +483,7 @@ impl Group {
     }
 
     pub(super) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.live.get_mut(&id).expect("an entry that is changed is there").entry
+        &mut self.live.get_mut(&id).expect("a changed entry is active").entry
     }
 }
 

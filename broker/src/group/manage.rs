@@ -32,8 +32,8 @@ impl Group {
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while there are entries, dead ones, URLs that are looked at again and \
-                 again, open jobs or hosts that rest",
+                "the key cannot change while the group has entries, dead letters, schedules, jobs that \
+                 are not done, or keys that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
@@ -52,7 +52,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         if self.config.key == KeyKind::None {
-            let text = "jobs are counted by URL, so a group with key=none has none";
+            let text = "a group with key=none cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         if let Some(job) = self.jobs.named(name.as_ref())
@@ -63,7 +63,10 @@ impl Group {
         if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
+                format!(
+                    "{} jobs are not done, which is the limit; try again when one is done",
+                    self.config.jobs_max
+                ),
             ));
         }
         let number = self.jobs.number_for(name);
@@ -81,7 +84,10 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let Some(job) = self.jobs.find(number) else { return Ok(Answer::default()) };
         if job.cancelled {
-            let text = format!("{} was cancelled and has tasks in flight", job.name);
+            let text = format!(
+                "job {} was cancelled and has tasks in flight; try again when they have ended",
+                job.name
+            );
             return Err(ProtocolError::new(Code::Busy, text));
         }
         // `hold=` counts only when the pass begins, and changes none of its pages.
@@ -132,7 +138,7 @@ impl Group {
         if job.state != JobState::Open {
             return;
         }
-        tracing::info!(group = %self.name, job = %job.name, "left open without seeds: closed");
+        tracing::info!(group = %self.name, job = %job.name, "closed a job that was left open without seeds");
         self.commit(Decision::JobClosed { number }, now);
         self.settle(number, now);
     }
@@ -165,7 +171,7 @@ impl Group {
         }
     }
 
-    /// Notes the heads of the feeding topics for a job whose count is zero or which is on hold.
+    /// Notes the heads of the feeding topics for a job that is on hold or has a count of zero.
     /// When the group has consumed everything below them, the hold ends, or the job is done if its
     /// count is still zero.
     pub(super) fn note_heads(
@@ -257,7 +263,7 @@ impl Group {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(
                 Code::NotFound,
-                format!("no job {name} in group {}; JOB open {name} makes it", self.name),
+                format!("no job {name} in group {}; JOB open {name} creates it", self.name),
             )
         })
     }

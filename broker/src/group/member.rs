@@ -102,7 +102,7 @@ impl Members {
         was_current.then_some(id)
     }
 
-    /// Marks a member whose lease expired. It receives no task until it sends something.
+    /// Marks a member after one of its leases expired. It receives no task until it sends something.
     pub(super) fn fell_silent(&mut self, id: MemberId) {
         self.change(id, |member| member.silent = true);
     }

@@ -10,7 +10,7 @@
 //!             admitted              due, key free, credit
 //!   event ───────────▶ delayed ──▶ waiting ───────────────▶ held ──ACK──▶ final (done, failed, ..)
 //!                         ▲           ▲                      │
-//!                         └───────────┴──NACK, lease ran out─┤
+//!                         └───────────┴──NACK, lease expired─┤
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 
@@ -131,7 +131,7 @@ pub struct Group {
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
     taken: BTreeMap<TopicName, Seq>,
-    /// Jobs whose count reached zero and that wait until the group has consumed all events
+    /// Jobs with a count of zero that wait until the group has consumed all events
     /// published before that.
     noted: BTreeSet<JobNumber>,
     /// Schedules: URLs with `every=`.
@@ -354,7 +354,7 @@ impl Group {
             }
             Input::Set { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
-                    tracing::error!(group = %self.name, %error, "a setting has no effect");
+                    tracing::error!(group = %self.name, %error, "a setting from the start of the broker is invalid and ignored");
                 }
             }
             Input::Operate { asked, what } => {
@@ -403,7 +403,7 @@ impl Group {
     }
 
     /// Resumes where the records end. Records end between two inputs, because those of one input
-    /// are written together. Nobody is connected. `ended` is a member that ended with the broker's
+    /// are written together. No member is connected. `ended` is a member that ended with the broker's
     /// process, so its leases are lost at once. `since` identifies the group for life, if it has no
     /// number yet.
     fn begin(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
@@ -498,7 +498,7 @@ impl Group {
             return;
         };
         let member = lease.member;
-        tracing::info!(group = %self.name, entry = id, ?member, "lease ran out");
+        tracing::info!(group = %self.name, entry = id, ?member, "a lease expired");
         self.members.fell_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);

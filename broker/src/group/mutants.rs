@@ -18,7 +18,7 @@ pub(crate) enum Mutant {
     ShortPace,
     /// New settings have no effect.
     KeepsSettings,
-    /// A key whose task was lost does not rest.
+    /// A key does not rest after its task was lost.
     NoRestAfterLoss,
     /// After a reboot, leases trust the wall clock for the elapsed time.
     NoLeaseAfterReboot,
@@ -50,11 +50,11 @@ pub(crate) enum Mutant {
     NeverHolds,
     /// On a key, announced entries always go before those of jobs.
     AnnouncedFirst,
-    /// A key whose rest is over is not refreshed.
+    /// A key is not refreshed after its rest.
     NeverWakes,
     /// An entry stays pinned to a member that is gone.
     StaysPinned,
-    /// A job whose last page failed is not settled.
+    /// A job is not settled when its last page fails.
     StaysOpen,
     /// The result of a repair is not counted in its job.
     UncountedRepair,

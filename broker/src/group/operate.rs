@@ -50,7 +50,7 @@ impl Group {
     fn retry(&mut self, selection: &Selection, now: Moment) -> Result<Answer, ProtocolError> {
         let entries = self.dead_among(selection)?;
         if self.is_full() {
-            let text = "the group has no room; retry when some of what waits is done";
+            let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let ok = format!("{} retried={}", self.name, entries.len());
@@ -74,18 +74,21 @@ impl Group {
     fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {
-            return conflict(format!("group {DEFAULT_GROUP} is always there"));
+            return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
         let members = self.members.iter().count();
         if members > 0 {
-            return conflict(format!("group {} has {members} members", self.name));
+            return conflict(format!("group {} has {members} members; stop them first", self.name));
         }
         let unfinished = self.jobs.unfinished();
         if unfinished > 0 {
-            return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
+            return conflict(format!(
+                "{unfinished} jobs of group {} are not done; cancel them first",
+                self.name
+            ));
         }
         if !self.unsent.is_empty() {
-            let text = format!("what group {} has announced is on its way; try again", self.name);
+            let text = format!("group {} is publishing its last events; try again", self.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
         self.commit(Decision::Deleted, now);

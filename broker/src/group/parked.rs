@@ -70,7 +70,7 @@ pub(super) struct Parked {
     texts: Texts,
     /// Number of the last snapshot that began.
     snapshot: u32,
-    /// Keys whose runs may be out of order.
+    /// Keys with runs that may be out of order.
     unsorted: Vec<KeyId>,
 }
 
@@ -164,7 +164,7 @@ impl Parked {
             return free;
         }
         self.slots.push(parked);
-        SlotId::try_from(self.slots.len() - 1).expect("there is less memory")
+        SlotId::try_from(self.slots.len() - 1).expect("slots have 32-bit numbers")
     }
 
     /// Appends an entry to its run. Returns whether it is the first there.
@@ -218,9 +218,9 @@ impl Parked {
         let (depth, hops) = (front.number(), front.number());
         let (carried_len, prio) = (front.number() as usize, front.prio());
         let (text, carried) = front.0.split_at(text_len);
-        debug_assert_eq!(carried.len(), carried_len, "a text is as long as it says");
-        let text = std::str::from_utf8(text).expect("a text is kept as it came");
-        let carried = std::str::from_utf8(carried).expect("a text is kept as it came");
+        debug_assert_eq!(carried.len(), carried_len, "the header has the right lengths");
+        let text = std::str::from_utf8(text).expect("texts are stored as valid UTF-8");
+        let carried = std::str::from_utf8(carried).expect("texts are stored as valid UTF-8");
         Admission {
             id: slot.id,
             text: text.into(),
@@ -327,7 +327,7 @@ impl Parked {
         }
     }
 
-    /// Sorts runs whose entries were stored out of order.
+    /// Sorts the runs that were stored out of order.
     pub(super) fn sort(&mut self, keys: &mut Keys) {
         let mut unsorted = std::mem::take(&mut self.unsorted);
         unsorted.sort_unstable();
@@ -394,13 +394,13 @@ impl Parked {
         }
         front[16..].copy_from_slice(&prio.to_le_bytes());
         let place = self.texts.put(*id, &[&front, text.as_bytes(), carried.as_bytes()]);
-        let front_len = u32::try_from(FRONT_BYTES).expect("it is short");
+        let front_len = u32::try_from(FRONT_BYTES).expect("the header is short");
         (place, front_len + len(text) + len(carried))
     }
 }
 
 impl Glance {
-    /// Returns the job in whose lane it waits.
+    /// Returns the job of its lane.
     pub(super) fn job(&self) -> Option<JobNumber> {
         self.lane.job()
     }
@@ -417,12 +417,12 @@ impl Front<'_> {
     fn number(&mut self) -> u32 {
         let (number, rest) = self.0.split_at(size_of::<u32>());
         self.0 = rest;
-        u32::from_le_bytes(number.try_into().expect("it was split there"))
+        u32::from_le_bytes(number.try_into().expect("it has the right length"))
     }
 
     fn prio(&mut self) -> i16 {
         let (prio, rest) = self.0.split_at(size_of::<i16>());
         self.0 = rest;
-        i16::from_le_bytes(prio.try_into().expect("it was split there"))
+        i16::from_le_bytes(prio.try_into().expect("it has the right length"))
     }
 }

@@ -40,8 +40,8 @@ impl FromStr for Pattern {
         let of_path = text.starts_with(['/', '*']);
         if !of_path && !text.starts_with("http") {
             return Err(bad(format!(
-                "the pattern {text:?} begins with /, * (then it is compared with path and query), \
-                 http:// or https://"
+                "pattern {text:?}: expected / or * at the beginning (compared with path and query), \
+                 or http:// or https://"
             )));
         }
         let (body, ends) = match text.strip_suffix('$') {
@@ -83,7 +83,7 @@ impl FromStr for Patterns {
         let patterns = text.split(',').map(str::parse).collect::<Result<Box<[Pattern]>, _>>()?;
         if patterns.len() > PATTERNS_MAX || text.len() > LIST_BYTES_MAX {
             return Err(bad(format!(
-                "at most {PATTERNS_MAX} patterns of {LIST_BYTES_MAX} bytes together"
+                "expected at most {PATTERNS_MAX} patterns with {LIST_BYTES_MAX} bytes together"
             )));
         }
         Ok(Self(patterns))
@@ -186,12 +186,12 @@ mod tests {
     #[track_caller]
     fn assert_pattern(pattern: &str, inside: &[&str], outside: &[&str]) {
         for url in inside {
-            assert!(admits(pattern, "", url), "{pattern} is one for {url}");
-            assert!(!admits("", pattern, url), "{pattern} keeps {url} out");
+            assert!(admits(pattern, "", url), "{pattern} should include {url}");
+            assert!(!admits("", pattern, url), "{pattern} should exclude {url}");
         }
         for url in outside {
-            assert!(!admits(pattern, "", url), "{pattern} is none for {url}");
-            assert!(admits("", pattern, url), "{pattern} does not keep {url} out");
+            assert!(!admits(pattern, "", url), "{pattern} should not include {url}");
+            assert!(admits("", pattern, url), "{pattern} should not exclude {url}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
 
     // PROTOCOL: J1
     #[test]
-    fn stars_are_anything_and_a_dollar_is_the_end() {
+    fn a_star_matches_any_text_and_a_dollar_the_end() {
         assert_pattern(
             "*.pdf$",
             &["http://a.org/x.pdf", "http://a.org/.pdf", "http://a.org/x.pdf?y.pdf"],
@@ -244,7 +244,7 @@ mod tests {
 
     // PROTOCOL: J1
     #[test]
-    fn what_means_the_same_is_the_same() {
+    fn equivalent_percent_encodings_match() {
         assert_pattern("/%7Ejoe/", &["http://a.org/~joe/", "http://a.org/%7ejoe/"], &[]);
         assert_pattern("/ü%C3%BC", &["http://a.org/üü", "http://a.org/%c3%bc%C3%bc"], &[]);
         assert_pattern("/a%2Cb", &["http://a.org/a,b", "http://a.org/a%2cb"], &["http://a.org/a"]);
@@ -258,52 +258,52 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_included_and_none_of_the_excluded() {
+    fn a_url_matches_an_include_and_no_exclude() {
         let admits = |url| admits("/docs/,/blog/", "*.pdf$,/blog/tags/", url);
         assert!(admits("http://a.org/docs/x") && admits("http://a.org/blog/x"));
-        assert!(!admits("http://a.org/"), "it is in no list");
+        assert!(!admits("http://a.org/"), "no include pattern matches");
         assert!(!admits("http://a.org/docs/x.pdf") && !admits("http://a.org/blog/tags/x"));
     }
 
     // PROTOCOL: J1
     #[test]
-    fn lists_are_bounded_and_say_what_is_wrong() {
-        let refusal = |text: &str| text.parse::<Patterns>().unwrap_err().text;
+    fn lists_are_limited_and_errors_name_the_limit() {
+        let error_of = |text: &str| text.parse::<Patterns>().unwrap_err().text;
         assert!(vec!["/x"; 64].join(",").parse::<Patterns>().is_ok());
-        assert!(refusal(&vec!["/x"; 65].join(",")).contains("at most 64"));
-        assert!(refusal(&format!("/{}", "x".repeat(4096))).contains("4096 bytes"));
+        assert!(error_of(&vec!["/x"; 65].join(",")).contains("at most 64"));
+        assert!(error_of(&format!("/{}", "x".repeat(4096))).contains("4096 bytes"));
         for text in ["", "a.org/x", "/x,", "ftp://a.org/", "$"] {
-            assert!(refusal(text).contains("begins with"), "{text}");
+            assert!(error_of(text).contains("at the beginning"), "{text}");
         }
     }
 
     /// Matches as the RFC defines it, without regard to time.
-    fn by_the_letter(pattern: &[u8], text: &[u8]) -> bool {
+    fn matches_by_rfc(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => true,
             b"$" => text.is_empty(),
-            [b'*', rest @ ..] => (0..=text.len()).any(|at| by_the_letter(rest, &text[at..])),
-            [byte, rest @ ..] => text.first() == Some(byte) && by_the_letter(rest, &text[1..]),
+            [b'*', rest @ ..] => (0..=text.len()).any(|at| matches_by_rfc(rest, &text[at..])),
+            [byte, rest @ ..] => text.first() == Some(byte) && matches_by_rfc(rest, &text[1..]),
         }
     }
 
     proptest! {
         #[test]
-        fn it_matches_what_it_should(pattern in "[/*][ab*]{0,7}\\$?", path in "[ab]{0,9}") {
+        fn matches_as_the_rfc_says(pattern in "[/*][ab*]{0,7}\\$?", path in "[ab]{0,9}") {
             let path = format!("/{path}");
             let parsed: Pattern = pattern.parse().unwrap();
-            let expected = by_the_letter(pattern.as_bytes(), path.as_bytes());
+            let expected = matches_by_rfc(pattern.as_bytes(), path.as_bytes());
             prop_assert_eq!(parsed.matches(&format!("http://a{path}"), &path), expected);
         }
 
         #[test]
-        fn what_is_written_is_read_again(patterns in prop::collection::vec("[/*][a-z%*$]{0,9}", 1..5)) {
+        fn printed_patterns_parse_again(patterns in prop::collection::vec("[/*][a-z%*$]{0,9}", 1..5)) {
             let text = patterns.join(",");
             prop_assert_eq!(text.parse::<Patterns>().unwrap().to_string(), text);
         }
 
         #[test]
-        fn no_text_makes_it_panic(pattern in "[/*]\\PC{0,9}", url in "http://a/\\PC{0,9}") {
+        fn arbitrary_text_does_not_panic(pattern in "[/*]\\PC{0,9}", url in "http://a/\\PC{0,9}") {
             let _ = admits(&pattern.replace(',', ""), "", &url.replace(['\\', '#'], ""));
         }
     }

@@ -68,7 +68,7 @@ fn portrait(group: &Group) -> Portrait {
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, entry) in &entries {
         if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
-            assert!(group.waiting_of(url).contains(id), "{id} is found by its URL");
+            assert!(group.waiting_of(url).contains(id), "{id} is not found by its URL");
             unheld.entry(url.print()).or_default().push(*id);
         }
     }

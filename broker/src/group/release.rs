@@ -46,7 +46,7 @@ pub(super) struct Ready {
     suspects: BTreeMap<Lane, Vec<KeyId>>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
-    /// Jobs whose whole budget is in flight, with their keys. Nothing of them is released until
+    /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is released until
     /// some of the budget is returned. Pinned entries are part of the budget in flight.
     blocked: BTreeMap<JobNumber, ByPrio>,
     announced_was_last: bool,
@@ -79,7 +79,7 @@ impl Ready {
 
     /// Ends the deferral: the caller lists every key.
     pub(super) fn begin(&mut self) {
-        debug_assert!(self.is_put_off, "whatever a start reads, it puts that off to its end");
+        debug_assert!(self.is_put_off, "a start defers the listing of keys");
         self.is_put_off = false;
     }
 
@@ -220,14 +220,14 @@ impl Ready {
         let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
         keys.swap(index, last);
         let moved = keys[last];
-        let number = |index| u32::try_from(index).expect("keys have numbers of 32 bits");
+        let number = |index| u32::try_from(index).expect("keys have 32-bit ids");
         if self.spots.len() <= key.index() {
             self.spots.resize(key.index() + 1, None);
         }
         self.spots[key.index()] = Some(Spot { kind, index: number(index) });
         if index != last {
             let spot = self.spots[moved.index()].as_mut();
-            spot.expect("a key that stands there has a spot").index = number(last);
+            spot.expect("a listed key has a position").index = number(last);
         }
     }
 
@@ -247,7 +247,8 @@ impl Ready {
                 if let Some(keys) = self.blocked.get_mut(&job) {
                     take_from(&mut keys.0, &Reverse(prio), index)
                 } else {
-                    let keys = self.jobs.get_mut(&job).expect("a key that stands there has a job");
+                    let keys =
+                        self.jobs.get_mut(&job).expect("a listed key has the set of its job");
                     let moved = take_from(&mut keys.0, &Reverse(prio), index);
                     if keys.is_empty() {
                         self.jobs.remove(&job);
@@ -257,22 +258,21 @@ impl Ready {
             }
         };
         if let Some(moved) = moved {
-            let spot =
-                self.spots[moved.index()].as_mut().expect("a key that stands there has a spot");
-            spot.index = u32::try_from(index).expect("keys have numbers of 32 bits");
+            let spot = self.spots[moved.index()].as_mut().expect("a listed key has a position");
+            spot.index = u32::try_from(index).expect("keys have 32-bit ids");
         }
     }
 }
 
 /// Returns the key that goes first.
 fn last_of(keys: &[KeyId]) -> KeyId {
-    *keys.last().expect("no set is empty")
+    *keys.last().expect("the sets are not empty")
 }
 
-/// Removes the key at an index from one of the sets, none of which is empty. Returns the key that
+/// Removes the key at an index from one of the sets, which are not empty. Returns the key that
 /// moved to that index.
 fn take_from<K: Ord>(sets: &mut BTreeMap<K, Vec<KeyId>>, which: &K, index: usize) -> Option<KeyId> {
-    let keys = sets.get_mut(which).expect("a key that stands somewhere is there");
+    let keys = sets.get_mut(which).expect("a listed key is in a set");
     keys.swap_remove(index);
     let moved = keys.get(index).copied();
     if keys.is_empty() {

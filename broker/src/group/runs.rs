@@ -74,7 +74,7 @@ impl Runs {
         self.len as usize
     }
 
-    /// Reports whether there is no entry.
+    /// Reports whether there are no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -140,7 +140,7 @@ impl Runs {
         }
         let of_lane = self.runs.partition_point(|run| run.lane < lane);
         let at = self.runs[of_lane..].iter().position(|run| run.first == slot || run.last == slot);
-        let at = of_lane + at.expect("an entry at an end of a run is known to it");
+        let at = of_lane + at.expect("a run knows its first and last entry");
         match after {
             Some((after, id)) => (self.runs[at].first, self.runs[at].first_id) = (after, id),
             None if before == NO_SLOT => {

@@ -77,7 +77,7 @@ impl ScheduleQuery {
             match name {
                 "key" => query.key = Some(value.into()),
                 "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
-                _ => return Err(bad(format!("no option {name}; there are key, limit"))),
+                _ => return Err(bad(format!("unknown option {name}; the options are key, limit"))),
             }
         }
         Ok(query)
@@ -141,7 +141,7 @@ impl Group {
             let carried = Box::default();
             Some(Taking::Improved { entries, announced: false, prio, due: now, carried })
         } else if self.is_full() {
-            tracing::warn!(group = %self.name, url = %schedule.text, "no room for what is due");
+            tracing::warn!(group = %self.name, url = %schedule.text, "the group is full: skipped a scheduled fetch");
             None
         } else {
             Some(Taking::Admitted(self.scheduled_admission(schedule, now)))

@@ -30,7 +30,7 @@ impl FromStr for ScopeRule {
             "domain" => Ok(Self::Domain),
             "prefix" => Ok(Self::Prefix),
             "any" => Ok(Self::Any),
-            _ => Err(bad(format!("scope={text}: it is host, domain, prefix or any"))),
+            _ => Err(bad(format!("scope={text}: expected host, domain, prefix or any"))),
         }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_is_the_registrable_one() {
+    fn domain_is_the_registrable_domain() {
         assert_scope(
             ScopeRule::Domain,
             "http://a.example.co.uk/x",

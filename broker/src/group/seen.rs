@@ -74,7 +74,7 @@ impl Seen {
 
 fn set_of(print: u64) -> usize {
     // Fingerprints are evenly distributed.
-    usize::try_from(print % SETS as u64).expect("there are few sets")
+    usize::try_from(print % SETS as u64).expect("a set number is small")
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_met_stays_met_also_when_it_becomes_many_sets() {
+    fn urls_stay_seen_when_the_set_is_split() {
         let mut seen = Seen::default();
         let pass = JobRef { number: 1, pass: 1 };
         let print = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -20,7 +20,7 @@ const MOVED_FROM: &str = " schedule=";
 /// No event can contain it, because the group does not forward `schedule=` from events.
 fn moved_from(carried: &str) -> Option<&str> {
     let (_, behind) = carried.split_once(MOVED_FROM)?;
-    Some(behind.split(' ').next().expect("there is one even of nothing"))
+    Some(behind.split(' ').next().expect("split gives at least one part"))
 }
 
 impl Group {
@@ -65,7 +65,7 @@ impl Group {
     /// Sends a held entry to its worker.
     pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
         let entry = &self.live[&id].entry;
-        let lease = entry.lease().expect("a task is sent to who holds it");
+        let lease = entry.lease().expect("a task is sent only to its holder");
         let task = Task {
             id: self.task_id(id, entry, lease),
             clock_ms: now.0,

@@ -101,7 +101,7 @@ pub enum Item {
     Key {
         /// The key.
         key: Key,
-        /// Its rest, and whose turn is next.
+        /// Its rest, and the order of turns.
         state: KeyState,
     },
     /// An active entry, waiting or held.
@@ -119,7 +119,7 @@ pub enum Item {
         /// The reason.
         reason: &'static str,
     },
-    /// The snapshot is useless: so many of its entries ended at once that writing them first would
+    /// The snapshot is useless: too many of its entries ended at once, and writing them first would
     /// have stalled the group.
     Abandoned,
     /// The snapshot is complete.
@@ -141,7 +141,7 @@ pub enum Item {
 /// the group works: see [`Group::snapshot_more`].
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// Passes whose URLs are still to be written, and the next set of the last one.
+    /// Passes with URLs that are still to be written, and the next set of the last one.
     passes: Vec<JobRef>,
     set: usize,
     /// The next slot of a dormant entry.
@@ -151,7 +151,7 @@ pub(super) struct Snapshot {
 }
 
 impl Group {
-    /// Begins a snapshot: writes all parts of which there are few. `stamp` is the current moment on
+    /// Begins a snapshot: writes all parts that are few. `stamp` is the current moment on
     /// all clocks of the machine.
     pub(crate) fn begin_snapshot(&mut self, stamp: Stamp, mut take: impl FnMut(Decision)) {
         self.parked.begin_snapshot();

@@ -71,7 +71,9 @@ impl TaskQuery {
                 "state" => state = Some(TaskState::parse(value)?),
                 "limit" => limit = number(name, value, 0, LISTED_MAX as u64)?,
                 _ => {
-                    let text = format!("no option {name}; there are state, entry, key, job, limit");
+                    let text = format!(
+                        "unknown option {name}; the options are state, entry, key, job, limit"
+                    );
                     return Err(bad(text));
                 }
             }
@@ -101,7 +103,7 @@ impl TaskState {
             "queued" => Ok(Self::Queued),
             "processing" => Ok(Self::Processing),
             "dead" => Ok(Self::Dead),
-            _ => Err(bad(format!("state={text}: it is pending, queued, processing or dead"))),
+            _ => Err(bad(format!("state={text}: expected pending, queued, processing or dead"))),
         }
     }
 
@@ -160,7 +162,7 @@ impl Group {
         if let Some(live) = self.live.get(&id) {
             return self.describe_task(&live.entry, self.state_of(live), None, now);
         }
-        let glance = self.parked.find(id).expect("what is not in full is parked");
+        let glance = self.parked.find(id).expect("an entry that is not active is dormant");
         let state = self.state_of_parked(&glance);
         self.describe_task(&self.parked_entry(glance), state, None, now)
     }

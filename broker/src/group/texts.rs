@@ -124,11 +124,11 @@ impl Texts {
         let text_len: usize = parts.iter().map(|part| part.len()).sum();
         let len = HEADER_BYTES + text_len;
         let number = self.tail_for(len);
-        let chunk = self.chunks[number as usize].as_mut().expect("the tail is there");
+        let chunk = self.chunks[number as usize].as_mut().expect("the tail chunk exists");
         let Bytes::Here(bytes) = &mut chunk.bytes else {
             unreachable!("the tail is in memory");
         };
-        let offset = u32::try_from(bytes.len()).expect("a chunk is shorter");
+        let offset = u32::try_from(bytes.len()).expect("offsets in a chunk have 32 bits");
         let text_len = u32::try_from(text_len).expect("a text is shorter than 4 GiB");
         bytes.extend_from_slice(&id.to_le_bytes());
         bytes.extend_from_slice(&text_len.to_le_bytes());
@@ -222,7 +222,7 @@ impl Texts {
         let mut offset = 0;
         while offset < chunk.len {
             let (id, text) = split(&bytes[offset..]);
-            let start = u32::try_from(offset).expect("a chunk is shorter");
+            let start = u32::try_from(offset).expect("offsets in a chunk have 32 bits");
             texts.push((id, Place { chunk: number, offset: start }, text.to_vec()));
             offset += HEADER_BYTES + text.len();
         }
@@ -234,9 +234,9 @@ impl Texts {
     }
 
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) {
-        let outside = self.outside.as_ref().expect("what is outside has a place there");
+        let outside = self.outside.as_ref().expect("stored chunks have a store");
         let read = outside.read(number, from, buffer);
-        read.unwrap_or_else(|error| panic!("texts that were paged out cannot be read: {error}"));
+        read.unwrap_or_else(|error| panic!("cannot read paged-out texts: {error}"));
     }
 
     /// Returns a chunk with room for `len` more bytes.
@@ -261,7 +261,7 @@ impl Texts {
             number
         } else {
             self.chunks.push(chunk);
-            u32::try_from(self.chunks.len() - 1).expect("there is less memory")
+            u32::try_from(self.chunks.len() - 1).expect("chunks have 32-bit numbers")
         };
         self.tail = Some(number);
         number
@@ -300,7 +300,7 @@ impl Texts {
             };
             let Some(chunk) = &mut self.chunks[number as usize] else { continue };
             let left = std::mem::replace(&mut chunk.bytes, Bytes::Outside(at));
-            let Bytes::Leaving(bytes) = left else { unreachable!("it was on its way") };
+            let Bytes::Leaving(bytes) = left else { unreachable!("the chunk was being written") };
             let mut bytes = Arc::unwrap_or_clone(bytes);
             match written {
                 Ok(()) => {
@@ -313,7 +313,7 @@ impl Texts {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_refused, true) {
-                        tracing::warn!(%error, "texts that wait stay in memory");
+                        tracing::warn!(%error, "cannot page out texts of waiting entries; they stay in memory");
                     }
                     chunk.bytes = Bytes::Here(bytes);
                     self.here.push_back(number);
@@ -346,11 +346,11 @@ impl Texts {
 /// Returns the id and the text at the beginning of `bytes`.
 fn split(bytes: &[u8]) -> (u64, &[u8]) {
     let (id, rest) = bytes.split_at(size_of::<u64>());
-    let id = u64::from_le_bytes(id.try_into().expect("it was split there"));
+    let id = u64::from_le_bytes(id.try_into().expect("it has the right length"));
     (id, &rest[size_of::<u32>()..][..text_len(bytes)])
 }
 
 fn text_len(bytes: &[u8]) -> usize {
-    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header is that long");
+    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header has a length");
     u32::from_le_bytes(len) as usize
 }

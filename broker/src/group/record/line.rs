@@ -26,7 +26,7 @@ const RESERVED_MAX: usize = 512;
 
 /// A line that is not a record: written by a later version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it holds a line that is no record of this version")]
+#[error("it contains a line that is not a record of this version")]
 pub(crate) struct NotARecord;
 
 impl Record {
