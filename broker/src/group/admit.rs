@@ -116,18 +116,18 @@ impl Group {
             return;
         }
         let mut items = Vec::with_capacity(events.len());
-        let mut letters = Vec::new();
+        let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
         let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
         for events in events.chunks(TOGETHER) {
             let read = events.iter().map(|(_, payload)| Told::read(payload, &self.config));
-            let told: Vec<_> = read.collect();
-            self.look_at_urls(told.iter().flatten());
-            for ((seq, payload), told) in events.iter().zip(told) {
-                let judged = told.and_then(|told| self.judge_event(&told, elsewhere, now));
+            let parsed: Vec<_> = read.collect();
+            self.look_at_urls(parsed.iter().flatten());
+            for ((seq, payload), parsed) in events.iter().zip(parsed) {
+                let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
                 let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
-                    letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
+                    dead_letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
                     Judgement { taking: Some(Taking::Unusable), ..Judgement::default() }
                 });
                 let taken = taking.as_ref();
@@ -156,7 +156,7 @@ impl Group {
         }
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
         self.note_clock_times(times, now);
-        for letter in letters {
+        for letter in dead_letters {
             self.announce(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_taking(seeded, now);
@@ -164,17 +164,17 @@ impl Group {
 
     fn judge_event(
         &self,
-        told: &Told<'_>,
+        parsed: &Told<'_>,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) -> Result<Judgement, &'static str> {
-        let payload = &told.payload;
-        let mut wish = match &told.url {
+        let payload = &parsed.payload;
+        let mut request = match &parsed.url {
             None => self.keyless_wish(payload),
             Some((url, url_key)) => Wish {
                 text: url.as_str(),
                 url_key: Some(*url_key),
-                key: told.key(&self.config).ok_or("no-key-attribute")?.into(),
+                key: parsed.key(&self.config).ok_or("no-key-attribute")?.into(),
                 job: payload.attribute("job"),
                 prio: 0,
                 due: now,
@@ -182,18 +182,24 @@ impl Group {
             },
         };
         let (mut schedule, mut at) = (None, Times::default());
-        if let Some(url_key) = wish.url_key {
+        if let Some(url_key) = request.url_key {
             if let Some(every) = payload.attribute("every")
                 && let Some(was) = payload.attribute("was")
             {
                 let time = |text: &str| text.parse().map_err(|_| "bad-every");
-                return self.judge_change(url_key, (time(was)?, time(every)?), &wish.carried, now);
+                return self.judge_change(
+                    url_key,
+                    (time(was)?, time(every)?),
+                    &request.carried,
+                    now,
+                );
             }
             if let Some(prio) = payload.attribute("prio") {
-                wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
+                request.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
             if let Some(after) = payload.attribute("after") {
-                (wish.due, at.entry) = self.due_after(after.parse().map_err(|_| "bad-after")?, now);
+                (request.due, at.entry) =
+                    self.due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
@@ -202,22 +208,22 @@ impl Group {
                         return Ok(Judgement { taking, ..Judgement::default() });
                     }
                     After::Ms(every_ms) => {
-                        let due = wish.due + every_ms;
-                        schedule = Some(self.judge_schedule(url_key, &wish, every_ms, due)?);
+                        let due = request.due + every_ms;
+                        schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
                     }
                     After::Time(time) => {
-                        let (due, unix_ms) = self.due_at(time, wish.due);
+                        let (due, unix_ms) = self.due_at(time, request.due);
                         at.schedule = Some(unix_ms);
-                        schedule = Some(self.judge_schedule(url_key, &wish, DAY_MS, due)?);
+                        schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
                     }
                 }
             }
         }
         // An event for a job of another group only counts here as one without a job.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
-        let taking = match wish.job.filter(is_own) {
-            None => self.judge_announcement(wish),
-            Some(name) => self.judge_seed(name, wish)?,
+        let taking = match request.job.filter(is_own) {
+            None => self.judge_announcement(request),
+            Some(name) => self.judge_seed(name, request)?,
         };
         Ok(Judgement { taking: Some(taking), schedule, at })
     }
@@ -226,7 +232,7 @@ impl Group {
     fn judge_schedule(
         &self,
         url_key: UrlKey,
-        wish: &Wish<'_>,
+        request: &Wish<'_>,
         every_ms: u64,
         due: Moment,
     ) -> Result<Schedule, &'static str> {
@@ -239,10 +245,10 @@ impl Group {
         }
         Ok(Schedule {
             url_key,
-            text: wish.text.into(),
-            key: wish.key.clone(),
-            prio: wish.prio,
-            carried: wish.carried.clone(),
+            text: request.text.into(),
+            key: request.key.clone(),
+            prio: request.prio,
+            carried: request.carried.clone(),
             every_ms,
             due,
             entry: None,
@@ -297,17 +303,17 @@ impl Group {
     }
 
     /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
-    fn judge_announcement(&self, wish: Wish<'_>) -> Taking {
-        let entries = wish.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
+    fn judge_announcement(&self, request: Wish<'_>) -> Taking {
+        let entries = request.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
         if !entries.is_empty() {
-            let Wish { prio, due, carried, .. } = wish;
+            let Wish { prio, due, carried, .. } = request;
             return Taking::Improved { entries, announced: true, prio, due, carried };
         }
-        Taking::Admitted(self.admission(wish, None, true))
+        Taking::Admitted(self.admission(request, None, true))
     }
 
     /// An event with a job is a seed of the current pass.
-    pub(super) fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
+    pub(super) fn judge_seed(&self, name: &str, request: Wish<'_>) -> Result<Taking, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
         let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {
@@ -316,36 +322,36 @@ impl Group {
         if job.cancelled {
             return Err("cancelled-job");
         }
-        let url = wish.url_key.ok_or("not-a-url")?;
+        let url = request.url_key.ok_or("not-a-url")?;
         if !self.has_met(job.id, url) {
-            return Ok(Taking::Admitted(self.admission(wish, Some(job.id), false)));
+            return Ok(Taking::Admitted(self.admission(request, Some(job.id), false)));
         }
         Ok(match self.unheld_of(url, Some(job.id)) {
             Some(entry) => Taking::Improved {
                 entries: vec![entry],
                 announced: false,
-                prio: wish.prio,
-                due: wish.due,
+                prio: request.prio,
+                due: request.due,
                 carried: Box::default(),
             },
             None => Taking::Duplicate(job.id.number),
         })
     }
 
-    fn admission(&self, wish: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
+    fn admission(&self, request: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
         Admission {
             id: self.last_entry + 1,
-            text: wish.text.into(),
-            url_key: wish.url_key,
-            key: wish.key,
+            text: request.text.into(),
+            url_key: request.url_key,
+            key: request.key,
             job,
             depth: 0,
             hops: 0,
             redirect: false,
             announced,
-            prio: wish.prio,
-            due: wish.due,
-            carried: wish.carried,
+            prio: request.prio,
+            due: request.due,
+            carried: request.carried,
         }
     }
 
@@ -355,8 +361,8 @@ impl Group {
         let mut full = full.filter(|id| self.live[*id].entry.admitted.job == job).copied();
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
-            let is_of_job = |glance: &Glance| self.job_of(glance) == number;
-            self.parked.of_url(url).filter(is_of_job).map(|glance| glance.id).min()
+            let is_of_job = |dormant: &Glance| self.job_of(dormant) == number;
+            self.parked.of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
         })
     }
 
@@ -369,20 +375,20 @@ impl Group {
     /// Returns all waiting entries of a URL, sorted by id.
     pub(super) fn waiting_of(&self, url: UrlKey) -> Vec<EntryId> {
         let mut entries = self.unheld.get(&url.print()).cloned().unwrap_or_default();
-        entries.extend(self.parked.of_url(url).map(|glance| glance.id));
+        entries.extend(self.parked.of_url(url).map(|dormant| dormant.id));
         entries.sort_unstable();
         entries
     }
 
     /// Reports whether a pass has seen a URL.
     fn has_met(&self, pass: JobRef, url: UrlKey) -> bool {
-        let is_of_pass = |glance: Glance| glance.job() == Some(pass.number);
+        let is_of_pass = |dormant: Glance| dormant.job() == Some(pass.number);
         self.seen.has(pass, url.print()) || self.parked.of_url(url).any(is_of_pass)
     }
 
     /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of(&self, glance: &Glance) -> Option<JobNumber> {
-        glance.job().filter(|number| self.jobs.find(*number).is_some())
+    pub(super) fn job_of(&self, dormant: &Glance) -> Option<JobNumber> {
+        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

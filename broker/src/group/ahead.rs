@@ -40,11 +40,11 @@ impl Group {
     /// Prefetches the keys of events, and the waiting entries of their URLs.
     pub(super) fn look_at_urls<'a>(&self, events: impl Iterator<Item = &'a Told<'a>> + Clone) {
         let mut keys = [None; TOGETHER];
-        let names = events.clone().filter_map(|told| told.key(&self.config));
+        let names = events.clone().filter_map(|parsed| parsed.key(&self.config));
         self.keys.look_up(names, &mut keys);
-        for print in events.filter_map(Told::print) {
-            self.parked.glimpse_of_url(print);
-            black_box(self.unheld.contains_key(&print));
+        for fingerprint in events.filter_map(Told::print) {
+            self.parked.glimpse_of_url(fingerprint);
+            black_box(self.unheld.contains_key(&fingerprint));
         }
         for key in keys.into_iter().flatten() {
             if let Some(run) = self.keys[key].runs.any() {

@@ -25,7 +25,7 @@ impl Group {
     #[expect(clippy::too_many_arguments, reason = "the parts of one command")]
     pub(super) fn ack(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         outcome: Outcome,
         hold: Hold,
@@ -33,7 +33,7 @@ impl Group {
         over_limit: u64,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entry = self.held_by(asked, task)?;
+        let entry = self.held_by(requester, task)?;
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
             let text = "the group is full and has no room for the links; you still hold the task";
@@ -59,14 +59,14 @@ impl Group {
 
     pub(super) fn nack(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         back: Return,
         hold: Hold,
         reason: Option<String>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let id = self.held_by(asked, task)?;
+        let id = self.held_by(requester, task)?;
         let rest = self.rest(hold, now);
         let failures = self.live[&id].entry.failures;
         // A worker may only lengthen the wait, within limits.
@@ -80,19 +80,19 @@ impl Group {
             Return::Uncounted { after_ms } => {
                 Back::Uncounted { due: now + after_ms.map_or(0, capped) }
             }
-            Return::Again { url } => Back::Again(self.again(asked, id, &url)?.into()),
+            Return::Again { url } => Back::Again(self.again(requester, id, &url)?.into()),
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
-        if !self.members.takes_tasks(asked.member) {
+        if !self.members.takes_tasks(requester.member) {
             // A member without credit makes no further request, so nothing waits for it.
-            self.unpin(asked.member, now);
+            self.unpin(requester.member, now);
         }
         self.bury_if_hopeless(id, now);
         Ok(Answer { more: Vec::new(), ok: task.to_string() })
     }
 
-    fn again(&self, asked: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
+    fn again(&self, requester: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
         if self.live[&id].entry.agains >= AGAINS_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
@@ -104,18 +104,18 @@ impl Group {
             .config
             .key_of_url(&url)
             .ok_or_else(|| bad("again= works only in groups with key=host or key=domain"))?;
-        Ok(Again { url: url.as_str().into(), key: key.into(), member: asked.member })
+        Ok(Again { url: url.as_str().into(), key: key.into(), member: requester.member })
     }
 
     pub(super) fn touch(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         over: bool,
         hold: Hold,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entry = self.held_by(asked, task)?;
+        let entry = self.held_by(requester, task)?;
         let over = over && self.live[&entry].entry.lease().is_some_and(|lease| !lease.over);
         let until = now + self.config.lease_ms;
         let rest = self.rest(hold, now);
@@ -125,11 +125,11 @@ impl Group {
     }
 
     /// Returns the entry of a task that this member holds at this attempt.
-    fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
+    fn held_by(&self, requester: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
         let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
-        let is_its = lease.member == asked.member
+        let is_its = lease.member == requester.member
             && task.group == self.name
             && (task.run, task.attempt) == (lease.run, entry.releases);
         if !is_its && !mutants::is(Mutant::AnyId) {

@@ -18,8 +18,7 @@ impl Group {
     /// Applies a record of an earlier run, or of another machine.
     pub fn replay(&mut self, record: &Record) {
         let decision = &record.decision;
-        let is_reboot =
-            matches!(decision, Decision::Started { run, anew, .. } if self.is_reboot(*run, *anew));
+        let is_reboot = matches!(decision, Decision::Started { run, anew: elapsed_unknown, .. } if self.is_reboot(*run, *elapsed_unknown));
         if !is_reboot {
             self.advance(record.at);
         }
@@ -42,9 +41,9 @@ impl Group {
     /// because each depends on those before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
-            Decision::Started { run, anew, own, .. } => {
+            Decision::Started { run, anew: elapsed_unknown, own, .. } => {
                 self.own = *own;
-                self.start(*run, *anew, now);
+                self.start(*run, *elapsed_unknown, now);
             }
             Decision::Born { since } => self.since = Some(*since),
             Decision::Configured(config) => {
@@ -221,9 +220,9 @@ impl Group {
     }
 
     /// Sets the run of new task ids. With `anew`, leases and rests restart at `now`.
-    fn start(&mut self, run: u64, anew: bool, now: Moment) {
+    fn start(&mut self, run: u64, elapsed_unknown: bool, now: Moment) {
         self.run = run;
-        if !anew {
+        if !elapsed_unknown {
             return;
         }
         let until = now + self.config.lease_ms;

@@ -46,13 +46,13 @@ impl ByUrl {
         &mut self,
         count: usize,
         mut all: impl Iterator<Item = (SlotId, u64)>,
-        print_of: impl Fn(SlotId) -> u64,
+        fingerprint_of: impl Fn(SlotId) -> u64,
     ) {
         if !std::mem::take(&mut self.is_put_off) {
             return;
         }
         let Self { tables, hasher, .. } = self;
-        let hash = |slot: &SlotId| hasher.hash_one(print_of(*slot));
+        let hash = |slot: &SlotId| hasher.hash_one(fingerprint_of(*slot));
         // Fingerprints are evenly distributed, so the tables have similar lengths.
         let mean = count / TABLES;
         for table in &mut *tables {
@@ -61,13 +61,13 @@ impl ByUrl {
         let mut some = vec![Vec::new(); TABLES];
         loop {
             let mut left = TOGETHER;
-            for (slot, print) in all.by_ref().take(TOGETHER) {
-                some[table_of(print)].push((slot, print));
+            for (slot, fingerprint) in all.by_ref().take(TOGETHER) {
+                some[table_of(fingerprint)].push((slot, fingerprint));
                 left -= 1;
             }
             for (table, some) in tables.iter_mut().zip(&mut some) {
-                for (slot, print) in some.drain(..) {
-                    table.insert_unique(hasher.hash_one(print), slot, hash);
+                for (slot, fingerprint) in some.drain(..) {
+                    table.insert_unique(hasher.hash_one(fingerprint), slot, hash);
                 }
             }
             if left > 0 {
@@ -77,31 +77,33 @@ impl ByUrl {
     }
 
     /// Adds a slot that is not present.
-    pub(super) fn insert(&mut self, slot: SlotId, print_of: impl Fn(SlotId) -> u64) {
+    pub(super) fn insert(&mut self, slot: SlotId, fingerprint_of: impl Fn(SlotId) -> u64) {
         if self.is_put_off {
             return;
         }
-        let hash = |slot: &SlotId| self.hasher.hash_one(print_of(*slot));
-        self.tables[table_of(print_of(slot))].insert_unique(hash(&slot), slot, hash);
+        let hash = |slot: &SlotId| self.hasher.hash_one(fingerprint_of(*slot));
+        self.tables[table_of(fingerprint_of(slot))].insert_unique(hash(&slot), slot, hash);
     }
 
     /// Removes a slot, if it is present.
-    pub(super) fn remove(&mut self, print: u64, slot: SlotId) {
-        let table = &mut self.tables[table_of(print)];
-        if let Ok(found) = table.find_entry(self.hasher.hash_one(print), |other| *other == slot) {
+    pub(super) fn remove(&mut self, fingerprint: u64, slot: SlotId) {
+        let table = &mut self.tables[table_of(fingerprint)];
+        if let Ok(found) =
+            table.find_entry(self.hasher.hash_one(fingerprint), |other| *other == slot)
+        {
             found.remove();
         }
     }
 
     /// Returns the slots of a fingerprint, and possibly some of others, in no order.
-    pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
+    pub(super) fn find(&self, fingerprint: u64) -> impl Iterator<Item = SlotId> {
         assert!(!self.is_put_off, "the index must be built before a search");
-        self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
+        self.tables[table_of(fingerprint)].iter_hash(self.hasher.hash_one(fingerprint)).copied()
     }
 }
 
-fn table_of(print: u64) -> usize {
-    usize::try_from(print % TABLES as u64).expect("a table number is small")
+fn table_of(fingerprint: u64) -> usize {
+    usize::try_from(fingerprint % TABLES as u64).expect("a table number is small")
 }
 
 #[cfg(test)]
@@ -116,31 +118,31 @@ mod tests {
         /// Adds and removes slots with few fingerprints; the index is built at once or late.
         #[test]
         fn slots_are_found_by_fingerprint(
-            prints in prop::collection::vec(1..40_u64, 1..300),
+            fingerprints in prop::collection::vec(1..40_u64, 1..300),
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
             caught_up_after in any::<prop::sample::Index>(),
         ) {
             let mut by_url = ByUrl::new(true);
-            let caught_up_after = caught_up_after.index(prints.len());
-            let print_of = |slot: SlotId| prints[slot as usize];
+            let caught_up_after = caught_up_after.index(fingerprints.len());
+            let fingerprint_of = |slot: SlotId| fingerprints[slot as usize];
             let mut model = BTreeSet::new();
-            for slot in (0..).take(prints.len()) {
-                by_url.insert(slot, print_of);
-                model.insert((print_of(slot), slot));
+            for slot in (0..).take(fingerprints.len()) {
+                by_url.insert(slot, fingerprint_of);
+                model.insert((fingerprint_of(slot), slot));
                 if slot as usize == caught_up_after {
-                    let all = model.iter().map(|(print, slot)| (*slot, *print));
-                    by_url.catch_up(model.len(), all, print_of);
+                    let all = model.iter().map(|(fingerprint, slot)| (*slot, *fingerprint));
+                    by_url.catch_up(model.len(), all, fingerprint_of);
                 }
             }
             for gone in gone {
-                let slot = SlotId::try_from(gone.index(prints.len())).unwrap();
-                by_url.remove(print_of(slot), slot);
-                model.remove(&(print_of(slot), slot));
+                let slot = SlotId::try_from(gone.index(fingerprints.len())).unwrap();
+                by_url.remove(fingerprint_of(slot), slot);
+                model.remove(&(fingerprint_of(slot), slot));
             }
-            for print in 1..40 {
-                let found = by_url.find(print).filter(|slot| print_of(*slot) == print);
-                let found: BTreeSet<_> = found.map(|slot| (print, slot)).collect();
-                prop_assert_eq!(found, model.range((print, 0)..(print + 1, 0)).copied().collect());
+            for fingerprint in 1..40 {
+                let found = by_url.find(fingerprint).filter(|slot| fingerprint_of(*slot) == fingerprint);
+                let found: BTreeSet<_> = found.map(|slot| (fingerprint, slot)).collect();
+                prop_assert_eq!(found, model.range((fingerprint, 0)..(fingerprint + 1, 0)).copied().collect());
             }
         }
     }

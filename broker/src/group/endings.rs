@@ -78,15 +78,15 @@ impl Group {
     }
 
     /// Ends a dormant entry. The caller refreshes its key.
-    fn drop_parked(&mut self, glance: Glance, end: End) {
-        self.keep_in_snapshot(glance);
-        let queue = &mut self.keys[glance.key];
-        if let Some(job) = glance.job().and_then(|job| self.jobs.find_mut(job)) {
+    fn drop_parked(&mut self, dormant: Glance, end: End) {
+        self.keep_in_snapshot(dormant);
+        let queue = &mut self.keys[dormant.key];
+        if let Some(job) = dormant.job().and_then(|job| self.jobs.find_mut(job)) {
             job.dropped_parked(queue.name(), end);
-            self.seen.add(job.id, glance.url);
+            self.seen.add(job.id, dormant.url);
         }
-        self.parked.remove(glance, queue);
-        self.schedules.ended(glance.url, glance.id, None);
+        self.parked.remove(dormant, queue);
+        self.schedules.ended(dormant.url, dormant.id, None);
     }
 
     /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
@@ -108,8 +108,8 @@ impl Group {
             None => self.parked.keys_of(lane),
         };
         for key in keys {
-            while let Some(glance) = self.parked.any_of(lane, &self.keys[key]) {
-                self.drop_parked(glance, end);
+            while let Some(dormant) = self.parked.any_of(lane, &self.keys[key]) {
+                self.drop_parked(dormant, end);
             }
             self.refresh(key, now);
         }
@@ -123,9 +123,9 @@ impl Group {
                 self.drop_entry(id, End::Purged, now);
             }
         }
-        for glance in self.parked.iter().collect::<Vec<_>>() {
-            self.drop_parked(glance, End::Purged);
-            self.refresh(glance.key, now);
+        for dormant in self.parked.iter().collect::<Vec<_>>() {
+            self.drop_parked(dormant, End::Purged);
+            self.refresh(dormant.key, now);
         }
     }
 
@@ -188,10 +188,10 @@ impl Group {
         let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
         let waiting = self.waiting_of(url).into_iter().find(|id| match self.live.get(id) {
             Some(live) => is_alone(&live.entry),
-            None => self.parked.find(*id).is_some_and(|glance| self.job_of(&glance).is_none()),
+            None => self.parked.find(*id).is_some_and(|dormant| self.job_of(&dormant).is_none()),
         });
-        if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
-            self.keep_in_snapshot(glance);
+        if let Some(dormant) = waiting.and_then(|id| self.parked.find(id)) {
+            self.keep_in_snapshot(dormant);
         }
         waiting.is_some()
     }

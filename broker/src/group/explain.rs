@@ -30,13 +30,13 @@ impl Group {
             if let Some(live) = self.live.get(id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
             }
-            let glance = self.parked.find(*id).expect("an entry that is not active is dormant");
-            self.explain_entry(&self.parked_entry(glance), glance.key, now)
+            let dormant = self.parked.find(*id).expect("an entry that is not active is dormant");
+            self.explain_entry(&self.parked_entry(dormant), dormant.key, now)
         });
         let mut more: Vec<String> = more.collect();
-        let dead = self.dead.iter().filter(|buried| buried.entry.admitted.url_key == Some(key));
-        more.extend(dead.take(LISTED_MAX).map(|buried| {
-            let (entry, reason) = (&buried.entry, buried.reason);
+        let dead = self.dead.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
+        more.extend(dead.take(LISTED_MAX).map(|dead| {
+            let (entry, reason) = (&dead.entry, dead.reason);
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", entry.admitted.text)
         }));

@@ -127,11 +127,17 @@ impl World {
     }
 
     /// Starts the group.
-    fn start(&mut self, anew: bool) {
+    fn start(&mut self, elapsed_unknown: bool) {
         let run = self.group.run() + 1;
         // Every other broker runs a worker in its process.
         let own = run.is_multiple_of(2).then_some(MemberId(1));
-        self.feed(Input::Start { run, since: 1000 + run, anew, stamp: self.stamp(), own });
+        self.feed(Input::Start {
+            run,
+            since: 1000 + run,
+            anew: elapsed_unknown,
+            stamp: self.stamp(),
+            own,
+        });
         self.feed(Input::Clock { unix_ms: self.unix_ms() });
     }
 
@@ -202,12 +208,12 @@ impl World {
             line = line.replace(&format!("%{back}"), &task.to_string());
         }
         let Ok(command) = text::check(line.as_bytes()).and_then(Command::parse) else { return };
-        let asked = self.asked(member);
+        let requester = self.asked(member);
         let input = match command {
             Command::Join { credit, .. } => {
                 let credit = credit.unwrap_or(10);
-                self.credit.insert(asked.member, credit);
-                Input::Join { asked, credit }
+                self.credit.insert(requester.member, credit);
+                Input::Join { asked: requester, credit }
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);
@@ -216,25 +222,27 @@ impl World {
             }
             Command::Ack { task, outcome, hold } => {
                 let links = self.links.remove(&task).unwrap_or_default();
-                Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
+                Input::Ack { asked: requester, task, outcome, hold, links, over_limit: 0 }
             }
             Command::Nack { task, back, hold, reason } => {
-                Input::Nack { asked, task, back, hold, reason }
+                Input::Nack { asked: requester, task, back, hold, reason }
             }
-            Command::Touch { task, over, hold } => Input::Touch { asked, task, over, hold },
-            Command::Group(manage) => match group_input(asked, &manage) {
+            Command::Touch { task, over, hold } => {
+                Input::Touch { asked: requester, task, over, hold }
+            }
+            Command::Group(manage) => match group_input(requester, &manage) {
                 Ok(input) => input,
                 Err(error) => return is_line(&error.to_string()),
             },
-            Command::Job(manage) => match job_input(asked, &manage) {
+            Command::Job(manage) => match job_input(requester, &manage) {
                 Ok((_, input)) => input,
                 Err(error) => return is_line(&error.to_string()),
             },
             Command::Explain { what, .. } => {
-                Input::Show { asked, what: Show::Explain(what.to_owned()) }
+                Input::Show { asked: requester, what: Show::Explain(what.to_owned()) }
             }
             Command::Pub { payload, .. } => return self.publish(payload),
-            Command::Ping => Input::Heard { conn: asked.conn },
+            Command::Ping => Input::Heard { conn: requester.conn },
             Command::Quit => return self.leaves(member),
             _ => return,
         };

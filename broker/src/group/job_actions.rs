@@ -16,7 +16,7 @@ impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
     pub(super) fn with_job(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         name: &JobName,
         what: &JobAction,
         now: Moment,
@@ -28,7 +28,7 @@ impl Group {
             JobAction::Wait => {
                 let job = self.job_named(name)?;
                 if job.state != JobState::Done {
-                    self.waiters.entry(job.id.number).or_default().push(asked);
+                    self.waiters.entry(job.id.number).or_default().push(requester);
                     return Ok(None);
                 }
                 job.announcement()
@@ -74,7 +74,7 @@ impl Group {
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (due, at) = self.due_after(after, now);
-        let wish = Wish {
+        let request = Wish {
             text: url.as_str(),
             url_key: Some(url.url_key()),
             key: key.into(),
@@ -84,7 +84,7 @@ impl Group {
             carried: Box::default(),
         };
         let taking = self
-            .judge_seed(name.as_ref(), wish)
+            .judge_seed(name.as_ref(), request)
             .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
         let new = u8::from(matches!(taking, Taking::Admitted(_)));
         let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
@@ -112,8 +112,8 @@ impl Group {
 
     /// Answers all clients that wait for the end of a pass.
     pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
-        for asked in self.waiters.remove(&number).unwrap_or_default() {
-            self.answer(asked, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
+        for requester in self.waiters.remove(&number).unwrap_or_default() {
+            self.answer(requester, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
         }
     }
 
@@ -125,7 +125,7 @@ impl Group {
     /// Removes the waiting commands of a connection that ended.
     pub(super) fn forget_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {
-            waiters.retain(|asked| asked.conn != conn);
+            waiters.retain(|requester| requester.conn != conn);
             !waiters.is_empty()
         });
     }

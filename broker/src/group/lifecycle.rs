@@ -145,25 +145,25 @@ impl Group {
 
     /// Turns a dormant entry into an active one that is in no queue and not indexed by URL. The
     /// caller refreshes its key.
-    fn unpark(&mut self, glance: Glance) {
-        self.keep_in_snapshot(glance);
-        let job = glance.job().and_then(|job| self.jobs.find_mut(job));
-        let queue = &mut self.keys[glance.key];
+    fn unpark(&mut self, dormant: Glance) {
+        self.keep_in_snapshot(dormant);
+        let job = dormant.job().and_then(|job| self.jobs.find_mut(job));
+        let queue = &mut self.keys[dormant.key];
         let pass = job.map(|job| {
-            job.unpark(glance.id, queue.name());
+            job.unpark(dormant.id, queue.name());
             job.id
         });
-        let admission = self.parked.unpark(glance, queue, pass);
-        self.insert_unnoticed(glance.key, Entry::new(admission));
+        let admission = self.parked.unpark(dormant, queue, pass);
+        self.insert_unnoticed(dormant.key, Entry::new(admission));
     }
 
     /// Removes an entry that no member holds from its queue, its timer or the dormant store.
     /// Returns the key that the caller must refresh.
     pub(super) fn take_out(&mut self, id: EntryId) -> KeyId {
-        if let Some(glance) = self.parked.find(id) {
-            self.unpark(glance);
+        if let Some(dormant) = self.parked.find(id) {
+            self.unpark(dormant);
             self.unhold(self.live[&id].entry.admitted.url_key, id);
-            return glance.key;
+            return dormant.key;
         }
         self.dequeue(id)
     }
@@ -245,9 +245,9 @@ impl Group {
     }
 
     pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
-        let gate = if let Some(glance) = self.parked.find(id) {
-            self.unpark(glance);
-            glance.key
+        let gate = if let Some(dormant) = self.parked.find(id) {
+            self.unpark(dormant);
+            dormant.key
         } else {
             self.rehold(self.live[&id].entry.admitted.url_key, id);
             self.dequeue(id)

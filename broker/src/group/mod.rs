@@ -307,16 +307,15 @@ impl Group {
     }
 
     fn input(&mut self, input: Input, now: Moment) {
-        let is_reboot =
-            matches!(input, Input::Start { run, anew, .. } if self.is_reboot(run, anew));
+        let is_reboot = matches!(input, Input::Start { run, anew: elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
         }
-        if let Some(asked) = input.asked() {
-            self.members.heard(asked.member);
+        if let Some(requester) = input.asked() {
+            self.members.heard(requester.member);
         }
         match input {
-            Input::Start { run, since, anew, stamp, own } => {
+            Input::Start { run, since, anew: elapsed_unknown, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
                     let rest_ms = self.config.delay_max();
@@ -324,7 +323,7 @@ impl Group {
                 }
                 // A snapshot does not span a restart.
                 self.snapshot = None;
-                self.commit(Decision::Started { run, anew, stamp, own }, now);
+                self.commit(Decision::Started { run, anew: elapsed_unknown, stamp, own }, now);
                 // After a reboot only now: first the rests of keys had to restart.
                 self.advance(now);
                 self.begin(since, ended, now);
@@ -334,54 +333,54 @@ impl Group {
             Input::Events { topic, next, events, elsewhere } => {
                 self.take(&topic, next, &events, &elsewhere, now);
             }
-            Input::Join { asked, credit } => self.join(asked, credit, now),
+            Input::Join { asked: requester, credit } => self.join(requester, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
-            Input::Ack { asked, task, outcome, hold, links, over_limit } => {
-                let answer = self.ack(asked, &task, outcome, hold, &links, over_limit, now);
-                self.answer(asked, answer);
+            Input::Ack { asked: requester, task, outcome, hold, links, over_limit } => {
+                let answer = self.ack(requester, &task, outcome, hold, &links, over_limit, now);
+                self.answer(requester, answer);
             }
-            Input::Nack { asked, task, back, hold, reason } => {
-                let answer = self.nack(asked, &task, back, hold, reason, now);
-                self.answer(asked, answer);
+            Input::Nack { asked: requester, task, back, hold, reason } => {
+                let answer = self.nack(requester, &task, back, hold, reason, now);
+                self.answer(requester, answer);
             }
-            Input::Touch { asked, task, over, hold } => {
-                let answer = self.touch(asked, &task, over, hold, now);
-                self.answer(asked, answer);
+            Input::Touch { asked: requester, task, over, hold } => {
+                let answer = self.touch(requester, &task, over, hold, now);
+                self.answer(requester, answer);
             }
-            Input::Configure { asked, settings } => {
+            Input::Configure { asked: requester, settings } => {
                 let answer = self.configure(&settings, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
             Input::Set { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
                     tracing::error!(group = %self.name, %error, "a setting from the start of the broker is invalid and ignored");
                 }
             }
-            Input::Operate { asked, what } => {
+            Input::Operate { asked: requester, what } => {
                 let answer = self.operate(&what, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::OpenJob { asked, name, settings } => {
+            Input::OpenJob { asked: requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
                 self.tell_of(&name);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::CloseJob { asked, name } => {
+            Input::CloseJob { asked: requester, name } => {
                 let answer = self.close_job(&name, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::CancelJob { asked, name } => {
+            Input::CancelJob { asked: requester, name } => {
                 let answer = self.cancel_job(&name, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::WithJob { asked, name, what } => {
-                if let Some(answer) = self.with_job(asked, &name, &what, now).transpose() {
-                    self.answer(asked, answer);
+            Input::WithJob { asked: requester, name, what } => {
+                if let Some(answer) = self.with_job(requester, &name, &what, now).transpose() {
+                    self.answer(requester, answer);
                 }
             }
-            Input::Show { asked, what } => {
+            Input::Show { asked: requester, what } => {
                 let answer = self.show(&what, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
             Input::Heads { job, heads } => self.note_heads(job, heads, now),
             Input::Sent { serial, topic, seq } => {
@@ -398,8 +397,8 @@ impl Group {
 
     /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
     /// merely suspended (in the same run) knows it exactly.
-    fn is_reboot(&self, run: u64, anew: bool) -> bool {
-        anew && run != self.run
+    fn is_reboot(&self, run: u64, elapsed_unknown: bool) -> bool {
+        elapsed_unknown && run != self.run
     }
 
     /// Resumes where the records end. Records end between two inputs, because those of one input
@@ -449,8 +448,8 @@ impl Group {
         self.outputs.push_back(Output::Record(Record { at: now, decision }));
     }
 
-    fn answer(&mut self, asked: Asked, answer: Result<Answer, ProtocolError>) {
-        self.outputs.push_back(Output::Answer { asked, answer });
+    fn answer(&mut self, requester: Asked, answer: Result<Answer, ProtocolError>) {
+        self.outputs.push_back(Output::Answer { asked: requester, answer });
     }
 
     /// Lets the entries pinned to a member restart with their own request, for any member.
@@ -507,9 +506,9 @@ impl Group {
 
     /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain
     /// its old state.
-    fn keep_in_snapshot(&mut self, glance: Glance) {
-        if self.snapshot.is_some() && self.parked.keep_in_snapshot(glance) {
-            let kept = Item::Parked(vec![self.parked_admission(glance)]);
+    fn keep_in_snapshot(&mut self, dormant: Glance) {
+        if self.snapshot.is_some() && self.parked.keep_in_snapshot(dormant) {
+            let kept = Item::Parked(vec![self.parked_admission(dormant)]);
             self.record(Decision::Kept(Box::new(kept)), self.now);
         }
     }

@@ -200,18 +200,18 @@ impl Parked {
     /// pass.
     pub(super) fn unpark(
         &mut self,
-        glance: Glance,
+        dormant: Glance,
         queue: &mut KeyQueue,
         job: Option<JobRef>,
     ) -> Admission {
-        let admission = self.read(glance, queue, job);
-        self.remove(glance, queue);
+        let admission = self.read(dormant, queue, job);
+        self.remove(dormant, queue);
         admission
     }
 
     /// Returns an entry as it was admitted, except that its due time is lost.
-    pub(super) fn read(&self, glance: Glance, queue: &KeyQueue, job: Option<JobRef>) -> Admission {
-        let slot = &self.slots[glance.slot as usize];
+    pub(super) fn read(&self, dormant: Glance, queue: &KeyQueue, job: Option<JobRef>) -> Admission {
+        let slot = &self.slots[dormant.slot as usize];
         let front = self.texts.get(slot.text);
         let mut front = Front(&front);
         let text_len = front.number() as usize;
@@ -238,8 +238,8 @@ impl Parked {
     }
 
     /// Removes an entry.
-    pub(super) fn remove(&mut self, glance: Glance, queue: &mut KeyQueue) {
-        let Glance { slot: number, id, url, lane, key, .. } = glance;
+    pub(super) fn remove(&mut self, dormant: Glance, queue: &mut KeyQueue) {
+        let Glance { slot: number, id, url, lane, key, .. } = dormant;
         let Slot { before, after, text, text_len, .. } = self.slots[number as usize];
         let next = (after != NO_SLOT).then(|| (after, self.slots[after as usize].id));
         queue.runs.take_out((lane, number), before, next);
@@ -275,7 +275,7 @@ impl Parked {
     pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = Glance> {
         let url = url.print();
         let alike = self.by_url.find(url).map(|slot| self.glance(slot));
-        alike.filter(move |glance| glance.url == url)
+        alike.filter(move |dormant| dormant.url == url)
     }
 
     /// Returns all entries, in no order.
@@ -304,8 +304,8 @@ impl Parked {
 
     /// Marks an entry as written to the current snapshot. Returns whether it was still missing
     /// there.
-    pub(super) fn keep_in_snapshot(&mut self, glance: Glance) -> bool {
-        let slot = &mut self.slots[glance.slot as usize];
+    pub(super) fn keep_in_snapshot(&mut self, dormant: Glance) -> bool {
+        let slot = &mut self.slots[dormant.slot as usize];
         std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
     }
 
@@ -320,8 +320,8 @@ impl Parked {
         for (id, place, text) in self.texts.sparse().unwrap_or_default() {
             let Some(slot) = self.by_id.find(id) else { continue };
             if at(&self.slots, slot).text == place {
-                let anew = self.texts.put(id, &[&text]);
-                self.slots[slot as usize].text = anew;
+                let moved = self.texts.put(id, &[&text]);
+                self.slots[slot as usize].text = moved;
                 self.texts.remove(place, text.len());
             }
         }

@@ -62,7 +62,7 @@ type KeyPortrait = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment
 
 fn portrait(group: &Group) -> Portrait {
     let live = group.live.values().map(|live| live.entry.clone());
-    let parked = group.parked.iter().map(|glance| group.parked_entry(glance));
+    let parked = group.parked.iter().map(|dormant| group.parked_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();

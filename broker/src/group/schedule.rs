@@ -129,8 +129,8 @@ impl Schedules {
 impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
     /// last entry is not final.
-    pub(super) fn fall_due(&mut self, print: u64, now: Moment) {
-        let Some(schedule) = self.schedules.0.get(&print) else { return };
+    pub(super) fn fall_due(&mut self, fingerprint: u64, now: Moment) {
+        let Some(schedule) = self.schedules.0.get(&fingerprint) else { return };
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);

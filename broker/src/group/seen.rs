@@ -26,28 +26,28 @@ enum Prints {
 
 impl Seen {
     /// Reports whether the pass has seen a URL.
-    pub(super) fn has(&self, pass: JobRef, print: u64) -> bool {
-        self.passes.get(&pass).is_some_and(|prints| match prints {
-            Prints::Few(set) => set.contains(&print),
-            Prints::Many(sets) => sets[set_of(print)].contains(&print),
+    pub(super) fn has(&self, pass: JobRef, fingerprint: u64) -> bool {
+        self.passes.get(&pass).is_some_and(|fingerprints| match fingerprints {
+            Prints::Few(set) => set.contains(&fingerprint),
+            Prints::Many(sets) => sets[set_of(fingerprint)].contains(&fingerprint),
         })
     }
 
     /// Adds a URL.
-    pub(super) fn add(&mut self, pass: JobRef, print: u64) {
-        let prints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
-        match prints {
+    pub(super) fn add(&mut self, pass: JobRef, fingerprint: u64) {
+        let fingerprints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
+        match fingerprints {
             Prints::Few(set) => {
-                set.insert(print);
+                set.insert(fingerprint);
                 if set.len() > SET_MAX {
                     let mut sets = vec![HashSet::new(); SETS];
-                    for print in set.drain() {
-                        sets[set_of(print)].insert(print);
+                    for fingerprint in set.drain() {
+                        sets[set_of(fingerprint)].insert(fingerprint);
                     }
-                    *prints = Prints::Many(sets);
+                    *fingerprints = Prints::Many(sets);
                 }
             }
-            Prints::Many(sets) => _ = sets[set_of(print)].insert(print),
+            Prints::Many(sets) => _ = sets[set_of(fingerprint)].insert(fingerprint),
         }
     }
 
@@ -72,9 +72,9 @@ impl Seen {
     }
 }
 
-fn set_of(print: u64) -> usize {
+fn set_of(fingerprint: u64) -> usize {
     // Fingerprints are evenly distributed.
-    usize::try_from(print % SETS as u64).expect("a set number is small")
+    usize::try_from(fingerprint % SETS as u64).expect("a set number is small")
 }
 
 #[cfg(test)]
@@ -87,18 +87,18 @@ mod tests {
     fn urls_stay_seen_when_the_set_is_split() {
         let mut seen = Seen::default();
         let pass = JobRef { number: 1, pass: 1 };
-        let print = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let fingerprint = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let count = 3 * SET_MAX as u64;
         for n in 0..count {
-            assert!(!seen.has(pass, print(n)));
-            seen.add(pass, print(n));
+            assert!(!seen.has(pass, fingerprint(n)));
+            seen.add(pass, fingerprint(n));
         }
-        assert!((0..count).all(|n| seen.has(pass, print(n))));
+        assert!((0..count).all(|n| seen.has(pass, fingerprint(n))));
         let sets = (0..).map_while(|number| seen.set(pass, number));
         let all: BTreeSet<u64> = sets.flatten().copied().collect();
-        assert_eq!(all, (0..count).map(print).collect());
+        assert_eq!(all, (0..count).map(fingerprint).collect());
         assert!((0..).map_while(|number| seen.set(pass, number)).all(|set| set.len() < 1000));
         seen.forget(pass);
-        assert!(!seen.has(pass, print(0)));
+        assert!(!seen.has(pass, fingerprint(0)));
     }
 }

@@ -24,22 +24,22 @@ fn moved_from(carried: &str) -> Option<&str> {
 }
 
 impl Group {
-    pub(super) fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
-        let known = self.members.find(asked.member);
-        let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
-        self.members.join(asked.member, asked.conn, credit);
-        let held = self.members.find(asked.member).map_or(0, Member::load);
+    pub(super) fn join(&mut self, requester: Asked, credit: u32, now: Moment) {
+        let known = self.members.find(requester.member);
+        let moved = known.is_none_or(|member| member.conn != Some(requester.conn));
+        self.members.join(requester.member, requester.conn, credit);
+        let held = self.members.find(requester.member).map_or(0, Member::load);
         let mut ok = format!("{} credit={credit} held={held}", self.name);
         if let Some(since) = self.since {
             // Writing into a string cannot fail.
             let _ = write!(ok, " since={since}");
         }
-        self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
+        self.answer(requester, Ok(Answer { more: Vec::new(), ok }));
         if moved {
-            self.send_again(asked.member, now);
+            self.send_again(requester.member, now);
         }
         if credit == 0 {
-            self.unpin(asked.member, now);
+            self.unpin(requester.member, now);
         }
     }
 

@@ -237,13 +237,13 @@ impl Group {
         }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
-            && let Ok(glance) = self.parked.in_slot(at.slot)
+            && let Ok(dormant) = self.parked.in_slot(at.slot)
         {
             (at.slot, left) = (at.slot + 1, left - 1);
-            if let Some(glance) = glance
-                && self.parked.keep_in_snapshot(glance)
+            if let Some(dormant) = dormant
+                && self.parked.keep_in_snapshot(dormant)
             {
-                let admission = self.parked_admission(glance);
+                let admission = self.parked_admission(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }
@@ -280,14 +280,14 @@ impl Group {
     }
 
     /// Returns a dormant entry as it was admitted.
-    pub(super) fn parked_admission(&self, glance: Glance) -> Admission {
-        let pass = glance.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        self.parked.read(glance, &self.keys[glance.key], pass)
+    pub(super) fn parked_admission(&self, dormant: Glance) -> Admission {
+        let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        self.parked.read(dormant, &self.keys[dormant.key], pass)
     }
 
     /// Returns a dormant entry in full.
-    pub(super) fn parked_entry(&self, glance: Glance) -> Entry {
-        Entry { state: State::Waiting, ..Entry::new(self.parked_admission(glance)) }
+    pub(super) fn parked_entry(&self, dormant: Glance) -> Entry {
+        Entry { state: State::Waiting, ..Entry::new(self.parked_admission(dormant)) }
     }
 
     /// Restores a part of a snapshot.

@@ -130,11 +130,11 @@ impl Group {
         let live = live.filter(|live| is_in(self.state_of(live)));
         let live = live.map(|live| live.entry.admitted.id);
         let parked = self.parked_among(&query.selection)?;
-        let parked = parked.filter(|glance| is_in(self.state_of_parked(glance)));
+        let parked = parked.filter(|dormant| is_in(self.state_of_parked(dormant)));
         let mut count = 0;
         // The lowest ids so far.
         let mut listed = BinaryHeap::new();
-        for id in live.chain(parked.map(|glance| glance.id)) {
+        for id in live.chain(parked.map(|dormant| dormant.id)) {
             count += 1;
             listed.push(id);
             if listed.len() > query.limit {
@@ -145,12 +145,12 @@ impl Group {
         for id in listed.into_sorted_vec() {
             more.push(self.describe_waiting(id, now));
         }
-        for buried in self.dead.iter().filter(|buried| wanted(&buried.entry)) {
+        for dead in self.dead.iter().filter(|dead| wanted(&dead.entry)) {
             if is_in(TaskState::Dead) {
                 count += 1;
                 if more.len() < query.limit {
-                    let reason = Some(buried.reason);
-                    more.push(self.describe_task(&buried.entry, TaskState::Dead, reason, now));
+                    let reason = Some(dead.reason);
+                    more.push(self.describe_task(&dead.entry, TaskState::Dead, reason, now));
                 }
             }
         }
@@ -162,9 +162,9 @@ impl Group {
         if let Some(live) = self.live.get(&id) {
             return self.describe_task(&live.entry, self.state_of(live), None, now);
         }
-        let glance = self.parked.find(id).expect("an entry that is not active is dormant");
-        let state = self.state_of_parked(&glance);
-        self.describe_task(&self.parked_entry(glance), state, None, now)
+        let dormant = self.parked.find(id).expect("an entry that is not active is dormant");
+        let state = self.state_of_parked(&dormant);
+        self.describe_task(&self.parked_entry(dormant), state, None, now)
     }
 
     /// Returns the selected dormant entries.
@@ -182,16 +182,16 @@ impl Group {
         let named = selection.entry.map(|id| self.parked.find(id));
         let all = named.is_none().then(|| self.parked.iter());
         let some = named.flatten().into_iter().chain(all.into_iter().flatten());
-        Ok(some.filter(move |glance| {
-            (is_any_key || key == Some(glance.key))
-                && job.is_none_or(|job| glance.job() == Some(job))
+        Ok(some.filter(move |dormant| {
+            (is_any_key || key == Some(dormant.key))
+                && job.is_none_or(|job| dormant.job() == Some(job))
         }))
     }
 
     /// Returns the ids of the selected dead entries.
     pub(super) fn dead_among(&self, selection: &Selection) -> Result<Vec<EntryId>, ProtocolError> {
         let wanted = self.wanted(selection)?;
-        let entries = self.dead.iter().map(|buried| &buried.entry);
+        let entries = self.dead.iter().map(|dead| &dead.entry);
         Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
     }
 
@@ -224,8 +224,8 @@ impl Group {
         }
     }
 
-    fn state_of_parked(&self, glance: &Glance) -> TaskState {
-        let is_queued = self.is_queued(glance.id, glance.key);
+    fn state_of_parked(&self, dormant: &Glance) -> TaskState {
+        let is_queued = self.is_queued(dormant.id, dormant.key);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 

@@ -106,8 +106,8 @@ impl Writer<'_> {
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew, stamp, own } => {
-                self.field("started").field(run).flag(*anew).stamp(stamp).maybe(*own)
+            Decision::Started { run, anew: elapsed_unknown, stamp, own } => {
+                self.field("started").field(run).flag(*elapsed_unknown).stamp(stamp).maybe(*own)
             }
             Decision::Born { since } => self.field("born").field(since),
             Decision::Configured(config) => self.field("configured").config(config),
