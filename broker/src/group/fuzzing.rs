@@ -167,8 +167,8 @@ impl World {
             "s" => self.snapshot(usize::try_from(number()).unwrap_or(1).clamp(1, 1000)),
             "r" | "R" => {
                 self.replay(0);
-                // The compared group has advanced in time, which must not happen before a start after
-                // a reboot.
+                // The compared group has advanced in time, which must not happen before a start
+                // after a reboot.
                 self.group = self.made_from(0);
                 self.snapshot = None;
                 self.boot += u128::from(what == "R");

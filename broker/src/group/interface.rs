@@ -136,7 +136,7 @@ pub enum Input {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
-    /// The broker's own start changes settings.
+    /// Settings from the start of the broker.
     Set {
         /// Names and values, which are valid.
         settings: Vec<(String, String)>,

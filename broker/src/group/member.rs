@@ -83,8 +83,8 @@ impl Members {
         });
     }
 
-    /// Removes a connection. Returns the member that used it. The member keeps its entries until
-    /// their leases end, unless it has another connection.
+    /// Removes a connection. Returns the member if this was its current connection. The member
+    /// keeps its entries until their leases end, unless it has another connection.
     pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
         let has = |member: &Member| member.earlier.iter().any(|(earlier, _)| *earlier == conn);
         let known = |member: &Member| member.conn == Some(conn) || has(member);
@@ -102,7 +102,8 @@ impl Members {
         was_current.then_some(id)
     }
 
-    /// Marks a member after one of its leases expired. It receives no task until it sends something.
+    /// Marks a member after one of its leases expired. It receives no task until it sends
+    /// something.
     pub(super) fn fell_silent(&mut self, id: MemberId) {
         self.change(id, |member| member.silent = true);
     }

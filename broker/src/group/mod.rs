@@ -402,9 +402,9 @@ impl Group {
     }
 
     /// Resumes where the records end. Records end between two inputs, because those of one input
-    /// are written together. No member is connected. `ended` is a member that ended with the broker's
-    /// process, so its leases are lost at once. `since` identifies the group for life, if it has no
-    /// number yet.
+    /// are written together. No member is connected. `ended` is a member that ended with the
+    /// broker's process, so its leases are lost at once. `since` identifies the group for life, if
+    /// it has no number yet.
     fn begin(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);

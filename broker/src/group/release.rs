@@ -46,8 +46,9 @@ pub(super) struct Ready {
     suspects: BTreeMap<Lane, Vec<KeyId>>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
-    /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is released until
-    /// some of the budget is returned. Pinned entries are part of the budget in flight.
+    /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is
+    /// released until some of the budget is returned. Pinned entries are part of the budget in
+    /// flight.
     blocked: BTreeMap<JobNumber, ByPrio>,
     announced_was_last: bool,
     last_job: JobNumber,
@@ -215,7 +216,7 @@ impl Ready {
                 (Kind::Open(lane, prio), keys.0.entry(Reverse(prio)).or_default())
             }
         };
-        // The key that was at the random index goes last now.
+        // The key at a random index moves to the end, where the next release takes it.
         keys.push(key);
         let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
         keys.swap(index, last);

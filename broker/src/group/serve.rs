@@ -99,8 +99,8 @@ impl Group {
             let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
-            // Most jobs have one host in scope. With one, no link can have been rejected that would
-            // be admitted later.
+            // Omitted while the scope has not grown, as in most jobs: then no link was rejected
+            // that would be admitted now.
             let extent = job.scope.extent();
             if extent > 1 {
                 let _ = write!(payload, " scope={extent}");

@@ -28,8 +28,8 @@ const GLIMPSE_LINES: usize = 3;
 /// Dead bytes below which no texts are moved.
 const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
 
-/// Chunks that are written whenever another one is full. More than one, so that the backlog of a
-/// store that failed shrinks; few, so that a store that fails again is soon noticed.
+/// Chunks that are written whenever another one is full. More than one, so that a backlog shrinks
+/// after the disk had no room; not all, because it may have none for long.
 const SENT_AT_ONCE: usize = 2;
 
 /// A store for chunks outside memory, like a swap file.
