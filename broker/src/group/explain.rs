@@ -43,14 +43,18 @@ impl Group {
         let schedule = self.schedules.find(key);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         if more.is_empty() {
-            return Err(ProtocolError::new(
-                Code::NotFound,
-                format!(
-                    "{} is not in group {}: no entry of it waits or is held",
-                    url.as_str(),
-                    self.name
+            let (url, group) = (url.as_str(), &self.name);
+            let text = match self.jobs.iter().find(|job| self.seen.has(job.id, key.print())) {
+                Some(job) => format!(
+                    "{url} is finished in job {} of group {group}: it was fetched, or given up",
+                    job.name
                 ),
-            ));
+                None => format!(
+                    "{url} does not wait in group {group}, and no member holds it; \
+                     finished URLs are not listed"
+                ),
+            };
+            return Err(ProtocolError::new(Code::NotFound, text));
         }
         Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
     }
