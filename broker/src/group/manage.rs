@@ -138,7 +138,8 @@ impl Group {
         if job.state != JobState::Open {
             return;
         }
-        tracing::info!(group = %self.name, job = %job.name, "closed a job that was left open without seeds");
+        let group = &self.name;
+        tracing::info!(%group, job = %job.name, "closed a job that was left open without seeds");
         self.commit(Decision::JobClosed { number }, now);
         self.settle(number, now);
     }
