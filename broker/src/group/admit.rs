@@ -1,5 +1,5 @@
-//! What is let in: events of the feeding topics, and the children that workers found. The broker
-//! alone judges scope, depth, identity and budget.
+//! Admission: turns events of the feeding topics, and links that workers found, into entries. Only
+//! the broker decides about scope, depth, identity and budget.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -24,16 +24,16 @@ use crate::job::JobState;
 /// Redirects that are followed in a row.
 const HOPS_MAX: u32 = 10;
 
-/// Bytes of attributes that are handed on: a line must hold them, the URL, and that of `again=`.
+/// Bytes of forwarded attributes. A line must hold them, the URL, and the URL of `again=`.
 pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
 
-/// Attributes that mean something here, and so are not handed on as they came.
+/// Attributes with a meaning to the group, which are therefore not forwarded.
 const OWN_ATTRIBUTES: [&str; 15] = [
     "number", "job", "pass", "depth", "scope", "prio", "after", "every", "was", "kind", "hops",
     "schedule", "last", "again", "id",
 ];
 
-/// What an event asks for, as read from its payload.
+/// What an event requests, parsed from its payload.
 pub(super) struct Wish<'a> {
     pub(super) text: &'a str,
     pub(super) url_key: Option<UrlKey>,
@@ -44,10 +44,10 @@ pub(super) struct Wish<'a> {
     pub(super) carried: Box<str>,
 }
 
-/// What an event says, whatever the group knows.
+/// A parsed event, independent of the group's state.
 pub(super) struct Told<'a> {
     payload: Payload<'a>,
-    /// `None` in a group without keys, where a text is nobody's business.
+    /// `None` in a group without keys, where a payload is any text.
     url: Option<(CanonicalUrl<'a>, UrlKey)>,
 }
 
@@ -63,12 +63,12 @@ impl<'a> Told<'a> {
         Ok(Self { payload, url: Some((url, url_key)) })
     }
 
-    /// Its URL, as [`UrlKey::print`].
+    /// Returns the fingerprint of its URL, see [`UrlKey::print`].
     pub(super) fn print(&self) -> Option<u64> {
         self.url.as_ref().map(|(_, url_key)| url_key.print())
     }
 
-    /// The text of its key.
+    /// Returns the text of its key.
     pub(super) fn key(&self, config: &GroupConfig) -> Option<&str> {
         let attribute = key_attribute(&config.key, &self.payload);
         attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
@@ -78,22 +78,22 @@ impl<'a> Told<'a> {
 /// What becomes of an event.
 #[derive(Default)]
 struct Judgement {
-    /// Nothing, if it only changes how often its URL is looked at.
+    /// `None` if the event only changes the schedule of its URL.
     taking: Option<Taking>,
-    /// What its URL is to be looked at again for.
+    /// The new schedule of its URL.
     schedule: Option<Schedule>,
-    /// For which times of the wall clock the two are due.
+    /// The times of day at which the two are due.
     at: Times,
 }
 
-/// The verdict on a child.
+/// What becomes of a link.
 enum Verdict {
     New(Admission),
     Known,
     Refused,
 }
 
-/// How many children were new, known and refused.
+/// The number of known and of refused links.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Judged {
     pub(super) known: u64,
@@ -101,8 +101,8 @@ pub(super) struct Judged {
 }
 
 impl Group {
-    /// Takes what a feeding topic brought. Events below what was taken before are ignored, so an
-    /// input that comes twice changes nothing.
+    /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
+    /// repeating an input changes nothing.
     pub(super) fn take(
         &mut self,
         topic: &TopicName,
@@ -116,18 +116,18 @@ impl Group {
             return;
         }
         let mut items = Vec::with_capacity(events.len());
-        let mut letters = Vec::new();
+        let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
         let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
         for events in events.chunks(TOGETHER) {
             let read = events.iter().map(|(_, payload)| Told::read(payload, &self.config));
-            let told: Vec<_> = read.collect();
-            self.look_at_urls(told.iter().flatten());
-            for ((seq, payload), told) in events.iter().zip(told) {
-                let judged = told.and_then(|told| self.judge_event(&told, elsewhere, now));
+            let parsed: Vec<_> = read.collect();
+            self.look_at_urls(parsed.iter().flatten());
+            for ((seq, payload), parsed) in events.iter().zip(parsed) {
+                let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
                 let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
-                    letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
+                    dead_letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
                     Judgement { taking: Some(Taking::Unusable), ..Judgement::default() }
                 });
                 let taken = taking.as_ref();
@@ -156,7 +156,7 @@ impl Group {
         }
         self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
         self.note_clock_times(times, now);
-        for letter in letters {
+        for letter in dead_letters {
             self.announce(DEAD_LETTER_TOPIC, letter);
         }
         self.settle_after_taking(seeded, now);
@@ -164,17 +164,17 @@ impl Group {
 
     fn judge_event(
         &self,
-        told: &Told<'_>,
+        parsed: &Told<'_>,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) -> Result<Judgement, &'static str> {
-        let payload = &told.payload;
-        let mut wish = match &told.url {
+        let payload = &parsed.payload;
+        let mut request = match &parsed.url {
             None => self.keyless_wish(payload),
             Some((url, url_key)) => Wish {
                 text: url.as_str(),
                 url_key: Some(*url_key),
-                key: told.key(&self.config).ok_or("no-key-attribute")?.into(),
+                key: parsed.key(&self.config).ok_or("no-key-attribute")?.into(),
                 job: payload.attribute("job"),
                 prio: 0,
                 due: now,
@@ -182,18 +182,24 @@ impl Group {
             },
         };
         let (mut schedule, mut at) = (None, Times::default());
-        if let Some(url_key) = wish.url_key {
+        if let Some(url_key) = request.url_key {
             if let Some(every) = payload.attribute("every")
                 && let Some(was) = payload.attribute("was")
             {
                 let time = |text: &str| text.parse().map_err(|_| "bad-every");
-                return self.judge_change(url_key, (time(was)?, time(every)?), &wish.carried, now);
+                return self.judge_change(
+                    url_key,
+                    (time(was)?, time(every)?),
+                    &request.carried,
+                    now,
+                );
             }
             if let Some(prio) = payload.attribute("prio") {
-                wish.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
+                request.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
             }
             if let Some(after) = payload.attribute("after") {
-                (wish.due, at.entry) = self.due_after(after.parse().map_err(|_| "bad-after")?, now);
+                (request.due, at.entry) =
+                    self.due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
@@ -202,31 +208,31 @@ impl Group {
                         return Ok(Judgement { taking, ..Judgement::default() });
                     }
                     After::Ms(every_ms) => {
-                        let due = wish.due + every_ms;
-                        schedule = Some(self.judge_schedule(url_key, &wish, every_ms, due)?);
+                        let due = request.due + every_ms;
+                        schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
                     }
                     After::Time(time) => {
-                        let (due, unix_ms) = self.due_at(time, wish.due);
+                        let (due, unix_ms) = self.due_at(time, request.due);
                         at.schedule = Some(unix_ms);
-                        schedule = Some(self.judge_schedule(url_key, &wish, DAY_MS, due)?);
+                        schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
                     }
                 }
             }
         }
-        // What is meant for another group alone is news to this one all the same.
+        // An event for a job of another group only counts here as one without a job.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
-        let taking = match wish.job.filter(is_own) {
-            None => self.judge_announcement(wish),
-            Some(name) => self.judge_seed(name, wish)?,
+        let taking = match request.job.filter(is_own) {
+            None => self.judge_announcement(request),
+            Some(name) => self.judge_seed(name, request)?,
         };
         Ok(Judgement { taking: Some(taking), schedule, at })
     }
 
-    /// The first due time is that of the event itself, and `due` the second one.
+    /// The entry of the event itself is the first fetch; `due` is the second.
     fn judge_schedule(
         &self,
         url_key: UrlKey,
-        wish: &Wish<'_>,
+        request: &Wish<'_>,
         every_ms: u64,
         due: Moment,
     ) -> Result<Schedule, &'static str> {
@@ -239,10 +245,10 @@ impl Group {
         }
         Ok(Schedule {
             url_key,
-            text: wish.text.into(),
-            key: wish.key.clone(),
-            prio: wish.prio,
-            carried: wish.carried.clone(),
+            text: request.text.into(),
+            key: request.key.clone(),
+            prio: request.prio,
+            carried: request.carried.clone(),
             every_ms,
             due,
             entry: None,
@@ -250,9 +256,9 @@ impl Group {
         })
     }
 
-    /// How often a URL is looked at is changed, and nothing else of its schedule, if that is still as somebody says it
-    /// was: how often, and these attributes. The next time counts from now, and whoever is looking stands in for none
-    /// behind that.
+    /// Changes the interval of a schedule if the schedule still has the interval `was` and the
+    /// attributes that the worker saw. The next fetch counts from now. A fetch in progress does not
+    /// replace the one after it.
     fn judge_change(
         &self,
         url_key: UrlKey,
@@ -283,7 +289,7 @@ impl Group {
         Ok(Judgement { taking: None, schedule: Some(schedule), at })
     }
 
-    /// Every event is a key and an identity of its own, and its text is nobody's business.
+    /// Without keys, each event has its own key and identity, and its payload is any text.
     fn keyless_wish<'a>(&self, payload: &Payload<'a>) -> Wish<'a> {
         Wish {
             text: payload.text(),
@@ -296,18 +302,18 @@ impl Group {
         }
     }
 
-    /// Without a job: brings forward what waits, or becomes an entry of its own.
-    fn judge_announcement(&self, wish: Wish<'_>) -> Taking {
-        let entries = wish.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
+    /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
+    fn judge_announcement(&self, request: Wish<'_>) -> Taking {
+        let entries = request.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
         if !entries.is_empty() {
-            let Wish { prio, due, carried, .. } = wish;
+            let Wish { prio, due, carried, .. } = request;
             return Taking::Improved { entries, announced: true, prio, due, carried };
         }
-        Taking::Admitted(self.admission(wish, None, true))
+        Taking::Admitted(self.admission(request, None, true))
     }
 
-    /// With a job: a seed of its present pass.
-    pub(super) fn judge_seed(&self, name: &str, wish: Wish<'_>) -> Result<Taking, &'static str> {
+    /// An event with a job is a seed of the current pass.
+    pub(super) fn judge_seed(&self, name: &str, request: Wish<'_>) -> Result<Taking, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
         let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {
@@ -316,77 +322,78 @@ impl Group {
         if job.cancelled {
             return Err("cancelled-job");
         }
-        let url = wish.url_key.ok_or("not-a-url")?;
+        let url = request.url_key.ok_or("not-a-url")?;
         if !self.has_met(job.id, url) {
-            return Ok(Taking::Admitted(self.admission(wish, Some(job.id), false)));
+            return Ok(Taking::Admitted(self.admission(request, Some(job.id), false)));
         }
         Ok(match self.unheld_of(url, Some(job.id)) {
             Some(entry) => Taking::Improved {
                 entries: vec![entry],
                 announced: false,
-                prio: wish.prio,
-                due: wish.due,
+                prio: request.prio,
+                due: request.due,
                 carried: Box::default(),
             },
             None => Taking::Duplicate(job.id.number),
         })
     }
 
-    fn admission(&self, wish: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
+    fn admission(&self, request: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
         Admission {
             id: self.last_entry + 1,
-            text: wish.text.into(),
-            url_key: wish.url_key,
-            key: wish.key,
+            text: request.text.into(),
+            url_key: request.url_key,
+            key: request.key,
             job,
             depth: 0,
             hops: 0,
             redirect: false,
             announced,
-            prio: wish.prio,
-            due: wish.due,
-            carried: wish.carried,
+            prio: request.prio,
+            due: request.due,
+            carried: request.carried,
         }
     }
 
-    /// The waiting entry of a URL in one pass, or the one without a job.
+    /// Returns the waiting entry of a URL in one pass, or the one without a job.
     pub(super) fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
         let full = self.unheld.get(&url.print()).into_iter().flatten();
         let mut full = full.filter(|id| self.live[*id].entry.admitted.job == job).copied();
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
-            let is_of_job = |glance: &Glance| self.job_of(glance) == number;
-            self.parked.of_url(url).filter(is_of_job).map(|glance| glance.id).min()
+            let is_of_job = |dormant: &Glance| self.job_of(dormant) == number;
+            self.parked.of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
         })
     }
 
-    /// The newest entry of a URL that a member holds. Looks at each that is held.
+    /// Returns the newest held entry of a URL. Visits each held entry.
     fn held_of(&self, url: UrlKey) -> Option<EntryId> {
         let held = self.members.iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.live[id].entry.admitted.url_key == Some(url)).max()
     }
 
-    /// All waiting entries of a URL, by number.
+    /// Returns all waiting entries of a URL, sorted by id.
     pub(super) fn waiting_of(&self, url: UrlKey) -> Vec<EntryId> {
         let mut entries = self.unheld.get(&url.print()).cloned().unwrap_or_default();
-        entries.extend(self.parked.of_url(url).map(|glance| glance.id));
+        entries.extend(self.parked.of_url(url).map(|dormant| dormant.id));
         entries.sort_unstable();
         entries
     }
 
-    /// Whether a pass has met a URL.
+    /// Reports whether a pass has seen a URL.
     fn has_met(&self, pass: JobRef, url: UrlKey) -> bool {
-        let is_of_pass = |glance: Glance| glance.job() == Some(pass.number);
+        let is_of_pass = |dormant: Glance| dormant.job() == Some(pass.number);
         self.seen.has(pass, url.print()) || self.parked.of_url(url).any(is_of_pass)
     }
 
-    /// The job that a parked entry is of: not all that wait on that side are of one.
-    pub(super) fn job_of(&self, glance: &Glance) -> Option<JobNumber> {
-        glance.job().filter(|number| self.jobs.find(*number).is_some())
+    /// Returns the job of a dormant entry. The lane of schedules has no job.
+    pub(super) fn job_of(&self, dormant: &Glance) -> Option<JobNumber> {
+        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
-    /// Whether there is no room for an answer with these children: the group is full, and one of them is new. So what is
-    /// let in beyond that is no more than the children of one answer, and none of them is lost.
+    /// Reports whether an answer with these links must be rejected: the group is full, and one of
+    /// the links is new. So the group exceeds its limit by the links of one answer at most, and
+    /// loses none.
     pub(super) fn lacks_room_for(
         &self,
         parent: EntryId,
@@ -398,7 +405,7 @@ impl Group {
         self.is_full() && links.iter().any(is_new)
     }
 
-    /// Judges the children of an answered task one after the other and lets the new ones in.
+    /// Judges the links of an answer one after the other, and admits the new ones.
     pub(super) fn admit_children(
         &mut self,
         parent: EntryId,
@@ -413,7 +420,7 @@ impl Group {
         let parent = self.live[&parent].entry.clone();
         let mut redirects = 0;
         for link in links {
-            // An answer points to one place; each redirect carries what the event carried.
+            // An answer has one redirect; each redirect would inherit the attributes of the event.
             redirects += u32::from(link.redirect);
             if link.redirect && redirects > 1 {
                 judged.refused += 1;
@@ -454,7 +461,7 @@ impl Group {
                 };
                 let more = u32::from(mutants::is(Mutant::TooDeep));
                 let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
-                // What a seed redirects to belongs to the job, wherever it is.
+                // The target of a seed's redirect belongs to the job, on any host.
                 let inside = (link.redirect && depth == 0) || job.contains(&url);
                 let inside = inside || mutants::is(Mutant::OutOfScope);
                 if job.cancelled || too_deep || !inside {
@@ -464,7 +471,7 @@ impl Group {
                     return Verdict::Known;
                 }
             }
-            // Fetched alone: only a redirect is followed.
+            // Without a job, only a redirect is followed.
             None if !link.redirect => return Verdict::Refused,
             None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
             None => {}
@@ -485,7 +492,7 @@ impl Group {
         })
     }
 
-    /// An event that this group can do nothing with is counted; some a minute become dead letters.
+    /// Counts an event that the group cannot use. A limited number per minute become dead letters.
     fn unusable_letter(
         &mut self,
         topic: &TopicName,
@@ -511,7 +518,7 @@ impl Group {
     }
 }
 
-/// The entries that wait for this time of the wall clock, if what came of their event is due then.
+/// Returns the entries of an event that are due at this time of day.
 pub(super) fn waits_of(taking: &Taking, unix_ms: i64) -> impl Iterator<Item = ClockTime> {
     let (entries, due) = match taking {
         Taking::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
@@ -521,13 +528,15 @@ pub(super) fn waits_of(taking: &Taking, unix_ms: i64) -> impl Iterator<Item = Cl
     entries.iter().map(move |id| ClockTime { what: Waiting::Entry(*id), unix_ms, due })
 }
 
-/// A dead letter for what is no URL: why, and as much of the text as a payload holds.
+/// Builds a dead letter for a text that is not a URL: the reason, and the text as far as a payload
+/// holds it.
 pub(super) fn letter(head: &str, text: &str) -> String {
     let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
     format!("{head} {}", &text[..kept])
 }
 
-/// Attributes, and those of `others` that have no namesake among them; `None` if these are too many to be handed on.
+/// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too
+/// long to forward.
 pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
     let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
     let names: Vec<&str> = carried.split(' ').map(name).collect();
@@ -541,8 +550,8 @@ pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
     (all.len() <= CARRIED_BYTES_MAX).then_some(all)
 }
 
-/// The attributes that are not this group's own, as they came, each with a leading space; `None` if
-/// a task line might not hold them beside its own.
+/// Returns the attributes to forward, unchanged, each with a leading space. `None` if they are too
+/// long for a task line.
 fn carried(payload: &Payload<'_>) -> Option<Box<str>> {
     let mut text = String::new();
     for (name, value) in payload.attributes() {

@@ -1,9 +1,9 @@
-//! Looking at memory before it is needed.
+//! Memory prefetch for batches.
 //!
-//! For one task, a large group touches a dozen places that are in no cache of the processor, one after
-//! the other. A processor waits for several places at a time if finding one does not take what is in
-//! another. So when many tasks are to be let in, answered or released, what they need is looked at first:
-//! one step for several of them before the next step is made. Nothing here changes anything.
+//! In a large group, one task touches about a dozen places in memory that are in no processor
+//! cache, one after the other. A processor loads several places at a time if none of the addresses
+//! depends on another load. So before a batch is admitted, answered or released, its memory is
+//! prefetched: each step for the whole batch before the next step. Nothing here changes the group.
 
 use std::hint::black_box;
 
@@ -11,12 +11,12 @@ use super::admit::Told;
 use super::keys::KeyId;
 use super::{Group, Input};
 
-/// Looked at together: more than a processor waits for at a time, and few enough that what was fetched is
-/// still near when it is used.
+/// Batch size: more loads than a processor runs at a time, and small enough that the first ones are
+/// still cached when they are used.
 pub(super) const TOGETHER: usize = 32;
 
 impl Group {
-    /// What answers of workers are about.
+    /// Prefetches the tasks that workers answer.
     pub(super) fn look_at_tasks_of(&self, inputs: &[Input]) {
         for inputs in inputs.chunks(TOGETHER) {
             let tasks = inputs.iter().filter_map(|input| match input {
@@ -37,14 +37,14 @@ impl Group {
         }
     }
 
-    /// What events are about: their keys, and what waits for the same URLs.
+    /// Prefetches the keys of events, and the waiting entries of their URLs.
     pub(super) fn look_at_urls<'a>(&self, events: impl Iterator<Item = &'a Told<'a>> + Clone) {
         let mut keys = [None; TOGETHER];
-        let names = events.clone().filter_map(|told| told.key(&self.config));
+        let names = events.clone().filter_map(|parsed| parsed.key(&self.config));
         self.keys.look_up(names, &mut keys);
-        for print in events.filter_map(Told::print) {
-            self.parked.glimpse_of_url(print);
-            black_box(self.unheld.contains_key(&print));
+        for fingerprint in events.filter_map(Told::print) {
+            self.parked.glimpse_of_url(fingerprint);
+            black_box(self.unheld.contains_key(&fingerprint));
         }
         for key in keys.into_iter().flatten() {
             if let Some(run) = self.keys[key].runs.any() {
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// What is needed to release the first of what waits behind keys.
+    /// Prefetches the first entry of each key, for its release.
     pub(super) fn look_at_keys(&self, keys: &[KeyId]) {
         let mut firsts = [None; TOGETHER];
         for (first, key) in firsts.iter_mut().zip(keys) {

@@ -1,5 +1,5 @@
-//! What workers say about their tasks: `ACK`, `NACK`, `TOUCH`. Only who holds a task at its present
-//! attempt may say anything about it; everybody else is told that it is stale.
+//! Answers of workers about their tasks: `ACK`, `NACK`, `TOUCH`. Only the member that holds a task,
+//! at its current attempt, may answer it; all others receive `stale`.
 
 use std::fmt::Write;
 
@@ -15,17 +15,17 @@ use super::record::{Back, Decision, End};
 use super::{Answer, Asked, Group, StagedLink};
 use crate::clock::Moment;
 
-/// What an `ACK` is answered is not often longer.
+/// Usual length of the answer to an `ACK`.
 const OK_BYTES: usize = 80;
 
-/// `again` answers in a row, per task: robots.txt, five redirects of it, the page, and one to spare.
+/// `again` answers in a row for a task: robots.txt, five redirects of it, the page, and one spare.
 const AGAINS_MAX: u32 = 8;
 
 impl Group {
     #[expect(clippy::too_many_arguments, reason = "the parts of one command")]
     pub(super) fn ack(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         outcome: Outcome,
         hold: Hold,
@@ -33,10 +33,10 @@ impl Group {
         over_limit: u64,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entry = self.held_by(asked, task)?;
+        let entry = self.held_by(requester, task)?;
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
-            let text = "no room for its links; the task is still yours";
+            let text = "the group is full and has no room for the links; you still hold the task";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let job = self.live[&entry].entry.admitted.job;
@@ -59,17 +59,17 @@ impl Group {
 
     pub(super) fn nack(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         back: Return,
         hold: Hold,
         reason: Option<String>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let id = self.held_by(asked, task)?;
+        let id = self.held_by(requester, task)?;
         let rest = self.rest(hold, now);
         let failures = self.live[&id].entry.failures;
-        // A worker lengthens, within bounds.
+        // A worker may only lengthen the wait, within limits.
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let back = match back {
             Return::Retry { after_ms } => {
@@ -80,42 +80,42 @@ impl Group {
             Return::Uncounted { after_ms } => {
                 Back::Uncounted { due: now + after_ms.map_or(0, capped) }
             }
-            Return::Again { url } => Back::Again(self.again(asked, id, &url)?.into()),
+            Return::Again { url } => Back::Again(self.again(requester, id, &url)?.into()),
         };
         let reason = reason.map(String::into_boxed_str);
         self.commit(Decision::Returned { entry: id, back, rest, reason }, now);
-        if !self.members.takes_tasks(asked.member) {
-            // Nothing waits for a member to which nothing will be given.
-            self.unpin(asked.member, now);
+        if !self.members.takes_tasks(requester.member) {
+            // A member without credit makes no further request, so nothing waits for it.
+            self.unpin(requester.member, now);
         }
         self.bury_if_hopeless(id, now);
         Ok(Answer { more: Vec::new(), ok: task.to_string() })
     }
 
-    fn again(&self, asked: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
+    fn again(&self, requester: Asked, id: EntryId, url: &str) -> Result<Again, ProtocolError> {
         if self.live[&id].entry.agains >= AGAINS_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("again= at most {AGAINS_MAX} times in a row; the task is still yours"),
+                format!("again= at most {AGAINS_MAX} times in a row; you still hold the task"),
             ));
         }
         let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("again={url}: {error}")))?;
         let key = self
             .config
             .key_of_url(&url)
-            .ok_or_else(|| bad("again= is for groups whose key is host or domain"))?;
-        Ok(Again { url: url.as_str().into(), key: key.into(), member: asked.member })
+            .ok_or_else(|| bad("again= works only in groups with key=host or key=domain"))?;
+        Ok(Again { url: url.as_str().into(), key: key.into(), member: requester.member })
     }
 
     pub(super) fn touch(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         task: &TaskId,
         over: bool,
         hold: Hold,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entry = self.held_by(asked, task)?;
+        let entry = self.held_by(requester, task)?;
         let over = over && self.live[&entry].entry.lease().is_some_and(|lease| !lease.over);
         let until = now + self.config.lease_ms;
         let rest = self.rest(hold, now);
@@ -124,12 +124,12 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// The entry of a task that this member holds at this attempt.
-    fn held_by(&self, asked: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
+    /// Returns the entry of a task that this member holds at this attempt.
+    fn held_by(&self, requester: Asked, task: &TaskId) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
         let entry = &self.live.get(&task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
-        let is_its = lease.member == asked.member
+        let is_its = lease.member == requester.member
             && task.group == self.name
             && (task.run, task.attempt) == (lease.run, entry.releases);
         if !is_its && !mutants::is(Mutant::AnyId) {
@@ -138,8 +138,8 @@ impl Group {
         Ok(task.entry)
     }
 
-    /// A returned or lost entry that was tried often enough becomes a dead letter; one of a
-    /// cancelled or satisfied job is dropped.
+    /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
+    /// cancelled or has all its pages, the entry is dropped.
     pub(super) fn bury_if_hopeless(&mut self, id: EntryId, now: Moment) {
         let entry = &self.live[&id].entry;
         let job = entry.admitted.job;
@@ -156,7 +156,8 @@ impl Group {
         }
     }
 
-    /// A URL with the reasons as its attributes; or what is no URL, behind them.
+    /// Builds the dead letter of an entry: its URL with the reasons as attributes, or the reasons
+    /// followed by the text if it has no URL.
     fn dead_letter(&self, entry: &Entry, reason: &str) -> String {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(

@@ -1,5 +1,5 @@
-//! What a decision does. This is the only code that changes what a group holds, so a group that
-//! applies the records of another one in their order becomes that group.
+//! Applies decisions. Only this code changes a group, so a group that applies the records of
+//! another one in their order becomes equal to it.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,10 @@ use crate::clock::Moment;
 use crate::job::JobState;
 
 impl Group {
-    /// Makes the decision of an earlier run (or of another machine) its own.
+    /// Applies a record of an earlier run, or of another machine.
     pub fn replay(&mut self, record: &Record) {
         let decision = &record.decision;
-        let is_reboot =
-            matches!(decision, Decision::Started { run, anew, .. } if self.is_reboot(*run, *anew));
+        let is_reboot = matches!(decision, Decision::Started { run, anew: elapsed_unknown, .. } if self.is_reboot(*run, *elapsed_unknown));
         if !is_reboot {
             self.advance(record.at);
         }
@@ -38,17 +37,17 @@ impl Group {
         }
     }
 
-    /// Applies a decision. What events and children became has been applied one by one before, as
-    /// each is judged in the light of the one before it.
+    /// Applies a decision. The effects of events and links have already been applied one by one,
+    /// because each depends on those before it.
     pub(super) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
-            Decision::Started { run, anew, own, .. } => {
+            Decision::Started { run, anew: elapsed_unknown, own, .. } => {
                 self.own = *own;
-                self.start(*run, *anew, now);
+                self.start(*run, *elapsed_unknown, now);
             }
             Decision::Born { since } => self.since = Some(*since),
             Decision::Configured(config) => {
-                // Each start says how it is, and there may be millions of keys.
+                // Each start records the settings, and refreshing may visit millions of keys.
                 if self.config != **config && !mutants::is(Mutant::KeepsSettings) {
                     self.config = (**config).clone();
                     for key in self.keys.ids() {
@@ -130,7 +129,7 @@ impl Group {
         }
     }
 
-    /// Applies what was decided about a job itself.
+    /// Applies a decision about a job.
     fn apply_to_job(&mut self, decision: &Decision, now: Moment) {
         match decision {
             Decision::JobOpened { number, name, settings } => {
@@ -160,7 +159,7 @@ impl Group {
                 self.close(*number);
                 if let Some(job) = self.jobs.find_mut(*number) {
                     job.cancelled = true;
-                    // What it may have waited for is judged anew.
+                    // A cancelled job must request new topic heads before it is done.
                     job.noted = None;
                     self.noted.remove(number);
                 }
@@ -178,7 +177,7 @@ impl Group {
             }
             Decision::JobDone { number } => self.finish_pass(*number),
             Decision::JobDeleted { number } => self.jobs.delete(*number),
-            _ => unreachable!("what is not about a job was applied before"),
+            _ => unreachable!("decisions about other things were applied before"),
         }
     }
 
@@ -194,14 +193,14 @@ impl Group {
         self.jobs.finish(number, self.config.finished_jobs_max);
     }
 
-    /// A paused job takes no turns on the keys for which it has entries.
+    /// A paused job takes no turns on the keys of its entries.
     fn pause_job(&mut self, number: JobNumber, paused: bool, now: Moment) {
         let Some(job) = self.jobs.find_mut(number) else { return };
         job.paused = paused;
         self.refresh_keys_of(number, now);
     }
 
-    /// Its seeds are there.
+    /// Ends the hold of a job: its seeds have been consumed.
     fn begin_job(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find_mut(number) else { return };
         job.settings.hold = false;
@@ -210,7 +209,7 @@ impl Group {
         self.refresh_keys_of(number, now);
     }
 
-    /// Whether a job takes turns has changed.
+    /// Refreshes the keys of a job, after the job started or stopped taking turns.
     fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
         let mut keys: BTreeSet<_> = job.waiting.iter().map(|id| self.live[id].key).collect();
@@ -220,10 +219,10 @@ impl Group {
         }
     }
 
-    /// Ids are of this run from here on. `anew`: leases and rests begin at `now`.
-    fn start(&mut self, run: u64, anew: bool, now: Moment) {
+    /// Sets the run of new task ids. With `anew`, leases and rests restart at `now`.
+    fn start(&mut self, run: u64, elapsed_unknown: bool, now: Moment) {
         self.run = run;
-        if !anew {
+        if !elapsed_unknown {
             return;
         }
         let until = now + self.config.lease_ms;
@@ -244,7 +243,7 @@ impl Group {
         }
     }
 
-    /// What became of the events of one record.
+    /// Applies the effects of the events of one record.
     fn apply_takings(&mut self, takings: &[Taking], now: Moment) {
         fn admitted(taking: &Taking) -> Option<&Admission> {
             if let Taking::Admitted(admission) = taking { Some(admission) } else { None }
@@ -263,7 +262,7 @@ impl Group {
         }
     }
 
-    /// What became of one event.
+    /// Applies the effect of one event.
     pub(super) fn apply_taking(&mut self, taking: &Taking, now: Moment) {
         match taking {
             Taking::Admitted(admission) => {
@@ -289,7 +288,7 @@ impl Group {
         }
     }
 
-    /// A job that is open was not forgotten: it is closed later.
+    /// Extends the time for which an open job may wait for seeds.
     fn expect_seeds(&mut self, number: JobNumber, until: Moment) {
         if let Some(job) = self.jobs.find_mut(number)
             && job.state == JobState::Open
@@ -308,8 +307,8 @@ impl Group {
     }
 }
 
-/// Whether an outcome comes from a request of which the worker has not said that it is over. What a
-/// rule kept it from asking for has cost the host nothing, so its key need not rest ([T4]).
+/// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
+/// host nothing, so its key need not rest ([T4]).
 fn was_requested(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
 }

@@ -1,4 +1,4 @@
-//! Which keys hold a group up: those behind which most is left to do.
+//! The keys with the most work left, which delay the group.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,17 +11,17 @@ use super::tasks::{LISTED_DEFAULT, LISTED_MAX};
 use super::{Answer, Group};
 use crate::clock::Moment;
 
-/// What `GROUP keys` lists.
+/// Query of `GROUP keys`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyQuery {
-    /// Those behind which something of a job waits; none: all.
+    /// Only keys with waiting entries of this job; `None`: all keys.
     pub job: Option<JobName>,
-    /// Of those, so many.
+    /// The number of keys to list.
     pub limit: usize,
 }
 
 impl KeyQuery {
-    /// Reads `key=value` settings.
+    /// Parses `key=value` settings.
     pub fn parse<'a>(
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
@@ -30,7 +30,7 @@ impl KeyQuery {
             match name {
                 "job" => query.job = Some(value.parse()?),
                 "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
-                _ => return Err(bad(format!("no option {name}; there are job, limit"))),
+                _ => return Err(bad(format!("unknown option {name}; the options are job, limit"))),
             }
         }
         Ok(query)
@@ -38,8 +38,8 @@ impl KeyQuery {
 }
 
 impl Group {
-    /// Lists keys behind which something waits, first those that take longest, as far as their delays decide it.
-    /// Looks at every key.
+    /// Lists the keys with waiting entries, those first that take longest because of their delays.
+    /// Visits every key.
     pub(super) fn list_keys(&self, query: &KeyQuery, now: Moment) -> Result<Answer, ProtocolError> {
         let job = match &query.job {
             None => None,
@@ -51,7 +51,7 @@ impl Group {
             Some(job) => key.has_waiting_of(job),
         };
         let mut matched = 0;
-        // The least of those so far is on top.
+        // The top of the heap is the key with the least work left.
         let mut busiest = BinaryHeap::new();
         for key in keys.filter(waits) {
             matched += 1;
@@ -72,7 +72,7 @@ impl Group {
         Ok(Answer { more, ok })
     }
 
-    /// How long what waits there takes at least: until the last of it may begin.
+    /// The minimum time until the last waiting entry of a key may start.
     fn left_ms(&self, key: &KeyQueue, now: Moment) -> u64 {
         let rest_ms = self.config.delay_of(key.name()).max(key.pace_at(now).unwrap_or(0));
         let others = u64::try_from(key.waiting().saturating_sub(1)).unwrap_or(u64::MAX);

@@ -1,33 +1,33 @@
-//! Which slot a parked entry is in, by its number.
+//! Index of dormant entries by id.
 //!
-//! Numbers rise as entries come, so those that come together are noted in one place, where a hash table
-//! would touch another one for each.
+//! Ids rise as entries come, so entries that come together are stored in one page. A hash table
+//! would touch another place for each.
 
 use hashbrown::HashMap;
 
 use super::entry::EntryId;
 use super::runs::SlotId;
 
-/// Numbers of a page.
+/// Ids of a page.
 const PAGE: u64 = 1 << 10;
 
-/// Slots by number. No page is empty, and none has room for four times as many as are there.
+/// Slots by id. No page is empty, and none has capacity for four times its length or more.
 #[derive(Debug, Default)]
 pub(super) struct ByNumber {
     pages: HashMap<u64, Vec<Numbered>>,
     len: usize,
 }
 
-/// The place of a number in its page, by which they are sorted, and the slot.
+/// The position of an id in its page, by which they are sorted, and the slot.
 type Numbered = (u16, SlotId);
 
 impl ByNumber {
-    /// How many there are.
+    /// Counts the ids.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Notes a number that is not there.
+    /// Adds an id that is not present.
     pub(super) fn insert(&mut self, id: EntryId, slot: SlotId) {
         let (page, place) = split(id);
         let page = self.pages.entry(page).or_default();
@@ -36,7 +36,7 @@ impl ByNumber {
         self.len += 1;
     }
 
-    /// The slot of a number.
+    /// Returns the slot of an id.
     pub(super) fn find(&self, id: EntryId) -> Option<SlotId> {
         let (page, place) = split(id);
         let page = self.pages.get(&page)?;
@@ -44,7 +44,7 @@ impl ByNumber {
         Some(page[at].1)
     }
 
-    /// Forgets a number.
+    /// Removes an id.
     pub(super) fn remove(&mut self, id: EntryId) {
         let (number, place) = split(id);
         let Some(page) = self.pages.get_mut(&number) else { return };
@@ -59,9 +59,9 @@ impl ByNumber {
     }
 }
 
-/// The page of a number, and its place there.
+/// Returns the page of an id, and its position there.
 fn split(id: EntryId) -> (u64, u16) {
-    (id / PAGE, u16::try_from(id % PAGE).expect("a page is shorter"))
+    (id / PAGE, u16::try_from(id % PAGE).expect("positions in a page have 16 bits"))
 }
 
 #[cfg(test)]
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_leaves_no_room_behind() {
+    fn removed_ids_free_their_memory() {
         let mut slots = ByNumber::default();
         let ids = 0..100 * PAGE;
         ids.clone().zip(0..).for_each(|(id, slot)| slots.insert(id, slot));
         ids.clone().filter(|id| id % 100 != 0).for_each(|id| slots.remove(id));
-        let room: usize = slots.pages.values().map(Vec::capacity).sum();
-        assert!(room < 4 * slots.len(), "{room} places for {}", slots.len());
+        let capacity: usize = slots.pages.values().map(Vec::capacity).sum();
+        assert!(capacity < 4 * slots.len(), "capacity {capacity} for {} ids", slots.len());
         ids.for_each(|id| slots.remove(id));
         assert!(slots.pages.is_empty());
     }

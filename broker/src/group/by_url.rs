@@ -1,4 +1,4 @@
-//! Which slots the parked entries of a URL are in.
+//! Index of dormant entries by the fingerprint of their URL.
 
 use std::hash::BuildHasher;
 
@@ -6,17 +6,17 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::runs::SlotId;
 
-/// Tables, of which each grows for itself: all at once would hold up everything else.
+/// Number of tables. Each grows separately: growing one large table would stall the group.
 const TABLES: usize = 128;
 
-/// Slots that are noted together: table by table, so that the one that is noted in stays near.
+/// Slots that are inserted together, table by table, so that the current table stays in the cache.
 const TOGETHER: usize = 1 << 20;
 
-/// Slots by the prints of their URLs. Who has the slots knows their prints.
+/// Slots by the fingerprints of their URLs. The fingerprints themselves are in the slots.
 #[derive(Debug)]
 pub(super) struct ByUrl {
     tables: Vec<HashTable<SlotId>>,
-    /// Nothing is in there: everything is still to be noted.
+    /// The index is empty, and will be built later.
     is_put_off: bool,
     hasher: DefaultHashBuilder,
 }
@@ -28,31 +28,32 @@ impl Default for ByUrl {
 }
 
 impl ByUrl {
-    /// An empty one. If it `is_put_off`, nothing is noted before [`catch_up`](Self::catch_up), as nobody
-    /// asks: all together takes less time, and no table grows.
+    /// Creates an empty index. With `is_put_off`, it stays empty until
+    /// [`catch_up`](Self::catch_up), and may not be searched before: building it at once is faster,
+    /// and no table grows.
     pub(super) fn new(is_put_off: bool) -> Self {
         let tables = std::iter::repeat_with(HashTable::new).take(TABLES).collect();
         Self { tables, is_put_off, hasher: DefaultHashBuilder::default() }
     }
 
-    /// Whether everything is still to be noted.
+    /// Reports whether the index is still to be built.
     pub(super) fn is_put_off(&self) -> bool {
         self.is_put_off
     }
 
-    /// Notes everything that there is, if that was put off: slots with their prints, no more than `count`.
+    /// Builds a deferred index from all slots and their fingerprints, at most `count`.
     pub(super) fn catch_up(
         &mut self,
         count: usize,
         mut all: impl Iterator<Item = (SlotId, u64)>,
-        print_of: impl Fn(SlotId) -> u64,
+        fingerprint_of: impl Fn(SlotId) -> u64,
     ) {
         if !std::mem::take(&mut self.is_put_off) {
             return;
         }
         let Self { tables, hasher, .. } = self;
-        let hash = |slot: &SlotId| hasher.hash_one(print_of(*slot));
-        // Prints are evenly distributed: no table has many more than the others.
+        let hash = |slot: &SlotId| hasher.hash_one(fingerprint_of(*slot));
+        // Fingerprints are evenly distributed, so the tables have similar lengths.
         let mean = count / TABLES;
         for table in &mut *tables {
             table.reserve(mean + 4 * mean.isqrt(), hash);
@@ -60,13 +61,13 @@ impl ByUrl {
         let mut some = vec![Vec::new(); TABLES];
         loop {
             let mut left = TOGETHER;
-            for (slot, print) in all.by_ref().take(TOGETHER) {
-                some[table_of(print)].push((slot, print));
+            for (slot, fingerprint) in all.by_ref().take(TOGETHER) {
+                some[table_of(fingerprint)].push((slot, fingerprint));
                 left -= 1;
             }
             for (table, some) in tables.iter_mut().zip(&mut some) {
-                for (slot, print) in some.drain(..) {
-                    table.insert_unique(hasher.hash_one(print), slot, hash);
+                for (slot, fingerprint) in some.drain(..) {
+                    table.insert_unique(hasher.hash_one(fingerprint), slot, hash);
                 }
             }
             if left > 0 {
@@ -75,32 +76,34 @@ impl ByUrl {
         }
     }
 
-    /// Notes a slot that is not there.
-    pub(super) fn insert(&mut self, slot: SlotId, print_of: impl Fn(SlotId) -> u64) {
+    /// Adds a slot that is not present.
+    pub(super) fn insert(&mut self, slot: SlotId, fingerprint_of: impl Fn(SlotId) -> u64) {
         if self.is_put_off {
             return;
         }
-        let hash = |slot: &SlotId| self.hasher.hash_one(print_of(*slot));
-        self.tables[table_of(print_of(slot))].insert_unique(hash(&slot), slot, hash);
+        let hash = |slot: &SlotId| self.hasher.hash_one(fingerprint_of(*slot));
+        self.tables[table_of(fingerprint_of(slot))].insert_unique(hash(&slot), slot, hash);
     }
 
-    /// Forgets a slot, if it was noted.
-    pub(super) fn remove(&mut self, print: u64, slot: SlotId) {
-        let table = &mut self.tables[table_of(print)];
-        if let Ok(found) = table.find_entry(self.hasher.hash_one(print), |other| *other == slot) {
+    /// Removes a slot, if it is present.
+    pub(super) fn remove(&mut self, fingerprint: u64, slot: SlotId) {
+        let table = &mut self.tables[table_of(fingerprint)];
+        if let Ok(found) =
+            table.find_entry(self.hasher.hash_one(fingerprint), |other| *other == slot)
+        {
             found.remove();
         }
     }
 
-    /// The slots of a print, and perhaps some of others, in no order.
-    pub(super) fn find(&self, print: u64) -> impl Iterator<Item = SlotId> {
-        assert!(!self.is_put_off, "nothing is noted so far");
-        self.tables[table_of(print)].iter_hash(self.hasher.hash_one(print)).copied()
+    /// Returns the slots of a fingerprint, and possibly some of others, in no order.
+    pub(super) fn find(&self, fingerprint: u64) -> impl Iterator<Item = SlotId> {
+        assert!(!self.is_put_off, "the index must be built before a search");
+        self.tables[table_of(fingerprint)].iter_hash(self.hasher.hash_one(fingerprint)).copied()
     }
 }
 
-fn table_of(print: u64) -> usize {
-    usize::try_from(print % TABLES as u64).expect("there are few tables")
+fn table_of(fingerprint: u64) -> usize {
+    usize::try_from(fingerprint % TABLES as u64).expect("a table number is small")
 }
 
 #[cfg(test)]
@@ -112,34 +115,34 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Slots of few prints, which come and go, and are looked for at last or all the time.
+        /// Adds and removes slots with few fingerprints; the index is built at once or late.
         #[test]
-        fn slots_are_found_by_the_prints_of_their_urls(
-            prints in prop::collection::vec(1..40_u64, 1..300),
+        fn slots_are_found_by_fingerprint(
+            fingerprints in prop::collection::vec(1..40_u64, 1..300),
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
             caught_up_after in any::<prop::sample::Index>(),
         ) {
             let mut by_url = ByUrl::new(true);
-            let caught_up_after = caught_up_after.index(prints.len());
-            let print_of = |slot: SlotId| prints[slot as usize];
+            let caught_up_after = caught_up_after.index(fingerprints.len());
+            let fingerprint_of = |slot: SlotId| fingerprints[slot as usize];
             let mut model = BTreeSet::new();
-            for slot in (0..).take(prints.len()) {
-                by_url.insert(slot, print_of);
-                model.insert((print_of(slot), slot));
+            for slot in (0..).take(fingerprints.len()) {
+                by_url.insert(slot, fingerprint_of);
+                model.insert((fingerprint_of(slot), slot));
                 if slot as usize == caught_up_after {
-                    let all = model.iter().map(|(print, slot)| (*slot, *print));
-                    by_url.catch_up(model.len(), all, print_of);
+                    let all = model.iter().map(|(fingerprint, slot)| (*slot, *fingerprint));
+                    by_url.catch_up(model.len(), all, fingerprint_of);
                 }
             }
             for gone in gone {
-                let slot = SlotId::try_from(gone.index(prints.len())).unwrap();
-                by_url.remove(print_of(slot), slot);
-                model.remove(&(print_of(slot), slot));
+                let slot = SlotId::try_from(gone.index(fingerprints.len())).unwrap();
+                by_url.remove(fingerprint_of(slot), slot);
+                model.remove(&(fingerprint_of(slot), slot));
             }
-            for print in 1..40 {
-                let found = by_url.find(print).filter(|slot| print_of(*slot) == print);
-                let found: BTreeSet<_> = found.map(|slot| (print, slot)).collect();
-                prop_assert_eq!(found, model.range((print, 0)..(print + 1, 0)).copied().collect());
+            for fingerprint in 1..40 {
+                let found = by_url.find(fingerprint).filter(|slot| fingerprint_of(*slot) == fingerprint);
+                let found: BTreeSet<_> = found.map(|slot| (fingerprint, slot)).collect();
+                prop_assert_eq!(found, model.range((fingerprint, 0)..(fingerprint + 1, 0)).copied().collect());
             }
         }
     }

@@ -1,9 +1,8 @@
-//! Times of day: what waits for one follows the wall clock, also when that is set.
+//! Times of day: entries and schedules that follow the wall clock, also when it is set.
 //!
-//! The machine knows only its own clock, and is told what the wall clock shows ([`Input::Clock`]).
-//! When something is due stays a moment of its own clock, decided once and recorded; which time of the
-//! wall clock that is for is kept beside it, and the moment is decided anew when the two have come
-//! apart.
+//! The state machine knows only its own clock and learns what the wall clock shows from
+//! [`Input::Clock`]. Each due time is a moment of its own clock, decided once and recorded. The
+//! time of the wall clock is stored beside it, and the moment is decided again when the two differ.
 //!
 //! [`Input::Clock`]: super::Input::Clock
 
@@ -17,25 +16,26 @@ use super::record::Decision;
 use super::timers::Expiry;
 use crate::clock::Moment;
 
-/// A wall clock that is off by less, in ms, is not worth a decision: it is slewed all the time.
+/// A smaller drift of the wall clock, in ms, is ignored: the system corrects the clock all the
+/// time.
 const OFF_MS: u64 = 1000;
 
-/// Of how many times one record tells at most.
+/// Maximum number of due times in one record.
 const RECORD_MAX: usize = 1024;
 
-/// What can wait for a time of day.
+/// What can be due at a time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// An entry: `after=06:00`.
     Entry(EntryId),
-    /// The next look at a URL: `every=06:00`.
+    /// The next fetch of a schedule: `every=06:00`.
     Schedule(UrlKey),
 }
 
-/// Something is due when the wall clock shows a time.
+/// A due time by the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockTime {
-    /// What.
+    /// What is due.
     pub what: Waiting,
     /// When, on the wall clock, in ms since 1970.
     pub unix_ms: i64,
@@ -43,18 +43,18 @@ pub struct ClockTime {
     pub due: Moment,
 }
 
-/// All that wait for a time of day.
+/// Everything that is due at a time of day.
 #[derive(Debug, Default)]
 pub(super) struct ClockTimes {
-    /// What the wall clock shows at moment 0. Not recorded: whoever drives the machine knows.
+    /// What the wall clock shows at moment 0. Not recorded, because each start provides it.
     offset_ms: i64,
-    /// Of entries that are not due yet.
+    /// Entries that are not due yet.
     entries: BTreeMap<EntryId, i64>,
-    /// Of schedules that have a time of day, all of which have a day between two looks.
+    /// Schedules with a time of day, which are due once a day.
     schedules: BTreeMap<UrlKey, i64>,
 }
 
-/// How long an event's entry and its schedule wait, if not for so long but for a time of day.
+/// The times of day at which an event's entry and its schedule are due, if they have any.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) entry: Option<i64>,
@@ -62,51 +62,50 @@ pub(super) struct Times {
 }
 
 impl ClockTimes {
-    /// What the wall clock shows at a moment.
+    /// Returns what the wall clock shows at a moment.
     fn shows(&self, at: Moment) -> i64 {
         self.offset_ms.saturating_add_unsigned(at.0)
     }
 
-    /// When the wall clock will show that, as far as anybody knows; `now` if it does already.
+    /// Returns when the wall clock will show a time, or `now` if that is past.
     fn moment_of(&self, unix_ms: i64, now: Moment) -> Moment {
         now + u64::try_from(unix_ms.saturating_sub(self.shows(now))).unwrap_or(0)
     }
 
-    /// An entry waits for a time no more.
+    /// Removes an entry.
     pub(super) fn forget(&mut self, entry: EntryId) {
         self.entries.remove(&entry);
     }
 
-    /// A URL is not looked at any more, or not at a time of day.
+    /// Removes a schedule.
     pub(super) fn forget_schedule(&mut self, url: UrlKey) {
         self.schedules.remove(&url);
     }
 
-    /// The time of day at which a URL is looked at.
+    /// Returns the time of day of a schedule.
     pub(super) fn time_of(&self, url: UrlKey) -> Option<TimeOfDay> {
         self.schedules.get(&url).copied().map(TimeOfDay::of)
     }
 }
 
-/// The next time after `unix_ms` that is as late in the day as `wanted`, or `wanted` itself if that has
-/// passed: a clock that was set forward has missed it.
+/// Returns the next time after `unix_ms` at the same time of day as `wanted`. If `wanted` is past,
+/// it is returned itself, because a clock that was set forward has skipped it.
 fn next_of(wanted: i64, unix_ms: i64) -> i64 {
     if wanted <= unix_ms { wanted } else { TimeOfDay::of(wanted).next_after(unix_ms) }
 }
 
 impl Group {
-    /// Whether the wall clock shows something else than this group believes.
+    /// Reports whether the wall clock differs from what the group assumes.
     pub(crate) fn is_clock_off(&self, unix_ms: i64, now: Moment) -> bool {
         self.clock_times.shows(now).abs_diff(unix_ms) >= OFF_MS
     }
 
-    /// Whether anything waits for a time of day, and so has to follow the wall clock.
+    /// Reports whether anything is due at a time of day.
     pub(crate) fn has_clock_times(&self) -> bool {
         !(self.clock_times.entries.is_empty() && self.clock_times.schedules.is_empty())
     }
 
-    /// When something is due that an event wants to have later, and for which time of the wall clock,
-    /// if it is for one.
+    /// Returns when an event with `after=` is due, and the time of the wall clock if it names one.
     pub(super) fn due_after(&self, after: After, now: Moment) -> (Moment, Option<i64>) {
         match after {
             After::Ms(ms) => (now + ms, None),
@@ -117,13 +116,13 @@ impl Group {
         }
     }
 
-    /// The first time after `at` that the wall clock shows that time of day.
+    /// Returns the first moment after `at` at which the wall clock shows that time of day.
     pub(super) fn due_at(&self, time: TimeOfDay, at: Moment) -> (Moment, i64) {
         let unix_ms = time.next_after(self.clock_times.shows(at));
         (self.clock_times.moment_of(unix_ms, at), unix_ms)
     }
 
-    /// When a URL that is due now is due again, if that is at a time of day.
+    /// Returns the next due time of a schedule that is due now, if it has a time of day.
     pub(super) fn due_next_day(&self, url: UrlKey, now: Moment) -> Option<ClockTime> {
         let unix_ms = *self.clock_times.schedules.get(&url)?;
         let passed = unix_ms.max(self.clock_times.shows(now));
@@ -132,7 +131,7 @@ impl Group {
         Some(ClockTime { what: Waiting::Schedule(url), unix_ms, due })
     }
 
-    /// The wall clock shows this.
+    /// Stores what the wall clock shows, and adjusts the due times.
     pub(super) fn see_clock(&mut self, unix_ms: i64, now: Moment) {
         let now_ms = i64::try_from(now.0).unwrap_or(i64::MAX);
         self.clock_times.offset_ms = unix_ms.saturating_sub(now_ms);
@@ -151,8 +150,7 @@ impl Group {
         }
     }
 
-    /// Notes for which times of the wall clock something is due that was just taken in, as far as it
-    /// still is.
+    /// Records the times of day of newly admitted entries and schedules that are still pending.
     pub(super) fn note_clock_times(&mut self, mut times: Vec<ClockTime>, now: Moment) {
         times.retain(|time| self.due_of(time.what) == Some(time.due));
         for some in times.chunks(RECORD_MAX) {
@@ -160,7 +158,7 @@ impl Group {
         }
     }
 
-    /// When something is due that is not yet.
+    /// Returns the due time of a pending entry or a schedule.
     fn due_of(&self, what: Waiting) -> Option<Moment> {
         match what {
             Waiting::Entry(id) => {
@@ -191,7 +189,7 @@ impl Group {
         }
     }
 
-    /// Everything that waits for a time of day, for a snapshot.
+    /// Returns everything that is due at a time of day, for a snapshot.
     pub(super) fn clock_times(&self) -> impl Iterator<Item = ClockTime> {
         let times = &self.clock_times;
         let entries = times.entries.iter().map(|(id, unix_ms)| (Waiting::Entry(*id), *unix_ms));

@@ -1,11 +1,11 @@
-//! A group's settings: each with its unit, default and reason, and the words in which a person sets it.
+//! Settings of a group: each with its unit, default and reason, and the words that set it.
 
 use tidings_protocol::{
     CanonicalUrl, Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, JOB_DONE_TOPIC, Payload, ProtocolError,
     TopicName, duration,
 };
 
-/// What must not be worked on twice at once.
+/// The part of an event that may not be worked on twice at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyKind {
     /// The URL's host, lower case, without scheme and port.
@@ -14,66 +14,67 @@ pub enum KeyKind {
     Domain,
     /// The value of an attribute of the event.
     Attribute(String),
-    /// Every event is a key and an identity of its own: no delay, no coalescing.
+    /// Each event has its own key and identity: no delay, no coalescing.
     None,
 }
 
-/// Settings of one group. All durations in ms.
+/// Settings of one group. All durations are in ms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Topics that feed it.
+    /// Topics that feed the group.
     pub topics: Vec<TopicName>,
-    /// What is gated.
+    /// What becomes the key of an event.
     pub key: KeyKind,
-    /// Tasks in flight per key. One is what "polite" means; more is for keys that are not hosts.
+    /// Tasks in flight per key. One is polite; more is for keys that are not hosts.
     pub parallel: u32,
-    /// Between the end of one request and the start of the next on a key. `None`: 1 s, and none
-    /// for loopback, where the only one to be disturbed is oneself.
+    /// Time between the end of one request and the start of the next on a key. `None`: 1 s, or 0
+    /// for loopback, where the operator disturbs only their own machine.
     pub delay_ms: Option<u64>,
-    /// How long a member may be silent about a task. A crawler ends its request earlier.
+    /// Time after which a task is lost unless the member renews its lease. A crawler ends its
+    /// request earlier.
     pub lease_ms: u64,
-    /// Attempts that may fail before the entry is a dead letter.
+    /// Failed attempts after which an entry becomes a dead letter.
     pub max_attempts: u32,
-    /// Members that may be lost over an entry before it is a dead letter.
+    /// Lost leases after which an entry becomes a dead letter.
     pub max_losses: u32,
-    /// Wait after the first failure; doubles with each further one.
+    /// Wait after the first failure; it doubles with each further one.
     pub backoff_ms: u64,
     /// The longest wait after a failure.
     pub backoff_ms_max: u64,
-    /// The furthest a worker may hold a key once (`not-before`).
+    /// Longest rest that a worker may request once (`not-before`).
     pub not_before_ms_max: u64,
-    /// The largest delay a worker may ask for (`pace`).
+    /// Longest delay that a worker may request (`pace`).
     pub pace_ms_max: u64,
-    /// A job that is left open without seeds for so long is closed.
+    /// Time after which a job that is open and receives no seeds is closed.
     pub open_ms_max: u64,
-    /// Jobs that are not done. Default 100,000: one for each of many domains. One more is refused
-    /// (`-ERR limit`).
+    /// Jobs that are not done. Default 100,000: one for each of many domains. A further one is
+    /// rejected (`-ERR limit`).
     pub jobs_max: usize,
-    /// Finished jobs whose counts are remembered. The oldest are forgotten first.
+    /// Finished jobs that are remembered, with their counts. The oldest are evicted first.
     pub finished_jobs_max: usize,
-    /// Entries that are not final. At it no event is taken from the topics and children are
-    /// refused, until some are final. Default 16 million.
+    /// Entries that are not final. At the limit, the group consumes no events and rejects new links
+    /// until some entries are final. Default 16 million.
     pub entries_max: usize,
-    /// About how many bytes of memory they may take together: 72 for one that only waits, and its text
-    /// if that is in memory; about 400 and its text for any other; 250 for each key. Default 1 GiB.
-    /// At it as at `entries_max`.
+    /// Approximate memory of the entries: 72 bytes for a dormant one, and its text if that is in
+    /// memory; about 400 and its text for an active one; 250 for each key. Default 1 GiB. The limit
+    /// acts like `entries_max`.
     pub entry_bytes_max: usize,
-    /// URLs that are looked at again and again (`every=`). One more is a dead letter.
+    /// Schedules (`every=`). A further one is a dead letter.
     pub schedules_max: usize,
-    /// Dead entries that are kept to be looked at and sent back. The oldest are forgotten first.
+    /// Dead entries that are kept for inspection and retry. The oldest are evicted first.
     pub dead_max: usize,
-    /// About how many bytes they may take together. Default 64 MiB. At it as at `dead_max`.
+    /// Approximate memory of the dead entries. Default 64 MiB. The limit acts like `dead_max`.
     pub dead_bytes_max: usize,
-    /// Dead letters a minute for events that the group cannot key; the rest is only counted.
+    /// Dead letters per minute for events that the group cannot use; further ones are only counted.
     pub unkeyed_letters_per_minute: u32,
 }
 
 /// Longest delay between two requests to a key.
 pub const DELAY_MS_MAX: u64 = DAY_MS;
-/// Shortest lease and the grain of everything timed.
+/// Shortest lease.
 const LEASE_MS_MIN: u64 = 100;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// How long a `pace` is believed.
+/// How long a `pace` stays in force.
 pub const PACE_MS_VALID: u64 = DAY_MS;
 const DEFAULT_DELAY_MS: u64 = 1000;
 const PARALLEL_MAX: u64 = 1000;
@@ -108,7 +109,7 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// Applies `key=value` settings, each of which is judged alone. On an error nothing is changed.
+    /// Applies `key=value` settings, each checked alone. An error changes nothing.
     pub fn with<'a>(
         &self,
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -120,13 +121,13 @@ impl GroupConfig {
         Ok(next)
     }
 
-    /// Whether they go together.
+    /// Checks that the settings fit together.
     pub(crate) fn check(&self) -> Result<(), ProtocolError> {
-        // Whose entries are URLs would find none there, and say so of each on the other topic.
-        let hears_of_jobs = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
-        if hears_of_jobs && self.key != KeyKind::None {
+        // A group of URLs would find none in these events, and make each a dead letter.
+        let has_job_done = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
+        if has_job_done && self.key != KeyKind::None {
             let text =
-                format!("{JOB_DONE_TOPIC} is what groups say; it feeds only those with key=none");
+                format!("topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none");
             return Err(bad(text));
         }
         Ok(())
@@ -151,8 +152,8 @@ impl GroupConfig {
                 return Err(ProtocolError::new(
                     Code::BadArgument,
                     format!(
-                        "no setting {name}; there are topics, key, parallel, delay, lease, \
-                         max-attempts, max-losses, backoff"
+                        "unknown setting {name}; the settings are topics, key, parallel, delay, \
+                         lease, max-attempts, max-losses, backoff"
                     ),
                 ));
             }
@@ -160,7 +161,7 @@ impl GroupConfig {
         Ok(())
     }
 
-    /// The settings as `name=value` words, in the form in which they are set.
+    /// Returns the settings as `name=value` words, in the form that sets them.
     pub fn describe(&self) -> String {
         let topics: Vec<&str> = self.topics.iter().map(AsRef::as_ref).collect();
         let key = match &self.key {
@@ -181,7 +182,7 @@ impl GroupConfig {
         )
     }
 
-    /// The delay of a key before any `pace`.
+    /// Returns the delay of a key without any `pace`.
     pub fn delay_of(&self, key: &str) -> u64 {
         match (self.delay_ms, &self.key) {
             (_, KeyKind::None) => 0,
@@ -191,7 +192,7 @@ impl GroupConfig {
         }
     }
 
-    /// The most that [`delay_of`](Self::delay_of) says of any key.
+    /// Returns the longest delay that [`delay_of`](Self::delay_of) returns for any key.
     pub fn delay_max(&self) -> u64 {
         match self.key {
             KeyKind::None => 0,
@@ -199,7 +200,7 @@ impl GroupConfig {
         }
     }
 
-    /// The key of a URL, as far as the URL alone decides it.
+    /// Returns the key of a URL, if the URL alone decides it.
     pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl<'_>) -> Option<&'a str> {
         match self.key {
             KeyKind::Host => Some(url.host()),
@@ -208,8 +209,9 @@ impl GroupConfig {
         }
     }
 
-    /// The wait after the `failures`-th failed attempt: doubled each time, with up to a quarter of
-    /// spread so that what failed together is not asked again together. `chance` is in 0..1.
+    /// Returns the wait after the `failures`-th failed attempt. It doubles each time, plus up to a
+    /// quarter of jitter, so that entries that failed together are not retried together. `chance`
+    /// is in 0..1.
     pub fn backoff_after(&self, failures: u32, chance: f64) -> u64 {
         let doublings = failures.saturating_sub(1).min(32);
         let wait_ms = self.backoff_ms.saturating_mul(1 << doublings).min(self.backoff_ms_max);
@@ -217,7 +219,7 @@ impl GroupConfig {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a quarter of at most a day in ms, times 0..1"
+            reason = "at most a quarter of a day in ms"
         )]
         let spread_ms = (wait_ms as f64 / 4.0 * chance) as u64;
         wait_ms + spread_ms
@@ -235,16 +237,18 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
     let mut topics = Vec::new();
     for name in value.split(',') {
         let topic: TopicName = name.parse()?;
-        // What a group makes of them may be one of them again.
+        // A group's own dead letters could become dead letters again.
         if topic.as_str() == DEAD_LETTER_TOPIC {
-            return Err(bad(format!("{topic} is what groups say; it cannot feed one")));
+            return Err(bad(format!(
+                "topics={topic}: groups publish on this topic, so it cannot feed one"
+            )));
         }
         if !topics.contains(&topic) {
             topics.push(topic);
         }
     }
     if topics.len() > TOPICS_MAX {
-        return Err(bad(format!("at most {TOPICS_MAX} topics feed a group")));
+        return Err(bad(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
     }
     Ok(topics)
 }
@@ -256,12 +260,12 @@ fn parse_key(value: &str) -> Result<KeyKind, ProtocolError> {
         "none" => Ok(KeyKind::None),
         _ => match value.strip_prefix("attr:") {
             Some(name) if !name.is_empty() => Ok(KeyKind::Attribute(name.to_owned())),
-            _ => Err(bad(format!("key={value}: it is host, domain, attr:<name> or none"))),
+            _ => Err(bad(format!("key={value}: expected host, domain, attr:<name> or none"))),
         },
     }
 }
 
-/// A whole number within bounds, or an error that names them.
+/// Parses a whole number within bounds.
 pub fn number<T: TryFrom<u64>>(
     name: &str,
     value: &str,
@@ -274,29 +278,29 @@ pub fn number<T: TryFrom<u64>>(
         .ok()
         .filter(|number| is_plain && (min..=max).contains(number))
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| bad(format!("{name}={value}: it is a whole number from {min} to {max}")))
+        .ok_or_else(|| bad(format!("{name}={value}: expected a whole number from {min} to {max}")))
 }
 
-/// A duration within bounds, in ms, or an error that names them.
+/// Parses a duration within bounds, in ms.
 pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
     duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
         bad(format!(
-            "{name}={value}: it is a duration from {} to {} (250ms, 30s, 5m, 2h, 1d)",
+            "{name}={value}: expected a duration from {} to {}, such as 250ms, 30s, 5m, 2h or 1d",
             duration::format_ms(min),
             duration::format_ms(max)
         ))
     })
 }
 
-/// A refusal of an argument.
+/// Builds a `bad-argument` error.
 pub fn bad(text: impl Into<String>) -> ProtocolError {
     ProtocolError::new(Code::BadArgument, text)
 }
 
-/// Most tasks that a member may ask for at once.
+/// Most tasks that a member may request at once.
 pub const CREDIT_MAX: u32 = 10_000;
 
-/// The attribute that keys an event in a group of `KeyKind::Attribute`.
+/// Returns the attribute that is the key of an event in a group of `KeyKind::Attribute`.
 pub fn key_attribute<'a>(kind: &KeyKind, payload: &Payload<'a>) -> Option<&'a str> {
     match kind {
         KeyKind::Attribute(name) => payload.attribute(name),

@@ -1,14 +1,14 @@
-//! Entries that were given up, kept so that a person can look at them and send them back.
+//! Dead entries: those that the group gave up, kept for inspection and retry.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::config::GroupConfig;
 use super::entry::{Entry, EntryId};
 
-/// Why entries are given up.
+/// The reasons for which entries are given up.
 pub(super) const REASONS: [&str; 2] = ["max-attempts", "max-losses"];
 
-/// An entry that was given up, as it was then.
+/// A dead entry, in the state in which it was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buried {
     pub(super) entry: Entry,
@@ -17,8 +17,8 @@ pub(super) struct Buried {
 
 /// The newest dead entries, oldest first.
 ///
-/// Bounded in number and bytes; at a bound the oldest is forgotten, of which the dead letter that
-/// was published is left.
+/// Their number and bytes are limited. At a limit the oldest is evicted; the dead letter that was
+/// published for it remains on its topic.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Dead {
     buried: VecDeque<Buried>,
@@ -26,7 +26,7 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    /// Keeps an entry.
+    /// Adds an entry, and evicts the oldest ones beyond the limits.
     pub(super) fn bury(&mut self, entry: Entry, reason: &'static str, config: &GroupConfig) {
         self.bytes += entry.admitted.bytes();
         self.buried.push_back(Buried { entry, reason });
@@ -36,7 +36,7 @@ impl Dead {
         }
     }
 
-    /// Takes out those that are named.
+    /// Removes and returns the entries with these ids.
     pub(super) fn take(&mut self, entries: &[EntryId]) -> Vec<Buried> {
         let wanted: BTreeSet<EntryId> = entries.iter().copied().collect();
         let (taken, kept): (Vec<_>, _) = std::mem::take(&mut self.buried)
@@ -61,7 +61,7 @@ impl Dead {
 }
 
 impl GroupConfig {
-    /// Why an entry is given up, if it was tried often enough.
+    /// Returns why an entry is given up, if its attempts or losses are used up.
     pub(super) fn gives_up(&self, entry: &Entry) -> Option<&'static str> {
         if entry.failures >= self.max_attempts {
             Some("max-attempts")

@@ -1,4 +1,4 @@
-//! How entries end, and how the dead begin again. Part of applying decisions, like
+//! The ends of entries, and the retry of dead ones. Part of applying decisions, like
 //! [`apply`](super::apply): nothing here decides anything.
 
 use tidings_protocol::{Outcome, UrlKey};
@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::job::Job;
 
 impl Group {
-    /// A held entry is final.
+    /// Ends a held entry with the worker's outcome.
     pub(super) fn finish(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let Live { entry, key, again } = self.remove(id);
         if let State::Held(lease) = entry.state {
@@ -39,8 +39,8 @@ impl Group {
         self.let_go(key, again, now);
     }
 
-    /// An entry without a member is final for its job. If it was announced and its job only wants it
-    /// no more, it goes on without a job: somebody was promised that it is looked at.
+    /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
+    /// continues without a job, because the publisher expects a fetch.
     pub(super) fn drop_entry(&mut self, id: EntryId, end: End, now: Moment) {
         self.take_out(id);
         let Live { mut entry, key, again } = self.remove(id);
@@ -71,26 +71,26 @@ impl Group {
         if end == End::Dead {
             self.totals.dead += 1;
             let reason = self.config.gives_up(&entry).unwrap_or("unknown");
-            // It can be repaired again.
+            // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
             self.dead.bury(entry, reason, &self.config);
         }
     }
 
-    /// A parked entry is final. Its key is to be refreshed.
-    fn drop_parked(&mut self, glance: Glance, end: End) {
-        self.keep_in_snapshot(glance);
-        let queue = &mut self.keys[glance.key];
-        if let Some(job) = glance.job().and_then(|job| self.jobs.find_mut(job)) {
+    /// Ends a dormant entry. The caller refreshes its key.
+    fn drop_parked(&mut self, dormant: Glance, end: End) {
+        self.keep_in_snapshot(dormant);
+        let queue = &mut self.keys[dormant.key];
+        if let Some(job) = dormant.job().and_then(|job| self.jobs.find_mut(job)) {
             job.dropped_parked(queue.name(), end);
-            self.seen.add(job.id, glance.url);
+            self.seen.add(job.id, dormant.url);
         }
-        self.parked.remove(glance, queue);
-        self.schedules.ended(glance.url, glance.id, None);
+        self.parked.remove(dormant, queue);
+        self.schedules.ended(dormant.url, dormant.id, None);
     }
 
-    /// What of a job waits is final: behind one key, or all of it. Whether an entry is parked is not
-    /// part of what was decided: it depends on where a start began.
+    /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
+    /// say which are dormant: that depends on where the replay began.
     pub(super) fn clear(&mut self, number: JobNumber, key: Option<&str>, end: End, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
         let (parked, waiting) = (job.parked, job.waiting(key));
@@ -108,14 +108,14 @@ impl Group {
             None => self.parked.keys_of(lane),
         };
         for key in keys {
-            while let Some(glance) = self.parked.any_of(lane, &self.keys[key]) {
-                self.drop_parked(glance, end);
+            while let Some(dormant) = self.parked.any_of(lane, &self.keys[key]) {
+                self.drop_parked(dormant, end);
             }
             self.refresh(key, now);
         }
     }
 
-    /// Everything that waits is final.
+    /// Ends everything that waits.
     pub(super) fn purge_all(&mut self, now: Moment) {
         self.abandon_snapshot_for(self.parked.len());
         for id in self.live_ids() {
@@ -123,28 +123,30 @@ impl Group {
                 self.drop_entry(id, End::Purged, now);
             }
         }
-        for glance in self.parked.iter().collect::<Vec<_>>() {
-            self.drop_parked(glance, End::Purged);
-            self.refresh(glance.key, now);
+        for dormant in self.parked.iter().collect::<Vec<_>>() {
+            self.drop_parked(dormant, End::Purged);
+            self.refresh(dormant.key, now);
         }
     }
 
-    /// The target of a repair's redirect is part of the repair.
+    /// Makes the target of a repair's redirect part of the repair.
     pub(super) fn hand_on_repair(&mut self, id: EntryId, children: &[Admission]) {
         let Some(pass) = self.live[&id].entry.repairs else { return };
         let Some(job) = self.jobs.of_pass_mut(pass) else { return };
         job.repair_moves(children.len() as u64);
         for child in children {
-            // A redirect's target is never parked.
+            // The target of a redirect is never dormant.
             self.entry_mut(child.id).repairs = Some(pass);
         }
     }
 
-    /// A dead entry waits again, without the attempts and losses that it had. It belongs to its pass again if the pass is
-    /// not done and may release it. If the pass is done, the entry repairs it (`repairs`: records of earlier versions have
-    /// no repairs): then it waits without a job, so that the pass cannot end twice. Otherwise the entry leaves its job.
+    /// Returns a dead entry to the queue, with its attempts and losses reset. It rejoins its pass
+    /// if the pass is not done and may release it. If the pass is done, the entry repairs it: it
+    /// waits without a job, so that the pass cannot end twice, and its result is counted. Otherwise
+    /// it leaves its job. `repairs` is false in records of earlier versions, which had no repairs.
     ///
-    /// An entry without a job is dropped if its URL waits already without one. Repairs of two passes both wait.
+    /// An entry without a job is dropped if its URL already waits without one. Repairs of two
+    /// passes both wait.
     pub(super) fn revive(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
         let (id, url) = (entry.admitted.id, entry.admitted.url_key);
         entry.failures = 0;
@@ -176,8 +178,9 @@ impl Group {
         self.enqueue(id, now);
     }
 
-    /// Whether a URL waits without a job. For a repair of a pass, repairs of other passes do not count. A snapshot
-    /// writes the parked entry first that decides this.
+    /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes
+    /// do not count. A dormant entry that decides this is first written to the snapshot in
+    /// progress.
     fn waits_alone(&mut self, url: UrlKey, repairs: Option<JobRef>) -> bool {
         self.parked.index_urls();
         let is_beside =
@@ -185,10 +188,10 @@ impl Group {
         let is_alone = |entry: &Entry| entry.admitted.job.is_none() && !is_beside(entry.repairs);
         let waiting = self.waiting_of(url).into_iter().find(|id| match self.live.get(id) {
             Some(live) => is_alone(&live.entry),
-            None => self.parked.find(*id).is_some_and(|glance| self.job_of(&glance).is_none()),
+            None => self.parked.find(*id).is_some_and(|dormant| self.job_of(&dormant).is_none()),
         });
-        if let Some(glance) = waiting.and_then(|id| self.parked.find(id)) {
-            self.keep_in_snapshot(glance);
+        if let Some(dormant) = waiting.and_then(|id| self.parked.find(id)) {
+            self.keep_in_snapshot(dormant);
         }
         waiting.is_some()
     }

@@ -1,4 +1,4 @@
-//! What a group holds: one URL (or line) that is to be worked on, and where it stands.
+//! Entries: URLs (or texts) to work on, with their state and lease.
 
 use smol_str::SmolStr;
 
@@ -7,143 +7,150 @@ use tidings_protocol::{MemberId, UrlKey};
 use super::keys::KeyId;
 use crate::clock::Moment;
 
-/// Number of an entry within its group, rising from 1 and never reused within a run.
+/// Id of an entry within its group, rising from 1 and never reused within a run.
 pub type EntryId = u64;
 
 /// Number of a job within its group, rising from 1 and never reused.
 pub type JobNumber = u64;
 
-/// What must not be asked twice at once: the host, the domain, an attribute's value.
+/// The thing that is never worked on twice at once: the host, the domain, or the value of an
+/// attribute.
 pub type Key = SmolStr;
 
-/// An entry as it was judged and let in. A record holds exactly this, so replay judges nothing again.
+/// An entry as it was admitted. Records contain exactly this, so that a replay does not have to
+/// judge again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Its number.
+    /// Its id.
     pub id: EntryId,
     /// The canonical URL, or the whole payload in a group without keys.
     pub text: Box<str>,
     /// Identity of the URL within (job, pass); `None` in a group without keys.
     pub url_key: Option<UrlKey>,
-    /// The key that gates it.
+    /// The key that limits its requests.
     pub key: Key,
-    /// The job and pass that count it. Without one it is fetched alone.
+    /// The job and pass that count it. `None`: it is fetched alone.
     pub job: Option<JobRef>,
-    /// Links away from a seed; a redirect keeps its parent's depth.
+    /// Links between a seed and this entry. A redirect keeps its parent's depth.
     pub depth: u32,
     /// Redirects in a row that led here.
     pub hops: u32,
-    /// A redirect's target: goes to the head of its key's queue.
+    /// Whether it is the target of a redirect, which goes to the head of its key's queue.
     pub redirect: bool,
-    /// Was announced rather than found: takes turns with what jobs wait for.
+    /// Whether an event announced it, rather than a job found it. Announced entries take turns with
+    /// those of jobs.
     pub announced: bool,
-    /// Higher goes first among the free keys of its lane.
+    /// Among the free keys of a lane, higher goes first.
     pub prio: i16,
-    /// Not to be released before.
+    /// Earliest release.
     pub due: Moment,
-    /// Attributes of the announcement that are handed on as they came, each with a leading space.
+    /// Attributes of the event that are forwarded unchanged, each with a leading space.
     pub carried: Box<str>,
 }
 
 impl Admission {
-    /// About what it costs in memory, with its places in queues and indexes.
+    /// Its approximate memory, with its places in queues and indexes.
     pub fn bytes(&self) -> usize {
         const FIXED_BYTES: usize = 400;
         FIXED_BYTES + self.text.len() + self.carried.len()
     }
 }
 
-/// A job and one run of it.
+/// A job and one of its passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobRef {
     /// The job.
     pub number: JobNumber,
-    /// Its pass, rising from 1.
+    /// The pass, rising from 1.
     pub pass: u32,
 }
 
-/// An admitted entry and what has happened to it.
+/// An admitted entry and its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// As it was let in; `announced`, `prio` and `due` may have improved since.
+    /// As it was admitted; `announced`, `prio` and `due` may have improved since.
     pub admitted: Admission,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// How often it was released: the attempt in its task id, so that every older answer is stale.
+    /// The number of releases. It is the attempt in the task id, so that every answer to an older
+    /// attempt is stale.
     pub releases: u32,
-    /// Attempts that failed and count towards `max_attempts`.
+    /// Failed attempts, limited by `max_attempts`.
     pub failures: u32,
-    /// Attempts that ended with their member and count towards `max_losses`.
+    /// Attempts that ended with a lost lease, limited by `max_losses`.
     pub losses: u32,
-    /// Why the last attempt did not succeed.
+    /// Why the last attempt failed.
     pub last_reason: Option<Box<str>>,
-    /// The request to be made instead of its own, and for whom.
+    /// The next request of the task, if it is not for its own URL.
     pub again: Option<Box<Again>>,
     /// `again` answers in a row.
     pub agains: u32,
-    /// The finished pass in which it failed before: the pass counts how the entry ends, and nothing else changes in the
-    /// pass. If this is `Some`, `admitted.job` is `None`.
+    /// The finished pass in which the entry failed. The pass counts how the entry ends; nothing
+    /// else in the pass changes. If this is `Some`, `admitted.job` is `None`.
     pub repairs: Option<JobRef>,
 }
 
-/// The next request of a task is for another URL (robots.txt, say), which another key may gate.
+/// The next request of a task, for another URL such as robots.txt, which may have another key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Again {
     /// The URL to request.
     pub url: Box<str>,
-    /// The key that gates this request.
+    /// The key of this request.
     pub key: Key,
-    /// Only this member knows what it was about; forgotten when it goes.
+    /// The member that asked for it. No other member can continue, so this is dropped when the
+    /// member leaves.
     pub member: MemberId,
 }
 
-/// Where an entry stands.
+/// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Not due yet: only a timer knows it.
+    /// Not due yet; a timer queues it.
     Delayed,
     /// In its key's queue.
     Waiting,
-    /// With a member.
+    /// Leased to a member.
     Held(Lease),
 }
 
 /// The time-bounded right of one member to one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose it is.
+    /// The member.
     pub member: MemberId,
-    /// The run in which it was given, which the task's id carries: it may outlive that.
+    /// The run in which the task was released, which its task id carries. The lease may outlive
+    /// that run.
     pub run: u64,
-    /// When it ends unless touched.
+    /// When it expires unless the member renews it.
     pub until: Moment,
-    /// Its request has ended: the key has forgotten it, credit and job have not.
+    /// Whether its request has ended. Then credit and job still count it, and the key does
+    /// not.
     pub over: bool,
 }
 
-/// An entry and the places of its keys in memory, for as long as it is not final.
+/// An active entry and the ids of its keys.
 #[derive(Debug)]
 pub(super) struct Live {
     /// The entry.
     pub(super) entry: Entry,
     /// Its key.
     pub(super) key: KeyId,
-    /// The key of its `again`.
+    /// The key of its `again` request.
     pub(super) again: Option<KeyId>,
 }
 
 impl Live {
-    /// The key that gates its next (or present) request.
+    /// Returns the key of its next (or current) request.
     pub(super) fn gate(&self) -> KeyId {
         self.again.unwrap_or(self.key)
     }
 }
 
-/// Lost this often, an entry is suspected of killing those who take it.
+/// An entry that was lost this often is suspected of killing its workers.
 pub const LOSSES_OF_A_SUSPECT: u32 = 2;
 
 impl Entry {
-    /// A freshly admitted entry, not yet in any queue.
+    /// Creates a newly admitted entry, not yet in any queue.
     pub fn new(admitted: Admission) -> Self {
         Self {
             admitted,
@@ -158,12 +165,12 @@ impl Entry {
         }
     }
 
-    /// The key that gates its next (or present) request.
+    /// Returns the key of its next (or current) request.
     pub fn gate(&self) -> &Key {
         self.again.as_ref().map_or(&self.admitted.key, |again| &again.key)
     }
 
-    /// Whether nothing has happened to it since it was let in.
+    /// Reports whether nothing has happened to it since its admission.
     pub fn is_untouched(&self) -> bool {
         let Self {
             admitted: _,
@@ -181,7 +188,7 @@ impl Entry {
         !matches!(state, State::Held(_)) && counts == 0 && !has_history
     }
 
-    /// Its lease while a member has it.
+    /// Returns its lease while a member holds it.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.state {
             State::Held(lease) => Some(lease),
@@ -189,7 +196,7 @@ impl Entry {
         }
     }
 
-    /// Whether a member may hold only one of this kind.
+    /// Reports whether it is a suspect. A member may hold only one suspect.
     pub fn is_suspect(&self) -> bool {
         self.losses >= LOSSES_OF_A_SUSPECT
     }

@@ -1,4 +1,4 @@
-//! Why a URL or a key is not moving, and when it will.
+//! `EXPLAIN`: why a URL or a key waits, and for how long.
 
 use std::fmt::Write;
 
@@ -30,23 +30,31 @@ impl Group {
             if let Some(live) = self.live.get(id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
             }
-            let glance = self.parked.find(*id).expect("what is not in full is parked");
-            self.explain_entry(&self.parked_entry(glance), glance.key, now)
+            let dormant = self.parked.find(*id).expect("an entry that is not active is dormant");
+            self.explain_entry(&self.parked_entry(dormant), dormant.key, now)
         });
         let mut more: Vec<String> = more.collect();
-        let dead = self.dead.iter().filter(|buried| buried.entry.admitted.url_key == Some(key));
-        more.extend(dead.take(LISTED_MAX).map(|buried| {
-            let (entry, reason) = (&buried.entry, buried.reason);
+        let dead = self.dead.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
+        more.extend(dead.take(LISTED_MAX).map(|dead| {
+            let (entry, reason) = (&dead.entry, dead.reason);
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", entry.admitted.text)
         }));
         let schedule = self.schedules.find(key);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         if more.is_empty() {
-            return Err(ProtocolError::new(
-                Code::NotFound,
-                format!("{} waits nowhere in group {} and nobody has it", url.as_str(), self.name),
-            ));
+            let (url, group) = (url.as_str(), &self.name);
+            let text = match self.jobs.iter().find(|job| self.seen.has(job.id, key.print())) {
+                Some(job) => format!(
+                    "{url} is finished in job {} of group {group}: it was fetched, or given up",
+                    job.name
+                ),
+                None => format!(
+                    "{url} does not wait in group {group}, and no member holds it; \
+                     finished URLs are not listed"
+                ),
+            };
+            return Err(ProtocolError::new(Code::NotFound, text));
         }
         Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
     }
@@ -76,7 +84,7 @@ impl Group {
         format!("{} key={} {state}{}", admitted.text, entry.gate(), job.unwrap_or_default())
     }
 
-    /// What of its job keeps an entry from being released.
+    /// Returns the reason in its job that keeps an entry from being released.
     fn held_up_by(&self, entry: &Entry) -> Option<&'static str> {
         let admitted = &entry.admitted;
         let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
@@ -91,20 +99,20 @@ impl Group {
         }
     }
 
-    /// A key as it is written, or as hosts are.
+    /// Explains a key as written, or else in lower case, as hosts are.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
         let explained = self.explain_exactly(key, now);
         explained.or_else(|| self.explain_exactly(&lower, now)).ok_or_else(|| {
             let text = format!(
-                "nothing waits for {key} in group {} or will be due there, and it does not rest",
+                "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
                 self.name
             );
             ProtocolError::new(Code::NotFound, text)
         })
     }
 
-    /// Looks at every entry: those that are not due yet stand in no queue of their key.
+    /// Visits every entry, because those that are not due are in no queue of their key.
     fn explain_exactly(&self, key: &str, now: Moment) -> Option<Answer> {
         let gate = self.keys.find(key);
         let is_delayed =
@@ -153,7 +161,7 @@ impl Group {
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
-    /// The state of what waits behind a key: pending while it is busy or rests, queued when only
+    /// Describes the entries behind a key: pending while the key is busy or rests, queued when only
     /// a member's credit is missing.
     fn explain_gate(&self, key: KeyId, now: Moment) -> String {
         let queue = &self.keys[key];

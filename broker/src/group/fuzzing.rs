@@ -1,4 +1,4 @@
-//! A group to which anything is said, and its records.
+//! Fuzz targets: a group with arbitrary inputs, and its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 
 const MEMBERS: usize = 3;
-/// Time of day at the moment 0.
+/// The wall clock at moment 0.
 const UNIX_MS: i64 = 1_700_000_000_000;
-/// A wait is no longer, so that moments stay far from the end of time.
+/// Longest step of time, so that moments do not overflow.
 const WAIT_MS_MAX: u64 = 400 * 24 * 60 * 60 * 1000;
 
-/// A line of a group's log is written as it was read.
+/// Checks that a decoded record is encoded to the same line.
 pub(crate) fn record(bytes: &[u8]) {
     let Ok(line) = std::str::from_utf8(bytes) else { return };
     if line.contains('\n') {
@@ -34,32 +34,33 @@ pub(crate) fn record(bytes: &[u8]) {
 fn again(record: &Record) -> Record {
     let mut line = String::new();
     record.encode(&mut line);
-    let line = line.strip_suffix('\n').expect("a record is a line");
-    assert!(!line.contains('\n'), "{line:?} is one line");
-    let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is no record"));
-    // Not the records themselves: whether an entry waits or is delayed follows from when it is due.
+    let line = line.strip_suffix('\n').expect("a record ends its line");
+    assert!(!line.contains('\n'), "{line:?} is more than one line");
+    let read = Record::decode(line).unwrap_or_else(|_| panic!("{line:?} is not a record"));
+    // Lines are compared, not records: whether an entry waits or is delayed follows from its due
+    // time.
     let mut again = String::new();
     read.encode(&mut again);
     assert_eq!(again.strip_suffix('\n'), Some(line));
     read
 }
 
-/// Each line is something that happens:
+/// Each line is one step:
 ///
 /// ```text
-/// 1 ACK %0         the member 1, 2 or 3 says a command; %0 is the task that was released last, %1 the one before
-/// t 1000           so many milliseconds pass
-/// w -3600000       somebody sets the wall clock forward, or back
+/// 1 ACK %0         member 1, 2 or 3 sends a command; %0 is the newest task, %1 the one before
+/// t 1000           1,000 milliseconds pass
+/// w -3600000       the wall clock is set back by an hour
 /// g 1              the connection of a member ends
 /// d                the oldest announcement is safe on its topic
-/// s 10             so many parts of a snapshot are written
+/// s 10             10 parts of a snapshot are written
 /// r                the broker is killed and started again
-/// R                the machine, too
+/// R                the machine is restarted
 /// ```
 ///
-/// Nothing panics; what is said to others is one line; a member has no more tasks than its credit, and no
-/// entry is released twice; a tick leaves nothing due; and records, from the first one or from a snapshot on,
-/// give the same group.
+/// The target checks that nothing panics, that each output is one line, that no member exceeds its
+/// credit, that no entry is released twice, that nothing is due after a tick, and that the records,
+/// from the first one or from a snapshot on, give the same group.
 pub(crate) fn group(bytes: &[u8]) {
     let Ok(lines) = std::str::from_utf8(bytes) else { return };
     let mut world = World::new();
@@ -78,13 +79,13 @@ struct World {
     ahead_ms: i64,
     boot: u128,
     records: Vec<Record>,
-    /// The record with which the snapshot begins that is being written.
+    /// Index of the record that begins the snapshot in progress.
     snapshot: Option<usize>,
-    /// The next number of each topic.
+    /// The next seq of each topic.
     next: BTreeMap<TopicName, u64>,
     conns: [u64; MEMBERS],
     credit: BTreeMap<MemberId, u32>,
-    /// Who has what.
+    /// The member that holds each entry.
     held: BTreeMap<EntryId, MemberId>,
     tasks: Vec<TaskId>,
     links: BTreeMap<TaskId, Vec<StagedLink>>,
@@ -93,7 +94,7 @@ struct World {
 }
 
 fn name() -> GroupName {
-    "crawlers".parse().expect("it is a name")
+    "crawlers".parse().expect("the name is valid")
 }
 
 impl World {
@@ -125,16 +126,22 @@ impl World {
         Stamp { moment, boot: self.boot, uptime_ms: self.now.0, unix_ms }
     }
 
-    /// The group begins to move.
-    fn start(&mut self, anew: bool) {
+    /// Starts the group.
+    fn start(&mut self, elapsed_unknown: bool) {
         let run = self.group.run() + 1;
-        // Every other broker has a worker of its own.
+        // Every other broker runs a worker in its process.
         let own = run.is_multiple_of(2).then_some(MemberId(1));
-        self.feed(Input::Start { run, since: 1000 + run, anew, stamp: self.stamp(), own });
+        self.feed(Input::Start {
+            run,
+            since: 1000 + run,
+            anew: elapsed_unknown,
+            stamp: self.stamp(),
+            own,
+        });
         self.feed(Input::Clock { unix_ms: self.unix_ms() });
     }
 
-    /// Whether anything can happen after it.
+    /// Runs a step. Returns whether further steps can follow.
     fn happens(&mut self, line: &str) -> bool {
         let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
         let number = || rest.parse::<u64>().unwrap_or(1);
@@ -154,13 +161,14 @@ impl World {
             "g" => self.leaves(usize::try_from(number()).unwrap_or(0) % MEMBERS),
             "d" if !self.unsent.is_empty() => {
                 let (serial, topic) = self.unsent.remove(0);
-                let seq = Seq(self.number_on(topic.parse().expect("it is a name")));
+                let seq = Seq(self.number_on(topic.parse().expect("the name is valid")));
                 self.feed(Input::Sent { serial, topic, seq });
             }
             "s" => self.snapshot(usize::try_from(number()).unwrap_or(1).clamp(1, 1000)),
             "r" | "R" => {
                 self.replay(0);
-                // Not the one that was compared: time has not passed for it, and after a reboot does not at first.
+                // The compared group has advanced in time, which must not happen before a start
+                // after a reboot.
                 self.group = self.made_from(0);
                 self.snapshot = None;
                 self.boot += u128::from(what == "R");
@@ -200,12 +208,12 @@ impl World {
             line = line.replace(&format!("%{back}"), &task.to_string());
         }
         let Ok(command) = text::check(line.as_bytes()).and_then(Command::parse) else { return };
-        let asked = self.asked(member);
+        let requester = self.asked(member);
         let input = match command {
             Command::Join { credit, .. } => {
                 let credit = credit.unwrap_or(10);
-                self.credit.insert(asked.member, credit);
-                Input::Join { asked, credit }
+                self.credit.insert(requester.member, credit);
+                Input::Join { asked: requester, credit }
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);
@@ -214,32 +222,34 @@ impl World {
             }
             Command::Ack { task, outcome, hold } => {
                 let links = self.links.remove(&task).unwrap_or_default();
-                Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
+                Input::Ack { asked: requester, task, outcome, hold, links, over_limit: 0 }
             }
             Command::Nack { task, back, hold, reason } => {
-                Input::Nack { asked, task, back, hold, reason }
+                Input::Nack { asked: requester, task, back, hold, reason }
             }
-            Command::Touch { task, over, hold } => Input::Touch { asked, task, over, hold },
-            Command::Group(manage) => match group_input(asked, &manage) {
+            Command::Touch { task, over, hold } => {
+                Input::Touch { asked: requester, task, over, hold }
+            }
+            Command::Group(manage) => match group_input(requester, &manage) {
                 Ok(input) => input,
                 Err(error) => return is_line(&error.to_string()),
             },
-            Command::Job(manage) => match job_input(asked, &manage) {
+            Command::Job(manage) => match job_input(requester, &manage) {
                 Ok((_, input)) => input,
                 Err(error) => return is_line(&error.to_string()),
             },
             Command::Explain { what, .. } => {
-                Input::Show { asked, what: Show::Explain(what.to_owned()) }
+                Input::Show { asked: requester, what: Show::Explain(what.to_owned()) }
             }
             Command::Pub { payload, .. } => return self.publish(payload),
-            Command::Ping => Input::Heard { conn: asked.conn },
+            Command::Ping => Input::Heard { conn: requester.conn },
             Command::Quit => return self.leaves(member),
             _ => return,
         };
         self.feed(input);
     }
 
-    /// On the topic that feeds the group first.
+    /// Publishes on the first topic that feeds the group.
     fn publish(&mut self, payload: &str) {
         let topic = self.group.config().topics[0].clone();
         let seq = self.number_on(topic.clone());
@@ -297,7 +307,7 @@ impl World {
         match decision {
             Decision::Released { entry, member, .. } => {
                 let had = self.held.insert(*entry, *member);
-                assert_eq!(had, None, "{entry} is with somebody");
+                assert_eq!(had, None, "{entry} is already held");
                 let count = self.held.values().filter(|other| *other == member).count();
                 let credit = self.credit.get(member).copied().unwrap_or(0);
                 assert!(count as u64 <= credit.into(), "{member} has {count} tasks of {credit}");
@@ -305,13 +315,13 @@ impl World {
             Decision::Answered { entry, .. }
             | Decision::Returned { entry, .. }
             | Decision::Lost { entry } => {
-                assert!(self.held.remove(entry).is_some(), "{entry} is with nobody");
+                assert!(self.held.remove(entry).is_some(), "{entry} is not held");
             }
             _ => {}
         }
     }
 
-    /// Begins a snapshot, or writes more of it; a whole one gives the same group.
+    /// Begins or continues a snapshot. A complete one must give the same group.
     fn snapshot(&mut self, count: usize) {
         let (at, mut kept) = (self.now, Vec::new());
         let Some(begin) = self.snapshot else {
@@ -329,28 +339,28 @@ impl World {
         }
     }
 
-    /// The group that the records from there on make.
+    /// Returns the group that the records from `begin` on give.
     fn made_from(&self, begin: usize) -> Group {
         let group = Group::new(name(), 0, GroupConfig::default(), 1);
         let mut replay = Replay::new(group, begin == 0);
         for record in &self.records[begin..] {
             replay.take(record);
         }
-        replay.whole().expect("nothing is missing")
+        replay.whole().expect("no record is missing")
     }
 
-    /// It is this one.
+    /// Checks that the records from `begin` on give the current group.
     fn replay(&mut self, begin: usize) {
         let mut again = self.made_from(begin);
         again.advance(self.now);
         self.group.advance(self.now);
         if let Some(difference) = difference(&self.group, &again) {
-            panic!("the records from {begin} on make another group:\n{difference}");
+            panic!("the records from {begin} on give another group:\n{difference}");
         }
     }
 }
 
 #[track_caller]
 fn is_line(text: &str) {
-    assert!(text::check(text.as_bytes()).is_ok(), "{text:?} is no line");
+    assert!(text::check(text.as_bytes()).is_ok(), "{text:?} is not a line");
 }

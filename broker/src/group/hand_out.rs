@@ -1,4 +1,4 @@
-//! What is released next, and to whom: which keys are free, under what they stand, and the entry that each would give.
+//! Release: which keys are free, which entry each offers, and which member receives it.
 
 use tidings_protocol::Hold;
 
@@ -43,18 +43,18 @@ impl Group {
                 self.commit(Decision::Ended { entries: vec![id], end: End::Budget }, now);
                 continue;
             }
-            let member = member.expect("room was checked for this place");
+            let member = member.expect("a member with free credit was found for this class");
             let conn = members.find(member).and_then(|member| member.conn);
             let until = now + self.config.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
-            self.send_task(id, conn.expect("a member with room is connected"), now);
+            self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
     }
 
-    /// Whether an entry was announced while its job may release nothing: then it goes out without
-    /// the job, which has no page to spare.
+    /// Reports whether an announced entry is next while its job may not release anything. It is
+    /// then released without the job, which has no page left.
     fn leaves_its_job(&self, id: EntryId) -> bool {
-        // What is parked and was announced has no job.
+        // An announced entry that is dormant has no job.
         let Some(live) = self.live.get(&id) else { return false };
         let entry = &live.entry;
         let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
@@ -63,7 +63,7 @@ impl Group {
             && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
     }
 
-    /// What a worker asks of a key, capped and as moments.
+    /// Limits the rest that a worker requests for a key, and converts it to moments.
     pub(super) fn rest(&self, hold: Hold, now: Moment) -> Rest {
         let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
         Rest {
@@ -72,8 +72,8 @@ impl Group {
         }
     }
 
-    /// Looks at a key again: whether it is free, and under what it stands. To be called after
-    /// everything that may have changed the answer, also if the key may be forgotten by then.
+    /// Updates whether a key is free and what it offers. Called after everything that may have
+    /// changed this, also for keys that may have been removed since.
     pub(super) fn refresh(&mut self, key: KeyId, now: Moment) {
         let Some(queue) = self.keys.get_mut(key) else { return };
         let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= now);
@@ -93,7 +93,7 @@ impl Group {
         self.offer(key, now);
     }
 
-    /// Puts a key under what it would release, if it may be asked.
+    /// Offers a key for release under the class of its next entry, if it is free.
     pub(super) fn offer(&mut self, key: KeyId, now: Moment) {
         let queue = &self.keys[key];
         let is_free = queue.is_free(now, self.config.parallel);
@@ -102,7 +102,7 @@ impl Group {
         self.ready.place(key, place, &mut self.rng);
     }
 
-    /// The entry that a key would release next.
+    /// Returns the entry that a key would release next.
     pub(super) fn next_of(&self, queue: &KeyQueue) -> Option<Next> {
         let job = |number| self.jobs.find(number);
         queue.next(|number| job(number).is_none_or(|job| job.takes_turns_on(queue.name())))

@@ -1,4 +1,4 @@
-//! What goes into a group and what comes out of it.
+//! Inputs and outputs of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,192 +15,192 @@ use crate::clock::Stamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
-/// Who asks, and where the answer goes.
+/// The sender of a command, and where its answer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// The connection.
+    /// The sender's connection.
     pub conn: ConnId,
-    /// The worker behind it.
+    /// The worker on that connection.
     pub member: MemberId,
-    /// The place of the answer among the connection's answers.
+    /// The position of the answer among the answers of the connection.
     pub slot: Slot,
 }
 
-/// A child that a worker found in what a task fetched.
+/// A link that a worker found in the result of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedLink {
-    /// As the worker wrote it.
+    /// The URL as the worker wrote it.
     pub url: Box<str>,
-    /// The target of the redirect that was the task's answer.
+    /// Whether this is the target of the redirect that the task's request received.
     pub redirect: bool,
-    /// Priority.
+    /// Its priority.
     pub prio: i16,
 }
 
-/// What can happen to a group.
+/// Everything that can happen to a group.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The group begins to move: at first, after its records were [replayed](super::Group::replay),
-    /// and when it had to stand still.
+    /// The group starts: for the first time, after its records were
+    /// [replayed](super::Group::replay), or after it was suspended.
     Start {
-        /// Above that of every earlier start; the same when it only stood still.
+        /// Above that of every earlier start; unchanged if the group was only suspended.
         run: u64,
-        /// What no group of its name was ever given: the number for its whole life, if this is its
-        /// first start.
+        /// Becomes the group's number for life if this is its first start. No other group of its
+        /// name has had it.
         since: u64,
         /// See [`Decision::Started`](super::record::Decision::Started).
         anew: bool,
-        /// The moment as the machine knows it.
+        /// The current moment on all clocks of the machine.
         stamp: Stamp,
-        /// The member that lives in the broker's process, and ends with it.
+        /// The worker that runs inside the broker's process and ends with it.
         own: Option<MemberId>,
     },
-    /// The wall clock shows this, in ms since 1970. To be said after [`Input::Start`], and whenever it
-    /// is not what the group believes.
+    /// What the wall clock shows. Expected after [`Input::Start`], and whenever the clock differs
+    /// from what the group assumes.
     Clock {
-        /// What it shows.
+        /// Milliseconds since 1970.
         unix_ms: i64,
     },
-    /// A feeding topic is durable up to `next`; these are its events since the last time.
+    /// New events of a feeding topic, which is durable up to `next`.
     Events {
         /// The topic.
         topic: TopicName,
-        /// First number that is not among them.
+        /// The first seq after these events.
         next: Seq,
-        /// Number and payload.
+        /// Seq and payload of each event.
         events: Vec<(Seq, String)>,
-        /// Jobs that they name and that other groups have: without a job of its own by that name,
-        /// the group takes such an event as one without a job.
+        /// Jobs that these events name and that other groups have. Unless this group has a job of
+        /// that name, it takes such an event as one without a job.
         elsewhere: BTreeSet<JobName>,
     },
-    /// A worker connects, or changes its credit.
+    /// A worker joins or changes its credit.
     Join {
-        /// Who.
+        /// The worker.
         asked: Asked,
-        /// Most tasks it wants at once; 0 drains.
+        /// The number of tasks that it may hold at once; 0 drains it.
         credit: u32,
     },
-    /// A worker has said something that is nothing else here: it is alive.
+    /// A worker sent a command that is not an input of the group: it is alive.
     Heard {
         /// Its connection.
         conn: ConnId,
     },
     /// A connection ended.
     Gone {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// A final answer.
+    /// A worker finished a task (`ACK`).
     Ack {
-        /// Who.
+        /// The worker.
         asked: Asked,
-        /// To which task.
+        /// The task.
         task: TaskId,
         /// How it ended.
         outcome: Outcome,
-        /// What is asked of the key.
+        /// How long the worker wants the key to rest.
         hold: Hold,
-        /// What was found.
+        /// The links that it found.
         links: Vec<StagedLink>,
-        /// Links that were over the connection's limit and so are not among `links`.
+        /// The number of links beyond the connection's limit, which are missing in `links`.
         over_limit: u64,
     },
-    /// A task is given back.
+    /// A worker returned a task (`NACK`).
     Nack {
-        /// Who.
+        /// The worker.
         asked: Asked,
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// How it is to go on.
+        /// How the task continues.
         back: Return,
-        /// What is asked of the key.
+        /// How long the worker wants the key to rest.
         hold: Hold,
-        /// Why, in a word.
+        /// The reason, one word.
         reason: Option<String>,
     },
-    /// A task is still worked on.
+    /// A worker renews its lease (`TOUCH`).
     Touch {
-        /// Who.
+        /// The worker.
         asked: Asked,
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// Its request has ended and it makes no more.
+        /// Whether its request has ended and no other follows.
         over: bool,
-        /// What is asked of the key.
+        /// How long the worker wants the key to rest.
         hold: Hold,
     },
-    /// New settings, as a person wrote them.
+    /// A client changes settings.
     Configure {
-        /// Who.
+        /// The client.
         asked: Asked,
         /// Names and values.
         settings: Vec<(String, String)>,
     },
-    /// New settings, from whoever starts the broker.
+    /// Settings from the start of the broker.
     Set {
-        /// Names and values, which are right.
+        /// Names and values, which are valid.
         settings: Vec<(String, String)>,
     },
-    /// What an operator does with the group.
+    /// An operator acts on the whole group or on its dead letters.
     Operate {
-        /// Who.
+        /// The operator.
         asked: Asked,
-        /// What.
+        /// The operation.
         what: Operation,
     },
     /// Opens a job.
     OpenJob {
-        /// Who.
+        /// The client.
         asked: Asked,
-        /// Its name.
+        /// The job's name.
         name: JobName,
-        /// Its settings.
+        /// The job's settings.
         settings: JobSettings,
     },
-    /// No more seeds.
+    /// Closes a job: no further seeds follow.
     CloseJob {
-        /// Who.
+        /// The client.
         asked: Asked,
-        /// Its name.
+        /// The job's name.
         name: JobName,
     },
-    /// Drops what waits and ends the job when nothing is in flight any more.
+    /// Cancels a job: drops its waiting entries, and ends it when nothing is in flight.
     CancelJob {
-        /// Who.
+        /// The client.
         asked: Asked,
-        /// Its name.
+        /// The job's name.
         name: JobName,
     },
-    /// What is done with a job on its way and after it.
+    /// Acts on an existing job.
     WithJob {
-        /// Who.
+        /// The client.
         asked: Asked,
-        /// Its name.
+        /// The job's name.
         name: JobName,
-        /// What.
+        /// The action.
         what: JobAction,
     },
-    /// Says something; changes nothing.
+    /// Queries the group; changes nothing.
     Show {
-        /// Who.
+        /// The client.
         asked: Asked,
-        /// What.
+        /// The query.
         what: Show,
     },
     /// The answer to [`Output::AskHeads`].
     Heads {
-        /// For which job.
+        /// The job.
         job: JobNumber,
-        /// Next number of each feeding topic.
+        /// The next seq of each feeding topic.
         heads: BTreeMap<TopicName, Seq>,
     },
-    /// An announcement is safe on its topic.
+    /// An event that the group published is safe on its topic.
     Sent {
-        /// Which.
+        /// Its serial.
         serial: u64,
-        /// On which topic.
+        /// The topic.
         topic: &'static str,
-        /// The event's number there.
+        /// Its seq there.
         seq: Seq,
     },
     /// Time has passed.
@@ -208,7 +208,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// The task that a worker answers or keeps, if the input is about one.
+    /// Returns the task that the input is about, if it answers or renews one.
     pub(crate) fn task(&self) -> Option<&TaskId> {
         match self {
             Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => {
@@ -218,7 +218,7 @@ impl Input {
         }
     }
 
-    /// Whose command it is, if it is one.
+    /// Returns the sender of a command.
     pub(crate) fn asked(&self) -> Option<Asked> {
         match self {
             Self::Join { asked, .. }
@@ -245,125 +245,125 @@ impl Input {
     }
 }
 
-/// What an operator can do with a group.
+/// Operations on a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Release nothing.
+    /// Releases nothing.
     Pause,
-    /// Release again.
+    /// Releases tasks again.
     Resume,
-    /// Drop everything that waits.
+    /// Drops everything that waits.
     Purge,
-    /// Send dead entries back into the queue.
+    /// Returns dead letters to the queue.
     Retry(Selection),
-    /// Forget dead entries.
+    /// Deletes dead letters.
     Drop(Selection),
-    /// End the group, if nobody needs it.
+    /// Deletes the group, if it is not in use.
     Delete,
 }
 
-/// What can be done with a job on its way and after it.
+/// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobAction {
-    /// Release nothing of it.
+    /// Releases none of its entries.
     Pause,
-    /// Release it again.
+    /// Releases its entries again.
     Resume,
-    /// Take a seed.
+    /// Adds a seed.
     Add {
-        /// As it was written.
+        /// The URL as the client wrote it.
         url: Box<str>,
         /// Its priority.
         prio: i16,
-        /// Not before.
+        /// The delay or time of day before which it is not released.
         after: After,
     },
-    /// Say when its pass is over.
+    /// Answers when its pass is over.
     Wait,
-    /// Forget it.
+    /// Forgets the job.
     Delete,
 }
 
-/// What can be looked at.
+/// Queries about a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Show {
-    /// The group: settings and totals.
+    /// Settings and totals of the group.
     Group,
     /// One job.
     Job(JobName),
     /// All jobs.
     Jobs,
-    /// Why a URL or key is not moving.
+    /// Why a URL or key waits.
     Explain(String),
-    /// Entries, one by one.
+    /// Single entries.
     Tasks(TaskQuery),
-    /// Keys behind which something waits.
+    /// Keys with waiting entries.
     Keys(KeyQuery),
-    /// URLs that are looked at again and again.
+    /// Schedules.
     Schedules(ScheduleQuery),
 }
 
-/// What the shell is to do.
+/// What the group's owner must do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Write this; later outputs rest on it.
+    /// Write this record. Later outputs depend on it.
     Record(Record),
     /// Send a task to a worker.
     Task {
-        /// Where it is connected.
+        /// The worker's connection.
         conn: ConnId,
-        /// What it is to do.
+        /// The task.
         task: Task,
     },
     /// Answer a command.
     Answer {
-        /// Whose.
+        /// The sender of the command.
         asked: Asked,
-        /// Lines before the last, and the words after `+OK`; or the refusal.
+        /// The answer, or the error.
         answer: Result<Answer, ProtocolError>,
     },
-    /// Publish on a topic, once, and say [`Input::Sent`] when it is safe there.
+    /// Publish an event once, and feed [`Input::Sent`] when it is safe on its topic.
     Announce {
-        /// Number of the announcement.
+        /// The serial of the event.
         serial: u64,
-        /// Which.
+        /// The topic.
         topic: &'static str,
-        /// The event.
+        /// The payload.
         payload: String,
     },
-    /// Tell other groups that there is a job of that name here, or that there is none.
+    /// Tell other groups whether this group has a job of that name.
     JobName {
         /// The name.
         name: JobName,
         /// Whether there is one.
         known: bool,
     },
-    /// The group is no more: let go of everything that is its own. No input follows.
+    /// The group was deleted: remove everything that belongs to it. No input follows.
     Deleted,
-    /// Say (as [`Input::Heads`], now) how far the feeding topics are numbered.
+    /// Feed the next seq of each feeding topic, as [`Input::Heads`], at once.
     AskHeads {
-        /// For which job.
+        /// The job.
         job: JobNumber,
     },
 }
 
-/// An answer that is not a refusal.
+/// A successful answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
-    /// Lines that go before the last one.
+    /// Lines before the last one.
     pub more: Vec<String>,
-    /// What follows `+OK`.
+    /// The words after `+OK`.
     pub ok: String,
 }
 
-/// A released entry as a worker is told of it.
+/// A released entry, as it is sent to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Its name for this attempt.
+    /// Its id for this attempt.
     pub id: TaskId,
-    /// The broker's clock at the moment it is sent.
+    /// The broker's clock when the task is sent.
     pub clock_ms: u64,
-    /// What is left of the lease.
+    /// The remaining time of the lease.
     pub lease_ms: u64,
     /// URL and attributes.
     pub payload: String,

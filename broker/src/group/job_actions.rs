@@ -1,4 +1,4 @@
-//! What is done with a job on its way and after it: pause, add a seed, wait for its end, forget it.
+//! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
@@ -13,10 +13,10 @@ use crate::job::JobState;
 use crate::mailbox::ConnId;
 
 impl Group {
-    /// The answer, unless it comes with the end of the pass.
+    /// Runs an action. Returns `None` if the answer comes with the end of the pass.
     pub(super) fn with_job(
         &mut self,
-        asked: Asked,
+        requester: Asked,
         name: &JobName,
         what: &JobAction,
         now: Moment,
@@ -28,7 +28,7 @@ impl Group {
             JobAction::Wait => {
                 let job = self.job_named(name)?;
                 if job.state != JobState::Done {
-                    self.waiters.entry(job.id.number).or_default().push(asked);
+                    self.waiters.entry(job.id.number).or_default().push(requester);
                     return Ok(None);
                 }
                 job.announcement()
@@ -47,7 +47,7 @@ impl Group {
         let job = self.job_named(name)?;
         let number = job.id.number;
         if job.state == JobState::Done {
-            return Err(conflict(format!("{name} is done")));
+            return Err(conflict(format!("job {name} is already done")));
         }
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
@@ -55,7 +55,7 @@ impl Group {
         Ok(self.describe_job(self.job_named(name)?))
     }
 
-    /// A seed by command: judged as an event of the job would be.
+    /// Adds a seed by command. It is judged like an event of the job.
     fn add_seed(
         &mut self,
         name: &JobName,
@@ -67,14 +67,14 @@ impl Group {
         let number = self.job_named(name)?.id.number;
         let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("url={url}: {error}")))?;
         let key = self.config.key_of_url(&url).ok_or_else(|| {
-            conflict("seeds of a group with key=attr:<name> are published, with the attribute")
+            conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
         if self.is_full() {
-            let text = "the group has no room; add it when some of what waits is done";
+            let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (due, at) = self.due_after(after, now);
-        let wish = Wish {
+        let request = Wish {
             text: url.as_str(),
             url_key: Some(url.url_key()),
             key: key.into(),
@@ -84,8 +84,8 @@ impl Group {
             carried: Box::default(),
         };
         let taking = self
-            .judge_seed(name.as_ref(), wish)
-            .map_err(|reason| conflict(format!("{name} takes no more: {reason}")))?;
+            .judge_seed(name.as_ref(), request)
+            .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
         let new = u8::from(matches!(taking, Taking::Admitted(_)));
         let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
         self.commit(Decision::SeedAdded(taking.into()), now);
@@ -97,40 +97,40 @@ impl Group {
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
         let job = self.job_named(name)?;
         if job.state != JobState::Done {
-            return Err(conflict(format!("{name} is not done; JOB cancel {name} ends it")));
+            return Err(conflict(format!("job {name} is not done; JOB cancel {name} ends it")));
         }
         self.commit(Decision::JobDeleted { number: job.id.number }, now);
         self.tell_of(name);
         Ok(name.to_string())
     }
 
-    /// Other groups are to know whether there is a job of that name here.
+    /// Tells other groups whether this group has a job of that name.
     pub(super) fn tell_of(&mut self, name: &JobName) {
         let known = self.jobs.named(name.as_ref()).is_some();
         self.outputs.push_back(Output::JobName { name: name.clone(), known });
     }
 
-    /// A pass is over: whoever waits for that is told what everybody is.
+    /// Answers all clients that wait for the end of a pass.
     pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
-        for asked in self.waiters.remove(&number).unwrap_or_default() {
-            self.answer(asked, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
+        for requester in self.waiters.remove(&number).unwrap_or_default() {
+            self.answer(requester, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
         }
     }
 
-    /// Those who wait, who are not going to be told any more.
+    /// Removes and returns all waiting clients, which will receive no answer.
     pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Asked> + use<> {
         std::mem::take(&mut self.waiters).into_values().flatten()
     }
 
-    /// Nobody is there any more to be told.
+    /// Removes the waiting commands of a connection that ended.
     pub(super) fn forget_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {
-            waiters.retain(|asked| asked.conn != conn);
+            waiters.retain(|requester| requester.conn != conn);
             !waiters.is_empty()
         });
     }
 
-    /// The time of a job is over.
+    /// Ends a job after its time limit.
     pub(super) fn end_time_of(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);
         self.settle(number, now);

@@ -1,4 +1,4 @@
-//! One key: what waits behind it, whether it may be asked, and whose turn it is when it may.
+//! The queue of one key: its waiting entries, its rest, and the order of turns.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,62 +13,63 @@ use super::record::Rest;
 use super::runs::Runs;
 use crate::clock::Moment;
 
-/// Who an entry waits for: the two sides that take turns, and on the second side, the job.
+/// The lanes of a key, which take turns: announced entries, and those of each job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Lane {
-    /// Somebody said that there is something new.
+    /// Entries that an event announced.
     Announced,
-    /// A job found it or was given it.
+    /// Seeds and links of a job.
     Job(JobNumber),
 }
 
-/// Everything the group knows of one key. There may be millions: what few of them have is apart.
+/// The state of one key. There may be millions, so state that few keys have is boxed.
 ///
 /// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
 #[derive(Debug)]
 pub(super) struct KeyQueue {
     name: Key,
-    /// Entries in full that name it: it is known as long as there are any.
+    /// The number of active entries that refer to this key. It is kept while there are any.
     users: u32,
-    /// Tasks in flight whose request is not over.
+    /// Tasks in flight with a request that has not ended.
     busy: u32,
-    /// Closed until then: the delay after the last request, or longer.
+    /// End of the rest after the last request, or of a longer rest that a worker requested.
     free_at: Moment,
-    /// For when the group is to look at it again: at most one timer a key.
+    /// The moment at which the group refreshes this key: at most one timer per key.
     pub(super) timer: Option<Moment>,
-    /// Entries that wait and are no more than that.
+    /// Waiting dormant entries.
     pub(super) runs: Runs,
-    /// Entries in full that wait.
+    /// Waiting active entries.
     queued: Option<Box<Queued>>,
-    /// What was released, once something was.
+    /// Earlier requests; `None` before the first release.
     past: Option<Box<Past>>,
 }
 
-/// Entries in full that wait behind a key.
+/// Active entries that wait for a key.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Queued {
-    /// Redirects and `again`: before everything else, the oldest entry first.
+    /// Targets of redirects and `again` requests. They go before everything else, the oldest entry
+    /// first.
     heads: BTreeMap<EntryId, Head>,
     announced: Ordered,
     jobs: BTreeMap<JobNumber, Ordered>,
 }
 
-/// What is remembered of earlier requests.
+/// What a key remembers of earlier requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Past {
     /// When the last request ended.
     ended_at: Option<Moment>,
-    /// The worker's own minimum delay in ms, and until when it is believed.
+    /// The delay in ms that a worker requested, and until when it is in force.
     pace: Option<(u64, Moment)>,
-    /// Who served it last: connections and robots verdicts are there.
+    /// The member that served it last, which has connections and robots rules of the host.
     last_member: Option<MemberId>,
-    /// The lane that was served last, so that the other is next.
+    /// The lane that was served last; the other one is next.
     last_lane: Option<Lane>,
-    /// The job that was served last, so that the following one is next.
+    /// The job that was served last; the following one is next.
     last_job: JobNumber,
 }
 
-/// What is remembered of a key besides what waits there.
+/// The state of a key without its entries, as a snapshot contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyState {
     /// See [`KeyQueue`] and [`Past`].
@@ -80,32 +81,32 @@ pub struct KeyState {
     pub(super) last_job: JobNumber,
 }
 
-/// A moment is cut to a whole millisecond, so what happened at `now` may have happened up to one
-/// later. What must not be too short is counted from there.
+/// Moments are truncated to milliseconds, so an event at `now` may have happened up to 1 ms later.
+/// A minimum wait is counted from that later moment.
 pub(super) const GRAIN_MS: u64 = 1;
 
-/// What goes before everything else of a key.
+/// An entry at the head of a key's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     lane: Lane,
-    /// It is the next request of a task that was begun.
+    /// Whether the task has begun, and this is its next request.
     begun: bool,
 }
 
-/// What a key would release.
+/// The entry that a key would release next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Next {
     pub(super) entry: EntryId,
     pub(super) lane: Lane,
-    /// Its priority, unless it goes before all others.
+    /// Its priority; 0 for an entry at the head.
     pub(super) prio: i16,
 }
 
-/// Highest priority first, oldest first within it.
+/// Highest priority first, oldest first within a priority.
 type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
-    /// A key of which nothing is known.
+    /// Creates a key without history.
     pub(super) fn new(name: Key) -> Self {
         Self {
             name,
@@ -119,12 +120,12 @@ impl KeyQueue {
         }
     }
 
-    /// Looks at what an answer changes, and does nothing (see [`ahead`](super::ahead)).
+    /// Loads what an answer will change into the cache (see [`ahead`](super::ahead)).
     pub(super) fn glimpse(&self) {
         black_box((self.name.as_bytes().first(), self.past.as_deref().map(|past| past.last_job)));
     }
 
-    /// The key's text.
+    /// Returns the key's text.
     pub(super) fn name(&self) -> &Key {
         &self.name
     }
@@ -137,7 +138,7 @@ impl KeyQueue {
         self.past.get_or_insert_default()
     }
 
-    /// What is to be remembered of it; nothing, if it has never been asked.
+    /// Returns the state to remember; `None` if the key was never requested.
     pub(super) fn state(&self) -> Option<KeyState> {
         let Past { ended_at, pace, last_member, last_lane, last_job } = self.past();
         let free_at = self.free_at;
@@ -145,7 +146,7 @@ impl KeyQueue {
         is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
     }
 
-    /// That was to be remembered of it.
+    /// Restores a remembered state.
     pub(super) fn keep(&mut self, state: KeyState) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
@@ -153,12 +154,12 @@ impl KeyQueue {
         self.past = (past != Past::default()).then(|| Box::new(past));
     }
 
-    /// An entry in full names it.
+    /// Counts an active entry that refers to this key.
     pub(super) fn acquire(&mut self) {
         self.users += 1;
     }
 
-    /// An entry that named it does not any more.
+    /// Uncounts an active entry that referred to this key.
     pub(super) fn release(&mut self) {
         self.users -= 1;
     }
@@ -168,17 +169,19 @@ impl KeyQueue {
         self.busy += 1;
     }
 
-    /// Puts a due entry into its lane.
+    /// Adds a due entry to its lane.
     pub(super) fn push(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         self.lane_mut(lane).insert((Reverse(prio), entry));
     }
 
-    /// Puts an entry before all others of the key. One that was `begun` goes on whatever its job.
+    /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
+    /// turn.
     pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
         self.queued.get_or_insert_default().heads.insert(entry, Head { lane, begun });
     }
 
-    /// Takes an entry in full out, wherever it stands. `lane` and `prio` are those it was put in with.
+    /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
+    /// added.
     pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
         let Some(queued) = self.queued.as_deref_mut() else { return };
         if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
@@ -194,16 +197,17 @@ impl KeyQueue {
         }
     }
 
-    /// The entry to be released next if the key were free, of a job that takes turns here.
-    /// May change after `push`, `push_head`, `remove`, `released` and every change of the runs, and
-    /// with what `takes_turns` says.
+    /// Returns the entry to be released next if the key were free, among the jobs that take turns
+    /// here. May change after `push`, `push_head`, `remove`, `released`, every change of the runs,
+    /// and with the results of `takes_turns`.
     pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
         let may_go = |head: &Head| match head.lane {
             Lane::Job(job) => head.begun || takes_turns(job),
             Lane::Announced => true,
         };
         let heads = self.queued.as_deref().into_iter().flat_map(|queued| &queued.heads);
-        // What has begun goes first: its job may have no budget for anything else until it has ended.
+        // A task that has begun goes first: its job may have no budget for another entry until it
+        // ends.
         let first = heads
             .filter(|(_, head)| may_go(head))
             .min_by_key(|(entry, head)| (!head.begun, **entry));
@@ -226,7 +230,7 @@ impl KeyQueue {
         all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(Lane::Job(job)))
     }
 
-    /// The first job from this number on of which something waits here.
+    /// Returns the first job from this number on that has waiting entries here.
     fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued.as_deref();
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
@@ -243,7 +247,7 @@ impl KeyQueue {
         first.map(|(Reverse(prio), entry)| Next { entry, lane, prio })
     }
 
-    /// An entry of this lane goes to a member.
+    /// Notes that an entry of this lane was released to a member.
     pub(super) fn released(&mut self, lane: Lane, member: MemberId) {
         self.busy += 1;
         let past = self.past_mut();
@@ -254,7 +258,7 @@ impl KeyQueue {
         }
     }
 
-    /// A request ended (or its lease did) at `now`: the key rests for at least `delay_ms`.
+    /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
     pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
         self.unmade();
         self.past_mut().ended_at = Some(now);
@@ -265,10 +269,10 @@ impl KeyQueue {
         self.rest_for(shortest_ms.max(pace_ms.unwrap_or(0)));
     }
 
-    /// When its last request ended is not known any more: it rests as if that had been at `now`.
+    /// Restarts the rest at `now`, because the end of the last request is not known reliably.
     pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
         if self.past.is_none() {
-            // It was never asked, as far as anybody knows; most keys were not.
+            // The key has no known request, like most keys.
             if delay_ms > 0 {
                 self.free_at = self.free_at.max(now + delay_ms + GRAIN_MS);
             }
@@ -289,18 +293,19 @@ impl KeyQueue {
         }
     }
 
-    /// The task came back and no request was made: nothing to rest from.
+    /// Ends a task that made no request, so the key need not rest.
     pub(super) fn unmade(&mut self) {
-        assert!(self.busy > 0, "only a busy key can be given back");
+        assert!(self.busy > 0, "the key has a task in flight");
         self.busy -= 1;
     }
 
-    /// What a worker asks for: it lengthens the rest, never shortens it.
+    /// Applies the rest that a worker requests. It can lengthen the current rest, never shorten it.
     pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
         if let Some(pace_ms) = rest.pace_ms {
             let past = self.past_mut();
             past.pace = Some((pace_ms, now + PACE_MS_VALID));
-            // When its last request ended may be forgotten, as that was long enough ago for a key without a pace.
+            // The end of the last request may be unknown here if a key without a pace rested long
+            // enough.
             past.ended_at.get_or_insert(now);
             self.rest_for(pace_ms);
         }
@@ -309,44 +314,44 @@ impl KeyQueue {
         }
     }
 
-    /// Minimum delay in ms that a worker asked for, while it is believed.
+    /// Returns the delay in ms that a worker requested, while it is in force.
     pub(super) fn pace_at(&self, now: Moment) -> Option<u64> {
         self.past().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
-    /// Whether a request may start at `now`.
+    /// Reports whether a request may start at `now`.
     pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
         let more = u32::from(parallel > 1 && mutants::is(Mutant::OneTooMany));
         (self.busy < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn busy(&self) -> u32 {
         self.busy
     }
 
-    /// Earliest start of the next request as far as delays decide it.
+    /// Returns the earliest start of the next request, as far as rests decide it.
     pub(super) fn free_at(&self) -> Moment {
         self.free_at
     }
 
-    /// Who served it last.
+    /// Returns the member that served it last.
     pub(super) fn last_member(&self) -> Option<MemberId> {
         self.past().last_member
     }
 
-    /// Whether anything waits.
+    /// Reports whether anything waits.
     pub(super) fn has_waiting(&self) -> bool {
         self.queued.is_some() || !self.runs.is_empty()
     }
 
-    /// Whether anything of a job waits.
+    /// Reports whether anything of a job waits.
     pub(super) fn has_waiting_of(&self, job: JobNumber) -> bool {
         let mut heads = self.queued.iter().flat_map(|queued| queued.heads.values());
         self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
     }
 
-    /// How many entries wait.
+    /// Counts the waiting entries.
     pub(super) fn waiting(&self) -> usize {
         let queued = self.queued.as_deref().map_or(0, |queued| {
             let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
@@ -355,12 +360,12 @@ impl KeyQueue {
         queued + self.runs.len()
     }
 
-    /// When the group is to look at it again, if time alone can change something.
+    /// Returns when the group must refresh this key, if time alone changes something.
     pub(super) fn wake_at(&self) -> Option<Moment> {
         if self.has_waiting() { Some(self.free_at) } else { self.forgettable_at() }
     }
 
-    /// When nothing more needs to be remembered of it; `None` while something does.
+    /// Returns when the key can be removed; `None` while it is in use.
     pub(super) fn forgettable_at(&self) -> Option<Moment> {
         let idle = self.users == 0 && self.busy == 0 && !self.has_waiting();
         idle.then(|| self.past().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))

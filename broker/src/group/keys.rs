@@ -1,4 +1,4 @@
-//! All keys of a group. Whatever refers to a key does so by a small number; its text is kept once.
+//! All keys of a group. Entries refer to a key by a small id; its text is stored once.
 
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
@@ -8,29 +8,29 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::entry::Key;
 use super::key_queue::KeyQueue;
 
-/// About what a key costs, with its text and its places in the indexes.
+/// Approximate memory of a key, with its text and its places in the indexes.
 const KEY_BYTES: usize = 250;
 
-/// Keys for which room is made at once, at most.
+/// Most keys for which memory is reserved at once.
 const RESERVED_MAX: usize = 5_000_000;
 
-/// Texts that are looked up together: more than the processor can fetch from memory at a time, and few
-/// enough that what was fetched is still near when it is used again.
+/// Texts that are looked up together: more loads than a processor runs at a time, and few enough
+/// that the first ones are still cached when they are used.
 pub(super) const LOOK_UP_MAX: usize = 64;
 
-/// A key's place in memory, valid until the key is forgotten. It differs from start to start, so no
-/// record holds it.
+/// Id of a key in memory, valid until the key is removed. Ids differ from start to start, so no
+/// record contains one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct KeyId(u32);
 
 impl KeyId {
-    /// As an index into what is kept for each key.
+    /// Returns the id as an index.
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// The keys that are waited for, busy or resting.
+/// The keys that have entries, are busy or rest.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     queues: Vec<Option<KeyQueue>>,
@@ -40,41 +40,41 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Makes room for so many, within reason: the number may be damaged.
+    /// Reserves memory for `count` keys, within limits, because the number may be damaged.
     pub(super) fn reserve(&mut self, count: usize) {
         let count = count.min(RESERVED_MAX);
         self.queues.reserve(count);
-        self.by_name.reserve(count, |_| unreachable!("there is none so far"));
+        self.by_name.reserve(count, |_| unreachable!("memory is reserved before the first key"));
     }
 
-    /// The key of that text, if the group knows it.
+    /// Returns the key with that text, if the group knows it.
     pub(super) fn find(&self, name: &str) -> Option<KeyId> {
         let is_it = |id: &KeyId| &**self[*id].name() == name;
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    /// The keys of several texts, no more than [`LOOK_UP_MAX`], of those that the group knows. Like
-    /// [`Keys::find`] for each, but one step is taken for all of them before the next is, as each is to
-    /// another place in memory: so the processor waits for several of these places at a time.
+    /// Finds several keys, at most [`LOOK_UP_MAX`]. Same result as [`Keys::find`] for each, but
+    /// each step is taken for all texts before the next one, so that the processor loads several
+    /// places in memory at a time.
     pub(super) fn look_up<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
         found: &mut [Option<KeyId>],
     ) {
-        debug_assert!(found.len() <= LOOK_UP_MAX, "the others would not be looked up");
+        debug_assert!(found.len() <= LOOK_UP_MAX, "at most LOOK_UP_MAX keys are found at once");
         let mut hashes = [0; LOOK_UP_MAX];
         let mut known: [&[u8]; LOOK_UP_MAX] = [&[]; LOOK_UP_MAX];
         for (name, hash) in names.clone().zip(&mut hashes) {
             *hash = self.hasher.hash_one(name);
         }
-        // Nearly always there is only one whose place is in question.
+        // The hash nearly always matches one key only.
         for (hash, found) in hashes.iter().zip(&mut *found) {
             *found = self.by_name.find(*hash, |_| true).copied();
         }
         for (found, known) in found.iter().zip(&mut known) {
             *known = found.map_or(&[], |id| self[id].name().as_bytes());
         }
-        // A byte of each is enough to have the names fetched.
+        // Reading one byte of each loads the names.
         let mut ends = [None; LOOK_UP_MAX];
         for (known, end) in known.iter().zip(&mut ends) {
             *end = known.last().copied();
@@ -86,7 +86,7 @@ impl Keys {
         }
     }
 
-    /// The key of that text, which is known from now on.
+    /// Returns the key with that text, and adds it if it is new.
     pub(super) fn intern(&mut self, name: &Key) -> KeyId {
         if let Some(id) = self.find(name) {
             return id;
@@ -106,12 +106,12 @@ impl Keys {
         id
     }
 
-    /// What is known of a key, unless it was forgotten.
+    /// Returns the queue of a key, unless the key was removed.
     pub(super) fn get_mut(&mut self, id: KeyId) -> Option<&mut KeyQueue> {
         self.queues[id.index()].as_mut()
     }
 
-    /// Forgets a key: its number may be another one's from now on.
+    /// Removes a key. Its id may be reused for another key.
     pub(super) fn forget(&mut self, id: KeyId) {
         let Some(queue) = self.queues[id.index()].take() else { return };
         let hash = self.hasher.hash_one(&**queue.name());
@@ -121,27 +121,27 @@ impl Keys {
         self.free.push(id);
     }
 
-    /// How many there are.
+    /// Counts the keys.
     pub(super) fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// About what they cost in memory.
+    /// Returns their approximate memory.
     pub(super) fn bytes(&self) -> usize {
         self.len() * KEY_BYTES
     }
 
-    /// Whether there is none.
+    /// Reports whether there are no keys.
     pub(super) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// The key in one of the places, which are numbered from 0; `Err` behind the last.
+    /// Returns the key at an index from 0; `Err` beyond the last.
     pub(super) fn in_place(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
         self.queues.get(place).map(Option::as_ref).ok_or(())
     }
 
-    /// The numbers of all of them, in their order.
+    /// Returns the ids of all keys, sorted.
     pub(super) fn ids(&self) -> Vec<KeyId> {
         let known = (0..).map(KeyId).zip(&self.queues).filter(|(_, queue)| queue.is_some());
         known.map(|(id, _)| id).collect()
@@ -152,16 +152,16 @@ impl Index<KeyId> for Keys {
     type Output = KeyQueue;
 
     fn index(&self, id: KeyId) -> &KeyQueue {
-        self.queues[id.index()].as_ref().expect("who has a key's number keeps it known")
+        self.queues[id.index()].as_ref().expect("a key with references is not removed")
     }
 }
 
 impl IndexMut<KeyId> for Keys {
     fn index_mut(&mut self, id: KeyId) -> &mut KeyQueue {
-        self.queues[id.index()].as_mut().expect("who has a key's number keeps it known")
+        self.queues[id.index()].as_mut().expect("a key with references is not removed")
     }
 }
 
 fn name_of(queues: &[Option<KeyQueue>], id: KeyId) -> &Key {
-    queues[id.index()].as_ref().expect("a key that has a name is known").name()
+    queues[id.index()].as_ref().expect("an indexed key exists").name()
 }

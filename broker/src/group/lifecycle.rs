@@ -1,6 +1,6 @@
-//! An entry's way through the group: let in, released, given back, lost; how it ends is in
-//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing here
-//! decides anything.
+//! The states of an entry: admitted, released, returned, lost. Its end is in
+//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super::apply): nothing
+//! here decides anything.
 
 use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
 
@@ -18,14 +18,14 @@ use crate::clock::Moment;
 use crate::job::Job;
 
 impl Group {
-    /// Lets an entry in.
+    /// Admits an entry.
     pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
         if let Some(lane) = self.admit_unless_parked(admission, now) {
             self.park_and_refresh(&[(admission, lane)], now);
         }
     }
 
-    /// Lets in what was let in together, which takes less time than one by one.
+    /// Admits several entries, faster than one by one.
     pub(super) fn admit_all<'a>(
         &mut self,
         admissions: impl IntoIterator<Item = &'a Admission>,
@@ -39,7 +39,7 @@ impl Group {
         self.park_and_refresh(&parked, now);
     }
 
-    /// Lets an entry in, except that it is still to be parked if it is in a lane that is returned.
+    /// Admits an entry, unless it becomes dormant: then returns its lane, and the caller stores it.
     fn admit_unless_parked(&mut self, admission: &Admission, now: Moment) -> Option<PackedLane> {
         let id = admission.id;
         self.last_entry = self.last_entry.max(id);
@@ -51,7 +51,8 @@ impl Group {
             && let Some(job) = self.jobs.find_mut(pass.number)
         {
             job.counts.found += 1;
-            // A seed's redirect keeps the seed's depth, and lets its target's host in.
+            // The target of a seed's redirect keeps the seed's depth, and its host becomes part of
+            // the scope.
             if admission.depth == 0
                 && job.scope.has_rule()
                 && let Ok(url) = CanonicalUrl::parse(&admission.text)
@@ -70,8 +71,8 @@ impl Group {
         None
     }
 
-    /// A job is not done when what was noted is taken, as something of it waits again. One that is held
-    /// waits for just that.
+    /// Cancels the completion of a job, because an entry of it waits again. A job on hold still
+    /// needs the noted heads.
     pub(super) fn forget_heads(&mut self, number: JobNumber) {
         if let Some(job) = self.jobs.find_mut(number)
             && !job.is_held()
@@ -87,7 +88,7 @@ impl Group {
         }
     }
 
-    /// Parks entries that only wait. Returns the keys that are to be refreshed.
+    /// Stores dormant entries. Returns the keys that the caller must refresh.
     pub(super) fn park(&mut self, some: &[Parking<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
             if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
@@ -97,7 +98,7 @@ impl Group {
         self.parked.park(some, &mut self.keys)
     }
 
-    /// Keeps an entry in full that is with nobody.
+    /// Stores an active entry that no member holds.
     pub(super) fn insert(&mut self, entry: Entry) {
         let key = self.keys.intern(&entry.admitted.key);
         self.insert_behind(key, entry);
@@ -108,8 +109,8 @@ impl Group {
         self.insert_unnoticed(key, entry);
     }
 
-    /// Keeps an entry in full, which no announcement is to find: it goes to a member at once, or the
-    /// caller sees to it.
+    /// Stores an active entry without indexing it by URL: it is released at once, or the caller
+    /// indexes it.
     fn insert_unnoticed(&mut self, key: KeyId, entry: Entry) {
         let admitted = &entry.admitted;
         let id = admitted.id;
@@ -125,14 +126,14 @@ impl Group {
         self.live.insert(id, Box::new(Live { entry, key, again }));
     }
 
-    /// An entry is no more. Its keys are to be let go of.
+    /// Removes an active entry. The caller releases its keys.
     pub(super) fn remove(&mut self, id: EntryId) -> Live {
-        let live = *self.live.remove(&id).expect("an entry that ends is there");
+        let live = *self.live.remove(&id).expect("an entry that ends is active");
         self.live_bytes -= live.entry.admitted.bytes();
         live
     }
 
-    /// An entry that is no more named these.
+    /// Releases the keys of an entry that was removed.
     pub(super) fn let_go(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
             self.keys[key].release();
@@ -142,34 +143,34 @@ impl Group {
         }
     }
 
-    /// A parked entry is kept in full from now on, stands in no queue, and is found by no announcement.
-    /// Its key is to be refreshed.
-    fn unpark(&mut self, glance: Glance) {
-        self.keep_in_snapshot(glance);
-        let job = glance.job().and_then(|job| self.jobs.find_mut(job));
-        let queue = &mut self.keys[glance.key];
+    /// Turns a dormant entry into an active one that is in no queue and not indexed by URL. The
+    /// caller refreshes its key.
+    fn unpark(&mut self, dormant: Glance) {
+        self.keep_in_snapshot(dormant);
+        let job = dormant.job().and_then(|job| self.jobs.find_mut(job));
+        let queue = &mut self.keys[dormant.key];
         let pass = job.map(|job| {
-            job.unpark(glance.id, queue.name());
+            job.unpark(dormant.id, queue.name());
             job.id
         });
-        let admission = self.parked.unpark(glance, queue, pass);
-        self.insert_unnoticed(glance.key, Entry::new(admission));
+        let admission = self.parked.unpark(dormant, queue, pass);
+        self.insert_unnoticed(dormant.key, Entry::new(admission));
     }
 
-    /// Takes an entry without a member out of its queue, off its timer, or out of where it is parked.
-    /// Returns the key that is to be refreshed.
+    /// Removes an entry that no member holds from its queue, its timer or the dormant store.
+    /// Returns the key that the caller must refresh.
     pub(super) fn take_out(&mut self, id: EntryId) -> KeyId {
-        if let Some(glance) = self.parked.find(id) {
-            self.unpark(glance);
+        if let Some(dormant) = self.parked.find(id) {
+            self.unpark(dormant);
             self.unhold(self.live[&id].entry.admitted.url_key, id);
-            return glance.key;
+            return dormant.key;
         }
         self.dequeue(id)
     }
 
-    /// The same for one in full.
+    /// Does this for an active entry.
     fn dequeue(&mut self, id: EntryId) -> KeyId {
-        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
         let (entry, gate) = (&mut live.entry, live.again.unwrap_or(live.key));
         match entry.state {
             State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
@@ -178,12 +179,12 @@ impl Group {
                 self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
                 entry.state = State::Delayed;
             }
-            State::Held(_) => unreachable!("an entry with a member is in no queue"),
+            State::Held(_) => unreachable!("a held entry is in no queue"),
         }
         gate
     }
 
-    /// Puts a due entry into its key's queue, and a later one on a timer.
+    /// Queues an entry that is due, or sets a timer for it.
     pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let gate = live.gate();
@@ -193,11 +194,11 @@ impl Group {
         }
         if entry.admitted.due > now && !mutants::is(Mutant::BeforeDue) {
             self.wakes.set(entry.admitted.due, Wake::Due(id));
-            // Its key is not to be forgotten meanwhile.
+            // Refreshing keeps the key from being removed until then.
             return self.refresh(gate, now);
         }
         entry.state = State::Waiting;
-        // When it was due says nothing any more.
+        // A queued entry no longer needs its due time.
         entry.admitted.due = Moment(0);
         self.clock_times.forget(id);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
@@ -210,8 +211,8 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// A waiting entry takes the better of what it has and what an event asks for, and the attributes of the event, which
-    /// is the later one, unless it cannot hold them beside its own.
+    /// Merges an event into a waiting entry: the higher priority, the earlier due time, and the
+    /// attributes of the event, unless they do not fit.
     pub(super) fn improve(
         &mut self,
         id: EntryId,
@@ -244,14 +245,14 @@ impl Group {
     }
 
     pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
-        let gate = if let Some(glance) = self.parked.find(id) {
-            self.unpark(glance);
-            glance.key
+        let gate = if let Some(dormant) = self.parked.find(id) {
+            self.unpark(dormant);
+            dormant.key
         } else {
             self.rehold(self.live[&id].entry.admitted.url_key, id);
             self.dequeue(id)
         };
-        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was taken out");
+        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was made active");
         let key = *key;
         entry.state = State::Held(lease);
         entry.releases += 1;
@@ -306,7 +307,7 @@ impl Group {
         self.take_from_member(id, now);
         self.forget_again(id);
         let Live { entry, key, again: again_key } =
-            &mut **self.live.get_mut(&id).expect("a returned entry is there");
+            &mut **self.live.get_mut(&id).expect("a returned entry is active");
         match back {
             Back::Retry { due } => {
                 entry.failures += 1;
@@ -348,7 +349,7 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// An entry forgets its `again`, and begins with its own request.
+    /// Drops the `again` request of an entry, which restarts with its own request.
     pub(super) fn start_over(&mut self, id: EntryId, now: Moment) {
         let gate = self.take_out(id);
         let key = self.live[&id].key;
@@ -362,17 +363,18 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    /// The next request of an entry is its own. The key that gated it is to be refreshed.
+    /// Drops the `again` request of an entry. The caller refreshes the key of that request.
     fn forget_again(&mut self, id: EntryId) {
-        let live = self.live.get_mut(&id).expect("an entry without a member is there");
+        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
         live.entry.again = None;
         if let Some(gate) = live.again.take() {
             self.keys[gate].release();
         }
     }
 
-    /// The key forgets a task, and rests if a request was `made`. Does nothing more than hold the
-    /// key if the worker had declared the request over before. Returns the key, which is to be refreshed.
+    /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
+    /// had already reported the end of the request, only the requested rest is applied. Returns the
+    /// key, which the caller must refresh.
     pub(super) fn end_request(
         &mut self,
         id: EntryId,
@@ -398,7 +400,7 @@ impl Group {
         gate
     }
 
-    /// An entry is with nobody; it waits for `enqueue`.
+    /// Ends the lease of an entry. The caller queues it with `enqueue`.
     fn take_from_member(&mut self, id: EntryId, now: Moment) {
         let key = self.live[&id].key;
         let entry = self.entry_mut(id);
@@ -414,15 +416,14 @@ impl Group {
         }
     }
 
-    /// Entries in full, by number.
+    /// Returns the ids of all active entries, sorted.
     pub(super) fn live_ids(&self) -> Vec<EntryId> {
         let mut ids: Vec<EntryId> = self.live.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Changes a job, on account of an entry of this key; whether its budgets let anything go out
-    /// may change with it.
+    /// Updates a job for an entry of this key, and whether its budgets allow further releases.
     pub(super) fn change_job(
         &mut self,
         number: JobNumber,
@@ -439,7 +440,7 @@ impl Group {
         }
     }
 
-    /// An entry does not wait for its member's next request any more.
+    /// Removes the pin of an entry to its member.
     pub(super) fn forget_pin(
         &mut self,
         member: Option<MemberId>,
@@ -482,11 +483,11 @@ impl Group {
     }
 
     pub(super) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.live.get_mut(&id).expect("an entry that is changed is there").entry
+        &mut self.live.get_mut(&id).expect("a changed entry is active").entry
     }
 }
 
-/// The lane in which an entry takes its turn.
+/// Returns the lane of an entry.
 pub(super) fn lane_of(admitted: &Admission) -> Lane {
     match admitted.job {
         _ if admitted.announced => Lane::Announced,
@@ -494,7 +495,8 @@ pub(super) fn lane_of(admitted: &Admission) -> Lane {
     }
 }
 
-/// A redirect's target goes on where the redirect stood, and so does the second request of a task.
+/// Reports whether an entry goes to the head of its key's queue: the target of a redirect, and the
+/// next request of a task.
 fn goes_to_the_head(entry: &Entry) -> bool {
     entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
 }

@@ -1,4 +1,4 @@
-//! Settings and jobs: what people (and the command line) do with a group.
+//! Commands for settings and jobs, and the completion of jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{Answer, Group, Output, Show};
 use crate::clock::Moment;
 use crate::job::{Job, JobSettings, JobState};
 
-/// Jobs that `JOB ls` lists, newest first.
+/// Most jobs in an answer to `JOB ls`, newest first.
 const LISTED_JOBS_MAX: usize = 1000;
 
 impl Group {
@@ -32,13 +32,13 @@ impl Group {
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while there are entries, dead ones, URLs that are looked at again and \
-                 again, open jobs or hosts that rest",
+                "the key cannot change while the group has entries, dead letters, schedules, jobs that \
+                 are not done, or keys that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());
         self.commit(Decision::Configured(Box::new(config)), now);
-        // What was waited for may not be read any more.
+        // A topic for which a job waited may no longer feed the group.
         for number in self.noted.clone() {
             self.finish_if_taken(number, now);
         }
@@ -52,7 +52,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         if self.config.key == KeyKind::None {
-            let text = "jobs are counted by URL, so a group with key=none has none";
+            let text = "a group with key=none cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         if let Some(job) = self.jobs.named(name.as_ref())
@@ -63,7 +63,10 @@ impl Group {
         if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("{} jobs are not done yet, which is the limit", self.config.jobs_max),
+                format!(
+                    "{} jobs are not done, which is the limit; try again when one is done",
+                    self.config.jobs_max
+                ),
             ));
         }
         let number = self.jobs.number_for(name);
@@ -72,7 +75,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// Opens a job that is not done: its pass goes on, with seeds expected again.
+    /// Reopens a job that is not done: its pass continues and accepts seeds again.
     fn open_again(
         &mut self,
         number: JobNumber,
@@ -81,10 +84,13 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let Some(job) = self.jobs.find(number) else { return Ok(Answer::default()) };
         if job.cancelled {
-            let text = format!("{} was cancelled and has tasks in flight", job.name);
+            let text = format!(
+                "job {} was cancelled and has tasks in flight; try again when they have ended",
+                job.name
+            );
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        // Whether it is held was decided when the pass began, and changes nothing about its pages.
+        // `hold=` counts only when the pass begins, and changes none of its pages.
         if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
             let text = format!("{} with other settings", self.describe_job(job));
             return Err(ProtocolError::new(Code::Exists, text));
@@ -124,7 +130,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// The time limit for jobs that were left open.
+    /// Closes a job that was left open for too long.
     pub(super) fn close_forgotten(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
@@ -132,13 +138,14 @@ impl Group {
         if job.state != JobState::Open {
             return;
         }
-        tracing::info!(group = %self.name, job = %job.name, "left open without seeds: closed");
+        let group = &self.name;
+        tracing::info!(%group, job = %job.name, "closed a job that was left open without seeds");
         self.commit(Decision::JobClosed { number }, now);
         self.settle(number, now);
     }
 
-    /// To be called when a job's count, pages or state may have changed: drops what it may not have
-    /// any more, and takes note when nothing of it is left.
+    /// Called after the count, the pages or the state of a job may have changed. Drops the entries
+    /// that it may no longer release, and requests the topic heads when nothing of it is left.
     pub(super) fn settle(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
@@ -165,8 +172,9 @@ impl Group {
         }
     }
 
-    /// The feeding topics are numbered so far, and the job's count was zero, or it was held: when
-    /// everything up to here is taken, it is held no more; and done, if the count is zero then.
+    /// Notes the heads of the feeding topics for a job that is on hold or has a count of zero.
+    /// When the group has consumed everything below them, the hold ends, or the job is done if its
+    /// count is still zero.
     pub(super) fn note_heads(
         &mut self,
         number: JobNumber,
@@ -179,7 +187,8 @@ impl Group {
         }
     }
 
-    /// After events were taken: jobs that waited for this, and jobs that got seeds they cannot use.
+    /// Called after events were consumed: settles the jobs that received seeds, and those that
+    /// waited for these events.
     pub(super) fn settle_after_taking(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
         for number in seeded {
             self.settle(number, now);
@@ -194,11 +203,11 @@ impl Group {
             return;
         };
         let Some(heads) = &job.noted else { return };
-        // A topic that feeds the group no more is not waited for.
+        // A topic that no longer feeds the group is not waited for.
         let feeds = |topic: &TopicName| self.config.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
-        // What finds no room is taken only when some of what waits is done.
+        // A full group consumes further events only after some entries have ended.
         if job.count() > 0 && job.is_held() && (all_taken || self.is_full()) {
             self.commit(Decision::JobBegun { number }, now);
         } else if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
@@ -240,7 +249,7 @@ impl Group {
         }
     }
 
-    /// How the group goes, or a job, in a line; and how much has been completed.
+    /// Returns the status line of the group or of a job, and how much has been completed.
     pub(crate) fn progress(&self, job: Option<&JobName>) -> Option<(String, u64)> {
         match job {
             None => Some((self.describe(), self.totals.completed)),
@@ -255,7 +264,7 @@ impl Group {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(
                 Code::NotFound,
-                format!("no job {name} in group {}; JOB open {name} makes it", self.name),
+                format!("no job {name} in group {}; JOB open {name} creates it", self.name),
             )
         })
     }
@@ -288,7 +297,7 @@ impl Group {
     }
 }
 
-/// Whether it matters what was published by now and is not taken yet.
+/// Reports whether events that are published but not consumed matter to the job.
 fn waits_for_taking(job: &Job) -> bool {
     job.state == JobState::Closed && (job.count() == 0 || job.is_held())
 }

@@ -1,4 +1,4 @@
-//! The workers of a group: who is connected, how much each allows, and what each holds.
+//! The members (workers) of a group: their connections, credit and held entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +9,30 @@ use super::entry::EntryId;
 use super::mutants::{self, Mutant};
 use crate::mailbox::ConnId;
 
-/// One worker. Leases belong to it and not to its connection.
+/// One worker. Leases belong to the worker, not to its connection.
 #[derive(Debug, Default)]
 pub(super) struct Member {
-    /// Where it is connected now.
+    /// Its current connection.
     pub(super) conn: Option<ConnId>,
-    /// Connections that it had before and that are not gone, with their credits.
+    /// Earlier connections that have not ended, with their credits.
     earlier: Vec<(ConnId, u32)>,
-    /// Most tasks it holds at once; 0 drains.
+    /// Number of entries that it may hold at once; 0 drains it.
     pub(super) credit: u32,
-    /// A lease of it ran out and nothing was heard since: perhaps it stands still, and whatever it
-    /// were given would be lost, too.
+    /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
+    /// tasks, too.
     silent: bool,
     held: HashSet<EntryId>,
-    /// How many of these are suspects: at most one.
+    /// How many of the held entries are suspects: at most one.
     suspects: u32,
 }
 
 impl Member {
-    /// How many entries it holds.
+    /// Counts the entries that it holds.
     pub(super) fn load(&self) -> usize {
         self.held.len()
     }
 
-    /// What it holds, by number.
+    /// Returns the ids of the entries that it holds, sorted.
     pub(super) fn held(&self) -> Vec<EntryId> {
         let mut held: Vec<EntryId> = self.held.iter().copied().collect();
         held.sort_unstable();
@@ -46,32 +46,32 @@ impl Member {
     }
 }
 
-/// All workers, and those with room by load.
+/// All members, and those with free credit by load.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     by_id: BTreeMap<MemberId, Member>,
-    /// Members with room, least loaded first.
+    /// Members with free credit, least loaded first.
     room: BTreeSet<(usize, MemberId)>,
 }
 
-/// A member that served a key before keeps it until it holds this many times what the least loaded
-/// does, and a little, so that small numbers do not count as imbalance.
+/// A key stays with the member that served it last, until that member holds more than this many
+/// times the entries of the least loaded one, plus some slack for small numbers.
 const LOAD_FACTOR: usize = 2;
 const LOAD_SLACK: usize = 8;
 
 impl Members {
-    /// A member by its identity.
+    /// Returns a member by its id.
     pub(super) fn find(&self, id: MemberId) -> Option<&Member> {
         self.by_id.get(&id)
     }
 
-    /// Everybody, in a fixed order.
+    /// Iterates over all members in a fixed order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
-    /// Connects a member, with its credit. The connection that it had, if it is not gone yet, may
-    /// turn out to be the one that stays.
+    /// Connects a member, with its credit. Its previous connection is kept until it ends, because
+    /// it may outlive the new one.
     pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
         self.change(id, |member| {
             member.earlier.retain(|(earlier, _)| *earlier != conn);
@@ -83,8 +83,8 @@ impl Members {
         });
     }
 
-    /// A connection is gone. Returns the member that was reached by it, which keeps what it holds
-    /// until the leases end, unless it is connected elsewhere.
+    /// Removes a connection. Returns the member if this was its current connection. The member
+    /// keeps its entries until their leases end, unless it has another connection.
     pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
         let has = |member: &Member| member.earlier.iter().any(|(earlier, _)| *earlier == conn);
         let known = |member: &Member| member.conn == Some(conn) || has(member);
@@ -102,26 +102,27 @@ impl Members {
         was_current.then_some(id)
     }
 
-    /// A lease of the member ran out: it is given nothing until it is heard from.
+    /// Marks a member after one of its leases expired. It receives no task until it sends
+    /// something.
     pub(super) fn fell_silent(&mut self, id: MemberId) {
         self.change(id, |member| member.silent = true);
     }
 
-    /// The member has said something.
+    /// Records that a member sent something.
     pub(super) fn heard(&mut self, id: MemberId) {
         if self.by_id.get(&id).is_some_and(|member| member.silent) {
             self.change(id, |member| member.silent = false);
         }
     }
 
-    /// Whoever is connected there has said something.
+    /// Records that the member on a connection sent something.
     pub(super) fn heard_on(&mut self, conn: ConnId) {
         if let Some(id) = self.connected_as(conn) {
             self.heard(id);
         }
     }
 
-    /// An entry goes to a member.
+    /// Adds a lease to a member.
     pub(super) fn hold(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
         self.change(id, |member| {
             member.held.insert(entry);
@@ -129,7 +130,7 @@ impl Members {
         });
     }
 
-    /// A member has an entry no longer. `suspect` as it was given to `hold`.
+    /// Removes a lease from a member. `suspect` must be as in `hold`.
     pub(super) fn release(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
         self.change(id, |member| {
             if member.held.remove(&entry) {
@@ -138,25 +139,25 @@ impl Members {
         });
     }
 
-    /// Whether it will be given anything, now or when it has credit left.
+    /// Reports whether it can receive tasks, now or after it has answered some.
     pub(super) fn takes_tasks(&self, id: MemberId) -> bool {
         let takes = |member: &Member| member.conn.is_some() && member.credit > 0 && !member.silent;
         self.by_id.get(&id).is_some_and(takes)
     }
 
-    /// Whether it is connected and has credit left, for a suspect or for anything else.
+    /// Reports whether it is connected and has free credit, for a suspect or for another entry.
     pub(super) fn has_room(&self, id: MemberId, suspect: bool) -> bool {
         let fits = |member: &Member| member.has_room() && !(suspect && member.suspects > 0);
         self.by_id.get(&id).is_some_and(fits)
     }
 
-    /// Whether anybody has credit left, for a suspect or for anything else.
+    /// Reports whether any member has free credit, for a suspect or for another entry.
     pub(super) fn any_room(&self, suspect: bool) -> bool {
         self.candidates(suspect).next().is_some()
     }
 
-    /// Who gets a key's next task: the one that served it last, unless that one is clearly more
-    /// loaded than the least loaded.
+    /// Chooses the member for a key's next task: the one that served it last, unless it is clearly
+    /// more loaded than the least loaded one.
     pub(super) fn choose(&self, last: Option<MemberId>, suspect: bool) -> Option<MemberId> {
         let (load_min, idlest) = self.candidates(suspect).next()?;
         let keeps = |id: &MemberId| {
@@ -170,13 +171,15 @@ impl Members {
         self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
     }
 
-    /// Members with room and their loads, least loaded first. Few hold a suspect, as few are in flight.
+    /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
+    /// members are skipped.
     fn candidates(&self, suspect: bool) -> impl Iterator<Item = (usize, MemberId)> {
         let fits = move |id: &MemberId| !suspect || self.has_room(*id, suspect);
         self.room.iter().copied().filter(move |(_, id)| fits(id))
     }
 
-    /// Changes one member and keeps the orders by load true; forgets who is gone and holds nothing.
+    /// Changes a member and updates the order by load. Removes it if it is not connected and holds
+    /// nothing.
     fn change(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
         self.room.remove(&(member.load(), id));

@@ -1,15 +1,16 @@
-//! The group: a keyed, paced queue as a state machine without IO.
+//! The group: a queue with keys and delays, as a state machine. It knows no clock, socket or
+//! runtime.
 //!
-//! Feed it one [`Input`] with the present moment, then call [`Group::poll`] until it returns `None`,
-//! then wait for the next input or for [`Group::deadline`], whichever comes first, and feed
-//! [`Input::Tick`] for the latter. Whatever it decides is first an [`Output::Record`]; the outputs
-//! after a record rest on it and may leave only once it is written.
+//! The owner feeds it one [`Input`] with the current moment and calls [`Group::poll`] until that
+//! returns `None`. Then it waits for the next input or for [`Group::deadline`], and at the deadline
+//! it feeds [`Input::Tick`]. Each decision is first returned as an [`Output::Record`]. The outputs
+//! after a record depend on it and may leave only after the record is written.
 //!
 //! ```text
 //!             admitted              due, key free, credit
 //!   event ───────────▶ delayed ──▶ waiting ───────────────▶ held ──ACK──▶ final (done, failed, ..)
 //!                         ▲           ▲                      │
-//!                         └───────────┴──NACK, lease ran out─┤
+//!                         └───────────┴──NACK, lease expired─┤
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 
@@ -85,10 +86,10 @@ use self::timers::{Expiry, Timers, Wake};
 use crate::clock::Moment;
 use crate::job::{JobState, Jobs};
 
-/// The number of a topic's first event.
+/// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
 
-/// Totals since the group's start, for people.
+/// Totals since the group was created, for status lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Totals {
     completed: u64,
@@ -98,24 +99,24 @@ struct Totals {
     unkeyed: u64,
 }
 
-/// The state machine. See the module's documentation for how to drive it.
+/// The state machine. The module's documentation says how to drive it.
 #[derive(Debug)]
 pub struct Group {
     name: GroupName,
-    /// Raised with every start, so that no id is given twice even if a start knows too little of
-    /// what was before (a log that was moved away, or is an older copy).
+    /// Rises with every start, so that no task id is used twice, even if a start finds an older
+    /// copy of the log or none.
     run: u64,
-    /// A number for its whole life, which no other group of its name has had; `None` before its first
-    /// start.
+    /// Identifies this group for its whole life: no other group of its name has had this number.
+    /// `None` before the first start.
     since: Option<u64>,
-    /// The member that lives in the broker's process.
+    /// The worker that runs inside the broker's process.
     own: Option<MemberId>,
     config: GroupConfig,
-    /// Entries in full: held, delayed, tried before, brought forward.
+    /// Active entries: held by a member, delayed, tried before or brought forward.
     live: HashMap<EntryId, Box<Live>>,
-    /// Sum of what they cost.
+    /// Sum of their memory costs.
     live_bytes: usize,
-    /// The others, which only wait.
+    /// Dormant entries, which only wait for their first release.
     parked: Parked,
     last_entry: EntryId,
     keys: Keys,
@@ -123,50 +124,52 @@ pub struct Group {
     members: Members,
     jobs: Jobs,
     seen: Seen,
-    /// Of the entries in full, those with no member, by the print of their URL and then by number:
-    /// what an announcement brings forward, with what is parked.
+    /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
+    /// An announcement brings these forward, together with the dormant ones.
     unheld: HashMap<u64, Vec<EntryId>>,
-    /// Entries that wait for one member's next request.
+    /// Entries that wait for the next request of one member.
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
-    /// First number of each feeding topic that was not taken yet.
+    /// For each feeding topic, the first seq that the group has not consumed.
     taken: BTreeMap<TopicName, Seq>,
-    /// Jobs whose count was zero and that wait for what was published before.
+    /// Jobs with a count of zero that wait until the group has consumed all events
+    /// published before that.
     noted: BTreeSet<JobNumber>,
-    /// URLs that are looked at again and again.
+    /// Schedules: URLs with `every=`.
     schedules: Schedules,
-    /// What is due at a time of the wall clock.
+    /// Entries and schedules that are due at a time of day.
     clock_times: ClockTimes,
-    /// Entries that were given up.
+    /// Entries that the group gave up.
     dead: Dead,
-    /// Who waits for the end of which pass. They are no part of what is recorded.
+    /// Connections that wait for the end of a pass. Not recorded.
     waiters: BTreeMap<JobNumber, Vec<Asked>>,
-    /// Nothing is released.
+    /// While set, nothing is released.
     is_paused: bool,
-    /// Nor before that, after a restart of the machine: what the worker in the broker's process was told last may not have been
-    /// on the disk, so nobody knows which keys rest. It is no part of what is recorded.
+    /// Nothing is released before this moment after a reboot. The last task of the worker in the
+    /// broker's process may not have reached the disk, so the group does not know which keys rest.
+    /// Not recorded.
     quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
     totals: Totals,
-    /// Number of the last announcement.
+    /// Serial of the last event that the group published.
     last_serial: u64,
-    /// Announcements of which it is not known that they are safe on their topics.
+    /// Published events that may not be safe on their topics yet, by serial.
     unsent: BTreeMap<u64, (&'static str, Box<str>)>,
     /// The newest event of this group on each of its own topics.
     sent: BTreeMap<&'static str, Seq>,
-    /// The snapshot that is being taken.
+    /// The snapshot in progress.
     snapshot: Option<Snapshot>,
-    /// The moment of the present input.
+    /// The moment of the current input.
     now: Moment,
-    /// Minute and number of dead letters written in it for events without a key.
+    /// A minute, and the number of dead letters for unusable events in it.
     letters: (u64, u32),
     rng: fastrand::Rng,
     outputs: VecDeque<Output>,
 }
 
 impl Group {
-    /// An empty group. `run` must be above that of every earlier start; `seed` decides what the
-    /// group leaves to chance.
+    /// Creates an empty group. `run` must exceed that of every earlier start. `seed` seeds the
+    /// random choices of the group.
     pub fn new(name: GroupName, run: u64, config: GroupConfig, seed: u64) -> Self {
         Self {
             name,
@@ -207,92 +210,93 @@ impl Group {
         }
     }
 
-    /// Its name.
+    /// Returns the group's name.
     pub fn name(&self) -> &GroupName {
         &self.name
     }
 
-    /// The run that ids of tasks carry.
+    /// Returns the run that new task ids carry.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// The number for its whole life: with it an entry's number names one entry for ever.
+    /// Returns the number that identifies this group for its whole life. Together with it, an entry
+    /// id is unique for ever.
     pub fn since(&self) -> Option<u64> {
         self.since
     }
 
-    /// The member that lives in the broker's process.
+    /// Returns the worker that runs inside the broker's process.
     pub fn own(&self) -> Option<MemberId> {
         self.own
     }
 
-    /// Its settings.
+    /// Returns the settings.
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
 
-    /// What it has announced, and may not be on its topic: serial, topic, event.
+    /// Returns the published events that may not be on their topics: serial, topic, event.
     pub(crate) fn unsent(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
         self.unsent.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
     }
 
-    /// The number after its newest event on one of its own topics, as far as it knows.
+    /// Returns the seq after the group's newest known event on one of its own topics.
     pub(crate) fn sent(&self, topic: &str) -> Seq {
         self.sent.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
     }
 
-    /// First number of a topic that was not taken yet.
+    /// Returns the first seq of a topic that the group has not consumed.
     pub fn taken(&self, topic: &TopicName) -> Seq {
         self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
-    /// Names of the jobs that it remembers.
+    /// Returns the names of all jobs that the group remembers.
     pub fn job_names(&self) -> impl Iterator<Item = &JobName> {
         self.jobs.iter().map(|job| &job.name)
     }
 
-    /// Whether somebody is to be told of the end of a job that it remembers.
+    /// Reports whether any remembered job has a callback.
     pub(crate) fn has_callbacks(&self) -> bool {
         self.jobs.iter().any(|job| job.settings.callback.is_some())
     }
 
-    /// Gives it a place for what it need not have in memory.
+    /// Sets the store to which texts of dormant entries are paged out.
     pub fn set_outside(&mut self, outside: Box<dyn Outside>) {
         self.parked.set_outside(outside);
     }
 
-    /// Whether the job of that name is done, if it remembers one.
+    /// Reports whether the job of that name is done; `None` if the group does not remember the job.
     pub(crate) fn is_done(&self, name: &JobName) -> Option<bool> {
         self.jobs.named(name.as_ref()).map(|job| job.state == JobState::Done)
     }
 
-    /// Whether nothing waits or is in flight.
+    /// Reports whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entries() == 0
     }
 
-    /// Entries that are not final.
+    /// Counts the entries that are not final.
     fn entries(&self) -> usize {
         self.live.len() + self.parked.len()
     }
 
-    /// Whether there is no room for what the topics bring.
+    /// Reports whether the group has no room for further events.
     pub fn is_full(&self) -> bool {
         self.entries() >= self.config.entries_max
             || self.live_bytes + self.parked.bytes() + self.keys.bytes()
                 >= self.config.entry_bytes_max
     }
 
-    /// Takes one input. `now` must not be before the `now` of an earlier call.
+    /// Handles one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
         self.input(input, now);
         self.release_all(now);
         self.tidy();
     }
 
-    /// Takes what was said together, in its order, and releases after all of it: like
-    /// [`Group::handle`] for each, in less time.
+    /// Handles inputs that arrived together, in their order, and releases after the last one.
+    /// Faster than [`Group::handle`] for each.
     pub fn handle_all(&mut self, inputs: Vec<Input>, now: Moment) {
         self.look_at_tasks_of(&inputs);
         for input in inputs {
@@ -303,25 +307,24 @@ impl Group {
     }
 
     fn input(&mut self, input: Input, now: Moment) {
-        let is_reboot =
-            matches!(input, Input::Start { run, anew, .. } if self.is_reboot(run, anew));
+        let is_reboot = matches!(input, Input::Start { run, anew: elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
         }
-        if let Some(asked) = input.asked() {
-            self.members.heard(asked.member);
+        if let Some(requester) = input.asked() {
+            self.members.heard(requester.member);
         }
         match input {
-            Input::Start { run, since, anew, stamp, own } => {
+            Input::Start { run, since, anew: elapsed_unknown, stamp, own } => {
                 let ended = self.own.filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
                     let rest_ms = self.config.delay_max();
                     self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + GRAIN_MS);
                 }
-                // A snapshot is of one time without a stop.
+                // A snapshot does not span a restart.
                 self.snapshot = None;
-                self.commit(Decision::Started { run, anew, stamp, own }, now);
-                // After a reboot not before that: what rests anew is not over.
+                self.commit(Decision::Started { run, anew: elapsed_unknown, stamp, own }, now);
+                // After a reboot only now: first the rests of keys had to restart.
                 self.advance(now);
                 self.begin(since, ended, now);
             }
@@ -330,54 +333,54 @@ impl Group {
             Input::Events { topic, next, events, elsewhere } => {
                 self.take(&topic, next, &events, &elsewhere, now);
             }
-            Input::Join { asked, credit } => self.join(asked, credit, now),
+            Input::Join { asked: requester, credit } => self.join(requester, credit, now),
             Input::Gone { conn } => self.gone(conn, now),
-            Input::Ack { asked, task, outcome, hold, links, over_limit } => {
-                let answer = self.ack(asked, &task, outcome, hold, &links, over_limit, now);
-                self.answer(asked, answer);
+            Input::Ack { asked: requester, task, outcome, hold, links, over_limit } => {
+                let answer = self.ack(requester, &task, outcome, hold, &links, over_limit, now);
+                self.answer(requester, answer);
             }
-            Input::Nack { asked, task, back, hold, reason } => {
-                let answer = self.nack(asked, &task, back, hold, reason, now);
-                self.answer(asked, answer);
+            Input::Nack { asked: requester, task, back, hold, reason } => {
+                let answer = self.nack(requester, &task, back, hold, reason, now);
+                self.answer(requester, answer);
             }
-            Input::Touch { asked, task, over, hold } => {
-                let answer = self.touch(asked, &task, over, hold, now);
-                self.answer(asked, answer);
+            Input::Touch { asked: requester, task, over, hold } => {
+                let answer = self.touch(requester, &task, over, hold, now);
+                self.answer(requester, answer);
             }
-            Input::Configure { asked, settings } => {
+            Input::Configure { asked: requester, settings } => {
                 let answer = self.configure(&settings, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
             Input::Set { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
-                    tracing::error!(group = %self.name, %error, "a setting has no effect");
+                    tracing::error!(group = %self.name, %error, "a setting from the start of the broker is invalid and ignored");
                 }
             }
-            Input::Operate { asked, what } => {
+            Input::Operate { asked: requester, what } => {
                 let answer = self.operate(&what, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::OpenJob { asked, name, settings } => {
+            Input::OpenJob { asked: requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
                 self.tell_of(&name);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::CloseJob { asked, name } => {
+            Input::CloseJob { asked: requester, name } => {
                 let answer = self.close_job(&name, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::CancelJob { asked, name } => {
+            Input::CancelJob { asked: requester, name } => {
                 let answer = self.cancel_job(&name, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
-            Input::WithJob { asked, name, what } => {
-                if let Some(answer) = self.with_job(asked, &name, &what, now).transpose() {
-                    self.answer(asked, answer);
+            Input::WithJob { asked: requester, name, what } => {
+                if let Some(answer) = self.with_job(requester, &name, &what, now).transpose() {
+                    self.answer(requester, answer);
                 }
             }
-            Input::Show { asked, what } => {
+            Input::Show { asked: requester, what } => {
                 let answer = self.show(&what, now);
-                self.answer(asked, answer);
+                self.answer(requester, answer);
             }
             Input::Heads { job, heads } => self.note_heads(job, heads, now),
             Input::Sent { serial, topic, seq } => {
@@ -387,23 +390,23 @@ impl Group {
         }
     }
 
-    /// Moves what is left where most is dead: no more than a chunk at a time.
+    /// Moves the live texts of at most one chunk that is mostly dead.
     pub(crate) fn tidy(&mut self) {
         self.parked.tidy();
     }
 
-    /// Whether a start knows of the time that has passed only what the wall clock says. A group that
-    /// merely stood still (in the same run) knows it well.
-    fn is_reboot(&self, run: u64, anew: bool) -> bool {
-        anew && run != self.run
+    /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
+    /// merely suspended (in the same run) knows it exactly.
+    fn is_reboot(&self, run: u64, elapsed_unknown: bool) -> bool {
+        elapsed_unknown && run != self.run
     }
 
-    /// Goes on where the records end, which is between two inputs: what belongs together was written
-    /// together. Nobody is connected. `ended`: a member that is gone with the process it lived in,
-    /// so its leases are waited for no more. `since`: the number for its life, if
-    /// it has none.
+    /// Resumes where the records end. Records end between two inputs, because those of one input
+    /// are written together. No member is connected. `ended` is a member that ended with the
+    /// broker's process, so its leases are lost at once. `since` identifies the group for life, if
+    /// it has no number yet.
     fn begin(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
-        // The first of them must say so, and it does no harm to know how it was at each start.
+        // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
         if self.since.is_none() {
             self.commit(Decision::Born { since }, now);
@@ -421,17 +424,17 @@ impl Group {
         }
     }
 
-    /// The next thing to do. May change after every `handle`.
+    /// Returns the next output. May change after every `handle`.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When a [`Input::Tick`] is owed. May change after every `handle`.
+    /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
         [self.wakes.next(), self.expiries.next(), self.quiet_until].into_iter().flatten().min()
     }
 
-    /// Decides something: it takes effect and is recorded.
+    /// Applies a decision and records it.
     fn commit(&mut self, decision: Decision, now: Moment) {
         self.apply(&decision, now);
         if mutants::is(Mutant::Unrecorded) && matches!(decision, Decision::Touched { .. }) {
@@ -440,16 +443,16 @@ impl Group {
         self.record(decision, now);
     }
 
-    /// Records what has taken effect already.
+    /// Records a decision that has already been applied.
     fn record(&mut self, decision: Decision, now: Moment) {
         self.outputs.push_back(Output::Record(Record { at: now, decision }));
     }
 
-    fn answer(&mut self, asked: Asked, answer: Result<Answer, ProtocolError>) {
-        self.outputs.push_back(Output::Answer { asked, answer });
+    fn answer(&mut self, requester: Asked, answer: Result<Answer, ProtocolError>) {
+        self.outputs.push_back(Output::Answer { asked: requester, answer });
     }
 
-    /// What only this member could go on with starts from its beginning, with anybody.
+    /// Lets the entries pinned to a member restart with their own request, for any member.
     fn unpin(&mut self, member: MemberId, now: Moment) {
         if mutants::is(Mutant::StaysPinned) {
             return;
@@ -460,7 +463,7 @@ impl Group {
         }
     }
 
-    /// Lets time pass: what is due queues, what has rested is free. Decides nothing.
+    /// Lets time pass: due entries are queued, and rested keys become free. Decides nothing.
     fn advance(&mut self, now: Moment) {
         self.now = now;
         while let Some(wake) = self.wakes.pop(now) {
@@ -474,7 +477,8 @@ impl Group {
         }
     }
 
-    /// Decides what time has decided: leases that ran out, jobs that nobody closed.
+    /// Decides what time alone decides: expired leases, jobs left open, job time limits, due
+    /// schedules.
     fn expire(&mut self, now: Moment) {
         while let Some(expiry) = self.expiries.pop(now) {
             match expiry {
@@ -486,23 +490,25 @@ impl Group {
         }
     }
 
-    /// A lease ran out: the member had its time, and nobody knows what it did with it.
+    /// Expires a lease: the member did not answer in time, and what it did with the task is
+    /// unknown.
     fn lose(&mut self, id: EntryId, now: Moment) {
         let Some(lease) = self.live.get(&id).and_then(|live| live.entry.lease()) else {
             return;
         };
         let member = lease.member;
-        tracing::info!(group = %self.name, entry = id, ?member, "lease ran out");
+        tracing::info!(group = %self.name, entry = id, ?member, "a lease expired");
         self.members.fell_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.bury_if_hopeless(id, now);
         self.unpin(member, now);
     }
 
-    /// A parked entry is about to change: a snapshot that is to have it as it was gets it first.
-    fn keep_in_snapshot(&mut self, glance: Glance) {
-        if self.snapshot.is_some() && self.parked.keep_in_snapshot(glance) {
-            let kept = Item::Parked(vec![self.parked_admission(glance)]);
+    /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain
+    /// its old state.
+    fn keep_in_snapshot(&mut self, dormant: Glance) {
+        if self.snapshot.is_some() && self.parked.keep_in_snapshot(dormant) {
+            let kept = Item::Parked(vec![self.parked_admission(dormant)]);
             self.record(Decision::Kept(Box::new(kept)), self.now);
         }
     }

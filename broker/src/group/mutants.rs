@@ -1,70 +1,70 @@
-//! Wrong decisions, one for each promise that the group makes and more: with one of them present, the
-//! checker of that promise must fail, or it checks nothing. Only tests can have one present; otherwise
-//! every [`is`] is `false` at compile time and nothing of it is left.
+//! Wrong decisions, at least one for each promise of the group. With one of them enabled, the
+//! checker of that promise must fail; otherwise the checker is useless. Only tests can enable one.
+//! In other builds [`is`] is `false` at compile time, and nothing remains.
 
 #[cfg(test)]
 use std::cell::Cell;
 
-/// A decision that is taken wrongly, at the one place that asks [`is`] for it.
+/// A wrong decision, made at the one place that checks [`is`] for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutant {
-    /// A key is asked again while a request is open.
+    /// A key is released again while a request is in flight.
     TwoAtOnce,
-    /// A key that may be asked several times at once is asked once more.
+    /// A key with `parallel` above 1 has one more request in flight.
     OneTooMany,
     /// A key rests a little too short.
     ShortRest,
-    /// What a member asks for takes the place of a longer delay.
+    /// The pace of a worker replaces a longer delay.
     ShortPace,
-    /// What is set changes nothing.
+    /// New settings have no effect.
     KeepsSettings,
-    /// A key whose task was lost does not rest.
+    /// A key does not rest after its task was lost.
     NoRestAfterLoss,
-    /// After a reboot, what the wall clock says of the time that has passed is believed of leases.
+    /// After a reboot, leases trust the wall clock for the elapsed time.
     NoLeaseAfterReboot,
-    /// What was announced is dropped when a member is lost over it.
+    /// An announced entry is dropped when its lease is lost.
     ForgetsTheLost,
-    /// A member gets one task more than its credit.
+    /// A member holds one task more than its credit.
     OverCredit,
-    /// The end of a job is announced again.
+    /// The end of a job is published twice.
     DoneTwice,
-    /// What is wanted for later is released at once.
+    /// An entry is released before it is due.
     BeforeDue,
-    /// What waits for its time waits for it whoever wants it earlier.
+    /// An event that wants a delayed entry earlier does not change its due time.
     StaysLate,
-    /// On a key, what waits in few words goes before what has a story, however urgent that is.
+    /// On a key, dormant entries go before active ones of higher priority.
     PlainFirst,
-    /// Among keys, the one with the least urgent goes first.
+    /// Among keys, the lowest priority goes first.
     LeastUrgent,
-    /// A job is done while a member has the last of it.
+    /// A job is done while a member holds its last task.
     DoneWhileHeld,
-    /// A job is done before what was published for it is taken.
+    /// A job is done before the group has consumed what was published for it.
     DoneBeforeTaken,
-    /// A job gets pages that are one link deeper than they may be.
+    /// A job admits links one level too deep.
     TooDeep,
-    /// A job gets pages that its patterns keep out.
+    /// A job admits links that its patterns exclude.
     OutOfScope,
-    /// A job gets one page more than it may have.
+    /// A job completes one page too many.
     OverBudget,
-    /// What a job has while it waits for further seeds is released at once.
+    /// A job with `hold=yes` releases entries before all seeds are there.
     NeverHolds,
-    /// On a key, what was announced always goes before what jobs wait for.
+    /// On a key, announced entries always go before those of jobs.
     AnnouncedFirst,
-    /// A key that has rested is not looked at again.
+    /// A key is not refreshed after its rest.
     NeverWakes,
-    /// What waits for one member's next request waits for it when it is gone, too.
+    /// An entry stays pinned to a member that is gone.
     StaysPinned,
-    /// A job of which the last page did not come stays as it is.
+    /// A job is not settled when its last page fails.
     StaysOpen,
-    /// The answer to a repair is not counted in its job.
+    /// The result of a repair is not counted in its job.
     UncountedRepair,
-    /// Whoever names a task that is held may answer it.
+    /// Any member that names a held task may answer it.
     AnyId,
-    /// A full group takes an answer without the links that it has no room for.
+    /// A full group accepts an answer and drops its links.
     LosesLinks,
-    /// Whoever was told another thing changes how often a URL is looked at.
+    /// A worker with an outdated `was=` changes a schedule.
     AnyEvery,
-    /// What a member says about its key is not recorded.
+    /// The rest that a worker requests is not recorded.
     Unrecorded,
 }
 
@@ -73,19 +73,19 @@ thread_local! {
     static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
 
-/// Whether this decision is taken wrongly, in this thread.
+/// Reports whether this wrong decision is enabled in this thread.
 #[cfg(test)]
 pub(crate) fn is(mutant: Mutant) -> bool {
     PRESENT.get() == Some(mutant)
 }
 
-/// Whether this decision is taken wrongly: never.
+/// Always false outside tests.
 #[cfg(not(test))]
 pub(crate) const fn is(_: Mutant) -> bool {
     false
 }
 
-/// Has one present in this thread from here on, or none.
+/// Enables one in this thread, or none.
 #[cfg(test)]
 pub(crate) fn set(mutant: Option<Mutant>) {
     PRESENT.set(mutant);

@@ -1,4 +1,4 @@
-//! What an operator does with a group as a whole, and with what it gave up.
+//! Operations on a whole group and its dead letters.
 
 use tidings_protocol::{Code, DEFAULT_GROUP, ProtocolError};
 
@@ -50,7 +50,7 @@ impl Group {
     fn retry(&mut self, selection: &Selection, now: Moment) -> Result<Answer, ProtocolError> {
         let entries = self.dead_among(selection)?;
         if self.is_full() {
-            let text = "the group has no room; retry when some of what waits is done";
+            let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let ok = format!("{} retried={}", self.name, entries.len());
@@ -58,7 +58,7 @@ impl Group {
         Ok(Answer { more: Vec::new(), ok })
     }
 
-    /// Nothing is decided about nothing.
+    /// Commits a decision, unless it is about no entry.
     fn commit_some(
         &mut self,
         entries: Vec<EntryId>,
@@ -70,22 +70,25 @@ impl Group {
         }
     }
 
-    /// Its shell lets go of it, with everything that waits.
+    /// Deletes the group, with everything that waits.
     fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {
-            return conflict(format!("group {DEFAULT_GROUP} is always there"));
+            return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
         let members = self.members.iter().count();
         if members > 0 {
-            return conflict(format!("group {} has {members} members", self.name));
+            return conflict(format!("group {} has {members} members; stop them first", self.name));
         }
         let unfinished = self.jobs.unfinished();
         if unfinished > 0 {
-            return conflict(format!("{unfinished} jobs of group {} are not done", self.name));
+            return conflict(format!(
+                "{unfinished} jobs of group {} are not done; cancel them first",
+                self.name
+            ));
         }
         if !self.unsent.is_empty() {
-            let text = format!("what group {} has announced is on its way; try again", self.name);
+            let text = format!("group {} is publishing its last events; try again", self.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
         self.commit(Decision::Deleted, now);

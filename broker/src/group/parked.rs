@@ -1,6 +1,6 @@
-//! Entries that wait for their first release and are no more than that: most of what a large crawl
-//! has found. Each costs a slot here (and its text, which need not be in memory); it becomes an
-//! [`Entry`](super::entry::Entry) when something happens to it.
+//! Dormant entries: those that only wait for their first release. In a large crawl, most entries
+//! are dormant. Each takes a slot here, and its text may be paged out to disk. It becomes an active
+//! [`Entry`](super::entry::Entry) as soon as something happens to it.
 
 use std::hint::black_box;
 
@@ -16,37 +16,38 @@ use super::runs::{NO_SLOT, PackedLane, SlotId};
 use super::texts::{Outside, Place, Texts};
 use crate::clock::Moment;
 
-/// About what an entry costs here without its text, with its places in the indexes.
+/// Approximate memory of an entry without its text, with its places in the indexes.
 pub(super) const SLOT_BYTES: usize = 72;
 
-/// Bytes in front of a text: its length, that of the attributes, depth, hops, priority.
+/// Bytes of the header of a text: its length, the length of the attributes, depth, hops, priority.
 const FRONT_BYTES: usize = 18;
 
-/// Entries for which room is made at once, at most.
+/// Most entries for which memory is reserved at once.
 const RESERVED_MAX: usize = 20_000_000;
 
-/// What is to be parked, and the lane in which it is: what [`Parked::takes`] says.
+/// An entry to store, and the lane that [`Parked::takes`] returns for it.
 pub(super) type Parking<'a> = (&'a Admission, PackedLane);
 
-/// A parked entry.
+/// A dormant entry, or a free slot.
 #[derive(Debug)]
 struct Slot {
     id: EntryId,
-    /// Its URL, as [`UrlKey::print`]; 0 if it has none.
+    /// The fingerprint of its URL, see [`UrlKey::print`]; 0 if it has none.
     url: u64,
     text: Place,
     /// Bytes of the text.
     text_len: u32,
     key: KeyId,
     lane: PackedLane,
-    /// Its neighbours in the run of its key, lane and priority. A free slot names the next free one.
+    /// The previous and the next entry of the same key, lane and priority: `before` has a smaller
+    /// id than `after` once the runs are sorted. In a free slot, `after` is the next free slot.
     before: SlotId,
     after: SlotId,
-    /// The last snapshot that has it, or that had begun when it came.
+    /// Number of the last snapshot that contains the entry, or that had begun before it came.
     snapshot: u32,
 }
 
-/// What a parked entry is known by without looking at its text.
+/// What is known of a dormant entry without reading its text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Glance {
     pub(super) id: EntryId,
@@ -56,7 +57,7 @@ pub(super) struct Glance {
     slot: SlotId,
 }
 
-/// All parked entries.
+/// All dormant entries.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     slots: Vec<Slot>,
@@ -64,57 +65,57 @@ pub(super) struct Parked {
     free: Option<SlotId>,
     by_id: ByNumber,
     by_url: ByUrl,
-    /// Keys behind which something of a lane is parked.
+    /// For each lane, the keys with dormant entries of it.
     keys: HashMap<PackedLane, HashSet<KeyId>>,
     texts: Texts,
     /// Number of the last snapshot that began.
     snapshot: u32,
-    /// Keys with runs that are to be sorted.
+    /// Keys with runs that may be out of order.
     unsorted: Vec<KeyId>,
 }
 
 impl Parked {
-    /// Gives it a place for texts outside of memory.
+    /// Sets the store for texts outside memory.
     pub(super) fn set_outside(&mut self, outside: Box<dyn Outside>) {
         self.texts.set_outside(outside);
     }
 
-    /// The same without any entry.
+    /// Returns an empty set with the same store.
     pub(super) fn emptied(&mut self) -> Self {
         let by_url = ByUrl::new(self.by_url.is_put_off());
         Self { texts: self.texts.emptied(), by_url, ..Self::default() }
     }
 
-    /// Makes room for so many, within reason: the number may be damaged.
+    /// Reserves memory for `count` entries, within limits, because the number may be damaged.
     pub(super) fn reserve(&mut self, count: usize) {
         self.slots.reserve(count.min(RESERVED_MAX));
     }
 
-    /// While nothing is here: lets what comes not be found by its URL before
-    /// [`index_urls`](Self::index_urls).
+    /// Defers the index by URL until [`index_urls`](Self::index_urls). Called while no entry is
+    /// stored.
     pub(super) fn put_off_urls(&mut self) {
         self.by_url = ByUrl::new(true);
     }
 
-    /// Lets what is here, and what comes, be found by its URL.
+    /// Builds the deferred index by URL.
     pub(super) fn index_urls(&mut self) {
         let slots = (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0 && slot.url != 0);
         let slots = slots.map(|(number, slot)| (number, slot.url));
         self.by_url.catch_up(self.by_id.len(), slots, |slot| at(&self.slots, slot).url);
     }
 
-    /// How many there are.
+    /// Counts the entries.
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// About what they cost in memory.
+    /// Returns their approximate memory.
     pub(super) fn bytes(&self) -> usize {
         self.len() * SLOT_BYTES + self.texts.bytes_here()
     }
 
-    /// Whether an entry can be parked: it is due, goes behind the others of its lane, and is of no job
-    /// if it was announced.
+    /// Returns the lane in which an entry can be dormant. It must be due, be no redirect, and have
+    /// no job if it was announced.
     pub(super) fn takes(admission: &Admission, lane: Lane, now: Moment) -> Option<PackedLane> {
         let is_plain = admission.due <= now
             && !admission.redirect
@@ -122,12 +123,12 @@ impl Parked {
         PackedLane::new(lane).filter(|_| is_plain)
     }
 
-    /// Parks entries, each behind its key. Their numbers are above those of all that wait in their lanes,
-    /// or the runs are sorted before anything is released.
-    /// Returns the keys of those that go first of their lane and priority.
+    /// Stores entries, each at the end of the run of its key. Their ids must exceed those in their
+    /// lanes, or the runs must be sorted before the next release. Returns the keys of those that
+    /// are first of their lane and priority.
     ///
-    /// What one of them touches is in another place of memory for each: one thing is done for all of them
-    /// before the next is, so that the processor waits for several of these places at a time.
+    /// Each entry touches several places in memory. Each step is done for the whole batch before
+    /// the next step, so that the processor loads several places at a time.
     pub(super) fn park(&mut self, some: &[Parking<'_>], keys: &mut Keys) -> Vec<KeyId> {
         let mut first = Vec::new();
         for some in some.chunks(LOOK_UP_MAX) {
@@ -150,7 +151,7 @@ impl Parked {
         first
     }
 
-    /// Puts an entry into a slot, where nothing finds it yet.
+    /// Fills a slot, without indexing it.
     fn fill_slot(&mut self, admission: &Admission, lane: PackedLane, key: KeyId) -> SlotId {
         let (text, text_len) = self.put(admission);
         let (id, url) = (admission.id, admission.url_key.map_or(0, UrlKey::print));
@@ -163,10 +164,10 @@ impl Parked {
             return free;
         }
         self.slots.push(parked);
-        SlotId::try_from(self.slots.len() - 1).expect("there is less memory")
+        SlotId::try_from(self.slots.len() - 1).expect("slots have 32-bit numbers")
     }
 
-    /// Puts an entry at the end of its run; whether it is the first there.
+    /// Appends an entry to its run. Returns whether it is the first there.
     fn append(&mut self, number: SlotId, prio: i16, queue: &mut KeyQueue) -> bool {
         let Slot { id, key, lane, .. } = *at(&self.slots, number);
         let Some(before) = queue.runs.append(lane, prio, id, number) else {
@@ -182,7 +183,7 @@ impl Parked {
         false
     }
 
-    /// Lets entries be found by their numbers and URLs.
+    /// Indexes entries by id and URL.
     fn index(&mut self, some: &[SlotId]) {
         let Self { slots, by_id, by_url, .. } = self;
         for slot in some {
@@ -195,30 +196,31 @@ impl Parked {
         }
     }
 
-    /// Takes an entry out, as it was let in. `job` is that of its lane, with its pass.
+    /// Removes an entry and returns it as it was admitted. `job` is the job of its lane, with its
+    /// pass.
     pub(super) fn unpark(
         &mut self,
-        glance: Glance,
+        dormant: Glance,
         queue: &mut KeyQueue,
         job: Option<JobRef>,
     ) -> Admission {
-        let admission = self.read(glance, queue, job);
-        self.remove(glance, queue);
+        let admission = self.read(dormant, queue, job);
+        self.remove(dormant, queue);
         admission
     }
 
-    /// An entry as it was let in, except that it may have been due later then.
-    pub(super) fn read(&self, glance: Glance, queue: &KeyQueue, job: Option<JobRef>) -> Admission {
-        let slot = &self.slots[glance.slot as usize];
+    /// Returns an entry as it was admitted, except that its due time is lost.
+    pub(super) fn read(&self, dormant: Glance, queue: &KeyQueue, job: Option<JobRef>) -> Admission {
+        let slot = &self.slots[dormant.slot as usize];
         let front = self.texts.get(slot.text);
         let mut front = Front(&front);
         let text_len = front.number() as usize;
         let (depth, hops) = (front.number(), front.number());
         let (carried_len, prio) = (front.number() as usize, front.prio());
         let (text, carried) = front.0.split_at(text_len);
-        debug_assert_eq!(carried.len(), carried_len, "a text is as long as it says");
-        let text = std::str::from_utf8(text).expect("a text is kept as it came");
-        let carried = std::str::from_utf8(carried).expect("a text is kept as it came");
+        debug_assert_eq!(carried.len(), carried_len, "the header has the right lengths");
+        let text = std::str::from_utf8(text).expect("texts are stored as valid UTF-8");
+        let carried = std::str::from_utf8(carried).expect("texts are stored as valid UTF-8");
         Admission {
             id: slot.id,
             text: text.into(),
@@ -235,9 +237,9 @@ impl Parked {
         }
     }
 
-    /// Drops an entry.
-    pub(super) fn remove(&mut self, glance: Glance, queue: &mut KeyQueue) {
-        let Glance { slot: number, id, url, lane, key, .. } = glance;
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, dormant: Glance, queue: &mut KeyQueue) {
+        let Glance { slot: number, id, url, lane, key, .. } = dormant;
         let Slot { before, after, text, text_len, .. } = self.slots[number as usize];
         let next = (after != NO_SLOT).then(|| (after, self.slots[after as usize].id));
         queue.runs.take_out((lane, number), before, next);
@@ -264,24 +266,24 @@ impl Parked {
         self.slots[number as usize].id = 0;
     }
 
-    /// An entry by its number.
+    /// Returns an entry by its id.
     pub(super) fn find(&self, id: EntryId) -> Option<Glance> {
         self.by_id.find(id).map(|slot| self.glance(slot))
     }
 
-    /// Entries of a URL, in no order.
+    /// Returns the entries of a URL, in no order.
     pub(super) fn of_url(&self, url: UrlKey) -> impl Iterator<Item = Glance> {
         let url = url.print();
         let alike = self.by_url.find(url).map(|slot| self.glance(slot));
-        alike.filter(move |glance| glance.url == url)
+        alike.filter(move |dormant| dormant.url == url)
     }
 
-    /// All of them, in no order that means anything.
+    /// Returns all entries, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Glance> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.id != 0).map(|(slot, _)| self.glance(slot))
     }
 
-    /// The keys behind which something of a lane is parked, by number.
+    /// Returns the keys with dormant entries of a lane, sorted.
     pub(super) fn keys_of(&self, lane: Lane) -> Vec<KeyId> {
         let keys = PackedLane::new(lane).and_then(|lane| self.keys.get(&lane));
         let mut keys: Vec<KeyId> = keys.into_iter().flatten().copied().collect();
@@ -289,42 +291,43 @@ impl Parked {
         keys
     }
 
-    /// Any entry of a lane that is parked behind a key.
+    /// Returns any dormant entry of a lane and key.
     pub(super) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<Glance> {
         let slot = queue.runs.any_of(PackedLane::new(lane)?)?;
         Some(self.glance(slot))
     }
 
-    /// A snapshot begins, which is to have all that are here now.
+    /// Begins a snapshot, which must contain all current entries.
     pub(super) fn begin_snapshot(&mut self) {
         self.snapshot = self.snapshot.wrapping_add(1);
     }
 
-    /// Whether the present snapshot is to have an entry and has it not yet; from now on it has.
-    pub(super) fn keep_in_snapshot(&mut self, glance: Glance) -> bool {
-        let slot = &mut self.slots[glance.slot as usize];
+    /// Marks an entry as written to the current snapshot. Returns whether it was still missing
+    /// there.
+    pub(super) fn keep_in_snapshot(&mut self, dormant: Glance) -> bool {
+        let slot = &mut self.slots[dormant.slot as usize];
         std::mem::replace(&mut slot.snapshot, self.snapshot) != self.snapshot
     }
 
-    /// What is in one of the slots, which are numbered from 0; `Err` behind the last.
+    /// Returns the entry in a slot; `Err` beyond the last slot.
     pub(super) fn in_slot(&self, slot: SlotId) -> Result<Option<Glance>, ()> {
         let found = self.slots.get(slot as usize).ok_or(())?;
         Ok((found.id != 0).then(|| self.glance(slot)))
     }
 
-    /// Moves what is left of a chunk that is mostly dead.
+    /// Moves the live texts of one chunk that is mostly dead.
     pub(super) fn tidy(&mut self) {
         for (id, place, text) in self.texts.sparse().unwrap_or_default() {
             let Some(slot) = self.by_id.find(id) else { continue };
             if at(&self.slots, slot).text == place {
-                let anew = self.texts.put(id, &[&text]);
-                self.slots[slot as usize].text = anew;
+                let moved = self.texts.put(id, &[&text]);
+                self.slots[slot as usize].text = moved;
                 self.texts.remove(place, text.len());
             }
         }
     }
 
-    /// Puts the runs in order in which entries were parked as they came.
+    /// Sorts the runs that were stored out of order.
     pub(super) fn sort(&mut self, keys: &mut Keys) {
         let mut unsorted = std::mem::take(&mut self.unsorted);
         unsorted.sort_unstable();
@@ -356,12 +359,12 @@ impl Parked {
         }
     }
 
-    /// Looks at a slot, and does nothing (see [`ahead`](super::ahead)).
+    /// Loads a slot into the cache (see [`ahead`](super::ahead)).
     pub(super) fn glimpse(&self, slot: SlotId) {
         black_box(at(&self.slots, slot).text_len);
     }
 
-    /// Looks at what a slot refers to.
+    /// Loads the text of a slot, its place in the index by URL, and the next slot.
     pub(super) fn glimpse_of_text(&self, slot: SlotId) {
         let Slot { url, text, after, .. } = *at(&self.slots, slot);
         self.texts.glimpse(text);
@@ -371,7 +374,7 @@ impl Parked {
         }
     }
 
-    /// Looks at where entries of a URL are noted.
+    /// Loads the place of a URL in the index.
     pub(super) fn glimpse_of_url(&self, url: u64) {
         black_box(self.by_url.find(url).next());
     }
@@ -391,13 +394,13 @@ impl Parked {
         }
         front[16..].copy_from_slice(&prio.to_le_bytes());
         let place = self.texts.put(*id, &[&front, text.as_bytes(), carried.as_bytes()]);
-        let front_len = u32::try_from(FRONT_BYTES).expect("it is short");
+        let front_len = u32::try_from(FRONT_BYTES).expect("the header is short");
         (place, front_len + len(text) + len(carried))
     }
 }
 
 impl Glance {
-    /// The job in whose lane it waits.
+    /// Returns the job of its lane.
     pub(super) fn job(&self) -> Option<JobNumber> {
         self.lane.job()
     }
@@ -407,19 +410,19 @@ fn at(slots: &[Slot], slot: SlotId) -> &Slot {
     &slots[slot as usize]
 }
 
-/// Reads what is in front of a text.
+/// Reads the header of a text.
 struct Front<'a>(&'a [u8]);
 
 impl Front<'_> {
     fn number(&mut self) -> u32 {
         let (number, rest) = self.0.split_at(size_of::<u32>());
         self.0 = rest;
-        u32::from_le_bytes(number.try_into().expect("it was split there"))
+        u32::from_le_bytes(number.try_into().expect("it has the right length"))
     }
 
     fn prio(&mut self) -> i16 {
         let (prio, rest) = self.0.split_at(size_of::<i16>());
         self.0 = rest;
-        i16::from_le_bytes(prio.try_into().expect("it was split there"))
+        i16::from_le_bytes(prio.try_into().expect("it has the right length"))
     }
 }

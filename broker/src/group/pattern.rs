@@ -1,5 +1,5 @@
-//! Patterns of URLs, as in robots.txt (RFC 9309 section 2.2.3), for what belongs to a job besides its
-//! scope.
+//! URL patterns of `include=` and `exclude=`, with the syntax of robots.txt (RFC 9309 section
+//! 2.2.3).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,24 +10,26 @@ use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
 
 use super::config::bad;
 
-/// Patterns of one list: as many as a person writes, and few enough that a link is judged by all of
-/// them in no time.
+/// Patterns in one list. More than a person writes, and few enough to check every link against
+/// them.
 const PATTERNS_MAX: usize = 64;
 
-/// Bytes of one list. A job is kept in memory with them, and there may be many jobs.
+/// Bytes of one list. Each job keeps its lists in memory, and there may be many jobs.
 const LIST_BYTES_MAX: usize = 4 << 10;
 
-/// A pattern: `*` is any sequence, `$` at its end the end, and everything else itself. It begins where
-/// the URL does, or, if it begins with `/` or `*`, where the URL's path does.
+/// A pattern: `*` matches any text, and `$` at its end matches the end of the URL. It is compared
+/// with path and query if it begins with `/` or `*`, and with the whole URL otherwise. It must
+/// match from the beginning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// As it was written.
+    /// The pattern as written.
     text: Box<str>,
-    /// What is between its stars, [comparable](comparable). The first is where the URL (or its path) begins.
+    /// The parts between the stars, [normalized](comparable). The first must match at the
+    /// beginning.
     parts: Box<[Box<str>]>,
-    /// Matches up to the end only.
+    /// Whether it must match up to the end.
     ends: bool,
-    /// Compared with path and query.
+    /// Whether it is compared with path and query.
     of_path: bool,
 }
 
@@ -38,8 +40,8 @@ impl FromStr for Pattern {
         let of_path = text.starts_with(['/', '*']);
         if !of_path && !text.starts_with("http") {
             return Err(bad(format!(
-                "the pattern {text:?} begins with /, * (then it is compared with path and query), \
-                 http:// or https://"
+                "pattern {text:?}: expected / or * at the beginning (compared with path and query), \
+                 or http:// or https://"
             )));
         }
         let (body, ends) = match text.strip_suffix('$') {
@@ -52,9 +54,9 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether it is one for this URL, of which `path` is path and query. Both are
-    /// [comparable](comparable). Linear in the lengths of both, whatever they are: each part is looked
-    /// for where the one before it has first ended.
+    /// Reports whether the pattern matches. `path` is path and query of `url`; both are
+    /// [normalized](comparable). Takes time linear in their length: each part is searched only
+    /// behind the first match of the part before it.
     fn matches(&self, url: &str, path: &str) -> bool {
         let text = if self.of_path { path } else { url };
         let (first, rest) = self.parts.split_first().expect("split gives one part at least");
@@ -70,7 +72,7 @@ impl Pattern {
     }
 }
 
-/// Patterns of one setting.
+/// The patterns of one list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Patterns(Box<[Pattern]>);
 
@@ -81,14 +83,14 @@ impl FromStr for Patterns {
         let patterns = text.split(',').map(str::parse).collect::<Result<Box<[Pattern]>, _>>()?;
         if patterns.len() > PATTERNS_MAX || text.len() > LIST_BYTES_MAX {
             return Err(bad(format!(
-                "at most {PATTERNS_MAX} patterns of {LIST_BYTES_MAX} bytes together"
+                "expected at most {PATTERNS_MAX} patterns with {LIST_BYTES_MAX} bytes together"
             )));
         }
         Ok(Self(patterns))
     }
 }
 
-/// With commas between them, as they were written.
+/// The patterns as written, with commas between them.
 impl fmt::Display for Patterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, pattern) in self.0.iter().enumerate() {
@@ -99,17 +101,17 @@ impl fmt::Display for Patterns {
     }
 }
 
-/// What is let in and kept out among the links that are within a job's scope.
+/// The links that a job admits within its scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// One of these, if there are any.
+    /// A link must match one of these, if there are any.
     pub include: Patterns,
-    /// None of these.
+    /// A link may match none of these.
     pub exclude: Patterns,
 }
 
 impl Filter {
-    /// Whether a link to this URL may belong to the job.
+    /// Reports whether the patterns admit a link to this URL.
     pub fn admits(&self, url: &CanonicalUrl) -> bool {
         let Self { include: Patterns(include), exclude: Patterns(exclude) } = self;
         if include.is_empty() && exclude.is_empty() {
@@ -121,7 +123,7 @@ impl Filter {
         (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
     }
 
-    /// The settings as words, each with a leading space; those that leave nothing out say nothing.
+    /// Returns the settings as words, each with a leading space; empty lists are left out.
     pub fn describe(&self) -> String {
         let mut words = String::new();
         for (name, Patterns(patterns)) in [("include", &self.include), ("exclude", &self.exclude)] {
@@ -133,15 +135,15 @@ impl Filter {
     }
 }
 
-/// Path and query of a canonical URL.
+/// Returns path and query of a canonical URL.
 fn path_of(url: &str) -> &str {
     let authority = url.find("://").map_or(0, |at| at + "://".len());
     url[authority..].find('/').map_or("/", |slash| &url[authority + slash..])
 }
 
-/// A text in which what means the same is written in the same way: what is not ASCII is
-/// percent-encoded, and what need not be is not, with hexadecimal digits in upper case (RFC 9309
-/// section 2.2.2). Also `,`, `*` and `$` are plain, for which patterns have `%2C`, `%2A` and `%24`.
+/// Normalizes percent-encoding, so that equivalent texts are equal: other than ASCII is encoded,
+/// what need not be encoded is not, and hexadecimal digits are upper case (RFC 9309 section 2.2.2).
+/// `,`, `*` and `$` are also decoded; patterns write them as `%2C`, `%2A` and `%24`.
 fn comparable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
         return text.into();
@@ -184,12 +186,12 @@ mod tests {
     #[track_caller]
     fn assert_pattern(pattern: &str, inside: &[&str], outside: &[&str]) {
         for url in inside {
-            assert!(admits(pattern, "", url), "{pattern} is one for {url}");
-            assert!(!admits("", pattern, url), "{pattern} keeps {url} out");
+            assert!(admits(pattern, "", url), "{pattern} should include {url}");
+            assert!(!admits("", pattern, url), "{pattern} should exclude {url}");
         }
         for url in outside {
-            assert!(!admits(pattern, "", url), "{pattern} is none for {url}");
-            assert!(admits("", pattern, url), "{pattern} does not keep {url} out");
+            assert!(!admits(pattern, "", url), "{pattern} should not include {url}");
+            assert!(admits("", pattern, url), "{pattern} should not exclude {url}");
         }
     }
 
@@ -222,7 +224,7 @@ mod tests {
 
     // PROTOCOL: J1
     #[test]
-    fn stars_are_anything_and_a_dollar_is_the_end() {
+    fn a_star_matches_any_text_and_a_dollar_the_end() {
         assert_pattern(
             "*.pdf$",
             &["http://a.org/x.pdf", "http://a.org/.pdf", "http://a.org/x.pdf?y.pdf"],
@@ -242,7 +244,7 @@ mod tests {
 
     // PROTOCOL: J1
     #[test]
-    fn what_means_the_same_is_the_same() {
+    fn equivalent_percent_encodings_match() {
         assert_pattern("/%7Ejoe/", &["http://a.org/~joe/", "http://a.org/%7ejoe/"], &[]);
         assert_pattern("/ü%C3%BC", &["http://a.org/üü", "http://a.org/%c3%bc%C3%bc"], &[]);
         assert_pattern("/a%2Cb", &["http://a.org/a,b", "http://a.org/a%2cb"], &["http://a.org/a"]);
@@ -256,52 +258,52 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_included_and_none_of_the_excluded() {
+    fn a_url_matches_an_include_and_no_exclude() {
         let admits = |url| admits("/docs/,/blog/", "*.pdf$,/blog/tags/", url);
         assert!(admits("http://a.org/docs/x") && admits("http://a.org/blog/x"));
-        assert!(!admits("http://a.org/"), "it is in no list");
+        assert!(!admits("http://a.org/"), "no include pattern matches");
         assert!(!admits("http://a.org/docs/x.pdf") && !admits("http://a.org/blog/tags/x"));
     }
 
     // PROTOCOL: J1
     #[test]
-    fn lists_are_bounded_and_say_what_is_wrong() {
-        let refusal = |text: &str| text.parse::<Patterns>().unwrap_err().text;
+    fn lists_are_limited_and_errors_name_the_limit() {
+        let error_of = |text: &str| text.parse::<Patterns>().unwrap_err().text;
         assert!(vec!["/x"; 64].join(",").parse::<Patterns>().is_ok());
-        assert!(refusal(&vec!["/x"; 65].join(",")).contains("at most 64"));
-        assert!(refusal(&format!("/{}", "x".repeat(4096))).contains("4096 bytes"));
+        assert!(error_of(&vec!["/x"; 65].join(",")).contains("at most 64"));
+        assert!(error_of(&format!("/{}", "x".repeat(4096))).contains("4096 bytes"));
         for text in ["", "a.org/x", "/x,", "ftp://a.org/", "$"] {
-            assert!(refusal(text).contains("begins with"), "{text}");
+            assert!(error_of(text).contains("at the beginning"), "{text}");
         }
     }
 
-    /// Whether it matches, as the RFC puts it, with no thought of how long that takes.
-    fn by_the_letter(pattern: &[u8], text: &[u8]) -> bool {
+    /// Matches as the RFC defines it, without regard to time.
+    fn matches_by_rfc(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => true,
             b"$" => text.is_empty(),
-            [b'*', rest @ ..] => (0..=text.len()).any(|at| by_the_letter(rest, &text[at..])),
-            [byte, rest @ ..] => text.first() == Some(byte) && by_the_letter(rest, &text[1..]),
+            [b'*', rest @ ..] => (0..=text.len()).any(|at| matches_by_rfc(rest, &text[at..])),
+            [byte, rest @ ..] => text.first() == Some(byte) && matches_by_rfc(rest, &text[1..]),
         }
     }
 
     proptest! {
         #[test]
-        fn it_matches_what_it_should(pattern in "[/*][ab*]{0,7}\\$?", path in "[ab]{0,9}") {
+        fn matches_as_the_rfc_says(pattern in "[/*][ab*]{0,7}\\$?", path in "[ab]{0,9}") {
             let path = format!("/{path}");
             let parsed: Pattern = pattern.parse().unwrap();
-            let expected = by_the_letter(pattern.as_bytes(), path.as_bytes());
+            let expected = matches_by_rfc(pattern.as_bytes(), path.as_bytes());
             prop_assert_eq!(parsed.matches(&format!("http://a{path}"), &path), expected);
         }
 
         #[test]
-        fn what_is_written_is_read_again(patterns in prop::collection::vec("[/*][a-z%*$]{0,9}", 1..5)) {
+        fn printed_patterns_parse_again(patterns in prop::collection::vec("[/*][a-z%*$]{0,9}", 1..5)) {
             let text = patterns.join(",");
             prop_assert_eq!(text.parse::<Patterns>().unwrap().to_string(), text);
         }
 
         #[test]
-        fn no_text_makes_it_panic(pattern in "[/*]\\PC{0,9}", url in "http://a/\\PC{0,9}") {
+        fn arbitrary_text_does_not_panic(pattern in "[/*]\\PC{0,9}", url in "http://a/\\PC{0,9}") {
             let _ = admits(&pattern.replace(',', ""), "", &url.replace(['\\', '#'], ""));
         }
     }

@@ -1,5 +1,5 @@
-//! What a group holds, in a form that does not depend on how it came to it: whether an entry is
-//! parked, which number a key has in memory.
+//! A dump of a group for comparisons. It does not depend on how the group came to its state, for
+//! example on which entries are dormant or which id a key has in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::group::snapshot::Item;
 use crate::group::timers::{Expiry, Wake};
 use crate::group::{Group, GroupConfig, Totals};
 
-/// Everything that decides what a group does next, except chance.
+/// The complete state that decides what a group does next, except random choices.
 #[derive(Debug, PartialEq)]
 struct Portrait {
     entries: BTreeMap<EntryId, Entry>,
@@ -37,9 +37,9 @@ struct Portrait {
     config: GroupConfig,
 }
 
-/// Where two groups differ first; `None` if they hold the same.
+/// Returns the first difference of two groups; `None` if they are equal.
 pub(super) fn difference(left: &Group, right: &Group) -> Option<String> {
-    /// Lines that are shown in front of the first that differs, and behind it.
+    /// Lines that are shown before and after the first difference.
     const SHOWN: usize = 12;
     let (left, right) = (portrait(left), portrait(right));
     if left == right {
@@ -54,21 +54,21 @@ pub(super) fn difference(left: &Group, right: &Group) -> Option<String> {
     Some(format!("{}\n======\n{}", shown(&left), shown(&right)))
 }
 
-/// Parts, entries that are not final, those with members, those that wait for their member.
+/// Snapshot parts, entries that are not final, held entries, pinned entries.
 type JobPortrait = (Vec<Item>, u64, u64, u64);
 
-/// State, requests in flight, entries that wait, what is next, and the timer.
+/// State, requests in flight, waiting entries, next entry, and timer.
 type KeyPortrait = (Option<KeyState>, u32, usize, Option<EntryId>, Option<Moment>);
 
 fn portrait(group: &Group) -> Portrait {
     let live = group.live.values().map(|live| live.entry.clone());
-    let parked = group.parked.iter().map(|glance| group.parked_entry(glance));
+    let parked = group.parked.iter().map(|dormant| group.parked_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, entry) in &entries {
         if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
-            assert!(group.waiting_of(url).contains(id), "{id} is found by its URL");
+            assert!(group.waiting_of(url).contains(id), "{id} is not found by its URL");
             unheld.entry(url.print()).or_default().push(*id);
         }
     }
@@ -114,7 +114,7 @@ fn portrait(group: &Group) -> Portrait {
     }
 }
 
-/// What each pass has met, parked or not.
+/// Returns the URLs that each pass has seen, including those of dormant entries.
 fn met(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<JobRef, BTreeSet<u64>> {
     let mut met: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
     for pass in group.seen.passes() {

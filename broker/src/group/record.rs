@@ -1,5 +1,5 @@
-//! The decisions of a group. Its log is a sequence of these; applying them in order to an empty
-//! group gives the same group again, without asking a topic, a clock or chance.
+//! The decisions of a group, which its log contains. Applying them in order to an empty group gives
+//! the same group again, without topics, clocks or random numbers.
 
 mod line;
 
@@ -15,262 +15,264 @@ use super::snapshot::Item;
 use crate::clock::{Moment, Stamp};
 use crate::job::JobSettings;
 
-/// One decision and the moment at which it was taken.
+/// A decision and its moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// When it was decided, on the broker's clock.
+    /// When the group decided, on the broker's clock.
     pub at: Moment,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
 }
 
-/// What a group can decide.
+/// All decisions of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The group begins to move, at a start of the broker or after its log could not be written.
+    /// The group started, with the broker or after its log could not be written.
     Started {
-        /// Ids of tasks that are released from here on carry this.
+        /// Task ids that are released from here on carry this run.
         run: u64,
-        /// How much time has passed since the last record is not known well enough (the machine
-        /// was restarted, or the group stood still): leases and rests begin anew.
+        /// Whether the time since the last record is not known reliably, because the machine was
+        /// restarted or the group was suspended. Then leases and rests restart.
         anew: bool,
-        /// The moment as the machine knows it.
+        /// The current moment on all clocks of the machine.
         stamp: Stamp,
-        /// The member that lives in the broker's process, and ends with it.
+        /// The worker that runs inside the broker's process and ends with it.
         own: Option<MemberId>,
     },
-    /// The number for its whole life. Once, at its first start; groups of earlier versions have it from
-    /// their first start with this one.
+    /// The group received its number for life, at its first start. Groups of earlier versions
+    /// receive it at their first start with this one.
     Born {
-        /// What no other group of its name was given.
+        /// A number that no other group of this name has had.
         since: u64,
     },
-    /// The settings from here on.
+    /// The settings changed to these.
     Configured(Box<GroupConfig>),
-    /// Everything of a topic before `next` was taken, with what became of it.
+    /// All events of a topic before `next` were consumed, with these effects.
     Taken {
         /// The feeding topic.
         topic: TopicName,
-        /// First number not yet taken.
+        /// First seq not consumed.
         next: Seq,
-        /// What became of the events, in their order; those that changed nothing are left out.
+        /// The effects of the events, in order. Events without effect are left out.
         items: Vec<Taking>,
     },
-    /// An entry went to a member.
+    /// An entry was leased to a member.
     Released {
-        /// Which.
+        /// The entry.
         entry: EntryId,
-        /// To whom.
+        /// The member.
         member: MemberId,
         /// End of the lease.
         until: Moment,
     },
-    /// A lease was extended, and perhaps its request declared over.
+    /// A member renewed its lease, and may have ended its request.
     Touched {
-        /// Which.
+        /// The entry.
         entry: EntryId,
         /// New end of the lease.
         until: Moment,
-        /// Set when its request has ended: the key's delay starts.
+        /// Whether the request has ended, so that the key's delay begins.
         over: bool,
-        /// What the worker asks of the key.
+        /// The rest that the worker requests for the key.
         rest: Rest,
     },
-    /// A final answer: outcome and children take effect together.
+    /// A member finished a task. Outcome and links take effect together.
     Answered {
-        /// Which.
+        /// The entry.
         entry: EntryId,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
-        /// Children that were new, as admitted.
+        /// The new links, as admitted.
         children: Vec<Admission>,
-        /// Children for which an earlier version had no room: over the budget of the whole group.
+        /// Links that an earlier version rejected because the group was full. They count as over
+        /// budget.
         no_room: u64,
-        /// What the worker asks of the key.
+        /// The rest that the worker requests for the key.
         rest: Rest,
     },
-    /// A member gave an entry back.
+    /// A member returned an entry.
     Returned {
-        /// Which.
+        /// The entry.
         entry: EntryId,
-        /// How it goes on.
+        /// How it continues.
         back: Back,
-        /// What the worker asks of the key.
+        /// The rest that the worker requests for the key.
         rest: Rest,
-        /// Why, in the worker's word.
+        /// The worker's reason, one word.
         reason: Option<Box<str>>,
     },
-    /// A lease ran out.
+    /// A lease expired.
     Lost {
-        /// Which.
+        /// The entry.
         entry: EntryId,
     },
-    /// An entry came to its last attempt, or its job wants it no more.
+    /// Entries used up their attempts, or their job dropped them.
     Ended {
-        /// Which, each waiting or just returned.
+        /// The entries, each waiting or just returned.
         entries: Vec<EntryId>,
-        /// As what they count.
+        /// How they are counted.
         end: End,
     },
-    /// What of a job waits ended: all of it, or what is behind a key.
+    /// Waiting entries of a job ended: all of them, or those of one key.
     Cleared {
-        /// Whose.
+        /// The job.
         number: JobNumber,
-        /// Behind which key.
+        /// The key; `None`: all keys.
         key: Option<Box<str>>,
-        /// As what it counts.
+        /// How they are counted.
         end: End,
     },
-    /// A member is gone: what only it could go on with starts from the beginning.
+    /// A member is gone: the entries pinned to it restart with their own request.
     Unpinned {
-        /// Which entries forget their `again`.
+        /// The entries, which lose their `again` request.
         entries: Vec<EntryId>,
     },
-    /// Nothing is released from here on, or it is again.
+    /// The group was paused or resumed.
     Paused(bool),
-    /// Everything that waits is dropped.
+    /// Everything that waited was dropped.
     Purged,
-    /// Dead entries go back into the queue.
+    /// Dead entries returned to the queue.
     Retried {
-        /// Which.
+        /// The entries.
         entries: Vec<EntryId>,
-        /// Those of a finished pass repair it. Earlier versions have written `false`.
+        /// Whether those of a finished pass repair it; `false` in records of earlier versions.
         repairs: bool,
     },
-    /// Dead entries are looked at no more.
+    /// Dead entries were deleted.
     Forgotten {
-        /// Which.
+        /// The entries.
         entries: Vec<EntryId>,
     },
-    /// A part of a snapshot. Between decisions it changes nothing: it is for a replay that begins
-    /// with [`Item::Begin`].
+    /// A part of a snapshot. It matters only to a replay that begins with its [`Item::Begin`].
     Kept(Box<Item>),
-    /// The group is no more: nothing comes after this.
+    /// The group was deleted. This is the last record.
     Deleted,
-    /// A job's pass began (or the job was opened anew).
+    /// A pass of a job began.
     JobOpened {
-        /// Number of the job; new ones rise by one.
+        /// The number of the job; new numbers rise by one.
         number: JobNumber,
         /// Its name.
         name: JobName,
         /// Its settings for this pass.
         settings: JobSettings,
     },
-    /// Seeds are expected again.
+    /// A job accepts seeds again.
     JobReopened {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// No more seeds are expected.
+    /// A job accepts no further seeds.
     JobClosed {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// Its count was zero: it is done when the topics have been taken this far and it still is.
+    /// The count of a job was zero. It is done if the count is still zero when the group has
+    /// consumed the topics up to these heads.
     JobNoted {
-        /// Which.
+        /// The job.
         number: JobNumber,
-        /// Head of each feeding topic at that moment.
+        /// The head of each feeding topic at that moment.
         heads: BTreeMap<TopicName, Seq>,
     },
-    /// What waits is dropped and no child is admitted any more.
+    /// A job was cancelled: its waiting entries were dropped, and it admits no links.
     JobCancelled {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// A URL was due.
+    /// A schedule was due.
     FellDue {
-        /// Which.
+        /// Its URL.
         url: UrlKey,
-        /// When it is again.
+        /// The next due time.
         next: Moment,
-        /// What became of it; nothing, if it had been looked at or was still to be.
+        /// The effect; `None` if another fetch replaced this one or the last one has not ended.
         item: Option<Box<Taking>>,
     },
-    /// These are due at times of the wall clock, which shows them at these moments.
+    /// These are due at a time of day, which the wall clock shows at these moments.
     ClockTimes(Vec<ClockTime>),
-    /// Something is to be said to others.
+    /// The group published an event on one of its own topics.
     Announced {
         /// Rises by one with each.
         serial: u64,
-        /// On which of the group's own topics.
+        /// The topic.
         topic: &'static str,
-        /// The event.
+        /// The payload.
         payload: Box<str>,
     },
-    /// It is safe on its topic.
+    /// A published event is safe on its topic.
     Sent {
-        /// What was announced.
+        /// Its serial.
         serial: u64,
-        /// On which topic.
+        /// The topic.
         topic: &'static str,
-        /// The event's number there.
+        /// Its seq there.
         seq: Seq,
     },
-    /// A seed came by command.
+    /// A command added a seed.
     SeedAdded(Box<Taking>),
-    /// Nothing of it is released, or it is again.
+    /// A job was paused or resumed.
     JobPaused {
-        /// Which.
+        /// The job.
         number: JobNumber,
         /// Whether it is paused from here on.
         paused: bool,
     },
-    /// It is held no more: its seeds are there.
+    /// The hold of a job ended, because its seeds are there.
     JobBegun {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// Its time is over: what waits is dropped, and nothing of it is released any more.
+    /// The time limit of a job passed: its waiting entries were dropped, and nothing of it is
+    /// released.
     JobTimeUp {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// It was done, and is forgotten.
+    /// A finished job was deleted.
     JobDeleted {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
-    /// Announced as done: the pass is over.
+    /// A pass is done, and its end was published.
     JobDone {
-        /// Which.
+        /// The job.
         number: JobNumber,
     },
 }
 
-/// What became of an event.
+/// The effect of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taking {
     /// It became an entry.
     Admitted(Admission),
-    /// Waiting entries of the same URL take the better of both.
+    /// Waiting entries of the same URL took the better of both values.
     Improved {
-        /// Which.
+        /// The entries.
         entries: Vec<EntryId>,
-        /// Whether they move into the announced lane.
+        /// Whether they move to the announced lane.
         announced: bool,
         /// Priority of the event.
         prio: i16,
         /// Due time of the event.
         due: Moment,
-        /// Attributes of the event that are handed on, which count for more than those that came before; none of
-        /// what is no event without a job.
+        /// Attributes of the event to forward, which override earlier ones. Empty unless the event
+        /// has no job.
         carried: Box<str>,
     },
-    /// A seed that its pass has seen already.
+    /// A seed that its pass has already seen.
     Duplicate(JobNumber),
-    /// Its URL is looked at again and again from here on, after what came of the event itself.
+    /// Its URL has this schedule from here on.
     Scheduled(Box<Schedule>),
-    /// Its URL is not any more.
+    /// The schedule of its URL ended.
     Unscheduled(UrlKey),
-    /// The group can do nothing with it: counted, and perhaps a dead letter.
+    /// The group cannot use the event. It is counted, and may become a dead letter.
     Unusable,
 }
 
-/// How a returned entry goes on.
+/// How a returned entry continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Back {
-    /// A request failed: it counts, and is due again later.
+    /// A request failed. It counts, and is retried later.
     Retry {
         /// Earliest next release.
         due: Moment,
@@ -280,37 +282,38 @@ pub enum Back {
         /// Earliest next release.
         due: Moment,
     },
-    /// A request was made; the next one is for another URL.
+    /// A request was made; the next one of the task is for another URL.
     Again(Box<Again>),
 }
 
-/// What a worker asks of a key after a request, already capped: it can lengthen, never shorten.
+/// The rest that a worker requests for a key, already limited. It can lengthen the delay, never
+/// shorten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rest {
-    /// Hold the key once until then.
+    /// The key rests at least until then, once.
     pub not_before: Option<Moment>,
-    /// Minimum delay of the key from now on, in ms.
+    /// Minimum delay of the key from here on, in ms.
     pub pace_ms: Option<u64>,
 }
 
-/// Why entries ended without a worker's answer.
+/// Why entries ended without a worker's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Out of attempts, or lost too often: a dead letter, counted as failed.
+    /// Attempts or losses used up: a dead letter, counted as failed.
     Dead,
-    /// Its job has as many pages as it may have.
+    /// The job has completed its pages.
     Budget,
-    /// Its job was cancelled.
+    /// The job was cancelled.
     Cancelled,
-    /// Everything that waited was dropped.
+    /// Everything that waited was purged.
     Purged,
 }
 
 impl End {
-    /// Every end.
+    /// All reasons.
     pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
 
-    /// The word in records.
+    /// Returns the word in records.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Dead => "dead",

@@ -1,8 +1,8 @@
-//! The order of release: which of the keys that may be asked now goes next.
+//! The order of release: which of the free keys goes next.
 //!
-//! A free key stands here exactly once, under what it would release. What was announced takes turns
-//! with what jobs wait for; jobs take turns with one another; inside a job (or the announced lane)
-//! the highest priority goes first, and among equals chance decides, so that no host is always last.
+//! Each free key is listed once, under the class of its next entry. Announced entries take turns
+//! with those of jobs, and jobs take turns with each other. Within a lane the highest priority goes
+//! first. Among equals the choice is random, so that no host is always last.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,46 +16,47 @@ use super::keys::KeyId;
 use super::member::Members;
 use super::mutants::{self, Mutant};
 
-/// Under what a free key stands.
+/// The class of a free key's next entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Its head is for one member only.
+    /// The entry is pinned to one member.
     Pinned(Pin),
-    /// Its head is a suspect: only for a member that holds no other.
+    /// The entry is a suspect, only for a member that holds no other suspect.
     Suspect(Lane),
-    /// Anybody may have it.
+    /// Any member may receive the entry.
     Open(Lane, i16),
 }
 
-/// For whom a head waits.
+/// The member for which an entry waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pin {
-    /// The only member that can go on with it.
+    /// The only member that can continue the task.
     pub(super) member: MemberId,
-    /// It is a suspect, too: the member must hold no other.
+    /// Whether it is also a suspect, so that the member must hold no other.
     pub(super) suspect: bool,
 }
 
-/// Free keys by what they would release.
+/// The free keys by the class of their next entry.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// Where each key stands, by its number.
+    /// The position of each key, by its id.
     spots: Vec<Option<Spot>>,
     pins: HashMap<KeyId, Pin>,
     pinned: BTreeMap<Pin, Vec<KeyId>>,
     suspects: BTreeMap<Lane, Vec<KeyId>>,
     announced: ByPrio,
     jobs: BTreeMap<JobNumber, ByPrio>,
-    /// Jobs whose budget is taken by what is in flight, with their keys: nothing of them goes out
-    /// until some of it is given back. What is pinned is part of what has taken it.
+    /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is
+    /// released until some of the budget is returned. Pinned entries are part of the budget in
+    /// flight.
     blocked: BTreeMap<JobNumber, ByPrio>,
     announced_was_last: bool,
     last_job: JobNumber,
-    /// No key stands anywhere: nothing is released so far.
+    /// While set, no key is listed, and nothing is released.
     is_put_off: bool,
 }
 
-/// Where a key stands, and at which place there. Small, as there are millions.
+/// The class of a key and its index there. Small, because there are millions.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     kind: Kind,
@@ -64,31 +65,31 @@ struct Spot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// For whom is in `pins`.
+    /// The member is in `pins`.
     Pinned,
     Suspect(Lane),
     Open(Lane, i16),
 }
 
 impl Ready {
-    /// Lets no key stand anywhere before [`begin`](Self::begin), as nothing is released: a start needs
-    /// less time for all of them at its end.
+    /// Lists no keys before [`begin`](Self::begin). A start is faster when it lists all keys at its
+    /// end.
     pub(super) fn put_off(&mut self) {
         self.is_put_off = true;
     }
 
-    /// From now on every key is to stand where it belongs.
+    /// Ends the deferral: the caller lists every key.
     pub(super) fn begin(&mut self) {
-        debug_assert!(self.is_put_off, "whatever a start reads, it puts that off to its end");
+        debug_assert!(self.is_put_off, "a start defers the listing of keys");
         self.is_put_off = false;
     }
 
-    /// The same without any key.
+    /// Returns an empty set that is deferred in the same way.
     pub(super) fn emptied(&self) -> Self {
         Self { is_put_off: self.is_put_off, ..Self::default() }
     }
 
-    /// Puts a key where it belongs now; `None` takes it out.
+    /// Lists a key under a class, or removes it (`None`).
     pub(super) fn place(&mut self, key: KeyId, place: Option<Place>, rng: &mut fastrand::Rng) {
         if self.is_put_off || self.place_of(key) == place {
             return;
@@ -108,7 +109,7 @@ impl Ready {
         })
     }
 
-    /// The key that goes next to one of the members, and where it stands.
+    /// Returns the key that is released next to one of the members, and its class.
     pub(super) fn next(&self, members: &Members) -> Option<(KeyId, Place)> {
         let pinned = self.pinned.iter().find(|(pin, _)| members.has_room(pin.member, pin.suspect));
         if let Some((pin, keys)) = pinned {
@@ -139,7 +140,7 @@ impl Ready {
         Some((last_of(keys), Place::Open(lane, *prio)))
     }
 
-    /// Keys that go out together with the one that stands at this place, most likely.
+    /// Returns the keys that are likely to be released together with the next one of this class.
     pub(super) fn coming(&self, place: Place, count: usize) -> &[KeyId] {
         let keys = match place {
             Place::Pinned(_) | Place::Suspect(_) => None,
@@ -152,7 +153,7 @@ impl Ready {
         &keys[keys.len().saturating_sub(count)..]
     }
 
-    /// The lane has had its turn.
+    /// Ends the turn of a lane.
     pub(super) fn served(&mut self, lane: Lane) {
         self.announced_was_last = lane == Lane::Announced;
         if let Lane::Job(job) = lane {
@@ -160,12 +161,12 @@ impl Ready {
         }
     }
 
-    /// Free keys that would release an entry of this job, to anybody with credit.
+    /// Counts the free keys that would release an entry of this job to any member with credit.
     pub(super) fn queued_of(&self, job: JobNumber) -> usize {
         self.jobs.get(&job).map_or(0, ByPrio::len)
     }
 
-    /// Lets nothing more of a job go out, or lets it again.
+    /// Blocks or unblocks all releases of a job.
     pub(super) fn block(&mut self, job: JobNumber, blocked: bool) {
         if blocked {
             let keys = self.jobs.remove(&job).unwrap_or_default();
@@ -181,7 +182,7 @@ impl Ready {
         matches!(lane, Lane::Job(job) if self.blocked.contains_key(&job))
     }
 
-    /// Whether a key stands here and its job may release, so that it waits for nothing but a
+    /// Reports whether a key is listed and its job may release, so that it only waits for a
     /// member's credit.
     pub(super) fn offers(&self, key: KeyId) -> bool {
         let spot = self.spots.get(key.index()).copied().flatten();
@@ -215,19 +216,19 @@ impl Ready {
                 (Kind::Open(lane, prio), keys.0.entry(Reverse(prio)).or_default())
             }
         };
-        // Whoever stands at a place by chance goes last from now on.
+        // The key at a random index moves to the end, where the next release takes it.
         keys.push(key);
         let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
         keys.swap(index, last);
         let moved = keys[last];
-        let number = |index| u32::try_from(index).expect("keys have numbers of 32 bits");
+        let number = |index| u32::try_from(index).expect("keys have 32-bit ids");
         if self.spots.len() <= key.index() {
             self.spots.resize(key.index() + 1, None);
         }
         self.spots[key.index()] = Some(Spot { kind, index: number(index) });
         if index != last {
             let spot = self.spots[moved.index()].as_mut();
-            spot.expect("a key that stands there has a spot").index = number(last);
+            spot.expect("a listed key has a position").index = number(last);
         }
     }
 
@@ -247,7 +248,8 @@ impl Ready {
                 if let Some(keys) = self.blocked.get_mut(&job) {
                     take_from(&mut keys.0, &Reverse(prio), index)
                 } else {
-                    let keys = self.jobs.get_mut(&job).expect("a key that stands there has a job");
+                    let keys =
+                        self.jobs.get_mut(&job).expect("a listed key has the set of its job");
                     let moved = take_from(&mut keys.0, &Reverse(prio), index);
                     if keys.is_empty() {
                         self.jobs.remove(&job);
@@ -257,22 +259,21 @@ impl Ready {
             }
         };
         if let Some(moved) = moved {
-            let spot =
-                self.spots[moved.index()].as_mut().expect("a key that stands there has a spot");
-            spot.index = u32::try_from(index).expect("keys have numbers of 32 bits");
+            let spot = self.spots[moved.index()].as_mut().expect("a listed key has a position");
+            spot.index = u32::try_from(index).expect("keys have 32-bit ids");
         }
     }
 }
 
-/// The one of several keys that goes first.
+/// Returns the key that goes first.
 fn last_of(keys: &[KeyId]) -> KeyId {
-    *keys.last().expect("no set is empty")
+    *keys.last().expect("the sets are not empty")
 }
 
-/// Takes the key at a place out of one of the sets, of which none is empty. Returns the key that is
-/// there now.
+/// Removes the key at an index from one of the sets, which are not empty. Returns the key that
+/// moved to that index.
 fn take_from<K: Ord>(sets: &mut BTreeMap<K, Vec<KeyId>>, which: &K, index: usize) -> Option<KeyId> {
-    let keys = sets.get_mut(which).expect("a key that stands somewhere is there");
+    let keys = sets.get_mut(which).expect("a listed key is in a set");
     keys.swap_remove(index);
     let moved = keys.get(index).copied();
     if keys.is_empty() {
@@ -281,7 +282,7 @@ fn take_from<K: Ord>(sets: &mut BTreeMap<K, Vec<KeyId>>, which: &K, index: usize
     moved
 }
 
-/// Keys by the priority of what they would release, highest first. No set in it is empty.
+/// Keys by the priority of their next entry, highest first. No set in it is empty.
 #[derive(Debug, Default)]
 struct ByPrio(BTreeMap<Reverse<i16>, Vec<KeyId>>);
 

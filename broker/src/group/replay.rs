@@ -1,38 +1,37 @@
-//! A group that is made again from the records of its log.
+//! Replay: rebuilds a group from the records of its log.
 
 use super::Group;
 use super::record::{Decision, Record};
 use super::snapshot::Item;
 
-/// Begins with the first record, or with a whole snapshot if what was before that is gone. Where
-/// something cannot be read, the group is made from the next whole snapshot behind that, if there is
-/// one.
+/// A replay begins at the first record, or at a complete snapshot if earlier records are gone.
+/// Where records are unreadable, it begins again at the next complete snapshot, if there is one.
 #[derive(Debug)]
 pub(crate) struct Replay {
     group: Group,
     base: Base,
 }
 
-/// What a group is made from: which records a replay applies.
+/// What the replayed group rests on, which decides whether a record is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// Something is missing that was decided before.
+    /// Earlier decisions are missing.
     Missing,
-    /// A snapshot that is not whole so far.
+    /// A snapshot that is not complete yet.
     Begun,
-    /// Everything that was decided.
+    /// All decisions.
     Whole,
 }
 
 impl Replay {
-    /// For records of which the first is, or is not, the first that there ever was.
+    /// Starts a replay. `has_all` says whether the next record is the first that was ever written.
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
         group.parked.put_off_urls();
         group.ready.put_off();
         Self { group, base: Base::new(has_all) }
     }
 
-    /// The next record.
+    /// Applies the next record.
     pub(crate) fn take(&mut self, record: &Record) {
         if self.base.take(record) {
             self.group.replay(record);
@@ -40,22 +39,22 @@ impl Replay {
         }
     }
 
-    /// The group as it is so far.
+    /// Returns the group as rebuilt so far.
     pub(crate) fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Records are missing here.
+    /// Notes that records are missing here.
     pub(crate) fn miss(&mut self) {
         self.base = Base::Missing;
     }
 
-    /// Whether nothing that counts is missing so far.
+    /// Reports whether nothing relevant is missing so far.
     pub(crate) fn is_whole(&self) -> bool {
         self.base == Base::Whole
     }
 
-    /// The group; `None` if something is missing.
+    /// Returns the group; `None` if something is missing.
     pub(crate) fn whole(mut self) -> Option<Group> {
         let group = &mut self.group;
         group.parked.index_urls();
@@ -68,26 +67,27 @@ impl Replay {
 }
 
 impl Base {
-    /// For records of which the first is, or is not, the first that there ever was.
+    /// Creates the base of a replay. `has_all` says whether its first record is the first ever
+    /// written.
     pub(crate) fn new(has_all: bool) -> Self {
         if has_all { Self::Whole } else { Self::Missing }
     }
 
-    /// Takes in the next record; whether it is to be applied.
+    /// Takes the next record into account. Returns whether it must be applied.
     pub(crate) fn take(&mut self, record: &Record) -> bool {
         let item = match &record.decision {
             Decision::Kept(item) => Some(&**item),
             _ => None,
         };
         match (item, *self) {
-            // What a snapshot says is known without it.
+            // The parts of a snapshot are known from the earlier records.
             (Some(_), Self::Whole) => return false,
             (Some(Item::Begin { .. }), _) => *self = Self::Begun,
             (Some(Item::Abandoned), _) => {
                 *self = Self::Missing;
                 return false;
             }
-            // That ended the snapshot, if it was not whole.
+            // A start ended the snapshot before it was complete.
             (None, Self::Begun) if matches!(record.decision, Decision::Started { .. }) => {
                 *self = Self::Missing;
                 return false;

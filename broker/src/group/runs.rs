@@ -1,4 +1,4 @@
-//! The parked entries behind one key, in their order: a run for each lane and priority, oldest first.
+//! The dormant entries of one key, in order: a run for each lane and priority, oldest entry first.
 
 use std::cmp::Reverse;
 
@@ -7,21 +7,20 @@ use smallvec::SmallVec;
 use super::entry::{EntryId, JobNumber};
 use super::key_queue::Lane;
 
-/// Where a parked entry stands in memory.
+/// Index of a dormant entry in memory.
 pub(super) type SlotId = u32;
 
 /// No slot.
 pub(super) const NO_SLOT: SlotId = SlotId::MAX;
 
-/// A lane in 32 bits: jobs come first, by number, then what was announced.
+/// A lane in 32 bits: jobs first, by number, then announced entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PackedLane(u32);
 
 impl PackedLane {
     const ANNOUNCED: Self = Self(u32::MAX);
 
-    /// A lane; `None` for one of a job whose number is too large, which four thousand million jobs
-    /// have come before.
+    /// Packs a lane. Returns `None` for a job number above 32 bits; such entries are never dormant.
     pub(super) fn new(lane: Lane) -> Option<Self> {
         match lane {
             Lane::Announced => Some(Self::ANNOUNCED),
@@ -31,23 +30,23 @@ impl PackedLane {
         }
     }
 
-    /// The lane that it stands for.
+    /// Returns the lane.
     pub(super) fn lane(self) -> Lane {
         self.job().map_or(Lane::Announced, Lane::Job)
     }
 
-    /// The job whose lane it is.
+    /// Returns the job of the lane, if it has one.
     pub(super) fn job(self) -> Option<JobNumber> {
         (self != Self::ANNOUNCED).then(|| self.0.into())
     }
 }
 
-/// Entries of one lane and priority: a list from slot to slot, rising by number.
+/// The entries of one lane and priority: a linked list of slots, sorted by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The number of the first.
+    /// The id of the first entry.
     pub(super) first_id: EntryId,
-    /// The first and the last.
+    /// The first and the last slot.
     pub(super) first: SlotId,
     pub(super) last: SlotId,
     pub(super) lane: PackedLane,
@@ -63,53 +62,53 @@ impl Run {
 /// The runs of a key. None of them is empty.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// By lane, and in it, highest priority first. Most keys have one, and there may be millions of keys.
+    /// Sorted by lane, then by priority from high to low. Inline for one run, because most keys
+    /// have one, and there may be millions of keys.
     runs: SmallVec<[Run; 1]>,
     len: u32,
 }
 
 impl Runs {
-    /// Entries in all of them.
+    /// Counts the entries of all runs.
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether nothing is parked here.
+    /// Reports whether there are no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Priority and number of what goes first in a lane.
+    /// Returns priority and id of the first entry of a lane.
     pub(super) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
         let lane = PackedLane::new(lane)?;
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some((Reverse(run.prio), run.first_id))
     }
 
-    /// The first job from this number on that has a run here.
+    /// Returns the first job from this number on that has a run.
     pub(super) fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
         let lane = PackedLane::new(Lane::Job(number))?;
         self.runs.get(self.runs.partition_point(|run| run.lane < lane))?.lane.job()
     }
 
-    /// The first slot of some run of a lane.
+    /// Returns the first slot of any run of a lane.
     pub(super) fn any_of(&self, lane: PackedLane) -> Option<SlotId> {
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some(run.first)
     }
 
-    /// Some run, most likely the only one.
+    /// Returns any run, usually the only one.
     pub(super) fn any(&self) -> Option<&Run> {
         self.runs.first()
     }
 
-    /// Whether a lane has a run.
+    /// Reports whether a lane has a run.
     pub(super) fn has(&self, lane: PackedLane) -> bool {
         self.any_of(lane).is_some()
     }
 
-    /// Notes an entry that goes behind the others of its lane and priority. Returns the one that was
-    /// the last of them.
+    /// Appends an entry to the run of its lane and priority. Returns the slot before it, if any.
     pub(super) fn append(
         &mut self,
         lane: PackedLane,
@@ -128,7 +127,7 @@ impl Runs {
         }
     }
 
-    /// Notes that an entry between `before` and `after` is gone; `after` with its number.
+    /// Removes the entry between `before` and `after`; `after` comes with its id.
     pub(super) fn take_out(
         &mut self,
         (lane, slot): (PackedLane, SlotId),
@@ -141,7 +140,7 @@ impl Runs {
         }
         let of_lane = self.runs.partition_point(|run| run.lane < lane);
         let at = self.runs[of_lane..].iter().position(|run| run.first == slot || run.last == slot);
-        let at = of_lane + at.expect("an entry at an end of a run is known to it");
+        let at = of_lane + at.expect("a run knows its first and last entry");
         match after {
             Some((after, id)) => (self.runs[at].first, self.runs[at].first_id) = (after, id),
             None if before == NO_SLOT => {
@@ -154,7 +153,7 @@ impl Runs {
         }
     }
 
-    /// The runs, whose lists may be put in another order.
+    /// Returns the runs, for sorting.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run> {
         self.runs.iter_mut()
     }

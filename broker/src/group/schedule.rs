@@ -1,4 +1,4 @@
-//! URLs that are looked at again and again: `every=` of an event.
+//! Schedules: URLs that the group fetches again and again (`every=`).
 //!
 //! ```text
 //!   due ───────────── every ─────────────▶ due ─────────────▶ due
@@ -20,56 +20,55 @@ use super::timers::Expiry;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
-/// Schedules take their turns with jobs, as one of them. No job has this number.
+/// Schedules take turns with jobs, as if they were one. No job has this number.
 pub(super) const SCHEDULES: JobNumber = 0;
 
-/// The shortest time from one look at a URL to the next. No host wants to be asked more often, and
-/// each costs a record.
+/// The shortest interval. Each fetch costs a record, and no host wants more.
 pub(super) const EVERY_MS_MIN: u64 = 100;
 
-/// When a URL is looked at, as a setting of the URL in its group.
+/// A schedule, which is a setting of a URL in its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// Identity of the URL.
     pub url_key: UrlKey,
     /// The canonical URL.
     pub text: Box<str>,
-    /// The key that gates it.
+    /// The key of its entries.
     pub key: Key,
     /// Priority of its entries.
     pub prio: i16,
-    /// Attributes that are handed on with them, each with a leading space.
+    /// Attributes that its entries forward, each with a leading space.
     pub carried: Box<str>,
-    /// From one due time to the next, in ms.
+    /// The interval in ms.
     pub every_ms: u64,
     /// The next due time.
     pub due: Moment,
-    /// The entry that is for the last due time, until it is final.
+    /// The entry of the last due time, until it is final.
     pub entry: Option<EntryId>,
-    /// A fetch that was not for the last due time has ended well since then: it stands in for the
-    /// next one.
+    /// Whether another fetch of the URL has succeeded since the last due time. It replaces the next
+    /// one.
     pub stands_in: bool,
 }
 
 impl Schedule {
-    /// The due time behind `now`. Times that were missed are one.
+    /// Returns the first due time after `now`. Missed times count once.
     fn next_after(&self, now: Moment) -> Moment {
         let passed = now.since(self.due) / self.every_ms;
         self.due + self.every_ms * (passed + 1)
     }
 }
 
-/// What `GROUP schedules` lists.
+/// Query of `GROUP schedules`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduleQuery {
-    /// Those of a key; none: all.
+    /// Only schedules of this key; `None`: all.
     pub key: Option<Box<str>>,
-    /// Of those, so many.
+    /// The number of schedules to list.
     pub limit: usize,
 }
 
 impl ScheduleQuery {
-    /// Reads `key=value` settings.
+    /// Parses `key=value` settings.
     pub fn parse<'a>(
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
@@ -78,14 +77,14 @@ impl ScheduleQuery {
             match name {
                 "key" => query.key = Some(value.into()),
                 "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
-                _ => return Err(bad(format!("no option {name}; there are key, limit"))),
+                _ => return Err(bad(format!("unknown option {name}; the options are key, limit"))),
             }
         }
         Ok(query)
     }
 }
 
-/// All schedules of a group, by the print of their URL.
+/// All schedules of a group, by the fingerprint of their URL.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedules(HashMap<u64, Schedule>);
 
@@ -98,7 +97,7 @@ impl Schedules {
         self.0.get_mut(&url.print())
     }
 
-    /// All of them, in an order that does not depend on chance.
+    /// Returns all schedules in a fixed order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Schedule> {
         let mut all: Vec<_> = self.0.values().collect();
         all.sort_unstable_by_key(|schedule| schedule.url_key);
@@ -113,11 +112,11 @@ impl Schedules {
         self.0.is_empty()
     }
 
-    /// An entry of this URL is final; with a worker's answer, or without one.
+    /// Called when an entry of the URL is final, with the worker's outcome if there was one.
     pub(super) fn ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
         let Some(schedule) = self.0.get_mut(&url) else { return };
-        // What was wanted before the look that is still to come stands in for none behind that: when a
-        // worker says how often its URL is to be looked at, it is looking at it.
+        // An entry older than the last scheduled one does not replace the next fetch: a worker that
+        // changes the interval is fetching the URL at that moment.
         let is_newer = schedule.entry.is_none_or(|look| look < entry);
         if schedule.entry == Some(entry) {
             schedule.entry = None;
@@ -128,9 +127,10 @@ impl Schedules {
 }
 
 impl Group {
-    /// A URL is due: it becomes an entry, unless it has been looked at, or is being.
-    pub(super) fn fall_due(&mut self, print: u64, now: Moment) {
-        let Some(schedule) = self.schedules.0.get(&print) else { return };
+    /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
+    /// last entry is not final.
+    pub(super) fn fall_due(&mut self, fingerprint: u64, now: Moment) {
+        let Some(schedule) = self.schedules.0.get(&fingerprint) else { return };
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
@@ -141,7 +141,7 @@ impl Group {
             let carried = Box::default();
             Some(Taking::Improved { entries, announced: false, prio, due: now, carried })
         } else if self.is_full() {
-            tracing::warn!(group = %self.name, url = %schedule.text, "no room for what is due");
+            tracing::warn!(group = %self.name, url = %schedule.text, "the group is full: skipped a scheduled fetch");
             None
         } else {
             Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
@@ -152,7 +152,7 @@ impl Group {
         }
     }
 
-    /// Lists schedules, those first that are due first. Looks at each of them.
+    /// Lists schedules, those first that are due first. Visits each schedule.
     pub(super) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
         let wanted =
             |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
@@ -184,13 +184,13 @@ impl Group {
         line
     }
 
-    /// How often, or at which time of day.
+    /// Returns the interval or the time of day.
     pub(super) fn every(&self, schedule: &Schedule) -> String {
         let time = self.clock_times.time_of(schedule.url_key);
         time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
     }
 
-    /// Whether a schedule still is as somebody was told: how often, and these attributes.
+    /// Reports whether a schedule still has this interval and these attributes.
     pub(super) fn is_as_told(&self, schedule: &Schedule, every: After, carried: &str) -> bool {
         let present: HashSet<&str> = schedule.carried.split(' ').collect();
         let is_same = self.every(schedule) == every.to_string();
@@ -248,7 +248,7 @@ impl Group {
     }
 }
 
-/// The entry that an event's URL is fetched as, if it is going to be.
+/// Returns the entry as which an event's URL will be fetched, if it will be.
 pub(super) fn entry_of(taking: &Taking) -> Option<EntryId> {
     match taking {
         Taking::Admitted(admission) => Some(admission.id),

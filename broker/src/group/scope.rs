@@ -1,4 +1,4 @@
-//! Which URLs belong to a job, judged by the broker alone.
+//! Scope: which URLs belong to a job.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use tidings_protocol::{CanonicalUrl, ProtocolError};
 
 use super::config::bad;
 
-/// The rule of a job.
+/// The scope rule of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ScopeRule {
     /// The hosts of its seeds, on any port.
@@ -15,9 +15,9 @@ pub enum ScopeRule {
     Host,
     /// The registrable domains of its seeds.
     Domain,
-    /// What begins like a seed, up to the seed's last slash.
+    /// URLs that begin like a seed, up to the seed's last slash.
     Prefix,
-    /// Everything.
+    /// All URLs.
     Any,
 }
 
@@ -30,13 +30,13 @@ impl FromStr for ScopeRule {
             "domain" => Ok(Self::Domain),
             "prefix" => Ok(Self::Prefix),
             "any" => Ok(Self::Any),
-            _ => Err(bad(format!("scope={text}: it is host, domain, prefix or any"))),
+            _ => Err(bad(format!("scope={text}: expected host, domain, prefix or any"))),
         }
     }
 }
 
 impl ScopeRule {
-    /// The word that sets it.
+    /// Returns the word that sets the rule.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -47,7 +47,7 @@ impl ScopeRule {
     }
 }
 
-/// A rule and what the seeds so far (and their redirects) let in.
+/// A rule, with the hosts, domains or prefixes of the seeds so far (and of their redirects).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     rule: ScopeRule,
@@ -55,22 +55,22 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A scope that no seed has opened yet.
+    /// Creates a scope without seeds.
     pub fn new(rule: ScopeRule) -> Self {
         Self { rule, admitted: BTreeSet::new() }
     }
 
-    /// Whether what seeds let in matters.
+    /// Reports whether the seeds restrict the scope.
     pub fn has_rule(&self) -> bool {
         self.rule != ScopeRule::Any
     }
 
-    /// How far it has grown: so much has been let in, one after the other.
+    /// Counts the hosts, domains or prefixes. The number only grows during a pass.
     pub fn extent(&self) -> usize {
         self.admitted.len()
     }
 
-    /// A seed, or what a seed redirects to, belongs to its job.
+    /// Adds a seed, or the target of a seed's redirect.
     pub fn admit(&mut self, url: &CanonicalUrl) {
         let part = match self.rule {
             ScopeRule::Host => url.host(),
@@ -83,22 +83,22 @@ impl Scope {
         }
     }
 
-    /// The same rule, with nothing let in.
+    /// Returns the same rule without seeds.
     pub(crate) fn bare(&self) -> Self {
         Self::new(self.rule)
     }
 
-    /// What was let in.
+    /// Returns the hosts, domains or prefixes.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         self.admitted.iter().map(|part| &**part)
     }
 
-    /// Lets in again what was.
+    /// Restores a host, domain or prefix from a snapshot.
     pub(crate) fn keep(&mut self, part: &str) {
         self.admitted.insert(part.into());
     }
 
-    /// Whether a link leads to a URL of the job.
+    /// Reports whether a link to this URL belongs to the job.
     pub fn contains(&self, url: &CanonicalUrl) -> bool {
         match self.rule {
             ScopeRule::Host => self.admitted.contains(url.host()),
@@ -108,7 +108,8 @@ impl Scope {
         }
     }
 
-    /// Asks for each slash of the URL, so that the cost does not grow with the number of seeds.
+    /// Looks up the URL up to each of its slashes, so that the cost does not grow with the number
+    /// of seeds.
     fn contains_prefix_of(&self, url: &str) -> bool {
         url.bytes()
             .enumerate()
@@ -117,7 +118,7 @@ impl Scope {
     }
 }
 
-/// A URL up to the last slash of its path.
+/// Returns a URL up to the last slash of its path.
 fn directory<'a>(url: &'a CanonicalUrl<'_>) -> &'a str {
     let text = url.as_str();
     let path_end = text.find('?').unwrap_or(text.len());
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_is_the_registrable_one() {
+    fn domain_is_the_registrable_domain() {
         assert_scope(
             ScopeRule::Domain,
             "http://a.example.co.uk/x",

@@ -1,14 +1,13 @@
-//! Which URLs a pass has met. A found link is checked against this and what is parked, and nothing else.
+//! Seen sets: the URLs that each pass has met. A link is new if it is neither here nor dormant.
 
 use hashbrown::{HashMap, HashSet};
 
 use super::entry::JobRef;
 
-/// Prints that one set holds before it becomes many: a snapshot writes one set at a time, and only
-/// what is small can be written at once.
+/// Most fingerprints of a single set. A snapshot writes one set at a time, so sets stay small.
 const SET_MAX: usize = 1 << 14;
 
-/// Sets of a pass that has met more.
+/// Number of sets of a larger pass.
 const SETS: usize = 1 << 10;
 
 /// The URLs each running pass has met and that are not parked, by [`UrlKey::print`].
@@ -26,40 +25,40 @@ enum Prints {
 }
 
 impl Seen {
-    /// Whether the pass has met the URL of this print.
-    pub(super) fn has(&self, pass: JobRef, print: u64) -> bool {
-        self.passes.get(&pass).is_some_and(|prints| match prints {
-            Prints::Few(set) => set.contains(&print),
-            Prints::Many(sets) => sets[set_of(print)].contains(&print),
+    /// Reports whether the pass has seen a URL.
+    pub(super) fn has(&self, pass: JobRef, fingerprint: u64) -> bool {
+        self.passes.get(&pass).is_some_and(|fingerprints| match fingerprints {
+            Prints::Few(set) => set.contains(&fingerprint),
+            Prints::Many(sets) => sets[set_of(fingerprint)].contains(&fingerprint),
         })
     }
 
-    /// Remembers it.
-    pub(super) fn add(&mut self, pass: JobRef, print: u64) {
-        let prints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
-        match prints {
+    /// Adds a URL.
+    pub(super) fn add(&mut self, pass: JobRef, fingerprint: u64) {
+        let fingerprints = self.passes.entry(pass).or_insert_with(|| Prints::Few(HashSet::new()));
+        match fingerprints {
             Prints::Few(set) => {
-                set.insert(print);
+                set.insert(fingerprint);
                 if set.len() > SET_MAX {
                     let mut sets = vec![HashSet::new(); SETS];
-                    for print in set.drain() {
-                        sets[set_of(print)].insert(print);
+                    for fingerprint in set.drain() {
+                        sets[set_of(fingerprint)].insert(fingerprint);
                     }
-                    *prints = Prints::Many(sets);
+                    *fingerprints = Prints::Many(sets);
                 }
             }
-            Prints::Many(sets) => _ = sets[set_of(print)].insert(print),
+            Prints::Many(sets) => _ = sets[set_of(fingerprint)].insert(fingerprint),
         }
     }
 
-    /// All passes that have met something.
+    /// Returns all passes with seen URLs.
     pub(super) fn passes(&self) -> Vec<JobRef> {
         let mut passes: Vec<JobRef> = self.passes.keys().copied().collect();
         passes.sort_unstable();
         passes
     }
 
-    /// One of the sets of a pass, which are numbered from 0; `None` behind the last.
+    /// Returns one of the sets of a pass, which are numbered from 0; `None` beyond the last.
     pub(super) fn set(&self, pass: JobRef, number: usize) -> Option<&HashSet<u64>> {
         match self.passes.get(&pass)? {
             Prints::Few(set) => (number == 0).then_some(set),
@@ -67,15 +66,15 @@ impl Seen {
         }
     }
 
-    /// The pass is over: what it has met is nobody's question any more.
+    /// Removes a pass that is over.
     pub(super) fn forget(&mut self, pass: JobRef) {
         self.passes.remove(&pass);
     }
 }
 
-fn set_of(print: u64) -> usize {
-    // Prints are evenly distributed.
-    usize::try_from(print % SETS as u64).expect("there are few sets")
+fn set_of(fingerprint: u64) -> usize {
+    // Fingerprints are evenly distributed.
+    usize::try_from(fingerprint % SETS as u64).expect("a set number is small")
 }
 
 #[cfg(test)]
@@ -85,21 +84,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_met_stays_met_also_when_it_becomes_many_sets() {
+    fn urls_stay_seen_when_the_set_is_split() {
         let mut seen = Seen::default();
         let pass = JobRef { number: 1, pass: 1 };
-        let print = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let fingerprint = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let count = 3 * SET_MAX as u64;
         for n in 0..count {
-            assert!(!seen.has(pass, print(n)));
-            seen.add(pass, print(n));
+            assert!(!seen.has(pass, fingerprint(n)));
+            seen.add(pass, fingerprint(n));
         }
-        assert!((0..count).all(|n| seen.has(pass, print(n))));
+        assert!((0..count).all(|n| seen.has(pass, fingerprint(n))));
         let sets = (0..).map_while(|number| seen.set(pass, number));
         let all: BTreeSet<u64> = sets.flatten().copied().collect();
-        assert_eq!(all, (0..count).map(print).collect());
+        assert_eq!(all, (0..count).map(fingerprint).collect());
         assert!((0..).map_while(|number| seen.set(pass, number)).all(|set| set.len() < 1000));
         seen.forget(pass);
-        assert!(!seen.has(pass, print(0)));
+        assert!(!seen.has(pass, fingerprint(0)));
     }
 }

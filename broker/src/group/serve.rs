@@ -1,4 +1,4 @@
-//! Members that come and go, and what they are told of their tasks.
+//! Membership: workers join and leave, and receive the tasks that they hold.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,32 +14,32 @@ use crate::clock::Moment;
 use crate::job::Job;
 use crate::mailbox::ConnId;
 
-/// Before the URL of a schedule, where the attributes of what has moved say so.
+/// Attribute of a redirect's target that names the URL with the schedule.
 const MOVED_FROM: &str = " schedule=";
 
-/// No event can say this: it is none of what is carried of its attributes.
+/// No event can contain it, because the group does not forward `schedule=` from events.
 fn moved_from(carried: &str) -> Option<&str> {
     let (_, behind) = carried.split_once(MOVED_FROM)?;
-    Some(behind.split(' ').next().expect("there is one even of nothing"))
+    Some(behind.split(' ').next().expect("split gives at least one part"))
 }
 
 impl Group {
-    pub(super) fn join(&mut self, asked: Asked, credit: u32, now: Moment) {
-        let known = self.members.find(asked.member);
-        let moved = known.is_none_or(|member| member.conn != Some(asked.conn));
-        self.members.join(asked.member, asked.conn, credit);
-        let held = self.members.find(asked.member).map_or(0, Member::load);
+    pub(super) fn join(&mut self, requester: Asked, credit: u32, now: Moment) {
+        let known = self.members.find(requester.member);
+        let moved = known.is_none_or(|member| member.conn != Some(requester.conn));
+        self.members.join(requester.member, requester.conn, credit);
+        let held = self.members.find(requester.member).map_or(0, Member::load);
         let mut ok = format!("{} credit={credit} held={held}", self.name);
         if let Some(since) = self.since {
             // Writing into a string cannot fail.
             let _ = write!(ok, " since={since}");
         }
-        self.answer(asked, Ok(Answer { more: Vec::new(), ok }));
+        self.answer(requester, Ok(Answer { more: Vec::new(), ok }));
         if moved {
-            self.send_again(asked.member, now);
+            self.send_again(requester.member, now);
         }
         if credit == 0 {
-            self.unpin(asked.member, now);
+            self.unpin(requester.member, now);
         }
     }
 
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// Tells a member, where it is connected now, of everything that it holds.
+    /// Sends a member all tasks that it holds, on its current connection.
     fn send_again(&mut self, member: MemberId, now: Moment) {
         let Some(member) = self.members.find(member) else { return };
         let Some(conn) = member.conn else { return };
@@ -62,10 +62,10 @@ impl Group {
         }
     }
 
-    /// Tells a worker of an entry that it holds.
+    /// Sends a held entry to its worker.
     pub(super) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
         let entry = &self.live[&id].entry;
-        let lease = entry.lease().expect("a task is sent to who holds it");
+        let lease = entry.lease().expect("a task is sent only to its holder");
         let task = Task {
             id: self.task_id(id, entry, lease),
             clock_ms: now.0,
@@ -80,7 +80,7 @@ impl Group {
         TaskId { group, run: lease.run, entry: id, attempt }
     }
 
-    /// The job that an entry belongs to, and the pass: the one that the entry waits in, or the finished one that it
+    /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
     /// repairs.
     pub(super) fn owner(&self, entry: &Entry) -> Option<(&Job, u32)> {
         let repaired = entry.repairs.filter(|pass| self.jobs.of_pass(*pass).is_some());
@@ -89,7 +89,7 @@ impl Group {
     }
 
     fn task_payload(&self, entry: &Entry) -> String {
-        /// What the group says of an entry is not often longer.
+        /// Usual length of the attributes that the group adds.
         const OWN_BYTES: usize = 48;
         let admitted = &entry.admitted;
         let len = admitted.text.len() + OWN_BYTES + admitted.carried.len();
@@ -99,7 +99,8 @@ impl Group {
             let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
-            // Of one seed's scope, as most jobs have it, nothing was refused that could be let in later.
+            // Omitted while the scope has not grown, as in most jobs: then no link was rejected
+            // that would be admitted now.
             let extent = job.scope.extent();
             if extent > 1 {
                 let _ = write!(payload, " scope={extent}");
@@ -121,15 +122,16 @@ impl Group {
         payload
     }
 
-    /// The schedule that a look at an entry is for: that of the URL which has moved there, or else its own.
+    /// Returns the schedule for which an entry is fetched: that of the URL that redirected to it,
+    /// or else its own.
     fn schedule_of(&self, admitted: &Admission) -> Option<&Schedule> {
         let moved = admitted.redirect.then(|| moved_from(&admitted.carried)).flatten();
         let url = moved.map_or(admitted.url_key, |moved| Some(CanonicalUrl::key_of(moved)));
         self.schedules.find(url?)
     }
 
-    /// The attributes that what an entry redirects to is to have, and of which URL the schedule is that it is looked at
-    /// for, if there is one and room to say so.
+    /// Returns the attributes for the target of an entry's redirect. They include the URL with the
+    /// schedule, if there is one and it fits.
     pub(super) fn carried_along(&self, admitted: &Admission) -> Box<str> {
         let carried = self.handed_on(admitted);
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
@@ -142,9 +144,9 @@ impl Group {
         }
     }
 
-    /// The attributes that are handed on with an entry, each with a leading space: its own, and those
-    /// of its URL's schedule, for which this look may stand in. Of two with one name its own one
-    /// counts; and those of the schedule are left out if there is no room for all of them.
+    /// Returns the attributes that are sent with an entry, each with a leading space: its own, and
+    /// those of its URL's schedule, which this fetch may replace. Its own override the others.
+    /// Those of the schedule are left out if they do not all fit.
     pub(super) fn handed_on<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
         let own = &admitted.carried;
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));

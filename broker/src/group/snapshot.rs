@@ -1,9 +1,8 @@
-//! A group as the shortest sequence of records that gives it again, so that its log need not be kept
-//! from the beginning.
+//! Snapshots: the shortest sequence of records that gives a group, so that older records can be
+//! removed.
 //!
-//! A snapshot goes from [`Item::Begin`] to [`Item::End`], and the group decides meanwhile. A replay may
-//! begin with any that is whole (`replay.rs`); one that was cut short says
-//! nothing.
+//! A snapshot goes from [`Item::Begin`] to [`Item::End`], and the group makes decisions meanwhile.
+//! A replay (`replay.rs`) may begin with any complete snapshot, and ignores others.
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
@@ -20,140 +19,140 @@ use super::{Group, Totals};
 use crate::clock::{Moment, Stamp};
 use crate::job::{Job, JobState};
 
-/// Parked entries that a snapshot gets at once, before they end.
+/// Most dormant entries that are written to a snapshot early because they are about to end.
 const KEPT_AT_ONCE: usize = 4096;
 
 /// URLs in one item.
 const SEEN_MAX: usize = 256;
 
-/// Bytes of parked entries, as they are in memory, after which an item holds no more of them.
+/// Bytes of dormant entries, as they are in memory, after which an item is full.
 const PARKED_BYTES: usize = 128 << 10;
 
-/// A part of what a group holds.
+/// A part of a group's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// Nothing is there before.
+    /// The group is empty here.
     Begin {
         /// As in [`Decision::Started`].
         run: u64,
-        /// The present moment as the machine knows it.
+        /// The current moment on all clocks of the machine.
         stamp: Stamp,
         /// As in [`Decision::Started`].
         own: Option<MemberId>,
-        /// About how many entries follow that only wait.
+        /// Approximate number of dormant entries that follow.
         parked: usize,
-        /// About how many keys there are.
+        /// Approximate number of keys.
         keys: usize,
     },
     /// As in [`Decision::Born`].
     Born {
-        /// The number for its whole life.
+        /// The group's number for life.
         since: u64,
     },
-    /// How far a feeding topic was taken.
+    /// How far the group has consumed a feeding topic.
     Taken {
-        /// Which.
+        /// The topic.
         topic: TopicName,
-        /// First number not yet taken.
+        /// First seq not consumed.
         next: Seq,
     },
     /// The newest event of the group on one of its own topics.
     Sent {
-        /// Which.
+        /// The topic.
         topic: &'static str,
-        /// Its number.
+        /// Its seq.
         seq: Seq,
     },
-    /// An announcement that may not be on its topic.
+    /// A published event that may not be on its topic.
     Unsent {
-        /// Its number.
+        /// Its serial.
         serial: u64,
-        /// On which topic.
+        /// The topic.
         topic: &'static str,
-        /// The event.
+        /// The payload.
         payload: Box<str>,
     },
-    /// A job, without what belongs to it.
+    /// A job, without its scope, pages and entries.
     Job(Box<Job>),
-    /// What its seeds let in.
+    /// A part of a job's scope.
     Scope {
-        /// Whose.
+        /// The job.
         number: JobNumber,
         /// A host, a domain or a prefix.
         part: Box<str>,
     },
-    /// Pages that a job has had of a key, if that is limited.
+    /// Completed pages of a job for a key, if they are limited.
     Pages {
-        /// Whose.
+        /// The job.
         number: JobNumber,
-        /// Of which key.
+        /// The key.
         key: Key,
-        /// How many.
+        /// The number of pages.
         completed: u64,
     },
-    /// URLs that a pass has met, and that are not parked.
+    /// URLs that a pass has seen and that are not dormant.
     Seen {
-        /// Which.
+        /// The pass.
         pass: JobRef,
-        /// The prints of some of them.
+        /// The fingerprints of some of them.
         urls: Vec<u64>,
     },
-    /// A key, without what waits there.
+    /// A key, without its entries.
     Key {
-        /// Which.
+        /// The key.
         key: Key,
-        /// When it may be asked, and whose turn it is then.
+        /// Its rest, and the order of turns.
         state: KeyState,
     },
-    /// An entry, waiting or held.
+    /// An active entry, waiting or held.
     Entry(Box<Entry>),
-    /// Entries that were parked: only let in so far.
+    /// Dormant entries.
     Parked(Vec<Admission>),
-    /// A URL that is looked at again and again.
+    /// A schedule.
     Schedule(Box<Schedule>),
-    /// Something that is due at a time of the wall clock.
+    /// An entry or a schedule that is due at a time of day.
     ClockTime(ClockTime),
-    /// An entry that was given up.
+    /// A dead entry.
     Dead {
-        /// As it was then.
+        /// The entry in the state in which it was given up.
         entry: Box<Entry>,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// The snapshot is worth nothing: so much of what it was to have has ended at once that writing it
-    /// first would have held everything up.
+    /// The snapshot is useless: too many of its entries ended at once, and writing them first would
+    /// have stalled the group.
     Abandoned,
-    /// Nothing more comes.
+    /// The snapshot is complete.
     End {
-        /// The newest entry's number.
+        /// Id of the newest entry.
         last_entry: u64,
-        /// The newest announcement's number.
+        /// Serial of the newest published event.
         last_serial: u64,
-        /// The newest job's number.
+        /// Number of the newest job.
         last_job: JobNumber,
-        /// Nothing is released.
+        /// Whether the group is paused.
         is_paused: bool,
-        /// Completed, failed, dead, lost, without a key.
+        /// Completed, failed, dead, lost, unusable.
         totals: [u64; 5],
     },
 }
 
-/// How far a snapshot has come. What there may be millions of is written piece by piece, while the
-/// group goes on: see [`Group::snapshot_more`].
+/// The progress of a snapshot. State that may have millions of parts is written step by step, while
+/// the group works: see [`Group::snapshot_more`].
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// Passes whose URLs are still to be written, and the next set of the last of them.
+    /// Passes with URLs that are still to be written, and the next set of the last one.
     passes: Vec<JobRef>,
     set: usize,
-    /// Next slot of a parked entry.
+    /// The next slot of a dormant entry.
     slot: SlotId,
-    /// Next place of a key. They come last: a key of which nothing waits may be forgotten.
+    /// The next index of a key. Keys come last, because a key without entries may be removed.
     key: usize,
 }
 
 impl Group {
-    /// Begins a snapshot: hands over everything of which there is not much. `stamp` is the present
-    /// moment as the machine knows it.
+    /// Begins a snapshot: writes all parts that are few. `stamp` is the current moment on
+    /// all clocks of the machine.
     pub(crate) fn begin_snapshot(&mut self, stamp: Stamp, mut take: impl FnMut(Decision)) {
         self.parked.begin_snapshot();
         let passes = self.seen.passes();
@@ -193,27 +192,28 @@ impl Group {
         }
     }
 
-    /// So many parked entries are about to end: too many for a snapshot to get them all first.
+    /// Abandons a snapshot in progress if too many dormant entries are about to end to write them
+    /// first.
     pub(super) fn abandon_snapshot_for(&mut self, ending: usize) {
         if ending > KEPT_AT_ONCE && self.snapshot.take().is_some() {
             self.record(Decision::Kept(Box::new(Item::Abandoned)), self.now);
         }
     }
 
-    /// Whether a snapshot has begun and is not whole.
+    /// Reports whether a snapshot is in progress.
     pub(crate) fn is_in_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// Goes on with the snapshot: hands over about `count` parts more, and whether it is whole with
-    /// them.
+    /// Continues the snapshot: writes about `count` more parts. Returns whether it is complete.
     ///
-    /// The group may decide what it likes between two calls, for what a replay meets between
-    /// [`Item::Begin`] and [`Item::End`] comes to the same:
-    /// - a parked entry is in the log as it was at the beginning, before any decision that touches
-    ///   it ([`Group::keep_in_snapshot`]); what came since the beginning is not written;
-    /// - a key and the totals are written as they are at that point, which counts;
-    /// - a URL that a pass has met stays met, so it does no harm to be told so twice.
+    /// The group may decide anything between two calls, because a replay of the records between
+    /// [`Item::Begin`] and [`Item::End`] gives the same state:
+    /// - A dormant entry is written in its state at the beginning, before any decision that changes
+    ///   it ([`Group::keep_in_snapshot`]). Entries that came later are not written.
+    /// - A key and the totals are written in their state at that point, which is the right one
+    ///   there.
+    /// - A URL that a pass has seen stays seen, so it may be written twice.
     pub(crate) fn snapshot_more(&mut self, count: usize, mut take: impl FnMut(Decision)) -> bool {
         let Some(mut at) = self.snapshot.take() else { return true };
         let mut left = count;
@@ -228,7 +228,7 @@ impl Group {
             };
             at.set += 1;
             let mut urls: Vec<u64> = set.iter().copied().collect();
-            // What is written does not depend on chance.
+            // The order must not be random.
             urls.sort_unstable();
             for urls in urls.chunks(SEEN_MAX) {
                 left = left.saturating_sub(1);
@@ -237,13 +237,13 @@ impl Group {
         }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
-            && let Ok(glance) = self.parked.in_slot(at.slot)
+            && let Ok(dormant) = self.parked.in_slot(at.slot)
         {
             (at.slot, left) = (at.slot + 1, left - 1);
-            if let Some(glance) = glance
-                && self.parked.keep_in_snapshot(glance)
+            if let Some(dormant) = dormant
+                && self.parked.keep_in_snapshot(dormant)
             {
-                let admission = self.parked_admission(glance);
+                let admission = self.parked_admission(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }
@@ -279,18 +279,18 @@ impl Group {
         true
     }
 
-    /// A parked entry as it was let in.
-    pub(super) fn parked_admission(&self, glance: Glance) -> Admission {
-        let pass = glance.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        self.parked.read(glance, &self.keys[glance.key], pass)
+    /// Returns a dormant entry as it was admitted.
+    pub(super) fn parked_admission(&self, dormant: Glance) -> Admission {
+        let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
+        self.parked.read(dormant, &self.keys[dormant.key], pass)
     }
 
-    /// A parked entry in full.
-    pub(super) fn parked_entry(&self, glance: Glance) -> Entry {
-        Entry { state: State::Waiting, ..Entry::new(self.parked_admission(glance)) }
+    /// Returns a dormant entry in full.
+    pub(super) fn parked_entry(&self, dormant: Glance) -> Entry {
+        Entry { state: State::Waiting, ..Entry::new(self.parked_admission(dormant)) }
     }
 
-    /// Takes in a part of what the group held.
+    /// Restores a part of a snapshot.
     pub(super) fn restore(&mut self, item: &Item, now: Moment) {
         match item {
             Item::Begin { run, stamp: _, own, parked, keys } => {
@@ -361,7 +361,7 @@ impl Group {
         self.jobs.keep(job.clone());
     }
 
-    /// Parks what was parked. Its keys are looked at with all others, when the group is settled in.
+    /// Stores dormant entries. Their keys are refreshed with all others at the end.
     fn restore_parked(&mut self, admissions: &[Admission], now: Moment) {
         let mut parked = Vec::with_capacity(admissions.len());
         for admission in admissions {
@@ -408,7 +408,7 @@ impl Group {
         self.enqueue(id, now);
     }
 
-    /// What rests on all parts together.
+    /// Builds the state that depends on several parts.
     fn settle_in(&mut self, now: Moment) {
         self.parked.sort(&mut self.keys);
         for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {

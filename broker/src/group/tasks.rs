@@ -1,4 +1,4 @@
-//! What is in a group: its entries one by one, those that are dead among them.
+//! Lists of entries (`GROUP tasks`), with the dead ones.
 
 use std::collections::BinaryHeap;
 use std::fmt::Write;
@@ -12,26 +12,26 @@ use super::parked::Glance;
 use super::{Answer, Group};
 use crate::clock::Moment;
 
-/// Lines of an answer unless told otherwise, and at most.
+/// Lines of an answer: default and maximum.
 pub(super) const LISTED_DEFAULT: usize = 100;
 pub(super) const LISTED_MAX: usize = 1000;
 
-/// Bytes of a line that are shown of what is no URL.
+/// Bytes that are shown of a text that is not a URL.
 const SHOWN_BYTES_MAX: usize = 1024;
 
-/// Which entries are meant. What is `None` leaves nothing out.
+/// A selection of entries. `None` selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The one of this number.
+    /// The entry with this id.
     pub entry: Option<EntryId>,
-    /// Those of a key.
+    /// Entries of this key.
     pub key: Option<Box<str>>,
-    /// Those of a job, of whatever pass.
+    /// Entries of this job, of any pass.
     pub job: Option<JobName>,
 }
 
 impl Selection {
-    /// Reads `key=value` settings; what is not among them is handed to `others`.
+    /// Parses `key=value` settings, and passes all others to `others`.
     pub fn parse<'a>(
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
         mut others: impl FnMut(&str, &str) -> Result<(), ProtocolError>,
@@ -49,19 +49,19 @@ impl Selection {
     }
 }
 
-/// What `GROUP tasks` lists.
+/// Query of `GROUP tasks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskQuery {
-    /// Of all entries, these.
+    /// The entries.
     pub selection: Selection,
-    /// Of those, the ones in this state.
+    /// Only entries in this state.
     pub state: Option<TaskState>,
-    /// Of those, so many.
+    /// The number of entries to list.
     pub limit: usize,
 }
 
 impl TaskQuery {
-    /// Reads `key=value` settings.
+    /// Parses `key=value` settings.
     pub fn parse<'a>(
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
@@ -71,7 +71,9 @@ impl TaskQuery {
                 "state" => state = Some(TaskState::parse(value)?),
                 "limit" => limit = number(name, value, 0, LISTED_MAX as u64)?,
                 _ => {
-                    let text = format!("no option {name}; there are state, entry, key, job, limit");
+                    let text = format!(
+                        "unknown option {name}; the options are state, entry, key, job, limit"
+                    );
                     return Err(bad(text));
                 }
             }
@@ -81,16 +83,16 @@ impl TaskQuery {
     }
 }
 
-/// The states that a person sees of what is not final, or is dead.
+/// The states of entries in lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits for its time, for its key, for its turn on it, or for its job.
+    /// Waits for its due time, its key, its turn or its job.
     Pending,
-    /// It waits for a member's credit.
+    /// Waits only for a member's credit.
     Queued,
-    /// It is with a member.
+    /// Held by a member.
     Processing,
-    /// It was given up.
+    /// Given up.
     Dead,
 }
 
@@ -101,7 +103,7 @@ impl TaskState {
             "queued" => Ok(Self::Queued),
             "processing" => Ok(Self::Processing),
             "dead" => Ok(Self::Dead),
-            _ => Err(bad(format!("state={text}: it is pending, queued, processing or dead"))),
+            _ => Err(bad(format!("state={text}: expected pending, queued, processing or dead"))),
         }
     }
 
@@ -116,8 +118,7 @@ impl TaskState {
 }
 
 impl Group {
-    /// Lists entries by number, then the dead, oldest first. Looks at every entry, so it costs what
-    /// the group holds.
+    /// Lists entries by id, then the dead ones, oldest first. Visits every entry.
     pub(super) fn list_tasks(
         &self,
         query: &TaskQuery,
@@ -129,11 +130,11 @@ impl Group {
         let live = live.filter(|live| is_in(self.state_of(live)));
         let live = live.map(|live| live.entry.admitted.id);
         let parked = self.parked_among(&query.selection)?;
-        let parked = parked.filter(|glance| is_in(self.state_of_parked(glance)));
+        let parked = parked.filter(|dormant| is_in(self.state_of_parked(dormant)));
         let mut count = 0;
-        // The lowest numbers so far.
+        // The lowest ids so far.
         let mut listed = BinaryHeap::new();
-        for id in live.chain(parked.map(|glance| glance.id)) {
+        for id in live.chain(parked.map(|dormant| dormant.id)) {
             count += 1;
             listed.push(id);
             if listed.len() > query.limit {
@@ -144,12 +145,12 @@ impl Group {
         for id in listed.into_sorted_vec() {
             more.push(self.describe_waiting(id, now));
         }
-        for buried in self.dead.iter().filter(|buried| wanted(&buried.entry)) {
+        for dead in self.dead.iter().filter(|dead| wanted(&dead.entry)) {
             if is_in(TaskState::Dead) {
                 count += 1;
                 if more.len() < query.limit {
-                    let reason = Some(buried.reason);
-                    more.push(self.describe_task(&buried.entry, TaskState::Dead, reason, now));
+                    let reason = Some(dead.reason);
+                    more.push(self.describe_task(&dead.entry, TaskState::Dead, reason, now));
                 }
             }
         }
@@ -161,12 +162,12 @@ impl Group {
         if let Some(live) = self.live.get(&id) {
             return self.describe_task(&live.entry, self.state_of(live), None, now);
         }
-        let glance = self.parked.find(id).expect("what is not in full is parked");
-        let state = self.state_of_parked(&glance);
-        self.describe_task(&self.parked_entry(glance), state, None, now)
+        let dormant = self.parked.find(id).expect("an entry that is not active is dormant");
+        let state = self.state_of_parked(&dormant);
+        self.describe_task(&self.parked_entry(dormant), state, None, now)
     }
 
-    /// Parked entries that are meant.
+    /// Returns the selected dormant entries.
     fn parked_among(
         &self,
         selection: &Selection,
@@ -177,24 +178,24 @@ impl Group {
         };
         let is_any_key = selection.key.is_none();
         let key = selection.key.as_deref().and_then(|key| self.keys.find(key));
-        // One that is named is found without a look at the others.
+        // An entry that is selected by its id is found in the index.
         let named = selection.entry.map(|id| self.parked.find(id));
         let all = named.is_none().then(|| self.parked.iter());
         let some = named.flatten().into_iter().chain(all.into_iter().flatten());
-        Ok(some.filter(move |glance| {
-            (is_any_key || key == Some(glance.key))
-                && job.is_none_or(|job| glance.job() == Some(job))
+        Ok(some.filter(move |dormant| {
+            (is_any_key || key == Some(dormant.key))
+                && job.is_none_or(|job| dormant.job() == Some(job))
         }))
     }
 
-    /// Numbers of the dead entries that are meant.
+    /// Returns the ids of the selected dead entries.
     pub(super) fn dead_among(&self, selection: &Selection) -> Result<Vec<EntryId>, ProtocolError> {
         let wanted = self.wanted(selection)?;
-        let entries = self.dead.iter().map(|buried| &buried.entry);
+        let entries = self.dead.iter().map(|dead| &dead.entry);
         Ok(entries.filter(|entry| wanted(entry)).map(|entry| entry.admitted.id).collect())
     }
 
-    /// Selects entries.
+    /// Returns a predicate for a selection.
     fn wanted<'a>(
         &'a self,
         selection: &'a Selection,
@@ -223,12 +224,13 @@ impl Group {
         }
     }
 
-    fn state_of_parked(&self, glance: &Glance) -> TaskState {
-        let is_queued = self.is_queued(glance.id, glance.key);
+    fn state_of_parked(&self, dormant: &Glance) -> TaskState {
+        let is_queued = self.is_queued(dormant.id, dormant.key);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 
-    /// Whether only a member's credit is missing: its key is free, and it is its turn there.
+    /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
+    /// turn.
     fn is_queued(&self, id: EntryId, gate: KeyId) -> bool {
         let is_next = || self.next_of(&self.keys[gate]).is_some_and(|next| next.entry == id);
         !self.is_paused && self.ready.offers(gate) && is_next()
@@ -254,7 +256,8 @@ impl Group {
         );
         if let Some(lease) = entry.lease() {
             let lease_ms = lease.until.since(now);
-            // Not the whole identity, with which anybody could come back as this member.
+            // Only a part of the member id, because the whole id would let any client rejoin as
+            // this member.
             let _ = write!(line, " member={:08x} lease-ms={lease_ms}", lease.member.0 >> 96);
         } else if state != TaskState::Dead && admitted.due > now {
             let _ = write!(line, " due-ms={}", admitted.due.since(now));

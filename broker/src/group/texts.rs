@@ -1,6 +1,5 @@
-//! The texts of parked entries, packed into chunks. The newest chunks are in memory, and the others, too,
-//! unless there is a place for them outside. What is kept here is not kept for good: the group's log
-//! has it, and a start reads it from there.
+//! The texts of dormant entries, packed into chunks. With a store, only the newest chunks stay in
+//! memory. The texts need not survive a restart, because the group's log contains them.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -9,44 +8,46 @@ use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of a chunk; one that holds a single longer text has more.
+/// Bytes of a chunk. A chunk with a single longer text has more.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks that stay in memory while there is a place for others outside.
+/// Chunks that stay in memory if there is a store.
 const CHUNKS_IN_MEMORY: usize = 32;
 
-/// Number and length of a text, in front of it.
+/// Header of a text: id and length.
 const HEADER_BYTES: usize = 12;
 
-/// What a first look at a text outside reads: most are shorter.
+/// Bytes of the first read of a stored text; most texts are shorter.
 const GLANCE_BYTES: usize = 512;
 
-/// What a processor fetches from memory at once, and how many of these hold most texts.
+/// Bytes that a processor loads from memory at once, and the number of such lines that hold most
+/// texts.
 const CACHE_LINE_BYTES: usize = 64;
 const GLIMPSE_LINES: usize = 3;
 
-/// Bytes of dead texts that are not worth the trouble of moving the others.
+/// Dead bytes below which no texts are moved.
 const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
 
-/// Chunks that are sent outside whenever another one is full: more than one, so that what could not be
-/// written is when there is room again, and not all, as there may be none for long.
+/// Chunks that are written whenever another one is full. More than one, so that a backlog shrinks
+/// after the disk had no room; not all, because it may have none for long.
 const SENT_AT_ONCE: usize = 2;
 
-/// A place for chunks outside of memory, like memory that is paged out.
+/// A store for chunks outside memory, like a swap file.
 pub trait Outside: Debug + Send {
-    /// Begins to write a chunk of at most [`CHUNK_BYTES`], under a number that was used before, or the
-    /// next. Those of one number are written in their order. Blocks while too many are on their way.
+    /// Begins to write a chunk of at most [`CHUNK_BYTES`] under a number that was used before, or
+    /// the next new one. Writes of one number are done in order. Blocks while too many writes are
+    /// pending.
     fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>);
 
-    /// The number of a chunk that is on its way no more, and whether it can be read from now on. Nobody
-    /// else has it any more.
+    /// Returns the number of a finished write, and whether the chunk can be read from now on. The
+    /// store has dropped its reference to the chunk.
     fn written(&mut self) -> Option<(u32, io::Result<()>)>;
 
-    /// Reads from a byte of a chunk on, as much as there is and fits. May block, but not for long.
+    /// Reads from a byte of a chunk on, as much as exists and fits. May block, but not for long.
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// Where a text is.
+/// The location of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     chunk: u32,
@@ -56,16 +57,16 @@ pub(super) struct Place {
 #[derive(Debug)]
 struct Chunk {
     bytes: Bytes,
-    /// Length with the dead ones, and without.
+    /// Length with the dead texts, and without.
     len: usize,
     live: usize,
 }
 
-/// Where a chunk is; outside, under that number.
+/// The bytes of a chunk, or their number in the store.
 #[derive(Debug)]
 enum Bytes {
     Here(Vec<u8>),
-    /// On its way, and here until it has arrived.
+    /// Being written, and in memory until the write is done.
     Leaving(Arc<Vec<u8>>),
     Outside(u32),
 }
@@ -76,19 +77,19 @@ pub(super) struct Texts {
     /// `None`: the number is free.
     chunks: Vec<Option<Chunk>>,
     free: Vec<u32>,
-    /// The one that is written to.
+    /// The chunk to which texts are appended.
     tail: Option<u32>,
-    /// Memory for the next ones, from those that were moved outside.
+    /// Buffers for new chunks, from chunks that were stored.
     spare: Vec<Vec<u8>>,
-    /// Full ones that stay in memory for now, oldest first.
+    /// Full chunks that stay in memory for now, oldest first.
     here: VecDeque<u32>,
-    /// Those that are on their way outside, with their numbers there. One that is dropped meanwhile is
-    /// dropped when it has arrived.
+    /// Chunks that are being written: number in the store, and number here. A chunk that is dropped
+    /// meanwhile is removed when its write is done.
     leaving: VecDeque<(u32, u32)>,
     outside: Option<Box<dyn Outside>>,
-    /// The last one was refused; said once, until one is taken.
+    /// Whether the last write failed. Logged once, until a write succeeds.
     is_refused: bool,
-    /// Numbers outside that were used and are free, and the next that was not.
+    /// Numbers in the store that were used and are free, and the next new one.
     free_outside: Vec<u32>,
     next_outside: u32,
     /// Bytes of all chunks, of the live texts in them, and of the chunks in memory.
@@ -98,12 +99,12 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Gives it a place for what need not be in memory.
+    /// Sets the store.
     pub(super) fn set_outside(&mut self, outside: Box<dyn Outside>) {
         self.outside = Some(outside);
     }
 
-    /// The same without any text.
+    /// Returns an empty set with the same store.
     pub(super) fn emptied(&mut self) -> Self {
         let mut texts = std::mem::take(self);
         texts.tail = None;
@@ -113,21 +114,21 @@ impl Texts {
         texts
     }
 
-    /// Bytes that the texts in memory take, and the memory for the next ones.
+    /// Returns the bytes of the chunks in memory, with the spare buffers.
     pub(super) fn bytes_here(&self) -> usize {
         self.len_here + self.spare.iter().map(Vec::capacity).sum::<usize>()
     }
 
-    /// Keeps a text, of parts, under a number by which its owner is found.
+    /// Appends a text, given in parts, with the id of its entry.
     pub(super) fn put(&mut self, id: u64, parts: &[&[u8]]) -> Place {
         let text_len: usize = parts.iter().map(|part| part.len()).sum();
         let len = HEADER_BYTES + text_len;
         let number = self.tail_for(len);
-        let chunk = self.chunks[number as usize].as_mut().expect("the tail is there");
+        let chunk = self.chunks[number as usize].as_mut().expect("the tail chunk exists");
         let Bytes::Here(bytes) = &mut chunk.bytes else {
             unreachable!("the tail is in memory");
         };
-        let offset = u32::try_from(bytes.len()).expect("a chunk is shorter");
+        let offset = u32::try_from(bytes.len()).expect("offsets in a chunk have 32 bits");
         let text_len = u32::try_from(text_len).expect("a text is shorter than 4 GiB");
         bytes.extend_from_slice(&id.to_le_bytes());
         bytes.extend_from_slice(&text_len.to_le_bytes());
@@ -142,11 +143,11 @@ impl Texts {
         Place { chunk: number, offset }
     }
 
-    /// A text.
+    /// Returns a text.
     ///
     /// # Panics
     ///
-    /// If it is outside and cannot be read: like memory that was paged out and is gone.
+    /// If it is stored and cannot be read, as when swapped memory is lost.
     pub(super) fn get(&self, place: Place) -> Cow<'_, [u8]> {
         match &self.chunk(place.chunk).bytes {
             Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.into(),
@@ -166,7 +167,7 @@ impl Texts {
         }
     }
 
-    /// Looks at a text, if it is in memory, and does nothing (see [`ahead`](super::ahead)).
+    /// Loads a text into the cache if it is in memory (see [`ahead`](super::ahead)).
     pub(super) fn glimpse(&self, place: Place) {
         if let Bytes::Here(bytes) = &self.chunk(place.chunk).bytes {
             let lines = bytes[place.offset as usize..].chunks(CACHE_LINE_BYTES);
@@ -176,7 +177,7 @@ impl Texts {
         }
     }
 
-    /// A text is wanted no more. `len` is that of the text.
+    /// Removes a text of this length.
     pub(super) fn remove(&mut self, place: Place, text_len: usize) {
         let len = HEADER_BYTES + text_len;
         let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
@@ -187,8 +188,8 @@ impl Texts {
         }
     }
 
-    /// If too much of what is kept is dead: the number of a chunk whose live texts are to be put
-    /// anew, and what is in it as `(number, place, text)`.
+    /// If too many bytes are dead, returns the texts of a sparse chunk as `(id, place, text)`. The
+    /// caller appends the live ones again.
     pub(super) fn sparse(&mut self) -> Option<Vec<(u64, Place, Vec<u8>)>> {
         let dead = self.len - self.live;
         if dead < DEAD_BYTES_MIN.max(self.live) {
@@ -221,7 +222,7 @@ impl Texts {
         let mut offset = 0;
         while offset < chunk.len {
             let (id, text) = split(&bytes[offset..]);
-            let start = u32::try_from(offset).expect("a chunk is shorter");
+            let start = u32::try_from(offset).expect("offsets in a chunk have 32 bits");
             texts.push((id, Place { chunk: number, offset: start }, text.to_vec()));
             offset += HEADER_BYTES + text.len();
         }
@@ -233,12 +234,12 @@ impl Texts {
     }
 
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) {
-        let outside = self.outside.as_ref().expect("what is outside has a place there");
+        let outside = self.outside.as_ref().expect("stored chunks have a store");
         let read = outside.read(number, from, buffer);
-        read.unwrap_or_else(|error| panic!("texts that were paged out cannot be read: {error}"));
+        read.unwrap_or_else(|error| panic!("cannot read paged-out texts: {error}"));
     }
 
-    /// The chunk to which so many bytes can be added.
+    /// Returns a chunk with room for `len` more bytes.
     fn tail_for(&mut self, len: usize) -> u32 {
         if let Some(number) = self.tail {
             let Chunk { len: used, live, .. } = *self.chunk(number);
@@ -260,13 +261,13 @@ impl Texts {
             number
         } else {
             self.chunks.push(chunk);
-            u32::try_from(self.chunks.len() - 1).expect("there is less memory")
+            u32::try_from(self.chunks.len() - 1).expect("chunks have 32-bit numbers")
         };
         self.tail = Some(number);
         number
     }
 
-    /// Sends the oldest chunks outside, if there are too many here.
+    /// Writes the oldest chunks to the store, if too many are in memory.
     fn page_out(&mut self) {
         self.arrive();
         let Some(outside) = &mut self.outside else { return };
@@ -289,7 +290,7 @@ impl Texts {
         }
     }
 
-    /// Learns what became of the chunks that were on their way outside.
+    /// Handles finished writes.
     fn arrive(&mut self) {
         while let Some((at, written)) = self.outside.as_mut().and_then(|outside| outside.written())
         {
@@ -299,7 +300,7 @@ impl Texts {
             };
             let Some(chunk) = &mut self.chunks[number as usize] else { continue };
             let left = std::mem::replace(&mut chunk.bytes, Bytes::Outside(at));
-            let Bytes::Leaving(bytes) = left else { unreachable!("it was on its way") };
+            let Bytes::Leaving(bytes) = left else { unreachable!("the chunk was being written") };
             let mut bytes = Arc::unwrap_or_clone(bytes);
             match written {
                 Ok(()) => {
@@ -312,7 +313,7 @@ impl Texts {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_refused, true) {
-                        tracing::warn!(%error, "texts that wait stay in memory");
+                        tracing::warn!(%error, "cannot page out texts of waiting entries; they stay in memory");
                     }
                     chunk.bytes = Bytes::Here(bytes);
                     self.here.push_back(number);
@@ -342,14 +343,14 @@ impl Texts {
     }
 }
 
-/// Number and text of what begins there.
+/// Returns the id and the text at the beginning of `bytes`.
 fn split(bytes: &[u8]) -> (u64, &[u8]) {
     let (id, rest) = bytes.split_at(size_of::<u64>());
-    let id = u64::from_le_bytes(id.try_into().expect("it was split there"));
+    let id = u64::from_le_bytes(id.try_into().expect("it has the right length"));
     (id, &rest[size_of::<u32>()..][..text_len(bytes)])
 }
 
 fn text_len(bytes: &[u8]) -> usize {
-    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header is that long");
+    let len = bytes[size_of::<u64>()..HEADER_BYTES].try_into().expect("a header has a length");
     u32::from_le_bytes(len) as usize
 }

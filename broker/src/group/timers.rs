@@ -1,4 +1,4 @@
-//! What is due when: ordered sets, so that the shell owes a single wake-up.
+//! Timers: sets ordered by moment, so that the owner needs a single wake-up.
 
 use std::collections::BTreeSet;
 
@@ -6,29 +6,30 @@ use super::entry::{EntryId, JobNumber};
 use super::keys::KeyId;
 use crate::clock::Moment;
 
-/// What time alone changes, whoever looks: it is let pass before anything else.
+/// Changes that depend on time alone. They happen before anything else is handled.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wake {
-    /// A delayed entry may queue.
+    /// A delayed entry is due.
     Due(EntryId),
-    /// A key has rested, or can be forgotten.
+    /// A key has rested, or can be removed.
     Key(KeyId),
 }
 
-/// What has to be decided when its time has come, and only after everything that has arrived.
+/// Timers that lead to a decision. They fire only on [`Input::Tick`](super::Input::Tick), after all
+/// inputs that have arrived.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Expiry {
-    /// A lease runs out.
+    /// A lease expires.
     Lease(EntryId),
-    /// A job that was left open is closed.
+    /// A job was left open for too long.
     JobOpen(JobNumber),
-    /// The time of a job is over.
+    /// The time limit of a job passes.
     JobTime(JobNumber),
-    /// The URL of this print is to be looked at again.
+    /// The schedule of the URL with this fingerprint is due.
     Schedule(u64),
 }
 
-/// Timers in the order of their moments.
+/// Timers, ordered by moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Timers<T> {
     set: BTreeSet<(Moment, T)>,
@@ -41,34 +42,34 @@ impl<T> Default for Timers<T> {
 }
 
 impl<T: Ord> Timers<T> {
-    /// Sets a timer; the same one at the same moment counts once.
+    /// Sets a timer. Setting it again for the same moment has no effect.
     pub(super) fn set(&mut self, at: Moment, timer: T) {
         self.set.insert((at, timer));
     }
 
-    /// Takes back a timer that was set for exactly this moment.
+    /// Cancels a timer that was set for exactly this moment.
     pub(super) fn cancel(&mut self, at: Moment, timer: T) {
         self.set.remove(&(at, timer));
     }
 
-    /// The earliest moment at which something is due.
+    /// Returns the earliest moment of a timer.
     pub(super) fn next(&self) -> Option<Moment> {
         self.set.first().map(|(at, _)| *at)
     }
 
-    /// All of them, the earliest first.
+    /// Returns all timers, the earliest first.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Moment, T)> {
         self.set.iter()
     }
 
-    /// How many are set.
+    /// Counts the timers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.set.len()
     }
 
-    /// Takes the earliest timer that is due at `now`.
+    /// Removes and returns the earliest timer that is due at `now`.
     pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
         if self.next()? > now {
             return None;

@@ -1,9 +1,9 @@
 //! Records as lines of a group's log.
 //!
-//! A line is `<moment> TAB <verb> TAB <fields>`. Fields follow one another with a TAB between them;
-//! a list is its length and then the fields of its items. In texts a TAB is written `\t` and a
-//! backslash `\\`; no other control byte can be in them. What may be missing is `-`, or `+` and the
-//! value. A verb, once given a meaning, keeps it: what changes is written under another verb.
+//! A line is `<moment> TAB <verb> TAB <fields>`, with a TAB between fields. A list is its length,
+//! followed by the fields of its items. In texts, a TAB is written `\t` and a backslash `\\`; texts
+//! contain no other control bytes. An optional value is `-`, or `+` and the value. A verb never
+//! changes its meaning: a changed record has another verb.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ use crate::group::entry::{Admission, Again, JobRef};
 use crate::group::schedule::Schedule;
 use crate::job::JobSettings;
 
-/// Items for which room is made before they are read, at most.
+/// Most items for which memory is reserved before they are read.
 const RESERVED_MAX: usize = 512;
 
-/// A line that is no record: of a later version, or damaged.
+/// A line that is not a record: written by a later version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it holds a line that is no record of this version")]
+#[error("it contains a line that is not a record of this version")]
 pub(crate) struct NotARecord;
 
 impl Record {
@@ -37,7 +37,7 @@ impl Record {
         lines.push('\n');
     }
 
-    /// Reads a line without its line end.
+    /// Parses a line without its line end.
     pub(crate) fn decode(line: &str) -> Result<Self, NotARecord> {
         let mut reader = Reader(Fields(Some(line)));
         let record = reader.record().ok_or(NotARecord)?;
@@ -106,8 +106,8 @@ impl Writer<'_> {
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew, stamp, own } => {
-                self.field("started").field(run).flag(*anew).stamp(stamp).maybe(*own)
+            Decision::Started { run, anew: elapsed_unknown, stamp, own } => {
+                self.field("started").field(run).flag(*elapsed_unknown).stamp(stamp).maybe(*own)
             }
             Decision::Born { since } => self.field("born").field(since),
             Decision::Configured(config) => self.field("configured").config(config),
@@ -205,7 +205,7 @@ impl Writer<'_> {
     }
 
     fn config(&mut self, config: &GroupConfig) -> &mut Self {
-        // Which settings a person can change, they know best themselves.
+        // The settings that a client can change, in the words that set them.
         self.text(&config.describe())
             .field(config.backoff_ms_max)
             .field(config.not_before_ms_max)
@@ -229,7 +229,8 @@ impl Writer<'_> {
         match taking {
             Taking::Admitted(admission) => self.field('a').admission(admission),
             Taking::Improved { entries, announced, prio, due, carried } => {
-                // Earlier versions carried nothing, and most events have nothing to carry.
+                // The effect `i` is that of earlier versions, without attributes; most events have
+                // none.
                 self.field(if carried.is_empty() { 'i' } else { 'c' });
                 self.flag(*announced).field(prio).field(due);
                 self.list(entries, |writer, entry| _ = writer.field(entry));
@@ -291,7 +292,7 @@ impl Writer<'_> {
     }
 }
 
-/// What is between the TABs of a line.
+/// The fields of a line.
 struct Fields<'a>(Option<&'a str>);
 
 impl<'a> Iterator for Fields<'a> {
@@ -305,7 +306,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Reads fields; `None` if one is not what it should be.
+/// Reads fields. Returns `None` for an invalid field.
 struct Reader<'a>(Fields<'a>);
 
 impl<'a> Reader<'a> {
@@ -352,7 +353,7 @@ impl<'a> Reader<'a> {
 
     fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let length: usize = self.field()?;
-        // Not with room for all of it if that is much: the length may be damaged.
+        // The length may be damaged, so little memory is reserved.
         let mut items = Vec::with_capacity(length.min(RESERVED_MAX));
         for _ in 0..length {
             items.push(read(self)?);

@@ -1,6 +1,6 @@
 //! Why something does not move, asked of a key.
 
-use tidings_protocol::{Code, Hold, Return};
+use tidings_protocol::{Code, Hold, Outcome, Return};
 
 use super::bench::{A, Bench};
 use crate::group::busiest::KeyQuery;
@@ -47,6 +47,24 @@ fn a_key_is_explained_by_what_is_not_due_yet() {
     assert_eq!(failed.more[0], retry);
     let ok = "a.org waiting=0 delayed=3 scheduled=1 pending because=delay free-in=5001ms";
     assert_eq!(failed.ok, ok);
+}
+
+#[test]
+fn a_finished_url_is_explained_by_its_job() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.open("docs", &[]);
+    bench.publish("http://a.org/1 job=docs");
+    bench.publish("http://a.org/2 job=docs");
+    bench.join(A, 1);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    for (url, expected) in [("1", "is finished in job docs"), ("3", "does not wait")] {
+        let what = format!("http://a.org/{url}");
+        bench.feed(Input::Show { asked: A.asked(), what: Show::Explain(what) });
+        let error = bench.answers.pop().unwrap().unwrap_err();
+        assert_eq!(error.code, Code::NotFound);
+        assert!(error.text.contains(expected), "{error}");
+    }
 }
 
 #[test]

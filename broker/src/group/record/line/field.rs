@@ -1,14 +1,13 @@
-//! What a field of a record's line can be, and how it is written.
+//! Types of fields in a record's line.
 
 use data_encoding::HEXLOWER;
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 
 use crate::clock::Moment;
 
-/// What a field can be. Most are numbers, and there are many of them: the ways of `Display` would be
-/// half of what a record costs.
+/// A type of field. Most fields are numbers, and `Display` would take half of the time of a record.
 pub(super) trait Field {
-    /// Appends it.
+    /// Appends the field to a line.
     fn put(&self, line: &mut String);
 }
 

@@ -1,4 +1,4 @@
-//! The parts of a snapshot in a record's line.
+//! Parts of a snapshot in a record's line.
 
 use std::collections::BTreeMap;
 
@@ -182,7 +182,7 @@ impl Reader<'_> {
         REASONS.into_iter().find(|reason| *reason == word)
     }
 
-    /// What follows if there is anything.
+    /// Reads optional fields.
     #[expect(clippy::option_option, reason = "what is not there is no error")]
     fn maybe_more<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.0.next()? {

@@ -12,7 +12,7 @@ fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)
 }
 
-/// What a line of the protocol can hold, with what is written in another way.
+/// Any text of a protocol line, with the escaped characters.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z\\\\\t\\-+ é]{0,12}", "http://[a-z]{1,5}\\.test/[a-z?=&\\\\]{0,9}"]
 }
@@ -278,7 +278,7 @@ proptest! {
         let line = lines.strip_suffix('\n').unwrap();
         prop_assert!(!line.contains('\n'));
         prop_assert_eq!(Record::decode(line), Ok(record));
-        // Less or more of it is no record.
+        // A line with a field more or less is not a record.
         prop_assert_eq!(Record::decode(&format!("{line}\t1")), Err(NotARecord));
         if let Some((shorter, _)) = line.rsplit_once('\t') {
             prop_assert_eq!(Record::decode(shorter), Err(NotARecord));
