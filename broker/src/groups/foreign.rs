@@ -1,5 +1,5 @@
-//! What lies beside the logs of groups and is none, or is one under another name: a copy, or what
-//! somebody moved out of the way.
+//! Detects directories in `groups/` that are not logs of the group they are named after: copies,
+//! renamed logs, and unrelated files.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,17 +10,18 @@ use tidings_protocol::GroupName;
 use crate::log::disk::Disk;
 use crate::log::format::{SEGMENT_HEADER, SegmentHeader};
 
-/// What there is under the name of a group.
+/// The contents of the directory with a group's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Its log, or nothing of anybody else.
+    /// The group's own log, or no log files at all.
     Own,
-    /// Something else: what it is, for people.
+    /// Something else; the text describes it to an operator.
     Foreign(String),
 }
 
-/// Looks whose files are under the name of a group, without changing any. Every file of a log says so
-/// itself; those that cannot be read say nothing. Fails if they are of several.
+/// Finds which group's files a directory holds, without changing any. Each log file names its group
+/// in its header; files with an unreadable header are ignored. Fails if the files belong to several
+/// groups.
 pub(super) fn look_into(disk: &dyn Disk, dir: &Path, name: &GroupName) -> io::Result<Held> {
     let files = match disk.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -62,7 +63,7 @@ mod tests {
         look_into(&FileSystem, &dir.join(name), &name.parse().unwrap())
     }
 
-    /// The beginning of a segment of this group.
+    /// The header of a segment of this group.
     fn segment(group: &str, base: u64) -> Vec<u8> {
         let (topic, base, previous_end) = (group.parse().unwrap(), Seq(base), Seq(base));
         let version = VERSION;

@@ -1,4 +1,4 @@
-//! The end of a group that was deleted: its log goes, and whoever asks for it is told so.
+//! The end of a deleted group: removes its log and rejects the remaining commands.
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,7 @@ use crate::groups::no_such;
 use crate::topic::Health;
 
 impl Owner {
-    /// Nobody is answered any more, and whoever has asked is told so.
+    /// Rejects all waiting and queued commands, because the deletion cannot be completed.
     fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
         self.give_up();
         letters.close();
@@ -18,7 +18,7 @@ impl Owner {
         }
     }
 
-    /// The group was deleted: whoever asks for it from here on is told so.
+    /// Completes the deletion, then rejects the remaining commands.
     pub(super) async fn leave(
         mut self,
         mut letters: mpsc::UnboundedReceiver<Letter>,
@@ -29,7 +29,7 @@ impl Owner {
             if self.log.health() == Health::Failed {
                 return self.abandon(letters);
             }
-            // That it is gone is not said before its name is free.
+            // The deletion is confirmed only when the name is free again.
             self.send_up_to(self.appended - 1);
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -44,15 +44,15 @@ impl Owner {
         if let Some(log) = self.log.store() {
             let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
             if !matches!(cleared, Ok(Ok(()))) {
-                // Its last record says that it is gone, so a start removes what is left. Until then
-                // nobody can make one of the name.
+                // The last record says that the group was deleted, so the next start removes the
+                // files. Until then the name cannot be used.
                 tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
                 self.send();
                 return self.abandon(letters);
             }
         }
         self.job_names.forget(self.group.name());
-        // No letter comes after this.
+        // The actor receives no message after this.
         self.registry.remove(self.group.name());
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
