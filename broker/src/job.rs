@@ -67,7 +67,7 @@ impl JobSettings {
                 "include" => parsed.filter.include = value.parse()?,
                 "exclude" => parsed.filter.exclude = value.parse()?,
                 "max-depth" | "depth" if parsed.depth_max.is_some() => {
-                    return Err(bad("max-depth and depth are the same: one of them"));
+                    return Err(bad("max-depth and depth are the same setting; give only one"));
                 }
                 "max-depth" | "depth" => {
                     parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?);
@@ -81,13 +81,13 @@ impl JobSettings {
                     parsed.hold = match value {
                         "yes" => true,
                         "no" => false,
-                        _ => return Err(bad(format!("hold={value}: it is yes or no"))),
+                        _ => return Err(bad(format!("hold={value}: expected yes or no"))),
                     };
                 }
                 "callback" => parsed.callback = Some(callback(value)?),
                 _ => {
                     return Err(bad(format!(
-                        "no job setting {name}; there are scope, include, exclude, max-depth, \
+                        "no job setting {name}; the settings are scope, include, exclude, max-depth, \
                          max-pages, max-per-host, max-time, hold, callback"
                     )));
                 }
@@ -133,7 +133,7 @@ impl JobSettings {
 
 fn callback(value: &str) -> Result<Box<str>, ProtocolError> {
     if value.len() > CALLBACK_BYTES_MAX {
-        return Err(bad(format!("callback=: it is at most {CALLBACK_BYTES_MAX} bytes long")));
+        return Err(bad(format!("callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes")));
     }
     let url =
         CanonicalUrl::parse(value).map_err(|error| bad(format!("callback={value}: {error}")))?;

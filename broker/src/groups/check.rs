@@ -102,7 +102,7 @@ fn check_log(
         Ok(())
     })?;
     if base != Base::Whole && !is_deleted {
-        group.refuses = trouble.or_else(|| Some("it does not say how it began".to_owned()));
+        group.refuses = trouble.or_else(|| Some("the log has no complete beginning".to_owned()));
     }
     Ok(())
 }

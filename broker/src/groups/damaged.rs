@@ -63,7 +63,7 @@ impl DamagedGroups {
             let kept_topics: Vec<_> = kept.iter().map(|reader| reader.topic().name().as_str()).collect();
             tracing::error!(
                 group = %name, keeps_events_of = %kept_topics.join(","),
-                "its log is damaged: {reason}. The group refuses work, and its files stay as they are; {remedy}"
+                "its log is damaged: {reason}. The group rejects work, and its files are not changed; {remedy}"
             );
             (name, Refusing { reason, topics, remedy, _kept: Mutex::new(kept) })
         });

@@ -86,7 +86,7 @@ mod tests {
     use crate::at_once::at_once;
 
     #[test]
-    fn a_job_is_elsewhere_if_another_group_has_it() {
+    fn jobs_of_other_groups_are_found() {
         let names = JobNames::default();
         let (a, b): (GroupName, GroupName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let (docs, blog): (JobName, JobName) = ("docs".parse().unwrap(), "blog".parse().unwrap());
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_change_one_name_at_the_same_time_lose_no_change() {
+    fn concurrent_changes_of_one_name_are_all_kept() {
         const GROUPS: usize = 8;
         let group = |number: usize| -> GroupName { format!("g{number}").parse().unwrap() };
         let name: JobName = "docs".parse().unwrap();

@@ -40,7 +40,7 @@ impl Letter {
 
 /// The error of a group that could not write its log.
 pub(super) fn failed() -> ProtocolError {
-    let text = "writing to the disk failed: the group stands still until the broker starts anew";
+    let text = "writing to the disk failed: the group is stalled until the broker is restarted";
     ProtocolError::new(Code::NotDurable, text)
 }
 

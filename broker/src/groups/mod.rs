@@ -208,10 +208,10 @@ impl Groups {
             let creation = groups.registry.create();
             let started = groups.start(&creation, recovered.group, anew, |_| (log, next));
             if let Err(error) = started {
-                tracing::error!(group = %name, %error, "the group does not move");
+                tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
                 // Reserves the name, so that no other group takes its place.
-                let (nobody, _) = mpsc::unbounded_channel();
-                creation.add(name, nobody);
+                let (closed, _) = mpsc::unbounded_channel();
+                creation.add(name, closed);
             }
         }
         groups
@@ -258,7 +258,7 @@ impl Groups {
                 let group = group.clone().unwrap_or_else(default_group);
                 (group, Input::Show { asked, what: show })
             }
-            _ => unreachable!("only commands of groups are handed to groups"),
+            _ => unreachable!("only GROUP, JOB and EXPLAIN are sent here"),
         };
         if let Input::Show { asked, what: Show::Group } = &input
             && let Some(answer) = self.damaged.describe(&group)
@@ -366,7 +366,7 @@ impl Groups {
         let asked = caller.asks(slot);
         let credit = credit.unwrap_or(1);
         if credit > CREDIT_MAX {
-            return Err(bad(format!("credit={credit}: it is a number from 0 to {CREDIT_MAX}")));
+            return Err(bad(format!("credit={credit}: expected a number from 0 to {CREDIT_MAX}")));
         }
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(group)?;
@@ -444,13 +444,13 @@ impl Groups {
     ) -> Result<(), ProtocolError> {
         let max = self.max;
         if creation.count() + self.damaged.count() >= max {
-            let text = format!("there are {max} groups already");
+            let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }
         if self.storage.as_ref().is_some_and(|storage| storage.is_taken(name)) {
             let text = format!(
-                "the data directory holds something else as groups/{name}; the log of its start says \
-                 what. Move that away and start the broker anew, or choose another name"
+                "the data directory holds something else as groups/{name} (see the log of the \
+                 broker's start). Move it away and restart the broker, or choose another name"
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         }
@@ -518,7 +518,7 @@ impl Groups {
             match log.sync().and_then(|_| log.close(log.bounds().end)) {
                 Ok(end) => ends.extend(end.map(|end| (clean_stop::of_group(&name), end))),
                 Err(error) => {
-                    tracing::error!(group = %name, %error, "the log was not closed in order");
+                    tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
                 }
             }
         }
@@ -531,7 +531,7 @@ impl Groups {
         let now = number_for_life(self.clock.unix_ms(), RandomState::new().hash_one(()));
         let above = |newest: u64| Some(now.max(newest + 1));
         let newest = self.newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
-        above(newest.expect("there is always a next one")).expect("as before")
+        above(newest.expect("the closure always returns a value")).expect("as before")
     }
 
     fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {

@@ -69,7 +69,7 @@ impl Outbox {
             let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
             self.searches.insert(topic, Search { reader, until, wanted: HashMap::new() });
         }
-        let search = self.searches.get_mut(topic).expect("it was just begun");
+        let search = self.searches.get_mut(topic).expect("the search was inserted above");
         search.wanted.insert(payload.to_owned(), None);
         self.push(serial, topic, payload.to_owned());
         Ok(())

@@ -63,7 +63,7 @@ impl PageFile {
         if self.writer.is_none() {
             self.writer = Some(Writer::start(Arc::clone(&self.pages), self.written.0.clone())?);
         }
-        Ok(self.writer.as_ref().expect("it was started if it was not there"))
+        Ok(self.writer.as_ref().expect("the writer was started above"))
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     /// Uses more chunks than may wait.
     #[test]
-    fn chunks_are_read_as_they_were_written_and_those_without_room_are_given_back() {
+    fn chunks_are_read_back_and_rejected_chunks_are_returned() {
         let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
         disk.create_dir(dir).unwrap();
         let mut file = PageFile::new(Arc::new(disk.clone()), dir, "g");
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!((is_written, result.is_ok()), (number, true));
         }
         assert!(chunks.into_iter().all(|chunk| Arc::into_inner(chunk).is_some()));
-        assert!(disk.files().is_empty(), "it has no name");
+        assert!(disk.files().is_empty(), "the file has no name");
         disk.set_room(0);
         let refused = chunk(numbers.end);
         file.write(numbers.end, Arc::clone(&refused));

@@ -1,4 +1,4 @@
-//! The shells of groups on a disk that is full, slow, or fails.
+//! Actors of groups on a disk that is full, slow or broken.
 
 mod at_once;
 mod own;
@@ -18,10 +18,10 @@ use crate::log::disk::Disk;
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::net::within;
 
-/// How long anything may take before a test fails instead of hanging.
+/// Longest time that anything may take before a test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Groups on a disk of their own.
+/// Groups on a simulated disk.
 struct Rig {
     disk: SimulatedDisk,
     topics: Arc<Topics>,
@@ -40,13 +40,13 @@ impl Drop for Rig {
 impl Rig {
     fn new() -> Self {
         let disk = SimulatedDisk::new(1);
-        // What there is room for now is not there because it was taken in advance.
+        // Without preallocation, so that room that is gone now cannot have been reserved before.
         disk.set_faults(Faults { no_allocate: true, ..Faults::default() });
         Self::start(disk, None, |_| ())
     }
 
-    /// A start with what is on a disk, and with a member that lives in the broker's process. What is done to the disk
-    /// is done once that is read.
+    /// Starts a broker on the contents of a disk, with a member in the broker's own process. `then`
+    /// changes the disk after it was read.
     fn start(
         disk: SimulatedDisk,
         own: Option<MemberId>,
@@ -82,7 +82,7 @@ impl Rig {
         Client { groups: Arc::clone(&self.groups), caller, slots: Answers::new() }
     }
 
-    /// Not a byte more can be written.
+    /// Leaves no room on the disk.
     fn fill_disk(&self) {
         self.disk.set_room(self.disk.used());
     }
@@ -91,8 +91,8 @@ impl Rig {
         self.disk.set_room(1 << 40);
     }
 
-    /// Waits until the group has found out that there is no room: what it was asked before that is
-    /// answered when there is.
+    /// Waits until the group has noticed that the disk is full. Earlier commands are answered when
+    /// there is room again.
     async fn until_full(&mut self, group: &str) {
         let looking = async {
             let mut asked = Vec::new();
@@ -110,12 +110,12 @@ impl Rig {
         assert!(within(PATIENCE, looking).await, "there is room");
     }
 
-    /// Nothing can be written any more.
+    /// Makes all further writes fail.
     fn break_disk(&self) {
         self.disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
     }
 
-    /// Whether a job of that name is known to be in some group.
+    /// Whether any group is known to have a job of that name.
     fn knows_job(&self, name: &str) -> bool {
         let payload = format!("http://a.test/ job={name}");
         let nobody = "nobody".parse().unwrap();
@@ -123,7 +123,7 @@ impl Rig {
     }
 }
 
-/// A connection, as groups know it.
+/// A connection, as groups see it.
 struct Client {
     groups: Arc<Groups>,
     caller: Caller,
@@ -131,7 +131,7 @@ struct Client {
 }
 
 impl Client {
-    /// Says something that is answered later.
+    /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.later(), Command::parse(line).unwrap());
         let Command::Join { group, credit } = command else {
@@ -151,14 +151,14 @@ impl Client {
         answer.unwrap()
     }
 
-    /// The same, if it is there.
+    /// The same, if it has arrived.
     fn heard(&self) -> Option<String> {
         self.take(Waker::noop())
     }
 
     fn take(&self, waker: &Waker) -> Option<String> {
         let mut parcels = self.caller.mailbox.take(waker).parcels;
-        // What those see who watch is no answer.
+        // Progress lines of watchers are not answers.
         parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
@@ -187,7 +187,8 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
     assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
     assert!(client.ask("JOB open early group=team").await.starts_with("+OK early "));
     rig.fill_disk();
-    // It is decided before it is known that there is no room, and answered when there is.
+    // This job is opened before the group notices that the disk is full; the answer comes when
+    // there is room.
     other.say("JOB open between group=team");
     rig.until_full("team").await;
     for watch in ["GROUP watch team", "JOB watch early group=team"] {
@@ -215,7 +216,7 @@ async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_tol
     waits.say("JOB wait site group=team");
     watch[0].say("JOB watch site group=team");
     watch[1].say("GROUP watch team");
-    // Letters are read in their order.
+    // Messages are handled in order, so the others were handled before this one.
     assert!(client.ask("JOB show site group=team").await.starts_with("+OK site "));
     rig.break_disk();
     let refused = client.ask("JOB pause site group=team").await;
@@ -253,7 +254,7 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
 async fn a_group_that_is_made_again_has_another_number_for_its_life() {
     let mut rig = Rig::new();
     let (mut boss, mut seen) = (rig.client(), BTreeSet::new());
-    // The clock shows the same millisecond for some of them.
+    // Some of these are created within the same millisecond.
     for _ in 0..20 {
         assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
         let mut worker = rig.client();
@@ -267,7 +268,7 @@ async fn a_group_that_is_made_again_has_another_number_for_its_life() {
 
 #[tokio::test]
 async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_others_go_on() {
-    // More than a group keeps in memory.
+    // More text than a group keeps in memory.
     const TEXTS: usize = 800;
     let mut rig = Rig::new();
     let (mut boss, mut watch) = (rig.client(), rig.client());
@@ -309,7 +310,7 @@ async fn groups_of_brokers_that_do_not_know_each_other_have_different_numbers() 
     let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| number_for_life(now, random));
     assert!(number_for_life(earlier, u64::MAX) < least && least < some && some < most);
     assert!(most < number_for_life(now + 1, 0));
-    // As a database has it.
+    // As a signed column of a database stores it.
     assert!(i64::try_from(number_for_life(1 << 42, u64::MAX)).is_ok());
     let numbers: BTreeSet<u64> = (0..100)
         .map(|_| {

@@ -42,8 +42,8 @@ pub(super) struct Watchers {
     list: BTreeMap<ConnId, Watcher>,
     /// Increases with every input that may have changed the group.
     changes: u64,
-    /// Time of the next poll: first for watchers that have something to report even without a
-    /// change, then for any watcher. Valid while `changes` equals `planned`.
+    /// Time of the next poll. The first applies while `changes` equals `planned`, and covers watchers
+    /// that have something to report even without a change; the second covers all watchers.
     next: (Option<Moment>, Option<Moment>),
     planned: u64,
 }
@@ -172,7 +172,7 @@ impl Speed {
         }
         let (from, before) = self.samples[0];
         let new = completed.saturating_sub(before);
-        // Polls stop only when nothing is completed, so no pages are missed between two samples.
+        // While polls pause nothing is completed, so a longer gap counts as the window.
         new.saturating_mul(10_000).checked_div(now.since(from).min(span_ms)).unwrap_or(0)
     }
 }
@@ -196,7 +196,7 @@ mod tests {
 
     // PROTOCOL: G4
     #[test]
-    fn it_is_looked_when_something_has_changed_and_not_too_often() {
+    fn watchers_are_polled_after_changes_and_not_too_often() {
         let mut group = Group::new("g".parse().unwrap(), 1, GroupConfig::default(), 1);
         let asked = |conn| {
             let (conn, member) = (ConnId(conn), MemberId(u128::from(conn)));
@@ -208,13 +208,13 @@ mod tests {
             let watch = Watch { asked: asked(conn), job: None, every_ms };
             watchers.add(watch, Mailbox::new(), Moment(10));
         }
-        assert_eq!(look(&mut watchers, &group, 10).len(), 2, "how it is at first");
+        assert_eq!(look(&mut watchers, &group, 10).len(), 2, "each watcher gets the first line");
         assert_eq!(watchers.next_look(), None, "nothing changes");
         watchers.changed();
         assert_eq!(watchers.next_look(), Some(Moment(1100)));
         assert!(look(&mut watchers, &group, 1099).is_empty());
-        assert!(look(&mut watchers, &group, 1100).is_empty(), "nobody would see a difference");
-        assert_eq!(watchers.next_look(), Some(Moment(5100)), "the other one was not looked for");
+        assert!(look(&mut watchers, &group, 1100).is_empty(), "the line would be the same");
+        assert_eq!(watchers.next_look(), Some(Moment(5100)), "the other watcher was not polled");
         group.handle(Input::Operate { asked: asked(3), what: Operation::Pause }, Moment(1200));
         watchers.changed();
         let said = look(&mut watchers, &group, 2100);
@@ -224,11 +224,11 @@ mod tests {
         watchers.gone(ConnId(1));
         watchers.answered(&asked(2));
         watchers.changed();
-        assert_eq!(watchers.next_look(), None, "nobody is left");
+        assert_eq!(watchers.next_look(), None, "no watcher is left");
     }
 
     #[test]
-    fn speed_is_that_of_the_last_seconds() {
+    fn rate_covers_the_last_seconds() {
         let mut speed = Speed::default();
         for (ms, completed, tenths) in [
             (1000, 50, 0),
@@ -245,6 +245,6 @@ mod tests {
         ] {
             assert_eq!(speed.at(Moment(ms), completed, 5000), tenths, "at {ms}");
         }
-        assert!(speed.samples.len() < 4, "what is long ago is forgotten");
+        assert!(speed.samples.len() < 4, "old samples are dropped");
     }
 }

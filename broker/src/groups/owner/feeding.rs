@@ -34,7 +34,7 @@ impl Owner {
             if let Some(lag) = found.lag {
                 tracing::warn!(
                     group = %self.group.name(), %topic, from = %lag.from, to = %lag.to,
-                    "events were gone before the group could take them"
+                    "events were trimmed before the group could consume them"
                 );
             }
             // The disk wakes the actor when it has read the data.
@@ -99,7 +99,8 @@ impl Owner {
             }
             let next = self.group.taken(&name);
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
-            // A job that begins now must not wait for events that were gone before this start.
+            // Consumes up to the reader's position at once: a job that begins now must not wait for seqs
+            // before it.
             self.feed(&name, Vec::new(), reader.cursor());
             self.readers.insert(name, reader);
         }

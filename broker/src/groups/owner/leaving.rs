@@ -46,7 +46,7 @@ impl Owner {
             if !matches!(cleared, Ok(Ok(()))) {
                 // The last record says that the group was deleted, so the next start removes the
                 // files. Until then the name cannot be used.
-                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
+                tracing::error!(group = %self.group.name(), ?cleared, "cannot remove the log of a deleted group; the next start removes it");
                 self.send();
                 return self.abandon(letters);
             }

@@ -61,8 +61,8 @@ impl Machine {
         let text = text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("unknown");
         tracing::error!(
             group = %self.group.name(), reason = text,
-            "a fault: the group stands still, and its topics keep what it has not taken. Start the broker anew, \
-             which goes on from the group's log"
+            "bug: the group has panicked and stopped. Its topics keep the events that it has not consumed. \
+             Restart the broker to continue from the group's log"
         );
         None
     }

@@ -1,4 +1,4 @@
-//! Several threads that create, ask and delete groups at the same time.
+//! Several threads that create, use and delete groups at the same time.
 
 use std::marker::Sync;
 
@@ -12,7 +12,7 @@ use crate::at_once::at_once;
 const THREADS: usize = 8;
 
 impl Rig {
-    /// Creates a group in each thread, all at the same time, of the name that `name` gives for the thread.
+    /// Creates a group in each thread at the same time; `name` gives the name for each thread.
     fn create(&self, name: impl Fn(usize) -> String + Sync) -> Vec<Result<(), Code>> {
         let runtime = Handle::current();
         at_once(THREADS, |thread| {
@@ -50,7 +50,7 @@ async fn threads_create_no_more_groups_than_there_may_be() {
     }
 }
 
-/// How many answers a connection has received since the last call.
+/// Number of answers that a connection has received since the last call.
 fn answers(client: &Client) -> usize {
     let parcels = client.caller.mailbox.take(Waker::noop()).parcels;
     let answers = parcels.into_iter().map(|parcel| match parcel {

@@ -1,23 +1,23 @@
-//! What leaves before it is synced: what the worker in the broker's process is told, and nothing else.
+//! Outputs that are sent before a sync: only those for the worker in the broker's own process.
 
 use super::*;
 
 const TEAM: &str = "data/groups/team";
 
-/// A broker with a worker of its own, and another one.
+/// A broker with a local worker, a remote worker and an operator.
 fn rig() -> (Rig, Client, Client, Client) {
     let mut rig = Rig::start(SimulatedDisk::new(1), Some(MemberId(1)), |_| ());
     let clients = (rig.client(), rig.client(), rig.client());
     (rig, clients.0, clients.1, clients.2)
 }
 
-/// What the system was handed of the group's records.
+/// The group's records that were written to the file system.
 fn written(rig: &Rig) -> String {
     let files = rig.disk.files().into_iter().filter(|(path, _)| path.starts_with(TEAM));
     files.map(|(_, bytes)| String::from_utf8_lossy(&bytes).replace('\0', "")).collect()
 }
 
-/// Waits until the group has written a record that was not there before.
+/// Waits until the group has written a given record.
 async fn until_written(rig: &Rig, record: &str) {
     let writing = async {
         while !written(rig).contains(record) {
@@ -41,7 +41,7 @@ async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_th
     let task = own.answer().await;
     assert!(task.starts_with("TASK team:"), "{task}");
     until_written(&rig, &format!("\t{}\t", other.caller.member)).await;
-    // What was written is not safe, so nobody else hears of it, and what an operator asks is not answered.
+    // Written records are not durable yet, so the remote worker and the operator get no answer.
     boss.say("GROUP pause team");
     until_written(&rig, "paused").await;
     assert_eq!((other.heard(), boss.heard()), (None, None));
@@ -61,7 +61,7 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
     let mut rig = Rig::start(disk, Some(MemberId(1)), hold);
     let mut own = rig.client();
     own.say("JOIN team credit=1");
-    // It has joined by then.
+    // The local worker has joined by then.
     rig.client().say("GROUP pause team");
     until_written(&rig, "paused").await;
     assert_eq!(own.heard(), None);
