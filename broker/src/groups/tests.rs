@@ -181,7 +181,7 @@ impl Client {
 
 // PROTOCOL: T14
 #[tokio::test]
-async fn a_job_that_a_full_disk_refused_is_no_job() {
+async fn job_rejected_by_a_full_disk_does_not_exist() {
     let mut rig = Rig::new();
     let (mut client, mut other) = (rig.client(), rig.client());
     assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
@@ -207,7 +207,7 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
 
 // PROTOCOL: T14
 #[tokio::test]
-async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_told() {
+async fn job_rejected_by_a_failed_disk_does_not_exist_and_waiters_get_an_error() {
     let mut rig = Rig::new();
     let (mut client, mut waits) = (rig.client(), rig.client());
     let mut watch = [rig.client(), rig.client()];
@@ -233,7 +233,7 @@ async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_tol
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile() {
+async fn group_whose_deletion_waits_for_room_still_answers() {
     let mut rig = Rig::new();
     let (mut boss, mut client, mut worker) = (rig.client(), rig.client(), rig.client());
     assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
@@ -251,7 +251,7 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
 
 // PROTOCOL: T15
 #[tokio::test]
-async fn a_group_that_is_made_again_has_another_number_for_its_life() {
+async fn recreated_group_has_another_since_number() {
     let mut rig = Rig::new();
     let (mut boss, mut seen) = (rig.client(), BTreeSet::new());
     // Some of these are created within the same millisecond.
@@ -267,7 +267,7 @@ async fn a_group_that_is_made_again_has_another_number_for_its_life() {
 }
 
 #[tokio::test]
-async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_others_go_on() {
+async fn group_with_unreadable_texts_stops_and_others_continue() {
     // More text than a group keeps in memory.
     const TEXTS: usize = 800;
     let mut rig = Rig::new();
@@ -305,7 +305,7 @@ async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_ot
 
 // PROTOCOL: T15
 #[tokio::test]
-async fn groups_of_brokers_that_do_not_know_each_other_have_different_numbers() {
+async fn groups_of_different_brokers_have_different_numbers() {
     let (now, earlier) = (1_795_290_973_246, 1_795_290_973_245);
     let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| number_for_life(now, random));
     assert!(number_for_life(earlier, u64::MAX) < least && least < some && some < most);

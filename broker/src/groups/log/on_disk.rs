@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_is_behind_when_more_waits_for_a_slow_disk_than_may_and_says_when_it_is_not() {
+    async fn log_is_behind_while_too_much_waits_for_a_slow_disk() {
         let mut rig = Rig::new(1 << 30);
         rig.disk.hold_syncs(Path::new(DIR));
         let mut written = 0;
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_snapshot_waits_for_a_busy_disk_and_not_for_ever() {
+    async fn snapshot_waits_for_a_busy_disk_but_not_forever() {
         let mut rig = Rig::new(1 << 20);
         rig.disk.hold_syncs(Path::new(DIR));
         rig.write(2 * BUSY_BYTES);
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_before_a_snapshot_goes_in_the_end() {
+    async fn records_before_a_snapshot_are_removed() {
         let mut rig = Rig::new(8_000);
         for _ in 0..10 {
             rig.write(1_000);

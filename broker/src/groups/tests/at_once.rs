@@ -25,7 +25,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn one_of_several_threads_creates_a_group() {
+async fn one_of_several_threads_creates_the_group() {
     let rig = Rig::new();
     for round in 0..100 {
         let mut created = rig.create(|_| format!("g{round}"));
@@ -37,7 +37,7 @@ async fn one_of_several_threads_creates_a_group() {
 }
 
 #[tokio::test]
-async fn threads_create_no_more_groups_than_there_may_be() {
+async fn threads_respect_the_group_limit() {
     const MAX: usize = 5;
     for _ in 0..50 {
         let mut rig = Rig::new();
@@ -62,7 +62,7 @@ fn answers(client: &Client) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_letter_to_a_group_that_is_deleted_meanwhile_is_answered() {
+async fn every_message_to_a_group_being_deleted_is_answered() {
     const LETTERS: usize = 50;
     let mut rig = Rig::new();
     let mut boss = rig.client();

@@ -30,7 +30,7 @@ async fn until_written(rig: &Rig, record: &str) {
 
 // PROTOCOL: T13
 #[tokio::test]
-async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_they_are_synced() {
+async fn local_worker_receives_tasks_once_written_and_others_once_synced() {
     let (rig, mut own, mut other, mut boss) = rig();
     assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
     assert!(own.ask("JOIN team credit=1").await.starts_with("+OK team "));
@@ -52,7 +52,7 @@ async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_th
 }
 
 #[tokio::test]
-async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
+async fn local_worker_receives_nothing_before_the_start_is_synced() {
     let (rig, _, _, mut boss) = rig();
     assert!(boss.ask("GROUP create team topics=none").await.starts_with("+OK team "));
     let disk = rig.disk.clone();
@@ -72,7 +72,7 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
 
 // PROTOCOL: R6, T13
 #[tokio::test]
-async fn a_topic_keeps_what_a_group_has_taken_until_that_is_synced() {
+async fn topic_keeps_consumed_events_until_the_group_has_synced() {
     let (rig, mut own, _, mut boss) = rig();
     let name = "work".parse().unwrap();
     let settings = TopicSettings { sync: Sync::Always, ..TopicSettings::default() };
