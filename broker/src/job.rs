@@ -568,12 +568,12 @@ impl Jobs {
         self.by_number.get_mut(&number)
     }
 
-    /// The job of which this is the newest pass.
+    /// The job with this newest pass.
     pub fn of_pass(&self, pass: JobRef) -> Option<&Job> {
         self.find(pass.number).filter(|job| job.id == pass)
     }
 
-    /// The job of which this is the newest pass, mutable.
+    /// The job with this newest pass, mutable.
     pub fn of_pass_mut(&mut self, pass: JobRef) -> Option<&mut Job> {
         self.find_mut(pass.number).filter(|job| job.id == pass)
     }
@@ -593,7 +593,7 @@ impl Jobs {
         self.by_number.len()
     }
 
-    /// Whether there are no jobs.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.by_number.is_empty()
     }

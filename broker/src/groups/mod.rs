@@ -393,8 +393,8 @@ impl Groups {
                 Ok((group, Input::Show { asked, what: Show::Group }))
             }
             "set" => {
-                // Opens the topics first: if there is no room for a new topic, the command is
-                // rejected before anything changes.
+                // Opens the topics first: without room for a new topic, the command is rejected before
+                // anything changes.
                 let wanted = self.defaults.with(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
@@ -454,8 +454,8 @@ impl Groups {
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        // Opens the topics first: if there is no room for a new topic, the command is rejected
-        // before anything is created.
+        // Opens the topics first: without room for a new topic, the command is rejected before
+        // anything is created.
         for topic in &config.topics {
             self.topics.open(topic)?;
         }

@@ -480,7 +480,7 @@ impl Owner {
         }
     }
 
-    /// Flushes the log and sends all outputs whose records are safe.
+    /// Flushes the log and sends all outputs with safe records.
     fn send(&mut self) {
         self.send_up_to(Mark::MAX);
     }

@@ -167,7 +167,7 @@ pub(super) fn repair_of(name: &GroupName) -> String {
     format!("~{name}~repair")
 }
 
-/// The group whose complete new log has this name.
+/// The group, if this is the name of its complete new log.
 pub(crate) fn repaired_group(file_name: &str) -> Option<GroupName> {
     file_name.strip_prefix('~')?.strip_suffix("~repair")?.parse().ok()
 }
@@ -323,7 +323,7 @@ mod tests {
 
     const RECORDS: u64 = 12;
 
-    /// Creates a data directory whose group `g` has a damaged record in the middle of its log.
+    /// Creates a data directory with a group `g` and damages a record in the middle of its log.
     fn damaged(data: &Path) -> GroupName {
         let name: GroupName = "g".parse().unwrap();
         let groups = DataDir::open(data).unwrap().groups();

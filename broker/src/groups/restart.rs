@@ -53,7 +53,7 @@ pub(crate) struct GroupStorage {
     pub(crate) dir: PathBuf,
     /// See [`Limits::group_log_bytes`](crate::Limits::group_log_bytes).
     pub(crate) log_bytes: u64,
-    /// Group names whose directories hold something else; no group can have such a name.
+    /// Names of directories that hold something else; no group can have such a name.
     pub(crate) taken: BTreeSet<GroupName>,
     /// Ends of the logs at the last orderly stop.
     pub(crate) stopped: Arc<CleanStop>,
@@ -81,7 +81,7 @@ pub(crate) struct FoundGroups {
     pub(crate) damaged: Vec<Damaged>,
 }
 
-/// A group whose log is damaged.
+/// A group with a damaged log.
 #[derive(Debug)]
 pub(crate) struct Damaged {
     pub(crate) name: GroupName,
@@ -161,7 +161,7 @@ impl GroupStorage {
         (self.fresh_at(name, FIRST), FIRST)
     }
 
-    /// A new log whose first record has the number `first`; earlier ones count as removed.
+    /// A new log that begins with the record `first`; earlier ones count as removed.
     pub(crate) fn fresh_at(&self, name: &GroupName, first: Seq) -> SegmentLog {
         SegmentLog::fresh(self.options(name, first))
     }

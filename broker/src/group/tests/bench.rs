@@ -159,12 +159,12 @@ impl Bench {
     /// The words after `+OK` of the last answer.
     #[track_caller]
     pub(super) fn ok(&self) -> &str {
-        &self.answers.last().expect("there was an answer").as_ref().expect("not refused").ok
+        &self.answers.last().expect("there was an answer").as_ref().expect("not rejected").ok
     }
 
     #[track_caller]
     pub(super) fn refusal(&self) -> Code {
-        self.answers.last().expect("there was an answer").as_ref().expect_err("refused").code
+        self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
 }
 

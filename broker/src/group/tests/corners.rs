@@ -21,12 +21,12 @@ fn pinned_entry_keeps_its_budget() {
     bench.nack(A, &pinned.id, Return::Again { url: "http://x.org/".into() });
     bench.join(B, 1);
     bench.publish("http://z.org/ job=site");
-    bench.assert_no_task("the only page is the one that A goes on with");
+    bench.assert_no_task("the budget allows only the page that A continues with");
     bench.ack(A, &busy.id, Outcome::Done, &[]);
     let task = bench.task();
     assert!(task.payload.ends_with("again=http://x.org/"), "{}", task.payload);
     bench.ack(A, &task.id, Outcome::Failed, &[]);
-    assert!(bench.task().payload.starts_with("http://z.org/ "), "it is given back");
+    assert!(bench.task().payload.starts_with("http://z.org/ "), "the budget is returned");
 }
 
 #[test]
@@ -76,7 +76,11 @@ fn late_line_of_an_old_connection_keeps_the_new_one() {
     bench.publish("http://a.org/");
     assert_eq!(bench.tasks.pop().expect("sent").0, ConnId(1));
     bench.feed(Input::Gone { conn: ConnId(1) });
-    assert_eq!(bench.tasks.pop().expect("sent again").0, ConnId(9), "which is there still");
+    assert_eq!(
+        bench.tasks.pop().expect("sent again").0,
+        ConnId(9),
+        "the new connection still exists"
+    );
     bench.feed(Input::Gone { conn: ConnId(9) });
     bench.feed(Input::Join { asked: on(10), credit: 1 });
     assert_eq!(bench.tasks.pop().expect("and again").0, ConnId(10));
@@ -90,7 +94,7 @@ fn tasks_of_a_stopped_member_go_to_others() {
     bench.tasks.clear();
     bench.join(B, 10);
     bench.wait(1000);
-    assert_eq!(bench.tasks.pop().expect("released again").0, ConnId(2), "though A served it last");
+    assert_eq!(bench.tasks.pop().expect("released again").0, ConnId(2), "although A had it last");
     bench.wait(60_000);
     assert!(bench.tasks.is_empty() && bench.events.is_empty(), "lost twice, and then kept");
 }
@@ -127,7 +131,7 @@ fn announcements_do_not_count_against_a_budget() {
     }
     bench.close("site");
     bench.join(A, 10);
-    assert_eq!(bench.tasks.len(), 5, "somebody was promised that they are looked at");
+    assert_eq!(bench.tasks.len(), 5, "announced URLs must be fetched");
     let with_job = bench.tasks.iter().filter(|(_, task)| task.payload.contains("job=site"));
     assert_eq!(with_job.count(), 1);
     for (_, task) in std::mem::take(&mut bench.tasks) {
@@ -184,7 +188,7 @@ fn dead_letters_fit_a_payload() {
     bench.join(A, 1);
     bench.publish(&"x".repeat(PAYLOAD_BYTES_MAX));
     let task = bench.task();
-    assert_eq!(task.payload.len(), PAYLOAD_BYTES_MAX, "as it came");
+    assert_eq!(task.payload.len(), PAYLOAD_BYTES_MAX, "unchanged");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     assert_eq!(bench.events[0].1.len(), PAYLOAD_BYTES_MAX);
 }
@@ -250,7 +254,7 @@ fn reopened_job_waits_for_its_seeds() {
     bench.open("site", &[]);
     assert!(bench.ok().contains("pass=1 state=open"), "{}", bench.ok());
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert!(bench.events.is_empty(), "open again, so not done");
+    assert!(bench.events.is_empty(), "the job is open again, so not done");
     bench.close("site");
     assert_eq!(bench.events.len(), 1);
     bench.open("site", &[]);
@@ -327,7 +331,7 @@ fn hosts_rest_after_a_reboot_despite_the_wall_clock() {
     bench.feed(Input::Start { run: 8, since: 8, anew: true, stamp, own: None });
     bench.publish("http://x.org/2");
     bench.wait(999);
-    bench.assert_no_task("nobody knows how much time has passed");
+    bench.assert_no_task("the elapsed time is unknown");
     bench.wait(2);
     bench.task();
 }
@@ -341,7 +345,7 @@ fn key_with_waiting_entries_has_no_expiry_timer() {
     bench.touch(A, &task.id, true, Hold { pace_ms: Some(5000), not_before_ms: None });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.wait(10_000);
-    let key = bench.group.keys.find("x.org").expect("its pace is believed");
+    let key = bench.group.keys.find("x.org").expect("its pace is remembered");
     assert!(bench.group.keys[key].timer.is_some(), "for a time");
     bench.publish("http://x.org/ after=1h");
     assert_eq!(bench.group.keys[key].timer, None);

@@ -74,14 +74,14 @@ fn held_job_releases_nothing_before_its_seeds_are_consumed() {
     assert!(bench.explain("http://a.org/1").contains("pending because=job-held"));
     bench.publish("http://a.org/2");
     let other = bench.task();
-    assert_eq!(other.payload, "http://a.org/2", "on the same host, behind it");
+    assert_eq!(other.payload, "http://a.org/2", "the next one on the same host");
     bench.ack(A, &other.id, Outcome::Done, &[]);
     // Two seeds were published and are not consumed yet.
     let first = bench.next_seq;
     bench.next_seq += 2;
     bench.close("site");
     for seq in [first, first + 1] {
-        bench.assert_no_task("a seed is still on its way");
+        bench.assert_no_task("a seed is not consumed yet");
         let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site"))];
         let (next, elsewhere) = (Seq(seq + 1), [].into());
         bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
@@ -124,7 +124,7 @@ fn begun_task_continues_while_its_job_is_paused() {
     let links = [("http://a.org/1", false), ("http://a.org/2", true)];
     bench.ack(A, &page.id, Outcome::Done, &links);
     assert!(bench.ok().contains("new=2 "), "its links are the job's: {}", bench.ok());
-    bench.assert_no_task("they wait, also the redirect at the head of its key");
+    bench.assert_no_task("its links wait, and so does the redirect at the head of its key");
     bench.publish("http://a.org/other");
     assert_eq!(bench.task().payload, "http://a.org/other", "behind that head");
 }
@@ -156,7 +156,7 @@ fn next_pass_of_a_paused_job_is_not_paused() {
     bench.close("site");
     bench.done();
     bench.with_job("site", JobAction::Resume);
-    assert_eq!(bench.refusal(), Code::Conflict, "it is done");
+    assert_eq!(bench.refusal(), Code::Conflict, "the job is done");
     bench.join(A, 1);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
@@ -179,11 +179,15 @@ fn waiters_receive_the_announcement_of_the_end() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert_eq!(bench.answers.len(), before + 1, "the ACK is answered, and nothing else");
     bench.close("site");
-    assert_eq!(bench.answers.len(), before + 3, "the one who waits is told, the one gone is not");
+    assert_eq!(
+        bench.answers.len(),
+        before + 3,
+        "the waiter is answered, the closed connection is not"
+    );
     let told = bench.answers[before + 2].clone().unwrap().ok;
     assert_eq!(format!("{told} group=crawlers serial=7.1"), bench.done());
     bench.with_job("site", JobAction::Wait);
-    assert_eq!(bench.ok(), told, "and at once whoever comes later");
+    assert_eq!(bench.ok(), told, "a later waiter is answered at once");
     bench.with_job("other", JobAction::Wait);
     assert_eq!(bench.refusal(), Code::NotFound);
 }
@@ -263,7 +267,7 @@ fn seeds_by_command_extend_the_open_time_and_respect_the_budget() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.add("site", "http://b.org/");
     assert_eq!(bench.ok(), "site new=1 known=0");
-    bench.assert_no_task("it has its page");
+    bench.assert_no_task("the budget is used up");
     bench.close("site");
     assert!(bench.done().contains("budget=1 "));
 }
@@ -357,7 +361,7 @@ fn pages_beyond_the_host_limit_are_over_budget() {
     bench.tasks.clear();
     bench.ack(A, &a[0].id, Outcome::Redirect, &[]);
     let third = bench.task();
-    assert!(third.payload.contains("a.org"), "given back: no page came");
+    assert!(third.payload.contains("a.org"), "the budget was returned without a page");
     bench.ack(A, &a[1].id, Outcome::Done, &[]);
     bench.assert_no_task("the other one is in flight");
     assert!(bench.explain("http://a.org/3").contains("pending because=budget"));
@@ -418,7 +422,7 @@ fn entries_beyond_the_time_limit_are_over_budget() {
     bench.ack(A, &task.id, Outcome::Done, &[("http://c.org/", false)]);
     let done = bench.done();
     assert!(done.contains("completed=1 ") && done.contains("budget=3 "), "{done}");
-    bench.assert_no_task("it has ended");
+    bench.assert_no_task("the job has ended");
     assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
 }
 
@@ -472,12 +476,12 @@ fn event_for_another_groups_job_counts_as_one_without_a_job() {
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/ item=7");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/link", false)]);
-    assert!(bench.ok().ends_with("refused=1"), "fetched alone");
+    assert!(bench.ok().ends_with("refused=1"), "it was fetched without a job");
     take(&mut bench, "nobodys");
     assert!(bench.events.pop().expect("a dead letter").1.contains("reason=unknown-job "));
     bench.open("theirs", &[]);
     take(&mut bench, "theirs");
-    assert!(bench.task().payload.contains(" job=theirs "), "ours, too");
+    assert!(bench.task().payload.contains(" job=theirs "), "the group has a job of that name, too");
 }
 
 #[test]
@@ -541,7 +545,7 @@ fn patterns_filter_links_but_not_seeds() {
     ];
     bench.ack(A, &moved.id, Outcome::Done, &links);
     assert!(bench.ok().ends_with(" new=2 known=0 refused=4"), "{}", bench.ok());
-    // A redirect of a link is a link.
+    // A redirect of a link counts as a link.
     let first = bench.task();
     bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/docs/old/1", true)]);
     assert!(bench.ok().ends_with(" new=0 known=0 refused=1"), "{}", bench.ok());

@@ -67,7 +67,7 @@ fn leases_expire_while_the_group_is_paused() {
     bench.wait(10_000);
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert_eq!(bench.refusal(), Code::Stale);
-    bench.assert_no_task("lost, and it stays where it is");
+    bench.assert_no_task("lost, and not released while paused");
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     assert_eq!(bench.ok(), "crawlers retried=1");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry, from its beginning");
-    assert_eq!((task.id.entry, task.id.attempt), (1, 2), "and under an id that was never given");
+    assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry with fresh attempts");
+    assert_eq!((task.id.entry, task.id.attempt), (1, 2), "with an id that was never used");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     assert_eq!(bench.tasks_of(&[("state", "dead")]).len(), 3, "dead again");
     bench.operate(Operation::Drop(selection(&[("entry", "2")])));
@@ -132,7 +132,7 @@ fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
     assert_eq!(bench.ok(), "crawlers dropped=2");
     bench.operate(Operation::Retry(Selection::default()));
     assert_eq!(bench.ok(), "crawlers retried=0");
-    bench.assert_no_task("forgotten");
+    bench.assert_no_task("dropped");
 }
 
 #[test]
@@ -162,7 +162,10 @@ fn retried_entry_returns_to_its_pass() {
     bench.ack(A, &second.id, Outcome::Done, &[]);
     let again = bench.task();
     assert!(again.payload.contains(" job=site pass=1 depth=1"), "{}", again.payload);
-    assert!(!bench.events.iter().any(|(topic, _)| *topic == "job-done"), "it is not done before");
+    assert!(
+        !bench.events.iter().any(|(topic, _)| *topic == "job-done"),
+        "the job is not done before"
+    );
     bench.ack(A, &again.id, Outcome::Done, &[]);
     let done = &bench.events.last().expect("done").1;
     assert!(done.contains("completed=3 ") && done.contains("failed=0 "), "{done}");
@@ -298,7 +301,7 @@ fn invalid_task_queries_are_rejected() {
 fn group_is_deleted_only_when_unused() {
     let mut bench = Bench::new(&[]);
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict, "the default group is always there");
+    assert_eq!(bench.refusal(), Code::Conflict, "the default group cannot be deleted");
     bench.group.name = "other".parse().unwrap();
     bench.open("site", &[]);
     bench.operate(Operation::Delete);
@@ -309,7 +312,7 @@ fn group_is_deleted_only_when_unused() {
     assert_eq!(bench.refusal(), Code::Conflict, "A works there");
     bench.feed(Input::Gone { conn: ConnId(1) });
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not on its topic yet");
+    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not published yet");
     bench.feed(Input::Sent { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
     bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();

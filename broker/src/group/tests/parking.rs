@@ -102,8 +102,8 @@ fn texts_are_unchanged_in_memory_and_in_the_store() {
         let (map, mut texts) = (Map { slow, ..Map::default() }, Texts::default());
         texts.set_outside(Box::new(map.clone()));
         let texts = churn(texts, 9);
-        assert!(map.chunks.lock().len() > 30, "most of it is outside");
-        assert!(texts.bytes_here() <= (40 + slow) * CHUNK_BYTES, "and little in memory");
+        assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+        assert!(texts.bytes_here() <= (40 + slow) * CHUNK_BYTES, "too much is in memory");
     }
     churn(Texts::default(), 9);
 }
@@ -119,7 +119,7 @@ fn removed_texts_free_their_room() {
         for _ in 0..3 {
             texts = churn(texts.emptied(), 1);
             let used = map.chunks.lock().len() * CHUNK_BYTES;
-            assert!(used < 3 * live, "{used} bytes outside for {live}");
+            assert!(used < 3 * live, "{used} stored bytes for {live}");
         }
     }
     let texts = churn(Texts::default(), 1);
@@ -138,8 +138,8 @@ fn store_is_used_again_when_it_has_room() {
     let (map, mut texts) = (Map { refused: 20, ..Map::default() }, Texts::default());
     texts.set_outside(Box::new(map.clone()));
     let texts = churn(texts, 9);
-    assert!(map.chunks.lock().len() > 30, "most of it is outside");
-    assert!(texts.bytes_here() <= 40 * CHUNK_BYTES, "and little in memory");
+    assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+    assert!(texts.bytes_here() <= 40 * CHUNK_BYTES, "too much is in memory");
 }
 
 fn admission(id: u64, key: &Key, job: Option<JobRef>, prio: i16) -> Admission {
@@ -269,7 +269,7 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
     assert_eq!(difference(&again, &bench.group), None);
     let parked: Vec<_> = kept.iter().filter_map(parked_in).flatten().collect();
     let ids: BTreeSet<EntryId> = parked.iter().map(|admission| admission.id).collect();
-    assert_eq!(ids.len(), parked.len(), "none is in it twice");
+    assert_eq!(ids.len(), parked.len(), "no entry is in it twice");
     assert_eq!(ids, expected);
 }
 

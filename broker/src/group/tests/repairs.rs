@@ -66,7 +66,7 @@ fn repaired_page_counts_in_its_job_and_the_job_ends_once() {
         let listed = bench.tasks_of(&[("job", "site")]);
         assert!(listed[0].contains(" job=site pass=1 "), "{listed:?}");
         bench.fail(&task);
-        assert!(bench.site().contains(" failed=1 "), "it is dead again");
+        assert!(bench.site().contains(" failed=1 "), "the entry is dead again");
         let (_, letter) = bench.events.pop().expect("a dead letter");
         assert!(letter.contains(" job=site pass=1 "), "{letter}");
     }

@@ -19,7 +19,7 @@ fn key_has_one_task_and_the_delay_counts_from_its_end() {
     let first = bench.tasks.remove(0).1;
     bench.tasks.clear();
     bench.wait(5000);
-    bench.assert_no_task("the host is busy however long it takes");
+    bench.assert_no_task("the host is busy until the task ends");
     bench.ack(A, &first.id, Outcome::Done, &[]);
     bench.wait(1000);
     bench.assert_no_task("the delay has not passed");
@@ -54,7 +54,7 @@ fn answer_without_a_request_causes_no_rest() {
         bench.publish("http://a.org/3");
         bench.touch(A, &second.id, true, NO_HOLD);
         bench.ack(A, &second.id, outcome, &[]);
-        bench.assert_no_task("a request was made after all");
+        bench.assert_no_task("a request was made, so the host rests");
     }
 }
 
@@ -186,7 +186,7 @@ fn again_releases_the_next_request_first_to_the_same_member() {
     bench.assert_no_task("a request was made: the delay counts");
     bench.wait(1);
     let (conn, second) = bench.tasks.pop().unwrap();
-    assert_eq!(conn, ConnId(1), "only this member knows what it was about");
+    assert_eq!(conn, ConnId(1), "only this member knows the context");
     assert_eq!(second.payload, "http://a.org/page again=http://a.org/page");
     assert_eq!(second.id.attempt, 2);
     bench.nack(A, &second.id, Return::Again { url: "http://b.org/robots.txt".into() });
@@ -196,7 +196,7 @@ fn again_releases_the_next_request_first_to_the_same_member() {
         "another key gates it, which is free"
     );
     bench.wait(1001);
-    assert_eq!(bench.task().payload, "http://a.org/other", "and its own key is free again");
+    assert_eq!(bench.task().payload, "http://a.org/other", "its own key is free again");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn again_is_limited_and_ends_with_its_member() {
     assert_eq!(bench.refusal(), Code::Limit);
     bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/page", "it begins from the beginning");
+    assert_eq!(task.payload, "http://a.org/page", "it starts with its own page");
 
     bench.ack(A, &task.id, Outcome::Done, &[]);
 
@@ -237,7 +237,7 @@ fn failures_back_off_and_end_as_dead_letter() {
     bench.join(A, 1);
     bench.publish("http://a.org/ item=5");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are carried along");
+    assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are forwarded");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     bench.wait(999);
     bench.assert_no_task("backoff");
@@ -271,9 +271,9 @@ fn silent_member_receives_nothing_until_it_is_active() {
     bench.publish("http://a.org/");
     let lost = bench.task();
     bench.wait(60_000);
-    bench.assert_no_task("it would be lost again, and again, until it is a dead letter");
+    bench.assert_no_task("it would be lost repeatedly until it is a dead letter");
     bench.join(B, 10);
-    let (conn, task) = bench.tasks.pop().expect("somebody else takes it");
+    let (conn, task) = bench.tasks.pop().expect("another member takes it");
     assert_eq!((conn, task.id.attempt), (ConnId(2), 2));
     bench.ack(B, &task.id, Outcome::Done, &[]);
     bench.feed(Input::Gone { conn: ConnId(2) });
@@ -281,12 +281,16 @@ fn silent_member_receives_nothing_until_it_is_active() {
     bench.assert_no_task("A is still silent");
     bench.ack(A, &lost.id, Outcome::Done, &[]);
     assert_eq!(bench.refusal(), Code::Stale);
-    assert_eq!(bench.task().payload, "http://b.org/", "a late answer shows that it lives");
+    assert_eq!(
+        bench.task().payload,
+        "http://b.org/",
+        "a late answer shows that the member is alive"
+    );
     bench.wait(60_000);
     bench.publish("http://c.org/");
     bench.assert_no_task("silent again");
     bench.feed(Input::Heard { conn: ConnId(1) });
-    assert_eq!(bench.tasks.len(), 2, "and alive again");
+    assert_eq!(bench.tasks.len(), 2, "the member is alive again");
 }
 
 // PROTOCOL: T7
@@ -559,7 +563,7 @@ fn key_stays_with_its_member_unless_much_more_loaded() {
     bench.publish("http://a.org/2");
     bench.tasks.clear();
     bench.ack(owner, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "its connections are there");
+    assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "it stays with the first member");
 }
 
 // PROTOCOL: T1

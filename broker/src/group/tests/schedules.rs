@@ -59,7 +59,7 @@ fn missed_fetches_are_merged_into_one() {
     // It was due three times meanwhile.
     bench.wait(3 * MINUTE_MS + 30_000);
     bench.ack(A, &slow.id, Outcome::Done, &[]);
-    bench.assert_no_task("what was missed is not made up for one by one");
+    bench.assert_no_task("missed fetches are not repeated one by one");
     bench.wait(30_000);
     bench.fetch("http://a.org/");
     // The same if no time-outs were processed meanwhile.
@@ -80,7 +80,7 @@ fn successful_fetch_replaces_only_the_next_scheduled_one() {
     bench.publish("http://a.org/");
     bench.fetch("http://a.org/");
     bench.wait(40_000);
-    bench.assert_no_task("a notification has brought it forward");
+    bench.assert_no_task("a notification has already caused a fetch");
     bench.wait(MINUTE_MS);
     bench.fetch("http://a.org/");
     // A page of a job does so, too.
@@ -88,7 +88,7 @@ fn successful_fetch_replaces_only_the_next_scheduled_one() {
     bench.publish("http://a.org/ job=site");
     bench.fetch("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.wait(MINUTE_MS);
-    bench.assert_no_task("the job has looked");
+    bench.assert_no_task("the job has fetched it");
     bench.wait(MINUTE_MS);
     bench.fetch("http://a.org/");
 }
@@ -312,7 +312,7 @@ fn schedules_are_listed_by_due_time() {
     let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
     bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
-    assert_eq!(answer.more[1], format!("{second} skips=yes"), "somebody has looked");
+    assert_eq!(answer.more[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
     assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
     assert!(ScheduleQuery::parse([("state", "due")]).is_err());
 }
@@ -388,7 +388,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     bench.ack(A, &look.id, Outcome::Done, &[]);
     for _ in 0..3 {
         bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the time before");
+        bench.assert_no_task("neither at once nor at the earlier time");
         bench.wait(1);
         let look = bench.task();
         assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d source=me");
@@ -408,7 +408,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     bench.publish("http://a.org/feed every=99ms was=2h");
     assert_eq!(bench.events.len(), 2);
     assert_eq!(schedules(&mut bench), before);
-    bench.assert_no_task("nobody wants a look");
+    bench.assert_no_task("no fetch is due");
     bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
     bench.publish("http://a.org/feed every=06:00 was=2h feed=15m-1d");
     assert!(schedules(&mut bench)[0].contains(" every=06:00 "));
@@ -436,7 +436,7 @@ fn early_fetch_that_changes_the_interval_skips_no_later_fetch() {
     bench.publish("http://a.org/feed");
     bench.fetch("http://a.org/feed feed=15m-1d");
     bench.wait(60 * MINUTE_MS);
-    bench.assert_no_task("somebody has looked");
+    bench.assert_no_task("the URL was fetched meanwhile");
     bench.wait(60 * MINUTE_MS);
     bench.fetch("http://a.org/feed feed=15m-1d");
 }
@@ -485,7 +485,7 @@ fn new_interval_with_a_first_time_causes_no_earlier_fetch() {
     bench.ack(A, &look.id, Outcome::Done, &[]);
     for _ in 0..3 {
         bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the time before");
+        bench.assert_no_task("neither at once nor at the earlier time");
         bench.wait(1);
         let look = bench.task();
         assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d");
@@ -497,7 +497,7 @@ fn new_interval_with_a_first_time_causes_no_earlier_fetch() {
     bench.publish("http://a.org/feed");
     bench.fetch("http://a.org/feed feed=15m-1d");
     bench.wait(90 * MINUTE_MS - 1);
-    bench.assert_no_task("the look that was due is skipped");
+    bench.assert_no_task("the fetch that was due is skipped");
     bench.wait(1);
     bench.fetch("http://a.org/feed feed=15m-1d");
 }

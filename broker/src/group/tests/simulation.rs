@@ -57,8 +57,7 @@ const ONCE_BROKEN: [u64; 7] = [
     2_098_992_592_890_599_256,
     // A job is finished, deleted and waited for at the same moment.
     3_352_102_162_978_058_283,
-    // A pace arrives for a key whose last request end was forgotten, while another request may
-    // begin.
+    // A pace arrives for a key without a remembered request end, while another request may begin.
     7_069_350_019_564_715_820,
     // A publisher publishes after everything else has ended.
     2_194_563_113_082_987_983,

@@ -24,7 +24,7 @@ pub(super) fn host_of(url: &str) -> String {
 
 /// The number of a page's host.
 pub(super) fn host_number(url: &str) -> u64 {
-    let digit = url.as_bytes().get("http://h".len()).expect("it is a page");
+    let digit = url.as_bytes().get("http://h".len()).expect("the URL is a page");
     u64::from(digit - b'0')
 }
 
@@ -41,7 +41,7 @@ pub(super) fn links_of(url: &str) -> impl Iterator<Item = &'static str> {
 /// The redirect target of a page: the page with the same number on the next host.
 pub(super) fn redirect_of(url: &str) -> String {
     let number = url.rsplit_once("/p").and_then(|(_, number)| number.parse().ok());
-    page((host_number(url) + 1) % HOSTS, number.expect("it is a page"))
+    page((host_number(url) + 1) % HOSTS, number.expect("the URL is a page"))
 }
 
 fn links(url: &str) -> Vec<String> {

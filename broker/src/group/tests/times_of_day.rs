@@ -31,7 +31,7 @@ impl Bench {
         self.assert_no_task("there was one");
     }
 
-    /// Completes two tasks, in any order, and checks that there are no others.
+    /// Completes two tasks, in any order, and checks that no others exist.
     #[track_caller]
     fn fetch_both(&mut self, one: &str, other: &str) {
         let mut tasks = std::mem::take(&mut self.tasks);
@@ -73,10 +73,10 @@ fn after_time_of_day_is_its_next_occurrence() {
     bench.wait(1);
     bench.fetch_now("http://a.org/");
     bench.wait(23 * HOUR_MS - 1);
-    bench.assert_no_task("it was five, and is not yet again");
+    bench.assert_no_task("it is not five again yet");
     bench.wait(1);
     bench.fetch_now("http://c.org/");
-    assert!(!bench.group.has_clock_times(), "nothing is left behind");
+    assert!(!bench.group.has_clock_times(), "no due time is left behind");
 }
 
 // PROTOCOL: N8
@@ -154,7 +154,7 @@ fn successful_fetch_replaces_the_next_time_of_day() {
     bench.publish("http://a.org/");
     bench.fetch_now("http://a.org/");
     bench.wait(23 * HOUR_MS);
-    bench.assert_no_task("a notification has brought it forward");
+    bench.assert_no_task("a notification has already caused a fetch");
     bench.wait(DAY_MS);
     bench.fetch_now("http://a.org/");
 }

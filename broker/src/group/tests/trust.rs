@@ -178,7 +178,7 @@ impl Life {
         let hold = Hold { not_before_ms: any(8), pace_ms: any(4) };
         let (records, events) = (bench.records.len(), bench.events.len());
         say_it(bench, [A, B][who], &task, &say, hold);
-        let answer = bench.answers.pop().expect("it is answered");
+        let answer = bench.answers.pop().expect("the command is answered");
         let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == who) else {
             self.counts[2] += 1;
             let is_stale = answer.as_ref().is_err_and(|error| error.code == Code::Stale);
@@ -206,7 +206,7 @@ impl Life {
         if let Say::Touch { .. } = say {
             return Ok(());
         }
-        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("it was just there");
+        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("the task is held");
         if !is_over {
             site.is_busy = false;
         }
@@ -239,7 +239,7 @@ impl Life {
             1 => task.entry += 1,
             2 => task.entry += 1 << 40,
             3 => task.run += 1,
-            4 => task.group = "hands".parse().expect("it is a name"),
+            4 => task.group = "hands".parse().expect("the name is valid"),
             _ => {}
         }
         Some(task)
@@ -249,7 +249,7 @@ impl Life {
 fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
     let mut link = |_| {
         let url = match rng.u32(..6) {
-            0 => (*rng.choice(&ASTRAY).expect("there are some")).to_owned(),
+            0 => (*rng.choice(&ASTRAY).expect("the list is not empty")).to_owned(),
             _ => format!("http://{}/p{}", JOBS[rng.usize(..2)].1, rng.u32(..60)),
         };
         StagedLink { url: url.into(), redirect: false, prio: 0 }
@@ -270,18 +270,18 @@ fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &Say, hold: Hol
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seeds, and how much was tried")]
+#[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
 fn workers_affect_only_their_own_tasks() {
     let seeds = lives::seeds("TRUST", RUNS);
     let mut sum = [0; 5];
     for seed in seeds.clone() {
         let counts = live(seed)
-            .unwrap_or_else(|what| panic!("{what}; again with TIDINGS_TRUST_SEED={seed}"));
+            .unwrap_or_else(|what| panic!("{what}; repeat with TIDINGS_TRUST_SEED={seed}"));
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let [tasks, own, others, children, refused] = sum;
     println!(
-        "seeds {seeds:?}: {tasks} tasks, {own} answers of holders, {others} of others, {children} children, {refused} links refused"
+        "seeds {seeds:?}: {tasks} tasks, {own} answers of holders, {others} of others, {children} children, {refused} links rejected"
     );
     let least = seeds.end - seeds.start;
     assert!(sum.iter().all(|count| *count >= 20 * least), "{sum:?}");
@@ -293,6 +293,6 @@ fn judge_detects_mutants_that_trust_workers_too_much() {
         mutants::set(Some(mutant));
         let caught = (1..=RUNS).find_map(|seed| live(seed).err());
         mutants::set(None);
-        assert!(caught.is_some(), "{mutant:?} is not seen");
+        assert!(caught.is_some(), "{mutant:?} is not detected");
     }
 }

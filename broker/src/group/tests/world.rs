@@ -178,7 +178,7 @@ pub(super) struct World {
     is_faulty: bool,
     /// Whether a test, not the worker, decides when requests end and how they are answered.
     is_scripted: bool,
-    /// The group's limit of entries. Only workers are told when it is reached.
+    /// The group's limit of entries. Only workers receive an error when it is reached.
     narrow: Option<usize>,
     /// A planned crash of the broker, instead of random ones.
     doom: Option<Doom>,

@@ -48,7 +48,7 @@ impl Owner {
         more
     }
 
-    /// Allows the topics to trim events whose records are safe here.
+    /// Allows the topics to trim events that are safe in the group's records.
     pub(super) fn let_go(&mut self, safe: Mark) {
         while let Some((_, topic, next)) = self.taken.pop_front_if(|(mark, ..)| *mark <= safe) {
             if let Some(reader) = self.readers.get(&topic) {

@@ -392,7 +392,7 @@ impl World {
         Ok(())
     }
 
-    /// Restores the group from the log, of which the durable batches and `written` others survive.
+    /// Restores the group from the log after a loss: the durable batches and `written` others survive.
     /// Returns its last start and the time of its newest record.
     fn lose_unwritten(&mut self, end: End, written: usize) -> Result<(Stamp, Moment), Broken> {
         let moment = self.broker.moment(self.now);

@@ -1,4 +1,4 @@
-//! Checks the politeness of requests as the hosts observe them, whatever workers were told.
+//! Checks the politeness of requests as the hosts observe them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(super) struct Hosts {
     /// Shortest rest that may be in force now, and the one that is about to be.
     delay_ms: u64,
     next_delay_ms: Option<u64>,
-    /// Tasks of which the group knows that the request has ended.
+    /// Tasks with a request that has ended, as far as the group knows.
     known_to_end: BTreeSet<TaskId>,
     by_name: BTreeMap<String, Host>,
 }

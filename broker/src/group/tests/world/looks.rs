@@ -22,7 +22,7 @@ impl Looks {
         }
     }
 
-    /// The publisher was told that the URL will not be fetched.
+    /// The publisher was informed that the URL will not be fetched.
     pub(super) fn given_up(&mut self, url: &str) {
         self.0.remove(url);
     }

@@ -14,7 +14,7 @@ pub(in crate::group::tests) enum Promise {
     /// Between the end of a request and the start of the next one, the key rests for its delay and
     /// for what workers requested ([`Hosts`](super::hosts::Hosts)).
     DelayKept,
-    /// Announced URLs are fetched and their results known, unless the publisher was told otherwise
+    /// Announced URLs are fetched and their results known, unless the publisher was informed otherwise
     /// ([`Looks`](super::looks::Looks)).
     NoTaskLost,
     /// A member receives no more tasks than its credit allows, and holds at most one suspect

@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::group::entry::EntryId;
 use crate::group::tests::site::{HOSTS, host_number, is_linked};
 
-/// Longest rest of a host after an answer, whatever its worker requests.
+/// Longest rest of a host after an answer, requests of its worker included.
 const REST_MS_MAX: u64 = 10_000;
 
 /// Unlinked pages on lonely hosts, until their first release. On other hosts, other entries may go

@@ -32,7 +32,7 @@ impl Say {
     }
 }
 
-/// The sender of a command, to whom its answer belongs.
+/// The sender of a command, for matching its answer.
 #[derive(Debug, Clone)]
 pub(super) enum Said {
     Nothing,
