@@ -57,8 +57,8 @@ fn stale(task: &TaskId) -> ProtocolError {
 
 /// Rejects a message by answering its commands with an error. Commands about tasks of a group that
 /// does not exist are answered `stale`.
-pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
-    let (asked, mailbox) = match letter {
+pub(super) fn refuse_letter(message: Letter, error: &ProtocolError) {
+    let (asked, mailbox) = match message {
         Letter::Asked(inputs, mailbox) => {
             for input in &inputs {
                 let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale);

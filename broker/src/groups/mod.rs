@@ -203,10 +203,11 @@ impl Groups {
         });
         for recovered in recovered {
             let name = recovered.group.name().clone();
-            let anew = !recovered.started.is_same_boot(&clock.stamp());
+            let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
             let creation = groups.registry.create();
-            let started = groups.start(&creation, recovered.group, anew, |_| (log, next));
+            let started =
+                groups.start(&creation, recovered.group, elapsed_unknown, |_| (log, next));
             if let Err(error) = started {
                 tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
                 // Reserves the name, so that no other group takes its place.
@@ -223,8 +224,8 @@ impl Groups {
         let inputs = requests.into_iter();
         let inputs = inputs.map(|(slot, request)| request.input(caller.asks(slot))).collect();
         if let Err(unsent) = self.post(group, Letter::Asked(inputs, caller.mailbox.clone())) {
-            let (letter, error) = *unsent;
-            refuse_letter(letter, &error);
+            let (message, error) = *unsent;
+            refuse_letter(message, &error);
         }
     }
 
@@ -289,12 +290,12 @@ impl Groups {
         }
         let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
         let mailbox = caller.mailbox.clone();
-        let letter = if waits {
+        let message = if waits {
             Letter::Waits(input, caller.conn, mailbox)
         } else {
             Letter::Managed(input, mailbox)
         };
-        let sent = self.send(&group, letter);
+        let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
             self.job_names.set(name, &group, None);
         } else if waits && sent.is_ok() {
@@ -371,9 +372,9 @@ impl Groups {
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(group)?;
         }
-        let letter =
+        let message =
             Letter::Joined(Input::Join { asked, credit }, caller.conn, caller.mailbox.clone());
-        self.send(group, letter)?;
+        self.send(group, message)?;
         self.registry.join(caller.conn, group.clone());
         Ok(())
     }
@@ -473,7 +474,7 @@ impl Groups {
         &self,
         creation: &Creation<'_>,
         group: Group,
-        anew: bool,
+        elapsed_unknown: bool,
         open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
     ) -> Result<(), ProtocolError> {
         let wake = Arc::new(Notify::new());
@@ -497,15 +498,15 @@ impl Groups {
             _ => Box::new(MemoryLog::default()),
         };
         let name = group.name().clone();
-        let (sender, letters) = mpsc::unbounded_channel();
+        let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
-        let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
-        owner.begin(self.run, anew, self.own, self.since())?;
+        let mut actor = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        actor.begin(self.run, elapsed_unknown, self.own, self.since())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
-            owner.set_delay(delay_ms.min(DELAY_MS_MAX));
+            actor.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
         creation.add(name, sender);
-        owner.spawn(letters, self.stop.clone());
+        actor.spawn(messages, self.stop.clone());
         Ok(())
     }
 
@@ -534,16 +535,16 @@ impl Groups {
         above(newest.expect("the closure always returns a value")).expect("as before")
     }
 
-    fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {
-        self.post(group, letter).map_err(|unsent| unsent.1)
+    fn send(&self, group: &GroupName, message: Letter) -> Result<(), ProtocolError> {
+        self.post(group, message).map_err(|unsent| unsent.1)
     }
 
     /// Sends a message to the group's actor, or returns it with the reason.
-    fn post(&self, group: &GroupName, letter: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
+    fn post(&self, group: &GroupName, message: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
         if let Err(error) = self.damaged.check(group) {
-            return Err(Box::new((letter, error)));
+            return Err(Box::new((message, error)));
         }
-        self.registry.send(group, letter).map_err(|mut unsent| {
+        self.registry.send(group, message).map_err(|mut unsent| {
             if self.stop.is_cancelled() {
                 unsent.1 = ProtocolError::new(Code::Internal, "the broker stops");
             }

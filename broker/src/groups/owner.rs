@@ -156,20 +156,20 @@ impl Owner {
     }
 
     /// Runs the actor in a task of its own until the broker stops.
-    pub(super) fn spawn(self, letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
-        tokio::spawn(self.run(letters, stop));
+    pub(super) fn spawn(self, messages: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
+        tokio::spawn(self.run(messages, stop));
     }
 
     /// Handles input, processes time-outs and waits, until the broker stops.
-    async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         loop {
             if self.moves() {
                 self.look_at_clock();
             }
             // Input that has arrived is handled before leases expire.
-            let more_letters = self.take_letters(&mut letters);
+            let more_messages = self.take_letters(&mut messages);
             if self.is_deleted {
-                return self.leave(letters, stop).await;
+                return self.leave(messages, stop).await;
             }
             let more_events = self.moves() && !self.log.is_behind() && self.take_events();
             if self.moves() && self.is_due(self.clock.now()) {
@@ -183,7 +183,7 @@ impl Owner {
                 self.show();
                 self.send();
             }
-            if more_letters || more_events || more_stock {
+            if more_messages || more_events || more_stock {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
                     return;
@@ -202,8 +202,8 @@ impl Owner {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                letter = letters.recv() => match letter {
-                    Some(letter) => self.receive(letter),
+                message = messages.recv() => match message {
+                    Some(message) => self.receive(message),
                     None => return,
                 },
                 () = self.wake.notified() => {}
@@ -265,8 +265,8 @@ impl Owner {
             let (run, stamp) = (self.group.run(), self.clock.stamp());
             let (own, since) = (self.group.own(), self.group.since().unwrap_or(run));
             self.handle(Input::Start { run, since, anew: true, stamp, own }, None);
-            while let Some(letter) = self.backlog.pop_front() {
-                self.open(letter);
+            while let Some(message) = self.backlog.pop_front() {
+                self.open(message);
             }
         }
         true
@@ -292,36 +292,36 @@ impl Owner {
 
     /// Handles the messages that are queued now, but none that arrive meanwhile, so that a flood
     /// does not delay other work for long. Returns whether there are more.
-    fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
-        for _ in 0..letters.len() {
-            match letters.try_recv() {
-                Ok(letter) => self.receive(letter),
+    fn take_letters(&mut self, messages: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
+        for _ in 0..messages.len() {
+            match messages.try_recv() {
+                Ok(message) => self.receive(message),
                 Err(_) => return false,
             }
         }
-        !letters.is_empty()
+        !messages.is_empty()
     }
 
-    fn receive(&mut self, letter: Letter) {
-        if self.moves() { self.open(letter) } else { self.put_off(letter) }
+    fn receive(&mut self, message: Letter) {
+        if self.moves() { self.open(message) } else { self.put_off(message) }
     }
 
     /// Keeps a message until it can be handled, or rejects it.
-    fn put_off(&mut self, letter: Letter) {
-        match (letter, self.health()) {
-            (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
+    fn put_off(&mut self, message: Letter) {
+        match (message, self.health()) {
+            (message @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
                 let text = "the disk is full: the group is stalled until there is room";
-                self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
+                self.refuse_letter(message, &ProtocolError::new(Code::Full, text));
             }
             (Letter::Gone(gone), Health::Failed) => self.forget(gone),
-            (letter, Health::Failed) => self.refuse_letter(letter, &self.failure()),
+            (message, Health::Failed) => self.refuse_letter(message, &self.failure()),
             // Silence is not counted while the group is stalled.
             (Letter::Heard(_), _) => {}
-            (letter, _) => {
-                if let Letter::Gone(gone) = &letter {
-                    self.backlog.retain(|letter| letter.connects() != Some(*gone));
+            (message, _) => {
+                if let Letter::Gone(gone) = &message {
+                    self.backlog.retain(|message| message.connects() != Some(*gone));
                 }
-                self.backlog.push_back(letter);
+                self.backlog.push_back(message);
             }
         }
     }
@@ -332,8 +332,8 @@ impl Owner {
         let failure = self.failure();
         self.send();
         self.outgoing.fail(&failure);
-        for letter in std::mem::take(&mut self.backlog) {
-            self.refuse_letter(letter, &failure);
+        for message in std::mem::take(&mut self.backlog) {
+            self.refuse_letter(message, &failure);
         }
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &failure);
@@ -347,11 +347,11 @@ impl Owner {
 
     /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
     /// the group has such a job already.
-    fn refuse_letter(&self, letter: Letter, error: &ProtocolError) {
-        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
+    fn refuse_letter(&self, message: Letter, error: &ProtocolError) {
+        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &message {
             self.tell_of(name);
         }
-        refuse_letter(letter, error);
+        refuse_letter(message, error);
     }
 
     /// Updates the index of job names with the state of this group's job.
@@ -361,11 +361,11 @@ impl Owner {
         self.job_names.set(name, self.group.name(), job);
     }
 
-    fn open(&mut self, letter: Letter) {
+    fn open(&mut self, message: Letter) {
         if self.is_deleted {
-            return self.refuse_letter(letter, &no_such(self.group.name()));
+            return self.refuse_letter(message, &no_such(self.group.name()));
         }
-        match letter {
+        match message {
             Letter::Asked(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
             Letter::Managed(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {

@@ -38,11 +38,11 @@ impl Registry {
     pub(super) fn send(
         &self,
         group: &GroupName,
-        letter: Letter,
+        message: Letter,
     ) -> Result<(), Box<(Letter, ProtocolError)>> {
         match self.groups.get(group) {
-            Some(owner) => owner.send(letter).map_err(|unsent| (unsent.0, stopped(group)).into()),
-            None => Err((letter, no_such(group)).into()),
+            Some(actor) => actor.send(message).map_err(|unsent| (unsent.0, stopped(group)).into()),
+            None => Err((message, no_such(group)).into()),
         }
     }
 
@@ -109,8 +109,8 @@ impl Creation<'_> {
         self.logs.insert(group, log);
     }
 
-    /// Adds a group; its actor receives messages from `owner`'s channel.
-    pub(super) fn add(&self, group: GroupName, owner: mpsc::UnboundedSender<Letter>) {
-        self.groups.insert(group, owner);
+    /// Adds a group; its actor receives messages from `actor`'s channel.
+    pub(super) fn add(&self, group: GroupName, actor: mpsc::UnboundedSender<Letter>) {
+        self.groups.insert(group, actor);
     }
 }

@@ -107,7 +107,7 @@ impl Rig {
                 }
             }
         };
-        assert!(within(PATIENCE, looking).await, "there is room");
+        assert!(within(PATIENCE, looking).await, "the group has room");
     }
 
     /// Makes all further writes fail.
@@ -118,8 +118,8 @@ impl Rig {
     /// Whether any group is known to have a job of that name.
     fn knows_job(&self, name: &str) -> bool {
         let payload = format!("http://a.test/ job={name}");
-        let nobody = "nobody".parse().unwrap();
-        !self.groups.job_names.elsewhere(&nobody, [payload.as_str()].into_iter()).is_empty()
+        let no_group = "none".parse().unwrap();
+        !self.groups.job_names.elsewhere(&no_group, [payload.as_str()].into_iter()).is_empty()
     }
 }
 
@@ -222,8 +222,8 @@ async fn job_rejected_by_a_failed_disk_does_not_exist_and_waiters_get_an_error()
     let refused = client.ask("JOB pause site group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
     for waits in [&waits, &watch[0], &watch[1]] {
-        let told = waits.answer().await;
-        assert!(told.starts_with("-ERR sync-failed "), "{told}");
+        let answer = waits.answer().await;
+        assert!(answer.starts_with("-ERR sync-failed "), "{answer}");
     }
     let refused = client.ask("JOB open late group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
@@ -259,8 +259,8 @@ async fn recreated_group_has_another_since_number() {
         assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
         let mut worker = rig.client();
         let joined = worker.ask("JOIN team").await;
-        let since = field_number(&joined, "since").expect("it says since when it is");
-        assert!(seen.insert(since), "{since} was given before");
+        let since = field_number(&joined, "since").expect("the answer contains since");
+        assert!(seen.insert(since), "{since} was used before");
         rig.groups.gone(worker.caller.conn);
         assert_eq!(boss.ask("GROUP delete team").await, "+OK team");
     }
@@ -286,17 +286,17 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
             tokio::task::yield_now().await;
         }
     };
-    assert!(within(PATIENCE, taking).await, "they are not taken");
+    assert!(within(PATIENCE, taking).await, "the events are not consumed");
     watch.say("GROUP watch team");
     rig.disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
     worker.say("JOIN team credit=1000");
     waits.say("GROUP show team");
-    for told in [worker.answer().await, waits.answer().await, watch.answer().await] {
-        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+    for answer in [worker.answer().await, waits.answer().await, watch.answer().await] {
+        assert!(answer.starts_with("-ERR internal group team has stopped "), "{answer}");
     }
     for line in ["GROUP pause team", "GROUP watch team", "JOB open site group=team"] {
-        let told = boss.ask(line).await;
-        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+        let answer = boss.ask(line).await;
+        assert!(answer.starts_with("-ERR internal group team has stopped "), "{answer}");
     }
     assert!(!rig.knows_job("site"));
     assert!(boss.ask("JOB open site group=other").await.starts_with("+OK site "));

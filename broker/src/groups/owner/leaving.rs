@@ -10,30 +10,30 @@ use crate::topic::Health;
 
 impl Owner {
     /// Rejects all waiting and queued commands, because the deletion cannot be completed.
-    fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
+    fn abandon(mut self, mut messages: mpsc::UnboundedReceiver<Letter>) {
         self.give_up();
-        letters.close();
-        while let Ok(letter) = letters.try_recv() {
-            self.refuse_letter(letter, &failed());
+        messages.close();
+        while let Ok(message) = messages.try_recv() {
+            self.refuse_letter(message, &failed());
         }
     }
 
     /// Completes the deletion, then rejects the remaining commands.
     pub(super) async fn leave(
         mut self,
-        mut letters: mpsc::UnboundedReceiver<Letter>,
+        mut messages: mpsc::UnboundedReceiver<Letter>,
         stop: CancellationToken,
     ) {
         let mut retry_at = self.clock.now() + RETRY_MS;
         while self.log.durable() < self.appended {
             if self.log.health() == Health::Failed {
-                return self.abandon(letters);
+                return self.abandon(messages);
             }
             // The deletion is confirmed only when the name is free again.
             self.send_up_to(self.appended - 1);
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(letter) = letters.recv() => self.put_off(letter),
+                Some(message) = messages.recv() => self.put_off(message),
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep_until(self.clock.instant(retry_at)) => {
                     self.log.retry();
@@ -48,7 +48,7 @@ impl Owner {
                 // files. Until then the name cannot be used.
                 tracing::error!(group = %self.group.name(), ?cleared, "cannot remove the log of a deleted group; the next start removes it");
                 self.send();
-                return self.abandon(letters);
+                return self.abandon(messages);
             }
         }
         self.job_names.forget(self.group.name());
@@ -57,11 +57,11 @@ impl Owner {
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
         }
-        for letter in std::mem::take(&mut self.backlog) {
-            self.open(letter);
+        for message in std::mem::take(&mut self.backlog) {
+            self.open(message);
         }
-        while let Ok(letter) = letters.try_recv() {
-            self.open(letter);
+        while let Ok(message) = messages.try_recv() {
+            self.open(message);
         }
         self.send();
     }

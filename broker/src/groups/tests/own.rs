@@ -93,7 +93,11 @@ async fn topic_keeps_consumed_events_until_the_group_has_synced() {
     rig.disk.hold_syncs(Path::new(TEAM));
     topic.append(ConnId::BROKER, ["two"]).unwrap();
     assert!(own.answer().await.ends_with(" two"));
-    assert_eq!(topic.taken_by_all(), Some(Seq(2)), "with the power the group would forget it");
+    assert_eq!(
+        topic.taken_by_all(),
+        Some(Seq(2)),
+        "a power failure would make the group forget it"
+    );
     rig.disk.release_syncs();
     until_taken(Seq(3)).await;
 }
