@@ -27,8 +27,8 @@ pub(super) trait GroupLog: Send {
     /// whether it did. All records of one input must have been appended before the call.
     fn flush_much(&mut self) -> bool;
 
-    /// Everything before this mark survives a crash of the process. Invariant: `durable <= written
-    /// <=` the mark of the last append.
+    /// Everything before this mark survives a crash of the process.
+    /// Invariant: `durable <= written <=` the mark of the last append.
     fn written(&self) -> Mark;
 
     /// Everything before this mark is as safe as the log promises.

@@ -27,7 +27,8 @@ const BUSY_BYTES: usize = 32 << 10;
 /// nothing else.
 const BUSY_DOUBLINGS_MAX: u32 = 8;
 
-/// Bytes of records that are flushed before an input is complete, so that the disk can start early.
+/// With this many bytes of records the log is flushed within a turn, so that the disk can start
+/// early.
 const MUCH_BYTES: usize = 128 << 10;
 
 /// Most bytes that the actor writes itself. That takes a few microseconds, whereas a committer

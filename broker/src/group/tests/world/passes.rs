@@ -91,7 +91,8 @@ impl Passes {
         self.by_name.values().all(|pass| pass.done)
     }
 
-    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects to it.
+    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects
+    /// to it.
     pub(super) fn repairs(&mut self, name: &str, url: &str) -> bool {
         let done = self.by_name.get_mut(name).filter(|pass| pass.done);
         let Some(pass) = done.filter(|pass| pass.others.contains(url)) else { return false };
@@ -99,8 +100,8 @@ impl Passes {
         true
     }
 
-    /// When nothing waits any more, every URL of a finished pass has ended once, also if it was repaired, and the pass
-    /// has no more pages than it may have. `shown` is the answer to `JOB show`.
+    /// Checks the counts of a finished pass when nothing waits any more: every URL has ended once,
+    /// repaired ones included, and the page budget is kept. `shown` is the answer to `JOB show`.
     pub(super) fn check_counts(&self, name: &str, shown: &str) -> Kept {
         let counts = counts_of(shown);
         let (ended, completed) = (ended(&counts), counts["completed"]);
