@@ -271,9 +271,9 @@ impl Job {
     /// Whether nothing may be released now: entries in flight use the rest of the budget, or the
     /// time limit was reached.
     pub fn is_blocked(&self) -> bool {
-        let taken = self.counts.completed + self.held + self.pinned;
-        let taken = taken - u64::from(taken > 0 && mutants::is(Mutant::OverBudget));
-        self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
+        let used = self.counts.completed + self.held + self.pinned;
+        let used = used - u64::from(used > 0 && mutants::is(Mutant::OverBudget));
+        self.time_is_up || self.settings.pages_max.is_some_and(|max| used >= max)
     }
 
     /// The same for one key.
@@ -392,8 +392,8 @@ impl Job {
     /// URLs of a finished pass without a final result are repairs in progress, and each may
     /// complete a page. The page counts of the keys are no longer known.
     pub fn takes_repair(&self) -> bool {
-        let taken = self.counts.completed + self.counts.unfinished();
-        let has_room = self.settings.pages_max.is_none_or(|max| taken < max);
+        let used = self.counts.completed + self.counts.unfinished();
+        let has_room = self.settings.pages_max.is_none_or(|max| used < max);
         self.state == JobState::Done && !self.cancelled && has_room
     }
 

@@ -87,7 +87,7 @@ fn check_log(
     group.files = log.verify().map_err(io::Error::other)?;
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (Base::new(first <= FIRST), false);
-    let mut trouble = (first > FIRST).then(|| format!("records before {first} are gone"));
+    let mut damage = (first > FIRST).then(|| format!("records before {first} are gone"));
     read(&log, first, |seq, line| {
         match line.and_then(|line| Record::decode(line).map_err(invalid)) {
             Ok(record) => {
@@ -96,13 +96,13 @@ fn check_log(
             }
             Err(error) => {
                 base = Base::Missing;
-                trouble.get_or_insert(format!("record {seq}: {error}"));
+                damage.get_or_insert(format!("record {seq}: {error}"));
             }
         }
         Ok(())
     })?;
     if base != Base::Whole && !is_deleted {
-        group.refuses = trouble.or_else(|| Some("the log has no complete beginning".to_owned()));
+        group.refuses = damage.or_else(|| Some("the log has no complete beginning".to_owned()));
     }
     Ok(())
 }

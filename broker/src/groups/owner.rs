@@ -176,14 +176,14 @@ impl Owner {
                 self.handle(Input::Tick, None);
             }
             self.send();
-            let mut more_stock = false;
+            let mut more_snapshot = false;
             if self.moves() {
                 self.announce();
-                more_stock = self.take_stock();
+                more_snapshot = self.take_stock();
                 self.show();
                 self.send();
             }
-            if more_messages || more_events || more_stock {
+            if more_messages || more_events || more_snapshot {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
                     return;
@@ -560,9 +560,9 @@ impl Owner {
         }
         let mut sent = Vec::new();
         let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
-        let was_held_up = self.announce_at.take().is_some();
+        let was_deferred = self.announce_at.take().is_some();
         if let Err(error) = announced {
-            if !was_held_up {
+            if !was_deferred {
                 let group = self.group.name();
                 tracing::error!(%group, %error, "cannot publish the announcements of the group; it tries again every second");
             }

@@ -69,9 +69,9 @@ impl PageFile {
 
 impl Outside for PageFile {
     fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>) {
-        let gone = |_| io::Error::other("the thread that writes pages has ended");
+        let ended = |_| io::Error::other("the thread that writes pages has ended");
         let sent =
-            self.writer().and_then(|writer| writer.chunks.send((number, chunk)).map_err(gone));
+            self.writer().and_then(|writer| writer.chunks.send((number, chunk)).map_err(ended));
         if let Err(error) = sent {
             // The receiver is a field of `self`, so this cannot fail.
             let _ = self.written.0.send((number, Err(error)));

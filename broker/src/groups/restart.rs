@@ -241,23 +241,25 @@ impl GroupStorage {
     /// never safe (so its creation was never confirmed), or if the last record says that the group
     /// was deleted. A damaged log is not changed: the first reading is read-only.
     fn recover_one(&self, name: &GroupName) -> Result<Option<Recovered>, (io::Error, Before)> {
-        let no_more = |error| (error, Before::default());
-        let reading = self.read(name, self.group(name, GroupConfig::default())).map_err(no_more)?;
+        let without_summary = |error| (error, Before::default());
+        let reading =
+            self.read(name, self.group(name, GroupConfig::default())).map_err(without_summary)?;
         let is_empty = reading.started.is_none() && reading.trouble.is_none();
         let is_gone = reading.is_deleted || is_empty;
         if !is_gone && !reading.is_whole() {
             return Err(reading.damage());
         }
-        let (log, found) = SegmentLog::open(self.options(name, FIRST), 0).map_err(no_more)?;
+        let (log, found) =
+            SegmentLog::open(self.options(name, FIRST), 0).map_err(without_summary)?;
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
         if is_gone {
-            log.clear().map_err(|error| no_more(io::Error::other(error)))?;
+            log.clear().map_err(|error| without_summary(io::Error::other(error)))?;
             return Ok(None);
         }
         if found.has_lost_end {
-            log.begin_after_loss().map_err(|error| no_more(io::Error::other(error)))?;
+            log.begin_after_loss().map_err(|error| without_summary(io::Error::other(error)))?;
         }
         if let Some(trouble) = &reading.trouble {
             tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
@@ -365,7 +367,7 @@ impl Reading {
 fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>)) {
     type Batch = Vec<(Seq, io::Result<Record>)>;
     let (sender, records) = mpsc::sync_channel::<Batch>(BATCHES_AHEAD);
-    let (spent_sender, spent) = mpsc::channel::<Batch>();
+    let (recycled_sender, recycled) = mpsc::channel::<Batch>();
     // The closure owns both channel ends, so that neither thread waits for the other after a panic.
     std::thread::scope(move |scope| {
         scope.spawn(move || {
@@ -377,7 +379,7 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>))
                 bytes += line_bytes;
                 if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
                     bytes = 0;
-                    let mut next = spent.try_recv().unwrap_or_default();
+                    let mut next = recycled.try_recv().unwrap_or_default();
                     next.clear();
                     let _ = sender.send(std::mem::replace(&mut batch, next));
                 }

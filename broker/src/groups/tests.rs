@@ -94,7 +94,7 @@ impl Rig {
     /// Waits until the group has noticed that the disk is full. Earlier commands are answered when
     /// there is room again.
     async fn until_full(&mut self, group: &str) {
-        let looking = async {
+        let polling = async {
             let mut asked = Vec::new();
             loop {
                 let mut client = self.client();
@@ -107,7 +107,7 @@ impl Rig {
                 }
             }
         };
-        assert!(within(PATIENCE, looking).await, "the group has room");
+        assert!(within(PATIENCE, polling).await, "the group has room");
     }
 
     /// Makes all further writes fail.
@@ -143,11 +143,11 @@ impl Client {
     /// The next answer, or the next tasks, without the last line end.
     async fn answer(&self) -> String {
         let mut answer = None;
-        let hear = poll_fn(|cx| {
+        let receive = poll_fn(|cx| {
             answer = self.take(cx.waker());
             if answer.is_none() { Poll::Pending } else { Poll::Ready(()) }
         });
-        assert!(within(PATIENCE, hear).await, "no answer came");
+        assert!(within(PATIENCE, receive).await, "no answer came");
         answer.unwrap()
     }
 
@@ -281,12 +281,12 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
     for _ in 0..TEXTS {
         topic.append(ConnId::BROKER, [text.as_str()]).unwrap();
     }
-    let taking = async {
+    let consuming = async {
         while !boss.ask("GROUP show team").await.contains(&format!(" waiting={TEXTS} ")) {
             tokio::task::yield_now().await;
         }
     };
-    assert!(within(PATIENCE, taking).await, "the events are not consumed");
+    assert!(within(PATIENCE, consuming).await, "the events are not consumed");
     watch.say("GROUP watch team");
     rig.disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
     worker.say("JOIN team credit=1000");

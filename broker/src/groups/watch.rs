@@ -186,12 +186,12 @@ mod tests {
 
     /// Polls and returns the lines.
     fn look(watchers: &mut Watchers, group: &Group, now: u64) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         watchers.look(group, Moment(now), |_, parcel| {
             let Parcel::Progress { line, .. } = parcel else { panic!("{parcel:?}") };
-            said.push(std::str::from_utf8(&line).unwrap().trim_end().to_owned());
+            lines.push(std::str::from_utf8(&line).unwrap().trim_end().to_owned());
         });
-        said
+        lines
     }
 
     // PROTOCOL: G4
@@ -217,9 +217,9 @@ mod tests {
         assert_eq!(watchers.next_look(), Some(Moment(5100)), "the other watcher was not polled");
         group.handle(Input::Operate { asked: asked(3), what: Operation::Pause }, Moment(1200));
         watchers.changed();
-        let said = look(&mut watchers, &group, 2100);
-        assert!(said.len() == 1 && said[0].starts_with("+ g paused=yes "), "{said:?}");
-        assert!(said[0].ends_with(" rate=0.0"), "{said:?}");
+        let lines = look(&mut watchers, &group, 2100);
+        assert!(lines.len() == 1 && lines[0].starts_with("+ g paused=yes "), "{lines:?}");
+        assert!(lines[0].ends_with(" rate=0.0"), "{lines:?}");
         assert_eq!(look(&mut watchers, &group, 9000).len(), 1);
         watchers.gone(ConnId(1));
         watchers.answered(&asked(2));

@@ -54,8 +54,8 @@ impl Hosts {
 
     /// Whether the key's budget allows no further release now.
     pub(super) fn are_blocked(&self, key: &str) -> bool {
-        let taken = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
-        self.pages_max.is_some_and(|max| taken >= max)
+        let used = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
+        self.pages_max.is_some_and(|max| used >= max)
     }
 
     /// Whether the key's budget is used up.

@@ -184,10 +184,10 @@ fn waiters_receive_the_announcement_of_the_end() {
         before + 3,
         "the waiter is answered, the closed connection is not"
     );
-    let told = bench.answers[before + 2].clone().unwrap().ok;
-    assert_eq!(format!("{told} group=crawlers serial=7.1"), bench.done());
+    let answer = bench.answers[before + 2].clone().unwrap().ok;
+    assert_eq!(format!("{answer} group=crawlers serial=7.1"), bench.done());
     bench.with_job("site", JobAction::Wait);
-    assert_eq!(bench.ok(), told, "a later waiter is answered at once");
+    assert_eq!(bench.ok(), answer, "a later waiter is answered at once");
     bench.with_job("other", JobAction::Wait);
     assert_eq!(bench.refusal(), Code::NotFound);
 }

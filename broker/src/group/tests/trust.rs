@@ -166,7 +166,7 @@ impl Life {
 
     /// A random worker sends a command about a task.
     fn speak(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
-        let who = rng.usize(..2);
+        let worker_index = rng.usize(..2);
         let Some(task) = self.any_task(rng) else { return Ok(()) };
         let say = match rng.u32(..4) {
             0 => Say::Touch { over: rng.bool() },
@@ -177,9 +177,9 @@ impl Life {
         let mut any = |chance| (rng.u32(..chance) == 0).then(|| rng.u64(..40_000));
         let hold = Hold { not_before_ms: any(8), pace_ms: any(4) };
         let (records, events) = (bench.records.len(), bench.events.len());
-        say_it(bench, [A, B][who], &task, &say, hold);
+        say_it(bench, [A, B][worker_index], &task, &say, hold);
         let answer = bench.answers.pop().expect("the command is answered");
-        let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == who) else {
+        let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == worker_index) else {
             self.counts[2] += 1;
             let is_stale = answer.as_ref().is_err_and(|error| error.code == Code::Stale);
             let nothing = (records, events) == (bench.records.len(), bench.events.len());

@@ -328,7 +328,7 @@ impl World {
             passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
         }
         self.looks.check_end()?;
-        let told = passes.iter().all(|(_, pass)| pass.waits == 0);
+        let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
         Promise::DoneOnce
             .holds(told, || "a client still waits for a job that is done".to_owned())?;
         let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());

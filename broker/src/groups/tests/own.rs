@@ -79,17 +79,17 @@ async fn topic_keeps_consumed_events_until_the_group_has_synced() {
     let topic = rig.topics.create(&name, settings, |_| ()).unwrap();
     assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
     assert!(own.ask("JOIN team credit=2").await.starts_with("+OK team "));
-    let until_taken = async |next| {
-        let taking = async {
+    let until_consumed = async |next| {
+        let consuming = async {
             while topic.taken_by_all() != Some(next) {
                 tokio::task::yield_now().await;
             }
         };
-        assert!(within(PATIENCE, taking).await, "{:?}", topic.taken_by_all());
+        assert!(within(PATIENCE, consuming).await, "{:?}", topic.taken_by_all());
     };
     topic.append(ConnId::BROKER, ["one"]).unwrap();
     assert!(own.answer().await.ends_with(" one"));
-    until_taken(Seq(2)).await;
+    until_consumed(Seq(2)).await;
     rig.disk.hold_syncs(Path::new(TEAM));
     topic.append(ConnId::BROKER, ["two"]).unwrap();
     assert!(own.answer().await.ends_with(" two"));
@@ -99,5 +99,5 @@ async fn topic_keeps_consumed_events_until_the_group_has_synced() {
         "a power failure would make the group forget it"
     );
     rig.disk.release_syncs();
-    until_taken(Seq(3)).await;
+    until_consumed(Seq(3)).await;
 }
