@@ -402,7 +402,7 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>))
                 take(*seq, record);
             }
             // If that thread has ended, the batch is freed here.
-            let _ = spent_sender.send(batch);
+            let _ = recycled_sender.send(batch);
         }
     });
 }

@@ -330,7 +330,7 @@ impl World {
         self.looks.check_end()?;
         let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
         Promise::DoneOnce
-            .holds(told, || "a client still waits for a job that is done".to_owned())?;
+            .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
         let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());
         Promise::DoneOnce.holds(same, || format!("other groups know of {:?}", self.job_names))
     }
