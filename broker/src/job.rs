@@ -1,9 +1,10 @@
-//! Jobs: crawls of unknown size, counted exactly. A job is done when it is closed, nothing of it
-//! waits or is in flight, and the group has taken everything that was published before that moment.
+//! Jobs: crawls of unknown size with exact counts. A job is done when it is closed, none of its
+//! entries wait or are in flight, and the group has consumed everything that was published before
+//! that moment.
 //!
 //! ```text
-//!          seeds, close                 count = 0            taken up to the note, count still 0
-//!   open ───────────────▶ closed ─────────────────▶ noted ─────────────────────────────────────▶ done
+//!          seeds, close                 count = 0        consumed up to the heads, count still 0
+//!   open ───────────────▶ closed ─────────────────▶ heads noted ───────────────────────────────▶ done
 //!    ▲                       ▲                        │ a late seed                               │
 //!    │                       └────────────────────────┘                                           │
 //!    └──────────────────────────────── opened again: the next pass ──────────────────────────────┘
@@ -29,26 +30,27 @@ use crate::group::record::End;
 use crate::group::scope::{Scope, ScopeRule};
 use crate::group::snapshot::Item;
 
-/// What a person sets when a job is opened; it holds for the pass.
+/// Settings that an operator gives when opening a job; they hold for the pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobSettings {
-    /// Which links belong to it ..
+    /// Links that belong to the job ..
     pub scope: ScopeRule,
-    /// .. and which of those do not.
+    /// .. except those that this filter rejects.
     pub filter: Filter,
-    /// Furthest number of links from a seed; `None`: no limit.
+    /// Largest number of links from a seed; `None`: no limit.
     pub depth_max: Option<u32>,
-    /// Most pages that are completed; `None`: no limit.
+    /// Most completed pages; `None`: no limit.
     pub pages_max: Option<u64>,
-    /// Most pages that are completed of one key of the group, which mostly is a host; `None`: no
-    /// limit.
+    /// Most completed pages per key of the group, which usually is a host; `None`: no limit.
     pub host_pages_max: Option<u64>,
-    /// How long the pass may release anything, from its opening, in ms; `None`: no limit.
+    /// How long after its opening the pass may release entries, in ms; `None`: no limit.
     pub time_ms_max: Option<u64>,
-    /// Nothing of it is released before it is closed and everything is taken that was published by
-    /// then: what a page may link to is known only when all seeds are there. `false` from then on.
+    /// Whether entries are released only after the job was closed and all seeds published by then
+    /// were consumed: until all seeds are known, it is not known which links belong to the job.
+    /// Becomes `false` at that moment.
     pub hold: bool,
-    /// Where to say that the pass is done; it stands in the announcement. A canonical URL.
+    /// URL that receives a request when the pass is done, in canonical form. It is part of the
+    /// announcement.
     pub callback: Option<Box<str>>,
 }
 
@@ -67,7 +69,7 @@ impl JobSettings {
                 "include" => parsed.filter.include = value.parse()?,
                 "exclude" => parsed.filter.exclude = value.parse()?,
                 "max-depth" | "depth" if parsed.depth_max.is_some() => {
-                    return Err(bad("max-depth and depth are the same: one of them"));
+                    return Err(bad("max-depth and depth are the same setting; give only one"));
                 }
                 "max-depth" | "depth" => {
                     parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?);
@@ -81,13 +83,13 @@ impl JobSettings {
                     parsed.hold = match value {
                         "yes" => true,
                         "no" => false,
-                        _ => return Err(bad(format!("hold={value}: it is yes or no"))),
+                        _ => return Err(bad(format!("hold={value}: expected yes or no"))),
                     };
                 }
                 "callback" => parsed.callback = Some(callback(value)?),
                 _ => {
                     return Err(bad(format!(
-                        "no job setting {name}; there are scope, include, exclude, max-depth, \
+                        "no job setting {name}; the settings are scope, include, exclude, max-depth, \
                          max-pages, max-per-host, max-time, hold, callback"
                     )));
                 }
@@ -96,7 +98,7 @@ impl JobSettings {
         Ok(parsed)
     }
 
-    /// The settings as `name=value` words, in the form in which they are set.
+    /// The settings as `name=value` words that [`JobSettings::parse`] accepts.
     pub fn describe(&self) -> String {
         let mut words = format!("scope={}", self.scope.as_str());
         if let Some(depth) = self.depth_max {
@@ -118,7 +120,8 @@ impl JobSettings {
         words + &self.filter.describe() + &self.describe_callback()
     }
 
-    /// Refuses a callback to which no request can be sent. Not part of [`JobSettings::parse`], which reads records, too.
+    /// Rejects a callback to which no request can be sent. Not part of [`JobSettings::parse`],
+    /// which also reads records.
     pub(crate) fn check_callback(&self) -> Result<(), ProtocolError> {
         let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
         let check = callback.map_or(Ok(()), |url| url.check_callable());
@@ -133,67 +136,68 @@ impl JobSettings {
 
 fn callback(value: &str) -> Result<Box<str>, ProtocolError> {
     if value.len() > CALLBACK_BYTES_MAX {
-        return Err(bad(format!("callback=: it is at most {CALLBACK_BYTES_MAX} bytes long")));
+        return Err(bad(format!("callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes")));
     }
     let url =
         CanonicalUrl::parse(value).map_err(|error| bad(format!("callback={value}: {error}")))?;
     Ok(url.as_str().into())
 }
 
-/// Where a job stands between its passes.
+/// The state of a job's pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
     /// Seeds may arrive.
     Open,
-    /// Everything has been said; what was said may still be on its way.
+    /// All seeds were published; some may not be consumed yet.
     Closed,
-    /// Its end has been announced.
+    /// Its end was announced.
     Done,
 }
 
-/// One job and its present (or last) pass.
+/// A job and its current or last pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Number and pass.
+    /// Number and pass of the job.
     pub id: JobRef,
     /// Its name.
     pub name: JobName,
     /// Settings of the pass.
     pub settings: JobSettings,
-    /// Where it stands.
+    /// State of the pass.
     pub state: JobState,
-    /// No child is admitted any more.
+    /// Whether the job was cancelled: no more entries are admitted.
     pub cancelled: bool,
-    /// Nothing of it is released.
+    /// Whether the job is paused: nothing is released.
     pub paused: bool,
-    /// Its time is over.
+    /// Whether the time limit was reached.
     pub time_is_up: bool,
-    /// When that is, if it is not yet.
+    /// When the time limit will be reached.
     pub time_until: Option<Moment>,
-    /// What belongs to it.
+    /// The links that belong to it.
     pub scope: Scope,
-    /// Entries in full that wait, due or not.
+    /// Waiting entries that are active, due or not.
     pub waiting: BTreeSet<EntryId>,
-    /// How many others do.
+    /// Number of waiting entries that are dormant.
     pub parked: u64,
-    /// Entries with a member.
+    /// Number of entries that members hold.
     pub held: u64,
-    /// What it has of each key.
+    /// Entries and pages per key.
     hosts: Hosts,
-    /// What became of the rest.
+    /// Counts of final results.
     pub counts: Counts,
-    /// Heads of the feeding topics when the count was zero, or when it was closed if it is held.
+    /// Heads of the feeding topics when the count became zero, or when a job with `hold` was
+    /// closed. Once these are consumed, the job is done, or its hold ends.
     pub noted: Option<BTreeMap<TopicName, Seq>>,
-    /// When it is closed if no further seed arrives.
+    /// When the job is closed if no further seed arrives.
     pub open_until: Moment,
-    /// Entries that wait for their member's next request: they keep what they took of the budget.
+    /// Entries that wait for their member's next request. They keep their part of the budget.
     pub pinned: u64,
 }
 
 impl Job {
-    /// A job to which nothing has happened yet.
+    /// A job without entries and counts.
     pub(crate) fn new(id: JobRef, name: JobName, settings: JobSettings, state: JobState) -> Self {
-        // What is done needs no rule and no budget any more.
+        // A finished job needs no rules and no budget.
         let is_done = state == JobState::Done;
         Self {
             id,
@@ -216,7 +220,7 @@ impl Job {
         }
     }
 
-    /// The job and what belongs to it, without its entries, as parts of a snapshot.
+    /// The job, its scope and its page counts as snapshot items; the entries are not included.
     pub(crate) fn items(&self, keep: &mut impl FnMut(Item)) {
         let bare = Self {
             scope: self.scope.bare(),
@@ -237,68 +241,69 @@ impl Job {
         }
     }
 
-    /// So many pages of a key are completed.
+    /// Restores the number of completed pages of a key.
     pub(crate) fn keep_pages(&mut self, key: &Key, completed: u64) {
         self.hosts.keep(key, completed);
     }
 
-    /// Whether a link to this URL is one of its own.
+    /// Whether a link to this URL belongs to the job.
     pub fn contains(&self, url: &CanonicalUrl) -> bool {
         self.scope.contains(url) && self.settings.filter.admits(url)
     }
 
-    /// Entries that are not final.
+    /// Number of entries without a final result.
     pub fn count(&self) -> u64 {
         let held = if mutants::is(Mutant::DoneWhileHeld) { 0 } else { self.held };
         self.waits() + held
     }
 
-    /// How many entries wait.
+    /// Number of waiting entries.
     pub fn waits(&self) -> u64 {
         self.waiting.len() as u64 + self.parked
     }
 
-    /// It has the pages it may have, or its time is over: what waits is dropped.
+    /// Whether the budget is used up or the time limit was reached. What still waits is dropped.
     pub fn is_exhausted(&self) -> bool {
         let has_all = self.settings.pages_max.is_some_and(|max| self.counts.completed >= max);
         has_all || self.time_is_up
     }
 
-    /// Its budget is taken by what is in flight, and nothing is released until some of it is given
-    /// back; or its time is over.
+    /// Whether nothing may be released now: entries in flight use the rest of the budget, or the
+    /// time limit was reached.
     pub fn is_blocked(&self) -> bool {
-        let taken = self.counts.completed + self.held + self.pinned;
-        let taken = taken - u64::from(taken > 0 && mutants::is(Mutant::OverBudget));
-        self.time_is_up || self.settings.pages_max.is_some_and(|max| taken >= max)
+        let used = self.counts.completed + self.held + self.pinned;
+        let used = used - u64::from(used > 0 && mutants::is(Mutant::OverBudget));
+        self.time_is_up || self.settings.pages_max.is_some_and(|max| used >= max)
     }
 
-    /// The same, for one key.
+    /// The same for one key.
     pub fn is_blocked_on(&self, key: &str) -> bool {
         self.is_blocked() || self.hosts.are_blocked(key)
     }
 
-    /// It waits for its seeds.
+    /// Whether the job waits until all its seeds are known.
     pub fn is_held(&self) -> bool {
         self.settings.hold && !mutants::is(Mutant::NeverHolds)
     }
 
-    /// Whether something of it may be the next of this key: unlike the budget of the whole job,
-    /// which what is in flight gives back soon, this may last.
+    /// Whether an entry of the job may be the next one of this key. This ignores the budget of the
+    /// whole job: entries in flight soon return their part of that, whereas the budget of a key may
+    /// stay used up.
     pub fn takes_turns_on(&self, key: &str) -> bool {
         !self.paused && !self.is_held() && !self.hosts.are_blocked(key)
     }
 
-    /// Whether each key has a budget of its own.
+    /// Whether each key has its own budget.
     pub fn limits_hosts(&self) -> bool {
         self.hosts.are_limited()
     }
 
-    /// Keys that have given enough, and behind which something of it waits.
+    /// Keys that have used up their budget while entries of the job still wait behind them.
     pub fn spent(&self) -> impl Iterator<Item = &Key> {
         self.hosts.spent()
     }
 
-    /// Entries in full of it that wait; of those, the ones behind a key that is limited.
+    /// Active entries that wait; with `key`, those behind that key, which has a budget.
     pub fn waiting(&self, key: Option<&str>) -> Vec<EntryId> {
         match key {
             None => self.waiting.iter().copied().collect(),
@@ -306,33 +311,33 @@ impl Job {
         }
     }
 
-    /// An entry of it is parked.
+    /// Adds a dormant entry.
     pub fn park(&mut self, key: &Key) {
         self.parked += 1;
         self.hosts.park(key);
     }
 
-    /// A parked entry of it is kept in full from now on.
+    /// A dormant entry becomes active.
     pub fn unpark(&mut self, entry: EntryId, key: &Key) {
         self.parked -= 1;
         self.hosts.unpark(key);
         self.wait(entry, key);
     }
 
-    /// A parked entry of it ended.
+    /// A dormant entry ends.
     pub fn dropped_parked(&mut self, key: &Key, end: End) {
         self.parked -= 1;
         self.hosts.unpark(key);
         self.counts.end(end);
     }
 
-    /// An entry in full of it waits.
+    /// Adds a waiting active entry.
     pub fn wait(&mut self, entry: EntryId, key: &Key) {
         self.waiting.insert(entry);
         self.hosts.wait(entry, key);
     }
 
-    /// A waiting entry of it goes to a member.
+    /// A waiting entry is leased to a member.
     pub fn take(&mut self, entry: EntryId, key: &Key) {
         self.waiting.remove(&entry);
         self.hosts.leave(entry, key);
@@ -340,26 +345,26 @@ impl Job {
         self.hosts.take(key);
     }
 
-    /// An entry of it came back from its member, and waits.
+    /// A member returns an entry, which waits again.
     pub fn give_back(&mut self, entry: EntryId, key: &Key) {
         self.held -= 1;
         self.hosts.give_back(key);
         self.wait(entry, key);
     }
 
-    /// A waiting entry keeps its part of the budget for its member's next request.
+    /// A waiting entry reserves a part of the budget for its member's next request.
     pub fn pin(&mut self, key: &Key) {
         self.pinned += 1;
         self.hosts.take(key);
     }
 
-    /// It does not any more.
+    /// Ends the reservation.
     pub fn unpin(&mut self, key: &Key) {
         self.pinned -= 1;
         self.hosts.give_back(key);
     }
 
-    /// An entry of it ended with a worker's answer.
+    /// An entry ends with a worker's result.
     pub fn ended_with(&mut self, outcome: Outcome, key: &Key) {
         self.held -= 1;
         match outcome {
@@ -369,26 +374,26 @@ impl Job {
         self.counts.outcome(outcome);
     }
 
-    /// A waiting entry of it ended without one.
+    /// A waiting entry ends without a result.
     pub fn dropped(&mut self, entry: EntryId, key: &Key, end: End) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
         self.hosts.leave(entry, key);
         self.counts.end(end);
     }
 
-    /// Whether an entry of the pass that was given up may become a part of it again.
+    /// Whether a dead entry of the pass may be retried as a part of it.
     pub fn takes_back(&self, key: &str) -> bool {
         let has_room = !self.is_exhausted() && !self.hosts.have_given(key);
         self.state != JobState::Done && !self.cancelled && has_room
     }
 
-    /// Whether a failed page of this finished pass may be fetched again and count in the pass.
+    /// Whether a failed page of this finished pass may be fetched again and counted in the pass.
     ///
-    /// The URLs that have not ended in a finished pass are its repairs, and each of them may complete a page. The pages
-    /// of each host are no longer known.
+    /// URLs of a finished pass without a final result are repairs in progress, and each may
+    /// complete a page. The page counts of the keys are no longer known.
     pub fn takes_repair(&self) -> bool {
-        let taken = self.counts.completed + self.counts.unfinished();
-        let has_room = self.settings.pages_max.is_none_or(|max| taken < max);
+        let used = self.counts.completed + self.counts.unfinished();
+        let has_room = self.settings.pages_max.is_none_or(|max| used < max);
         self.state == JobState::Done && !self.cancelled && has_room
     }
 
@@ -397,28 +402,28 @@ impl Job {
         self.counts.failed -= 1;
     }
 
-    /// A repair redirects to so many URLs, which are part of the repair.
+    /// A repair redirects to `targets` URLs, which become part of the repair.
     pub fn repair_moves(&mut self, targets: u64) {
         self.counts.found += targets;
     }
 
-    /// A repair ended with a worker's answer.
+    /// A repair ends with a worker's result.
     pub fn repair_ended(&mut self, outcome: Outcome) {
         self.counts.outcome(outcome);
     }
 
-    /// A repair ended without one.
+    /// A repair ends without a result.
     pub fn repair_dropped(&mut self, end: End) {
         self.counts.end(end);
     }
 
-    /// An entry that was given up waits again.
+    /// A dead entry waits again.
     pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;
         self.wait(entry, key);
     }
 
-    /// The event that announces its end.
+    /// The event that announces the end of the pass.
     pub fn announcement(&self) -> String {
         let result = match self.cancelled {
             true => "cancelled",
@@ -435,7 +440,8 @@ impl Job {
         )
     }
 
-    /// Its state in `key=value` words. `queued` of what waits could be released at once.
+    /// The job as `key=value` words. `queued` is the number of waiting entries that could be
+    /// released at once.
     pub fn describe(&self, queued: usize) -> String {
         let state = match self.state {
             JobState::Done => "done",
@@ -455,23 +461,24 @@ impl Job {
     }
 }
 
-/// All jobs of a group that are remembered.
+/// All jobs that a group remembers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
     by_number: BTreeMap<JobNumber, Job>,
     numbers: HashMap<JobName, JobNumber>,
-    /// Done, oldest first.
+    /// Finished jobs, oldest first.
     finished: VecDeque<JobNumber>,
     last_number: JobNumber,
 }
 
 impl Jobs {
-    /// The number that opening `name` would give: its own, or a new one.
+    /// The number that opening `name` would use: that of the existing job, or a new one.
     pub fn number_for(&self, name: &JobName) -> JobNumber {
         self.numbers.get(name).copied().unwrap_or(self.last_number + 1)
     }
 
-    /// Opens a job, or the next pass of a finished one. Without seeds it is closed at `until`.
+    /// Opens a job, or the next pass of a finished one. It is closed at `until` unless seeds
+    /// arrive.
     pub fn open(
         &mut self,
         number: JobNumber,
@@ -492,7 +499,7 @@ impl Jobs {
         self.by_number.insert(number, job);
     }
 
-    /// The pass is over; of the finished jobs the `remembered` last ones are kept.
+    /// Finishes the pass. Keeps the newest `remembered` finished jobs.
     pub fn finish(&mut self, number: JobNumber, remembered: usize) {
         if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
@@ -511,13 +518,13 @@ impl Jobs {
         }
     }
 
-    /// The job that is forgotten when the next one finishes, of which `remembered` are kept.
+    /// The job that is forgotten when the next one finishes, if `remembered` jobs are kept.
     pub fn next_forgotten(&self, remembered: usize) -> Option<&JobName> {
         let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
         self.find(*oldest).map(|job| &job.name)
     }
 
-    /// Forgets a finished job. Its number is not given again.
+    /// Removes a finished job. Its number is not used again.
     pub fn delete(&mut self, number: JobNumber) {
         self.finished.retain(|finished| *finished != number);
         if let Some(job) = self.by_number.remove(&number) {
@@ -525,13 +532,13 @@ impl Jobs {
         }
     }
 
-    /// All jobs, those that are done last, in the order in which they are forgotten.
+    /// All jobs. Finished ones come last, in the order in which they will be forgotten.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
         let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
         unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
     }
 
-    /// A job that was there before.
+    /// Restores a job of a snapshot.
     pub(crate) fn keep(&mut self, job: Job) {
         let number = job.id.number;
         if job.state == JobState::Done {
@@ -541,57 +548,57 @@ impl Jobs {
         self.by_number.insert(number, job);
     }
 
-    /// The newest job's number, also if that job was forgotten.
+    /// The newest job's number, even if that job was forgotten.
     pub(crate) fn last_number(&self) -> JobNumber {
         self.last_number
     }
 
-    /// New jobs have higher numbers.
+    /// Restores the last number; new jobs get higher ones.
     pub(crate) fn go_on_after(&mut self, last: JobNumber) {
         self.last_number = self.last_number.max(last);
     }
 
-    /// A job by its number.
+    /// The job with this number.
     pub fn find(&self, number: JobNumber) -> Option<&Job> {
         self.by_number.get(&number)
     }
 
-    /// A job by its number, to be changed.
+    /// The job with this number, mutable.
     pub fn find_mut(&mut self, number: JobNumber) -> Option<&mut Job> {
         self.by_number.get_mut(&number)
     }
 
-    /// The job whose newest pass this is.
+    /// The job with this newest pass.
     pub fn of_pass(&self, pass: JobRef) -> Option<&Job> {
         self.find(pass.number).filter(|job| job.id == pass)
     }
 
-    /// The job whose newest pass this is, to be changed.
+    /// The job with this newest pass, mutable.
     pub fn of_pass_mut(&mut self, pass: JobRef) -> Option<&mut Job> {
         self.find_mut(pass.number).filter(|job| job.id == pass)
     }
 
-    /// A job by its name.
+    /// The job with this name.
     pub fn named(&self, name: &str) -> Option<&Job> {
         self.numbers.get(name).and_then(|number| self.by_number.get(number))
     }
 
-    /// How many are not done.
+    /// Number of unfinished jobs.
     pub fn unfinished(&self) -> usize {
         self.by_number.len() - self.finished.len()
     }
 
-    /// How many there are.
+    /// Number of jobs.
     pub fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.by_number.is_empty()
     }
 
-    /// All jobs, oldest number first.
+    /// All jobs, lowest number first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.by_number.values()
     }

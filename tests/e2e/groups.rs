@@ -177,7 +177,7 @@ fn what_was_moved_out_of_a_groups_way_is_no_group_and_is_left_alone() {
     let server = Server::start_in(folder, &["broker"], |_| ());
     for (name, why) in [
         ("team.bak", "holds the log of group team, which is only used as "),
-        ("notes", "is no directory"),
+        ("notes", "is not a directory"),
     ] {
         let warned = server.process.line_with(&format!("groups/{name} {why}"));
         assert!(warned.ends_with(": it is ignored"), "{warned}");

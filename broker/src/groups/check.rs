@@ -1,4 +1,4 @@
-//! Checking the log of a group without changing it.
+//! Verifies the log of a group without changing it.
 
 use std::io;
 use std::path::Path;
@@ -15,25 +15,25 @@ use crate::log::disk::FileSystem;
 use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Checked, SegmentLog, TopicLog};
 
-/// What was found of one group.
+/// The result for one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedGroup {
     /// Its name.
     pub name: GroupName,
-    /// The files of its log, oldest first. What they call events are its records.
+    /// The files of its log, oldest first. Their "events" are the group's records.
     pub files: Vec<Checked>,
-    /// What else is wrong, in words.
+    /// Other problems, as text.
     pub findings: Vec<String>,
-    /// Why the next start refuses work for this group; `None`: it moves.
+    /// Why the next start will reject work for this group; `None` if the group will run.
     pub refuses: Option<String>,
-    /// A file cannot be read at all.
+    /// Whether a whole file cannot be read.
     pub has_unreadable_file: bool,
-    /// The log ended further on at the last orderly stop.
+    /// Whether the log is shorter than it was at the last orderly stop.
     pub has_lost_end: bool,
 }
 
 impl VerifiedGroup {
-    /// Whether something that was kept cannot be read.
+    /// Whether any stored data cannot be read.
     pub fn is_damaged(&self) -> bool {
         self.refuses.is_some()
             || self.has_unreadable_file
@@ -42,7 +42,8 @@ impl VerifiedGroup {
     }
 }
 
-/// Checks the log of a group in the directory of all of them; `None` if there is something else under its name.
+/// Verifies the log of a group in the directory `groups`. Returns `None` if the group's name
+/// belongs to something else, such as a copy of another group's log.
 pub(crate) fn check(
     groups: &Path,
     name: GroupName,
@@ -86,7 +87,7 @@ fn check_log(
     group.files = log.verify().map_err(io::Error::other)?;
     let first = log.bounds().first;
     let (mut base, mut is_deleted) = (Base::new(first <= FIRST), false);
-    let mut trouble = (first > FIRST).then(|| format!("records before {first} are gone"));
+    let mut damage = (first > FIRST).then(|| format!("records before {first} are gone"));
     read(&log, first, |seq, line| {
         match line.and_then(|line| Record::decode(line).map_err(invalid)) {
             Ok(record) => {
@@ -95,13 +96,13 @@ fn check_log(
             }
             Err(error) => {
                 base = Base::Missing;
-                trouble.get_or_insert(format!("record {seq}: {error}"));
+                damage.get_or_insert(format!("record {seq}: {error}"));
             }
         }
         Ok(())
     })?;
     if base != Base::Whole && !is_deleted {
-        group.refuses = trouble.or_else(|| Some("it does not say how it began".to_owned()));
+        group.refuses = damage.or_else(|| Some("the log has no complete beginning".to_owned()));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What each action of `GROUP` and `JOB` asks of a group.
+//! Translates the actions of `GROUP` and `JOB` into inputs of a group.
 
 use tidings_protocol::{After, AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
 
@@ -11,7 +11,7 @@ use crate::group::tasks::{Selection, TaskQuery};
 use crate::group::{Asked, Input, JobAction, Operation, Show};
 use crate::job::JobSettings;
 
-/// The input of an action on a group that is there already.
+/// The input for an action on an existing group.
 pub(crate) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, ProtocolError> {
     let settings = || manage.settings.iter().copied();
     let operate = |what| Input::Operate { asked, what };
@@ -55,7 +55,7 @@ fn selection(manage: &Manage<'_>) -> Result<Selection, ProtocolError> {
     Selection::parse(manage.settings.iter().copied(), |_, _| Ok(()))
 }
 
-/// The group of a job, and the input of an action on it.
+/// The group of a job, and the input for an action on the job.
 pub(crate) fn job_input(
     asked: Asked,
     manage: &Manage<'_>,
@@ -115,7 +115,7 @@ pub(crate) fn seed_settings(manage: &Manage<'_>) -> Result<(i16, After), Protoco
     Ok((prio, after))
 }
 
-/// The group of `JOB watch` or `GROUP watch`, and what is wanted.
+/// The group and the parsed request of `JOB watch` or `GROUP watch`.
 pub(super) fn watch(
     asked: Asked,
     manage: &Manage<'_>,

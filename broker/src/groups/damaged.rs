@@ -1,5 +1,5 @@
-//! Groups whose logs cannot be read: they are named, refuse work, and lose no event of the topics that feed
-//! them, until an operator repairs them or sets them aside.
+//! Groups with unreadable logs. They are listed, reject work, and keep all events of their topics
+//! until an operator repairs them or sets them aside.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use super::restart::Damaged;
 use crate::group::Answer;
 use crate::topic::{Reader, Topics};
 
-/// All of them, as the start found them.
+/// All damaged groups that the start found.
 #[derive(Default)]
 pub(super) struct DamagedGroups(BTreeMap<GroupName, Refusing>);
 
-/// A group that refuses work.
+/// A group that rejects work.
 struct Refusing {
     /// What cannot be read.
     reason: String,
-    /// ` topics=..`, if it is known which topics feed it.
+    /// ` topics=..`, or empty if its feeding topics are unknown.
     topics: String,
-    /// What can be done.
+    /// What the operator can do.
     remedy: String,
-    /// Readers that never read: a topic keeps its events from there on.
+    /// Readers that never advance: the topics keep their events from that position on.
     _kept: Mutex<Vec<Reader>>,
 }
 
 impl DamagedGroups {
-    /// Names them in the log, and has their topics keep what they did not take. Other groups do not take
-    /// what belongs to their jobs.
+    /// Logs each damaged group and makes its topics keep the events that it has not consumed.
+    /// Reserves the names of its jobs, so that other groups do not take events of those jobs.
     pub(super) fn new(
         found: Vec<Damaged>,
         storage: Option<&GroupStorage>,
@@ -45,7 +45,7 @@ impl DamagedGroups {
             let remedy = format!("stop the broker, then: tidings group repair {name} --data {data}");
             let mut kept = Vec::new();
             for (topic, next) in &before.feeds {
-                // A topic in memory has nothing of before this start, and would fill up.
+                // A topic in memory has no events from before this start, and would fill up.
                 let Some(topic) = topics.find(topic.as_str()).filter(|topic| topic.is_logged()) else {
                     continue;
                 };
@@ -63,7 +63,7 @@ impl DamagedGroups {
             let kept_topics: Vec<_> = kept.iter().map(|reader| reader.topic().name().as_str()).collect();
             tracing::error!(
                 group = %name, keeps_events_of = %kept_topics.join(","),
-                "its log is damaged: {reason}. The group refuses work, and its files stay as they are; {remedy}"
+                "its log is damaged: {reason}. The group rejects work, and its files are not changed; {remedy}"
             );
             (name, Refusing { reason, topics, remedy, _kept: Mutex::new(kept) })
         });
@@ -82,14 +82,14 @@ impl DamagedGroups {
         self.0.contains_key(name)
     }
 
-    /// The refusal of a damaged group.
+    /// Rejects a command for a damaged group.
     pub(super) fn check(&self, name: &GroupName) -> Result<(), ProtocolError> {
         let Some(Refusing { reason, remedy, .. }) = self.0.get(name) else { return Ok(()) };
         let text = format!("the log of group {name} is damaged ({reason}); {remedy}");
         Err(ProtocolError::new(Code::Conflict, text))
     }
 
-    /// What `GROUP show` says of one.
+    /// The answer of `GROUP show` for a damaged group.
     pub(super) fn describe(&self, name: &GroupName) -> Option<Answer> {
         let Refusing { reason, topics, remedy, .. } = self.0.get(name)?;
         let more = vec![format!("problem {reason}"), format!("remedy {remedy}")];

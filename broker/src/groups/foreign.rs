@@ -1,5 +1,5 @@
-//! What lies beside the logs of groups and is none, or is one under another name: a copy, or what
-//! somebody moved out of the way.
+//! Detects directories in `groups/` that are not logs of the group they are named after: copies,
+//! renamed logs, and unrelated files.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,21 +10,22 @@ use tidings_protocol::GroupName;
 use crate::log::disk::Disk;
 use crate::log::format::{SEGMENT_HEADER, SegmentHeader};
 
-/// What there is under the name of a group.
+/// The contents of the directory with a group's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Its log, or nothing of anybody else.
+    /// The group's own log, or no log files at all.
     Own,
-    /// Something else: what it is, for people.
+    /// Something else; the text describes it to an operator.
     Foreign(String),
 }
 
-/// Looks whose files are under the name of a group, without changing any. Every file of a log says so
-/// itself; those that cannot be read say nothing. Fails if they are of several.
+/// Finds which group's files a directory holds, without changing any. Each log file names its group
+/// in its header; files with an unreadable header are ignored. Fails if the files belong to several
+/// groups.
 pub(super) fn look_into(disk: &dyn Disk, dir: &Path, name: &GroupName) -> io::Result<Held> {
     let files = match disk.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Ok(Held::Foreign("is no directory".to_owned()));
+            return Ok(Held::Foreign("is not a directory".to_owned()));
         }
         files => files?,
     };
@@ -38,7 +39,7 @@ pub(super) fn look_into(disk: &dyn Disk, dir: &Path, name: &GroupName) -> io::Re
     let mut others = owners.iter().filter(|owner| owner.as_str() != name.as_str()).peekable();
     let Some(other) = others.peek() else { return Ok(Held::Own) };
     if owners.len() > 1 {
-        let text = format!("some of its files are of {other}");
+        let text = format!("some of its files belong to group {other}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let right = dir.with_file_name(other.as_str());
@@ -62,7 +63,7 @@ mod tests {
         look_into(&FileSystem, &dir.join(name), &name.parse().unwrap())
     }
 
-    /// The beginning of a segment of this group.
+    /// The header of a segment of this group.
     fn segment(group: &str, base: u64) -> Vec<u8> {
         let (topic, base, previous_end) = (group.parse().unwrap(), Seq(base), Seq(base));
         let version = VERSION;
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_whose_files_it_holds() {
+    fn log_directory_belongs_to_the_group_in_its_headers() {
         let dir = tempfile::tempdir().unwrap();
         let put = |path: &str, bytes: &[u8]| fs::write(dir.path().join(path), bytes).unwrap();
         fs::create_dir(dir.path().join("x")).unwrap();
@@ -83,12 +84,17 @@ mod tests {
         put("x/00000000000000000007.log", &segment("x", 7));
         assert_eq!(look(dir.path(), "x").unwrap(), Held::Own);
         fs::rename(dir.path().join("x"), dir.path().join("x.bak")).unwrap();
-        let Held::Foreign(what) = look(dir.path(), "x.bak").unwrap() else { panic!("it is of x") };
+        let Held::Foreign(what) = look(dir.path(), "x.bak").unwrap() else {
+            panic!("the log belongs to x")
+        };
         assert!(what.starts_with("holds the log of group x, "), "{what}");
         put("x.bak/00000000000000000009.log", &segment("x.bak", 9));
         let error = look(dir.path(), "x.bak").unwrap_err();
-        assert_eq!(error.to_string(), "some of its files are of x");
+        assert_eq!(error.to_string(), "some of its files belong to group x");
         put("file", b"");
-        assert_eq!(look(dir.path(), "file").unwrap(), Held::Foreign("is no directory".to_owned()));
+        assert_eq!(
+            look(dir.path(), "file").unwrap(),
+            Held::Foreign("is not a directory".to_owned())
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Which groups have a job of which name.
+//! Index of job names over all groups.
 //!
-//! An event names its job, and several groups may be fed by its topic: for those that have no such
-//! job it is an event without one, if another group has it, and otherwise a mistake.
+//! An event names its job with `job=`, and its topic may feed several groups. A group without such
+//! a job treats the event as one without a job if another group has it; if no group has it, the
+//! event is an error.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +10,26 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tidings_protocol::{GroupName, JobName, Payload};
 
-/// The names of all remembered jobs of all groups. Each name is an entry of its own: a lookup by one group and a change
-/// by another at the same moment may take effect in either order. A name is there before its group receives the command
-/// that opens the job.
+/// The names of all jobs that groups remember. Entries are independent: if one group looks up a
+/// name while another changes it, either order may take effect. A name is inserted before its group
+/// receives the command that opens the job.
 #[derive(Default)]
 pub(super) struct JobNames(DashMap<JobName, Vec<(GroupName, Remembered)>>);
 
-/// What a group knows of a job that it remembers.
+/// The state of a remembered job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remembered {
-    /// Its pass is not done.
+    /// Its current pass is not done.
     Unfinished,
     Done,
 }
 
 impl JobNames {
-    /// The group has a job of that name, or not any more.
+    /// Sets or removes the group's job of that name.
     pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<Remembered>) {
         let own = job.map(|job| (group.clone(), job));
-        // One guard for all of it: between a look and a change, another group could change the same name.
+        // One guard covers the lookup and the change: between them, another group could change the
+        // same name.
         match self.0.entry(name.clone()) {
             Entry::Occupied(mut groups) => {
                 groups.get_mut().retain(|(other, _)| other != group);
@@ -44,7 +46,7 @@ impl JobNames {
         }
     }
 
-    /// The group is no more.
+    /// Removes all jobs of a deleted group.
     pub(super) fn forget(&self, group: &GroupName) {
         self.0.retain(|_, groups| {
             groups.retain(|(other, _)| other != group);
@@ -52,7 +54,7 @@ impl JobNames {
         });
     }
 
-    /// Whether the group has a job of that name which is not done.
+    /// Whether the group has an unfinished job of that name.
     pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
         let unfinished = |(other, job): &(GroupName, Remembered)| {
             other == group && *job == Remembered::Unfinished
@@ -60,7 +62,7 @@ impl JobNames {
         self.0.get(name).is_some_and(|groups| groups.iter().any(unfinished))
     }
 
-    /// Those jobs that the payloads name and that other groups have.
+    /// Jobs that the payloads name and that belong to other groups.
     pub(super) fn elsewhere<'a>(
         &self,
         group: &GroupName,
@@ -84,7 +86,7 @@ mod tests {
     use crate::at_once::at_once;
 
     #[test]
-    fn a_job_is_elsewhere_if_another_group_has_it() {
+    fn jobs_of_other_groups_are_found() {
         let names = JobNames::default();
         let (a, b): (GroupName, GroupName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let (docs, blog): (JobName, JobName) = ("docs".parse().unwrap(), "blog".parse().unwrap());
@@ -116,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_change_one_name_at_the_same_time_lose_no_change() {
+    fn concurrent_changes_of_one_name_are_all_kept() {
         const GROUPS: usize = 8;
         let group = |number: usize| -> GroupName { format!("g{number}").parse().unwrap() };
         let name: JobName = "docs".parse().unwrap();
         for _ in 0..2_000 {
             let names = JobNames::default();
-            // The name comes and goes while others add theirs.
+            // The name appears and disappears while other groups add theirs.
             at_once(GROUPS, |number| {
                 names.set(&name, &group(number), Some(Remembered::Unfinished));
                 if number % 2 == 0 {

@@ -1,4 +1,4 @@
-//! What reaches the owner of a group, and what goes back to whoever asked.
+//! Messages to a group's actor, and the answers to the connections that sent them.
 
 use bytes::BytesMut;
 use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
@@ -7,18 +7,18 @@ use super::watch::Watch;
 use crate::group::{Answer, Asked, Input};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 
-/// What reaches an owner. The channel has no bound of its own: a connection has a limited number
-/// of unanswered commands.
+/// A message to a group's actor. The channel is unbounded, but each connection may have only a
+/// limited number of unanswered commands.
 pub(super) enum Letter {
-    /// What a worker says, one after the other, and where the answers go.
+    /// Commands of a worker about its tasks, in order, and the mailbox for the answers.
     Asked(Vec<Input>, Mailbox),
-    /// A person's, or a script's: refused while the group stands still.
+    /// A command of an operator or script. It is rejected while the group is stalled.
     Managed(Input, Mailbox),
-    /// A member's connection, and where its tasks go.
+    /// A member's connection, and the mailbox for its tasks.
     Joined(Input, ConnId, Mailbox),
-    /// An input whose answer may come much later, while the connection is there.
+    /// A command that is answered later, as long as the connection exists.
     Waits(Input, ConnId, Mailbox),
-    /// Somebody wants to see how something goes, while the connection is there.
+    /// A request for progress lines, as long as the connection exists.
     Watches(Watch, ConnId, Mailbox),
     /// A member's connection is alive.
     Heard(ConnId),
@@ -27,7 +27,7 @@ pub(super) enum Letter {
 }
 
 impl Letter {
-    /// The connection that it makes known.
+    /// The connection that the message registers with the actor.
     pub(super) fn connects(&self) -> Option<ConnId> {
         match self {
             Self::Joined(_, conn, _) | Self::Waits(_, conn, _) | Self::Watches(_, conn, _) => {
@@ -38,26 +38,27 @@ impl Letter {
     }
 }
 
-/// The refusal of a group whose log has failed.
+/// The error of a group that could not write its log.
 pub(super) fn failed() -> ProtocolError {
-    let text = "writing to the disk failed: the group stands still until the broker starts anew";
+    let text = "writing to the disk failed: the group is stalled until the broker is restarted";
     ProtocolError::new(Code::NotDurable, text)
 }
 
-/// The refusal of a group that has stopped.
+/// The error of a group that has stopped after a panic.
 pub(super) fn stopped(group: &GroupName) -> ProtocolError {
     let text = format!("group {group} has stopped because of a fault; restart the broker");
     ProtocolError::new(Code::Internal, text)
 }
 
-/// The answer for a task that the member does not hold.
+/// The error for a task that the member does not hold.
 fn stale(task: &TaskId) -> ProtocolError {
     ProtocolError::new(Code::Stale, format!("{task} its group does not exist"))
 }
 
-/// Answers whoever asked with a refusal. For a task of a group that does not exist that is `stale`.
-pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
-    let (asked, mailbox) = match letter {
+/// Rejects a message by answering its commands with an error. Commands about tasks of a group that
+/// does not exist are answered `stale`.
+pub(super) fn refuse_letter(message: Letter, error: &ProtocolError) {
+    let (asked, mailbox) = match message {
         Letter::Asked(inputs, mailbox) => {
             for input in &inputs {
                 let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale);
@@ -74,7 +75,7 @@ pub(super) fn refuse_letter(letter: Letter, error: &ProtocolError) {
     refuse(asked.into_iter(), &mailbox, error);
 }
 
-/// Answers those who asked with a refusal.
+/// Answers each command with an error.
 pub(super) fn refuse(asked: impl Iterator<Item = Asked>, mailbox: &Mailbox, error: &ProtocolError) {
     for Asked { slot, .. } in asked {
         let mut line = BytesMut::new();
@@ -83,7 +84,7 @@ pub(super) fn refuse(asked: impl Iterator<Item = Asked>, mailbox: &Mailbox, erro
     }
 }
 
-/// Appends the lines of an answer.
+/// Encodes an answer as protocol lines.
 pub(super) fn encode_answer(answer: &Result<Answer, ProtocolError>, lines: &mut BytesMut) {
     match answer {
         Ok(answer) => {

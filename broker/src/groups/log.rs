@@ -1,5 +1,5 @@
-//! Where a group's records go. The machine knows nothing of it; its owner writes here before it lets
-//! an output leave.
+//! Storage of a group's records. The state machine does not know of it: the actor writes the
+//! records here before it sends the outputs that depend on them.
 
 mod on_disk;
 
@@ -10,7 +10,7 @@ use crate::group::record::Record;
 use crate::log::TopicLog;
 use crate::topic::Health;
 
-/// Place in a log: the number of the next record. Half-open, so that marks compare directly.
+/// A position in a log: the number of the next record. Half-open, so marks compare directly.
 pub(super) type Mark = u64;
 
 /// An append-only sequence of records.
@@ -18,49 +18,52 @@ pub(super) trait GroupLog: Send {
     /// Appends a record and returns the mark behind it.
     fn append(&mut self, record: &Record) -> Mark;
 
-    /// What was appended since the last time is on its way: together, or not at all. What is before the mark `awaited`
-    /// is [`durable`](Self::durable) as soon as can be; for the rest, nobody waits, and it may take a moment.
+    /// Writes the records appended since the last flush, all of them or none. Records before the
+    /// mark `awaited` become [`durable`](Self::durable) as soon as possible; the others may take a
+    /// moment, because nothing depends on them yet.
     fn flush(&mut self, awaited: Mark);
 
-    /// The same for all of it, if it is so much that the disk should begin with it; whether it was. What one
-    /// input led to must have been appended as a whole.
+    /// Flushes if the appended records are large enough that the disk should start on them. Returns
+    /// whether it did. All records of one input must have been appended before the call.
     fn flush_much(&mut self) -> bool;
 
-    /// Everything before this mark outlives the process.
-    /// Invariant: `durable <= written <= ` the mark of the last append.
+    /// Everything before this mark survives a crash of the process.
+    /// Invariant: `durable <= written <=` the mark of the last append.
     fn written(&self) -> Mark;
 
     /// Everything before this mark is as safe as the log promises.
     fn durable(&self) -> Mark;
 
-    /// Whether it can be written. What was appended while it cannot is written when it can again.
+    /// Whether the log can be written. Records that were appended while it cannot are written once
+    /// it can.
     fn health(&self) -> Health;
 
-    /// Whether so much waits for the disk that nothing more should be begun. Who asks is woken when
-    /// that has changed.
+    /// Whether too many bytes wait for the disk to start any new work. The actor is woken when that
+    /// changes.
     fn is_behind(&self) -> bool;
 
-    /// Whether so much waits for the disk that nothing should be added that could wait. As with
-    /// [`is_behind`](Self::is_behind), who asks is woken.
+    /// Whether too many bytes wait for the disk to add work that can wait, such as a snapshot. As
+    /// with [`is_behind`](Self::is_behind), the actor is woken when that changes.
     fn is_busy(&self) -> bool;
 
-    /// Finds out whether a full disk has room again. To be called from time to time.
+    /// Checks whether a full disk has room again. Must be called from time to time.
     fn retry(&self);
 
-    /// Whether so much was written since the last snapshot that there should be another one.
+    /// Whether enough was written since the last snapshot to make another one worthwhile.
     fn wants_snapshot(&self) -> bool;
 
-    /// A snapshot begins with the next record.
+    /// Marks the next record as the first of a snapshot.
     fn begin_snapshot(&mut self);
 
-    /// It has ended with the last one: what is before it goes, once it is safe.
+    /// Marks the last record as the end of the snapshot. The records before the snapshot are
+    /// removed once it is safe.
     fn end_snapshot(&mut self);
 
-    /// What it is kept in, if anything.
+    /// The segment log behind it, if there is one.
     fn store(&self) -> Option<Arc<dyn TopicLog>>;
 }
 
-/// Without a data directory: safe as long as the process lives.
+/// A log without a data directory: records last as long as the process.
 #[derive(Debug, Default)]
 pub(super) struct MemoryLog(Mark);
 

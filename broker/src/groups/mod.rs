@@ -1,5 +1,5 @@
-//! The groups of a broker: which there are, and the way from a connection's command to the one task
-//! that owns its group.
+//! All groups of the broker. Routes each command of a connection to the one task (actor) that owns
+//! the group.
 
 pub(crate) mod check;
 pub(crate) mod commands;
@@ -49,14 +49,14 @@ use crate::log::{SegmentLog, TopicLog};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 use crate::topic::Topics;
 
-/// The connection that asks, and the way back to it.
+/// A connection that sends commands, and the mailbox for its answers.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// The connection.
     pub conn: ConnId,
-    /// The worker behind it.
+    /// The worker on that connection.
     pub member: MemberId,
-    /// Where answers and tasks go.
+    /// Receives the answers and tasks.
     pub mailbox: Mailbox,
 }
 
@@ -66,46 +66,46 @@ impl Caller {
     }
 }
 
-/// What a worker can say of a task.
+/// A worker's command about one of its tasks.
 #[derive(Debug, Clone)]
 pub enum Request {
     /// `ACK`, with the `LINK` lines before it.
     Ack {
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// How it ended.
+        /// The result.
         outcome: Outcome,
-        /// What is asked of the key.
+        /// The pause that the worker requests for the key.
         hold: Hold,
-        /// Children.
+        /// New links found on the page.
         links: Vec<StagedLink>,
-        /// Children over the connection's limit, counted only.
+        /// Number of links beyond the connection's limit; they are counted, not stored.
         over_limit: u64,
     },
     /// `NACK`.
     Nack {
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// How it goes on.
+        /// What happens to the entry next.
         back: Return,
-        /// What is asked of the key.
+        /// The pause that the worker requests for the key.
         hold: Hold,
-        /// Why.
+        /// The reason that the worker gives.
         reason: Option<String>,
     },
     /// `TOUCH`.
     Touch {
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// Its request has ended.
+        /// Whether the task's request to the host has ended.
         over: bool,
-        /// What is asked of the key.
+        /// The pause that the worker requests for the key.
         hold: Hold,
     },
 }
 
 impl Request {
-    /// Which task it is about.
+    /// The task that the command is about.
     pub fn task(&self) -> &TaskId {
         match self {
             Self::Ack { task, .. } | Self::Nack { task, .. } | Self::Touch { task, .. } => task,
@@ -129,25 +129,26 @@ impl Request {
 pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
-    /// Groups at once; one more is refused.
+    /// Most groups at once; creating one more is rejected.
     max: usize,
-    /// The member that lives in this process.
+    /// The member that runs in the broker's own process.
     own: Option<MemberId>,
     clock: Clock,
     stop: CancellationToken,
-    /// Where their logs are; `None` without a data directory.
+    /// Directory of the groups' logs; `None` without a data directory.
     storage: Option<GroupStorage>,
-    /// Number of this start, unix time in ms: above that of every earlier one, as long as the wall
-    /// clock is. Not in seconds: what crawlers store under a task's id is also told apart from what
-    /// a broker gave that was started a moment ago.
+    /// Number of this start: unix time in ms, and above the number of every earlier start even if
+    /// the wall clock went back. Milliseconds, not seconds, because crawlers store results under
+    /// task ids: two starts within one second must give different ids.
     run: u64,
-    /// The number for the life of the newest group.
+    /// The newest value that `since` returned.
     newest: AtomicU64,
     registry: Arc<Registry>,
-    /// Groups whose logs cannot be read. No group of such a name is made or moves before the next start.
+    /// Groups with unreadable logs. Until the next start they do not run, and no group with such a
+    /// name is created.
     damaged: DamagedGroups,
     job_names: Arc<JobNames>,
-    /// Some job has a `callback=`, or had one.
+    /// Whether any job has, or had, a `callback=`.
     callbacks: tokio::sync::watch::Sender<bool>,
 }
 
@@ -161,8 +162,8 @@ impl fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// The groups that are on disk, which begin to move. Groups that are created later begin with the
-    /// settings in `defaults`, as long as there are fewer than `max`.
+    /// Starts the groups that were found on disk. Later groups are created with the settings in
+    /// `defaults`, up to `max` groups in total.
     pub(crate) fn new(
         topics: Arc<Topics>,
         defaults: GroupConfig,
@@ -178,7 +179,8 @@ impl Groups {
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
         let (registry, job_names): (Arc<Registry>, Arc<JobNames>) = Default::default();
-        // The one may have forgotten what the other still has to do.
+        // The callback group may still have deliveries to make for jobs that their own group has
+        // forgotten.
         let has_callbacks = recovered.iter().any(|Recovered { group, .. }| {
             group.has_callbacks() || group.name().as_str() == CALLBACK_GROUP
         });
@@ -201,32 +203,35 @@ impl Groups {
         });
         for recovered in recovered {
             let name = recovered.group.name().clone();
-            let anew = !recovered.started.is_same_boot(&clock.stamp());
+            let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
             let creation = groups.registry.create();
-            let started = groups.start(&creation, recovered.group, anew, |_| (log, next));
+            let started =
+                groups.start(&creation, recovered.group, elapsed_unknown, |_| (log, next));
             if let Err(error) = started {
-                tracing::error!(group = %name, %error, "the group does not move");
-                // Nobody makes another one in its place.
-                let (nobody, _) = mpsc::unbounded_channel();
-                creation.add(name, nobody);
+                tracing::error!(group = %name, %error, "cannot start the group; restart the broker when this is fixed");
+                // Reserves the name, so that no other group takes its place.
+                let (closed, _) = mpsc::unbounded_channel();
+                creation.add(name, closed);
             }
         }
         groups
     }
 
-    /// Hands what a worker says to a group, in its order. The answers come as parcels for the slots.
+    /// Sends a worker's commands to a group, in order. The answers arrive in the mailbox, each for
+    /// its slot.
     pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, Request)>) {
         let inputs = requests.into_iter();
         let inputs = inputs.map(|(slot, request)| request.input(caller.asks(slot))).collect();
         if let Err(unsent) = self.post(group, Letter::Asked(inputs, caller.mailbox.clone())) {
-            let (letter, error) = *unsent;
-            refuse_letter(letter, &error);
+            let (message, error) = *unsent;
+            refuse_letter(message, &error);
         }
     }
 
-    /// Hands `GROUP`, `JOB` or `EXPLAIN` to its group; the answer comes as a parcel for `slot`. Whoever
-    /// waits for a job or watches something must say when it is `gone`.
+    /// Sends `GROUP`, `JOB` or `EXPLAIN` to its group; the answer arrives in the mailbox for
+    /// `slot`. After `JOB wait` or a watch the connection must report its end with
+    /// [`gone`](Self::gone).
     pub fn manage(
         &self,
         caller: &Caller,
@@ -254,7 +259,7 @@ impl Groups {
                 let group = group.clone().unwrap_or_else(default_group);
                 (group, Input::Show { asked, what: show })
             }
-            _ => unreachable!("only commands of groups are handed to groups"),
+            _ => unreachable!("only GROUP, JOB and EXPLAIN are sent here"),
         };
         if let Input::Show { asked, what: Show::Group } = &input
             && let Some(answer) = self.damaged.describe(&group)
@@ -269,7 +274,8 @@ impl Groups {
         }
         let opened = match &input {
             Input::OpenJob { name, settings, .. } => {
-                // Before the group is asked, as it may be done at once. One that is refused does no harm.
+                // Set before the group handles the command, because the job may be done at once. A
+                // rejected command does no harm.
                 if settings.callback.is_some() {
                     self.callbacks.send_replace(true);
                 }
@@ -278,17 +284,18 @@ impl Groups {
             _ => None,
         };
         if let Some(name) = &opened {
-            // Before the group is asked, as seeds may follow at once. The group says whether it is so.
+            // Set before the group handles the command, because seeds may follow at once. The group
+            // corrects it if it rejects the job.
             self.job_names.set(name, &group, Some(Remembered::Unfinished));
         }
         let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
         let mailbox = caller.mailbox.clone();
-        let letter = if waits {
+        let message = if waits {
             Letter::Waits(input, caller.conn, mailbox)
         } else {
             Letter::Managed(input, mailbox)
         };
-        let sent = self.send(&group, letter);
+        let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
             self.job_names.set(name, &group, None);
         } else if waits && sent.is_ok() {
@@ -297,7 +304,8 @@ impl Groups {
         sent
     }
 
-    /// The same for `JOB watch` and `GROUP watch`; their lines come as parcels as well, before the answer.
+    /// Sends `JOB watch` or `GROUP watch` to its group. The progress lines arrive in the mailbox
+    /// before the final answer.
     fn watch(&self, caller: &Caller, watch: (GroupName, Watch)) -> Result<(), ProtocolError> {
         let (group, watch) = watch;
         if group.as_str() == DEFAULT_GROUP {
@@ -308,22 +316,23 @@ impl Groups {
         Ok(())
     }
 
-    /// A connection that works for groups has said something that is not for them.
+    /// Reports to the connection's groups that the connection is alive: it has sent a command that
+    /// is not for them.
     pub fn heard(&self, conn: ConnId) {
         for group in self.registry.joined(conn) {
             let _ = self.send(&group, Letter::Heard(conn));
         }
     }
 
-    /// A connection ended.
+    /// Reports the end of a connection to its groups.
     pub fn gone(&self, conn: ConnId) {
         for group in self.registry.leave(conn) {
-            // A group that has ended needs no telling.
+            // A group that has ended needs no report.
             let _ = self.send(&group, Letter::Gone(conn));
         }
     }
 
-    /// Whether some job has a `callback=`, or had one; also of before this start.
+    /// Whether any job has, or had, a `callback=`, jobs before this start included.
     pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
         self.callbacks.subscribe()
     }
@@ -336,18 +345,18 @@ impl Groups {
         names
     }
 
-    /// Whether there is a group of that name.
+    /// Whether a group of that name exists.
     pub fn has(&self, name: &GroupName) -> bool {
         self.damaged.has(name) || self.registry.has(name)
     }
 
-    /// Whether a group has a job of that name that is not done.
+    /// Whether a group has an unfinished job of that name.
     pub fn has_unfinished_job(&self, group: &GroupName, job: &JobName) -> bool {
         self.job_names.is_unfinished(job, group)
     }
 
-    /// Has a worker take tasks of a group, `credit` at once (1 without). The answer comes as a parcel for
-    /// `slot`, unless it is refused at once.
+    /// Adds a worker to a group with the given `credit` (default 1). The answer arrives in the
+    /// mailbox for `slot`, unless the command is rejected at once.
     pub fn join(
         &self,
         caller: &Caller,
@@ -358,14 +367,14 @@ impl Groups {
         let asked = caller.asks(slot);
         let credit = credit.unwrap_or(1);
         if credit > CREDIT_MAX {
-            return Err(bad(format!("credit={credit}: it is a number from 0 to {CREDIT_MAX}")));
+            return Err(bad(format!("credit={credit}: expected a number from 0 to {CREDIT_MAX}")));
         }
         if group.as_str() == DEFAULT_GROUP {
             self.ensure(group)?;
         }
-        let letter =
+        let message =
             Letter::Joined(Input::Join { asked, credit }, caller.conn, caller.mailbox.clone());
-        self.send(group, letter)?;
+        self.send(group, message)?;
         self.registry.join(caller.conn, group.clone());
         Ok(())
     }
@@ -385,7 +394,8 @@ impl Groups {
                 Ok((group, Input::Show { asked, what: Show::Group }))
             }
             "set" => {
-                // Refused before anything changes, if there is no room for a topic that is new.
+                // Opens the topics first: without room for a new topic, the command is rejected before
+                // anything changes.
                 let wanted = self.defaults.with(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
@@ -435,17 +445,18 @@ impl Groups {
     ) -> Result<(), ProtocolError> {
         let max = self.max;
         if creation.count() + self.damaged.count() >= max {
-            let text = format!("there are {max} groups already");
+            let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }
         if self.storage.as_ref().is_some_and(|storage| storage.is_taken(name)) {
             let text = format!(
-                "the data directory holds something else as groups/{name}; the log of its start says \
-                 what. Move that away and start the broker anew, or choose another name"
+                "the data directory holds something else as groups/{name} (see the log of the \
+                 broker's start). Move it away and restart the broker, or choose another name"
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        // Refused before there is anything, if there is no room for a topic that is new.
+        // Opens the topics first: without room for a new topic, the command is rejected before
+        // anything is created.
         for topic in &config.topics {
             self.topics.open(topic)?;
         }
@@ -458,12 +469,12 @@ impl Groups {
         self.start(creation, group, false, |storage| storage.fresh(name))
     }
 
-    /// Has a group move, whose log and next number there `open` gives.
+    /// Starts a group; `open` returns its log and the next record number.
     fn start(
         &self,
         creation: &Creation<'_>,
         group: Group,
-        anew: bool,
+        elapsed_unknown: bool,
         open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
     ) -> Result<(), ProtocolError> {
         let wake = Arc::new(Notify::new());
@@ -487,20 +498,20 @@ impl Groups {
             _ => Box::new(MemoryLog::default()),
         };
         let name = group.name().clone();
-        let (sender, letters) = mpsc::unbounded_channel();
+        let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
-        let mut owner = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
-        owner.begin(self.run, anew, self.own, self.since())?;
+        let mut actor = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        actor.begin(self.run, elapsed_unknown, self.own, self.since())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
-            owner.set_delay(delay_ms.min(DELAY_MS_MAX));
+            actor.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
         creation.add(name, sender);
-        owner.spawn(letters, self.stop.clone());
+        actor.spawn(messages, self.stop.clone());
         Ok(())
     }
 
-    /// Closes the logs of all groups, and returns where they end. To be called after the committers have written
-    /// everything, when the broker stops. Blocks.
+    /// Closes the logs of all groups when the broker stops, and returns where they end. Call it
+    /// after the committers have written everything. Blocks.
     pub(crate) fn close_logs(&self) -> Ends {
         let logs = self.registry.take_logs();
         let mut ends = Vec::new();
@@ -508,32 +519,32 @@ impl Groups {
             match log.sync().and_then(|_| log.close(log.bounds().end)) {
                 Ok(end) => ends.extend(end.map(|end| (clean_stop::of_group(&name), end))),
                 Err(error) => {
-                    tracing::error!(group = %name, %error, "the log was not closed in order");
+                    tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
                 }
             }
         }
         ends
     }
 
-    /// A number that no group was given before, of this broker or another one; a higher one than before.
+    /// Returns a number that no group of this or another broker has had, higher than all before it.
     fn since(&self) -> u64 {
-        // Its keys come from the system.
+        // `RandomState` takes its keys from the operating system's random source.
         let now = number_for_life(self.clock.unix_ms(), RandomState::new().hash_one(()));
         let above = |newest: u64| Some(now.max(newest + 1));
         let newest = self.newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
-        above(newest.expect("there is always a next one")).expect("as before")
+        above(newest.expect("the closure always returns a value")).expect("as before")
     }
 
-    fn send(&self, group: &GroupName, letter: Letter) -> Result<(), ProtocolError> {
-        self.post(group, letter).map_err(|unsent| unsent.1)
+    fn send(&self, group: &GroupName, message: Letter) -> Result<(), ProtocolError> {
+        self.post(group, message).map_err(|unsent| unsent.1)
     }
 
-    /// Sends a letter to the owner of a group, or returns it with the reason.
-    fn post(&self, group: &GroupName, letter: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
+    /// Sends a message to the group's actor, or returns it with the reason.
+    fn post(&self, group: &GroupName, message: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
         if let Err(error) = self.damaged.check(group) {
-            return Err(Box::new((letter, error)));
+            return Err(Box::new((message, error)));
         }
-        self.registry.send(group, letter).map_err(|mut unsent| {
+        self.registry.send(group, message).map_err(|mut unsent| {
             if self.stop.is_cancelled() {
                 unsent.1 = ProtocolError::new(Code::Internal, "the broker stops");
             }
@@ -542,9 +553,10 @@ impl Groups {
     }
 }
 
-/// Unix time in ms, and random bits, without which groups of several brokers that came into being in the same millisecond
-/// would have the same number, and their pages the same name where they are stored together. It is below 2^63, which is all
-/// that some databases know, until the year 2248.
+/// Combines unix time in ms with random bits. Without the random bits, groups of several brokers
+/// that were created in the same millisecond would have the same number, and their pages the same
+/// name in a shared store. The number stays below 2^63, the limit of some databases, until the year
+/// 2248.
 fn number_for_life(unix_ms: i64, random: u64) -> u64 {
     const RANDOM_BITS: u32 = 20;
     let unix_ms = u64::try_from(unix_ms).unwrap_or(0);

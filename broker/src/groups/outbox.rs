@@ -1,9 +1,8 @@
-//! What a group announces to others: each announcement appears exactly once on its topic, whatever
-//! happens in between.
+//! Publishes a group's announcements, each exactly once even across crashes.
 //!
-//! An announcement is a record of the group before it is an event, and the number of the event is one
-//! after it. What a start finds announced and without a number may be on its topic already, so it
-//! looks there first.
+//! The group records an announcement before it is published, and records its seq afterwards. A
+//! start that finds an announcement without a seq cannot know whether it was published. It
+//! therefore searches the topic first.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,18 +13,18 @@ use tokio::sync::Notify;
 use crate::mailbox::ConnId;
 use crate::topic::{Reader, Topic, Topics};
 
-/// Events that are looked at in one go.
+/// Events that a search reads at once.
 const TURN_MAX: usize = 1024;
 
-/// Announcements on their way.
+/// Announcements that are not yet safe on their topics.
 pub(super) struct Outbox {
     topics: Arc<Topics>,
     wake: Arc<Notify>,
-    /// In the order in which they were decided.
+    /// Oldest decision first.
     waiting: VecDeque<Announcement>,
-    /// Topics in which those of before this start are looked for.
+    /// Searches for announcements of earlier starts, by topic.
     searches: BTreeMap<&'static str, Search>,
-    /// The serial and the durable mark at which it asked to be woken.
+    /// The serial and durable mark for which it last asked to be woken.
     waits_at: Option<(u64, Seq)>,
 }
 
@@ -33,16 +32,16 @@ struct Announcement {
     serial: u64,
     topic: &'static str,
     payload: String,
-    /// Where it is on its topic.
+    /// Its topic and seq, once it was published.
     event: Option<(Arc<Topic>, Seq)>,
 }
 
 struct Search {
-    /// `None` once it has seen everything.
+    /// `None` when the search is complete.
     reader: Option<Reader>,
-    /// Everything before was there at the start.
+    /// The head of the topic at the start; the search ends there.
     until: Seq,
-    /// What is looked for, and where it was found.
+    /// The payloads to find, each with its seq if it was found.
     wanted: HashMap<String, Option<Seq>>,
 }
 
@@ -51,12 +50,12 @@ impl Outbox {
         Self { topics, wake, waiting: VecDeque::new(), searches: BTreeMap::new(), waits_at: None }
     }
 
-    /// Announces something; it was never tried.
+    /// Adds an announcement that was never published.
     pub(super) fn push(&mut self, serial: u64, topic: &'static str, payload: String) {
         self.waiting.push_back(Announcement { serial, topic, payload, event: None });
     }
 
-    /// Announces something that may be on its topic already, from `from` on.
+    /// Adds an announcement that may be on its topic already, at `from` or later.
     pub(super) fn push_again(
         &mut self,
         serial: u64,
@@ -70,15 +69,15 @@ impl Outbox {
             let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
             self.searches.insert(topic, Search { reader, until, wanted: HashMap::new() });
         }
-        let search = self.searches.get_mut(topic).expect("it was just begun");
+        let search = self.searches.get_mut(topic).expect("the search was inserted above");
         search.wanted.insert(payload.to_owned(), None);
         self.push(serial, topic, payload.to_owned());
         Ok(())
     }
 
-    /// Goes on as far as it can without waiting. Hands over what is safe on its topic: its serial,
-    /// its topic and its number there. Fails if something cannot be published now; it is to be called
-    /// again some time later then.
+    /// Advances as far as possible without waiting. Calls `sent` with serial, topic and seq of each
+    /// announcement that is safe on its topic. Fails if one cannot be published now; call it again
+    /// later.
     pub(super) fn advance(
         &mut self,
         mut sent: impl FnMut(u64, &'static str, Seq),
@@ -97,13 +96,14 @@ impl Outbox {
                     sent(first.serial, first.topic, *seq);
                     self.waiting.pop_front();
                 }
-                // It is published again, or why it cannot be is said.
+                // It is published again, or publishing reports why it cannot be.
                 Fate::Lost(_) => {
                     first.event = None;
                     self.publish()?;
                 }
                 Fate::Waiting => {
-                    // Whoever waits is woken whenever the mark moves, and then waits no more.
+                    // A wake-up is valid for one move of the mark, so it must be requested again
+                    // for each.
                     let mark = (first.serial, topic.durable());
                     if self.waits_at.replace(mark) != Some(mark) {
                         topic.notify_durable(*seq, &self.wake);
@@ -143,7 +143,7 @@ impl Outbox {
 }
 
 impl Search {
-    /// Whether it has seen everything.
+    /// Returns whether the search is complete.
     fn advance(&mut self) -> bool {
         let Some(reader) = &mut self.reader else { return true };
         while reader.cursor() < self.until {
@@ -154,7 +154,7 @@ impl Search {
                 }
             }
             if reader.cursor() == before {
-                // The disk wakes the group when it has answered.
+                // The disk wakes the group when the data has been read.
                 return false;
             }
         }

@@ -1,6 +1,6 @@
-//! The shell of one group: reads its feeding topics, takes what connections ask, writes the records
-//! of its state machine and sends what rests on them.
-#![expect(clippy::disallowed_methods, reason = "spawns the owner and waits for its deadlines")]
+//! The actor of one group: consumes its feeding topics, receives commands from connections, writes
+//! the state machine's records, and sends the outputs that depend on them.
+#![expect(clippy::disallowed_methods, reason = "spawns the actor and waits for its deadlines")]
 
 mod feeding;
 mod leaving;
@@ -32,63 +32,63 @@ use crate::group::{Asked, Group, Input, JobAction, Output, Task};
 use crate::mailbox::{ConnId, Mailbox};
 use crate::topic::{Health, Reader, Topics};
 
-/// A deadline that was missed by so many milliseconds was missed because this process stood still.
+/// A deadline missed by this many milliseconds was missed because the process was stopped.
 const STALL_MS: u64 = 250;
-/// Time to read, after that, what has come meanwhile.
+/// After such a stall, time for reading input that arrived meanwhile.
 const GRACE_MS: u64 = 100;
-/// Records of a snapshot that are written together.
+/// Records of a snapshot that are flushed together.
 const SNAPSHOT_PIECE: u64 = 64;
-/// Parts of what a group holds that it looks at for a snapshot before it looks at anything else: less
-/// than a millisecond.
+/// Parts of the group's state that one turn writes to a snapshot: less than a millisecond of work.
 const SNAPSHOT_TURN: usize = 256;
-/// How often a group that stands still looks whether it can move, in ms.
+/// Interval at which a stalled group checks whether it can continue, in ms.
 const RETRY_MS: u64 = 1000;
-/// How often a group looks whether the wall clock was set, if anything waits for a time of day, in ms.
+/// Interval at which the wall clock is checked while entries wait for a time of day, in ms.
 const CLOCK_LOOK_MS: u64 = 1000;
 
-/// The one task that drives a group.
+/// The task that owns and drives one group.
 pub(super) struct Owner {
     group: Machine,
     topics: Arc<Topics>,
     clock: Clock,
     log: Box<dyn GroupLog>,
     readers: BTreeMap<TopicName, Reader>,
-    /// How far they were taken with the records before a mark, until these are safe. Marks rise.
+    /// Consumed positions of the topics, each with the mark of its records, until these are
+    /// durable. Marks rise.
     taken: VecDeque<(Mark, TopicName, Seq)>,
-    /// Where the members' tasks go.
+    /// Mailboxes of the members, for their tasks.
     members: HashMap<ConnId, Mailbox>,
-    /// Connections of the member that lives in the broker's process.
+    /// Connections of the member that runs in the broker's own process.
     own: BTreeSet<ConnId>,
-    /// Where the answers of those go who wait.
+    /// Mailboxes for answers that come later (`JOB wait`, `JOB watch`).
     waiting: HashMap<ConnId, Mailbox>,
     watchers: Watchers,
     outgoing: Outgoing,
     appended: Mark,
-    /// Behind the records of this start. Before they are safe, ids of tasks may be given again.
+    /// The mark after this start's records. Until they are durable, task ids might be given again.
     begun: Mark,
-    /// After a stall: when time is let pass at last.
+    /// After a stall: when time-outs are processed again.
     grace_until: Option<Moment>,
-    /// Woken by the feeding topics, and by the log.
+    /// Woken by the feeding topics and by the log.
     wake: Arc<Notify>,
-    /// What came while the log could not be written, in its order.
+    /// Messages that arrived while the log could not be written, in order.
     backlog: VecDeque<Letter>,
-    /// The log cannot be written.
+    /// Whether the log cannot be written.
     still: bool,
-    /// When to look whether it can.
+    /// When to check the log again.
     retry_at: Moment,
     outbox: Outbox,
-    /// When what could not be announced is tried again.
+    /// When to retry announcements that could not be published.
     announce_at: Option<Moment>,
-    /// Where letters for it are sent from, until it is deleted.
+    /// Sends messages to this actor until the group is deleted.
     registry: Arc<Registry>,
-    /// Jobs of all groups.
+    /// Job names of all groups.
     job_names: Arc<JobNames>,
     is_deleted: bool,
 }
 
 impl Owner {
-    /// An owner that reads the group's feeding topics from where the group is. The log wakes it by
-    /// `wake`, and goes on at `appended`.
+    /// An actor that reads the feeding topics from the group's position. The log wakes it by
+    /// `wake`, and continues at `appended`.
     pub(super) fn new(
         group: Group,
         topics: Arc<Topics>,
@@ -126,7 +126,7 @@ impl Owner {
         }
     }
 
-    /// Begins to move, as [`Input::Start`] says. Fails if a feeding topic cannot be opened.
+    /// Starts the group, see [`Input::Start`]. Fails if a feeding topic cannot be opened.
     pub(super) fn begin(
         &mut self,
         run: u64,
@@ -147,7 +147,7 @@ impl Owner {
         self.follow_topics()
     }
 
-    /// Gives the group a delay, if it has another one.
+    /// Sets the group's delay, if it differs.
     pub(super) fn set_delay(&mut self, delay_ms: u64) {
         if self.group.config().delay_ms != Some(delay_ms) {
             let settings = vec![("delay".to_owned(), duration::format_ms(delay_ms))];
@@ -155,35 +155,35 @@ impl Owner {
         }
     }
 
-    /// Lets it live until the broker stops.
-    pub(super) fn spawn(self, letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
-        tokio::spawn(self.run(letters, stop));
+    /// Runs the actor in a task of its own until the broker stops.
+    pub(super) fn spawn(self, messages: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
+        tokio::spawn(self.run(messages, stop));
     }
 
-    /// Takes what there is, lets time pass, waits; until the broker stops.
-    async fn run(mut self, mut letters: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
+    /// Handles input, processes time-outs and waits, until the broker stops.
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Letter>, stop: CancellationToken) {
         loop {
             if self.moves() {
                 self.look_at_clock();
             }
-            // What has arrived is read before leases are expired.
-            let more_letters = self.take_letters(&mut letters);
+            // Input that has arrived is handled before leases expire.
+            let more_messages = self.take_letters(&mut messages);
             if self.is_deleted {
-                return self.leave(letters, stop).await;
+                return self.leave(messages, stop).await;
             }
             let more_events = self.moves() && !self.log.is_behind() && self.take_events();
             if self.moves() && self.is_due(self.clock.now()) {
                 self.handle(Input::Tick, None);
             }
             self.send();
-            let mut more_stock = false;
+            let mut more_snapshot = false;
             if self.moves() {
                 self.announce();
-                more_stock = self.take_stock();
+                more_snapshot = self.take_stock();
                 self.show();
                 self.send();
             }
-            if more_letters || more_events || more_stock {
+            if more_messages || more_events || more_snapshot {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
                     return;
@@ -197,13 +197,13 @@ impl Owner {
                     None => std::future::pending().await,
                 }
             };
-            // Cancel-safe: a letter is either received or still in the channel, a wake-up leaves a
-            // permit, and a deadline is asked for again.
+            // Cancel-safe: a message is either received or still in the channel, a wake-up leaves a
+            // permit, and the deadline is computed again.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                letter = letters.recv() => match letter {
-                    Some(letter) => self.receive(letter),
+                message = messages.recv() => match message {
+                    Some(message) => self.receive(message),
                     None => return,
                 },
                 () = self.wake.notified() => {}
@@ -212,7 +212,7 @@ impl Owner {
         }
     }
 
-    /// What the wall clock shows, if the group believes something else.
+    /// Passes the wall clock to the group if it differs from the group's.
     fn look_at_clock(&mut self) {
         let unix_ms = wall_unix_ms();
         if self.group.is_clock_off(unix_ms, self.clock.now()) {
@@ -220,12 +220,12 @@ impl Owner {
         }
     }
 
-    /// When there is something to do even if nothing comes.
+    /// When to wake up even if nothing arrives.
     fn next_look(&self) -> Option<Moment> {
         match self.health() {
             Health::Good => {
                 let due = self.grace_until.or_else(|| self.group.deadline());
-                // Nobody is woken when the wall clock is set.
+                // Setting the wall clock wakes no timer, so it is polled.
                 let look = self.group.has_clock_times().then(|| self.clock.now() + CLOCK_LOOK_MS);
                 let others = [self.announce_at, look, self.watchers.next_look()];
                 due.into_iter().chain(others.into_iter().flatten()).min()
@@ -235,18 +235,18 @@ impl Owner {
         }
     }
 
-    /// Whether decisions can be written, and made.
+    /// Whether the group can decide and write.
     fn health(&self) -> Health {
         if self.group.is_broken() { Health::Failed } else { self.log.health() }
     }
 
-    /// Why nobody is answered before the broker starts anew.
+    /// The error for commands that cannot be answered before a restart.
     fn failure(&self) -> ProtocolError {
         if self.group.is_broken() { stopped(self.group.name()) } else { failed() }
     }
 
-    /// Whether decisions can be made, because they can be written. When that begins again, nobody
-    /// is held to what they could not say meanwhile.
+    /// Whether the group can decide, because its decisions can be written. After a stall all leases
+    /// start again, because workers could not answer meanwhile.
     fn moves(&mut self) -> bool {
         let health = self.health();
         if health != Health::Good {
@@ -261,19 +261,19 @@ impl Owner {
             return false;
         }
         if std::mem::take(&mut self.still) {
-            tracing::info!(group = %self.group.name(), "the group moves again");
+            tracing::info!(group = %self.group.name(), "the log can be written again: the group continues");
             let (run, stamp) = (self.group.run(), self.clock.stamp());
             let (own, since) = (self.group.own(), self.group.since().unwrap_or(run));
             self.handle(Input::Start { run, since, anew: true, stamp, own }, None);
-            while let Some(letter) = self.backlog.pop_front() {
-                self.open(letter);
+            while let Some(message) = self.backlog.pop_front() {
+                self.open(message);
             }
         }
         true
     }
 
-    /// Whether the machine is to be told that time has passed. After a stall of this process not at
-    /// once: answers that came meanwhile may still be in sockets, and they are in time.
+    /// Whether the group must process time-outs. After a stall of this process that waits a little:
+    /// answers that arrived in time may still be in sockets.
     fn is_due(&mut self, now: Moment) -> bool {
         let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= now) else {
             self.grace_until = None;
@@ -290,50 +290,50 @@ impl Owner {
         now >= until
     }
 
-    /// Takes the letters that are there, and none that come meanwhile, so that a flood of them
-    /// keeps nothing else waiting for long; whether there are more.
-    fn take_letters(&mut self, letters: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
-        for _ in 0..letters.len() {
-            match letters.try_recv() {
-                Ok(letter) => self.receive(letter),
+    /// Handles the messages that are queued now, but none that arrive meanwhile, so that a flood
+    /// does not delay other work for long. Returns whether there are more.
+    fn take_letters(&mut self, messages: &mut mpsc::UnboundedReceiver<Letter>) -> bool {
+        for _ in 0..messages.len() {
+            match messages.try_recv() {
+                Ok(message) => self.receive(message),
                 Err(_) => return false,
             }
         }
-        !letters.is_empty()
+        !messages.is_empty()
     }
 
-    fn receive(&mut self, letter: Letter) {
-        if self.moves() { self.open(letter) } else { self.put_off(letter) }
+    fn receive(&mut self, message: Letter) {
+        if self.moves() { self.open(message) } else { self.put_off(message) }
     }
 
-    /// Keeps a letter until it can be opened, or refuses it.
-    fn put_off(&mut self, letter: Letter) {
-        match (letter, self.health()) {
-            (letter @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
-                let text = "the disk is full: the group stands still until it has room";
-                self.refuse_letter(letter, &ProtocolError::new(Code::Full, text));
+    /// Keeps a message until it can be handled, or rejects it.
+    fn put_off(&mut self, message: Letter) {
+        match (message, self.health()) {
+            (message @ (Letter::Managed(..) | Letter::Watches(..)), Health::Full) => {
+                let text = "the disk is full: the group is stalled until there is room";
+                self.refuse_letter(message, &ProtocolError::new(Code::Full, text));
             }
             (Letter::Gone(gone), Health::Failed) => self.forget(gone),
-            (letter, Health::Failed) => self.refuse_letter(letter, &self.failure()),
-            // Nobody is silent while nothing is counted.
+            (message, Health::Failed) => self.refuse_letter(message, &self.failure()),
+            // Silence is not counted while the group is stalled.
             (Letter::Heard(_), _) => {}
-            (letter, _) => {
-                if let Letter::Gone(gone) = &letter {
-                    self.backlog.retain(|letter| letter.connects() != Some(*gone));
+            (message, _) => {
+                if let Letter::Gone(gone) = &message {
+                    self.backlog.retain(|message| message.connects() != Some(*gone));
                 }
-                self.backlog.push_back(letter);
+                self.backlog.push_back(message);
             }
         }
     }
 
-    /// Nothing is decided or written before the broker starts anew, which finds out what is in the log:
-    /// whoever waits for an answer is told so.
+    /// Rejects everything that waits for an answer: nothing is decided or written until the broker
+    /// restarts and replays the log.
     fn give_up(&mut self) {
         let failure = self.failure();
         self.send();
         self.outgoing.fail(&failure);
-        for letter in std::mem::take(&mut self.backlog) {
-            self.refuse_letter(letter, &failure);
+        for message in std::mem::take(&mut self.backlog) {
+            self.refuse_letter(message, &failure);
         }
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &failure);
@@ -345,27 +345,27 @@ impl Owner {
         }
     }
 
-    /// Answers whoever asked with a refusal. A job that is not opened has no name, unless there is one
-    /// already.
-    fn refuse_letter(&self, letter: Letter, error: &ProtocolError) {
-        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &letter {
+    /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
+    /// the group has such a job already.
+    fn refuse_letter(&self, message: Letter, error: &ProtocolError) {
+        if let Letter::Managed(Input::OpenJob { name, .. }, _) = &message {
             self.tell_of(name);
         }
-        refuse_letter(letter, error);
+        refuse_letter(message, error);
     }
 
-    /// What others are to know of a job of that name here.
+    /// Updates the index of job names with the state of this group's job.
     fn tell_of(&self, name: &JobName) {
         let done = self.group.is_done(name).filter(|_| !self.is_deleted);
         let job = done.map(|done| if done { Remembered::Done } else { Remembered::Unfinished });
         self.job_names.set(name, self.group.name(), job);
     }
 
-    fn open(&mut self, letter: Letter) {
+    fn open(&mut self, message: Letter) {
         if self.is_deleted {
-            return self.refuse_letter(letter, &no_such(self.group.name()));
+            return self.refuse_letter(message, &no_such(self.group.name()));
         }
-        match letter {
+        match message {
             Letter::Asked(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
             Letter::Managed(input, mailbox) => self.handle(input, Some(&mailbox)),
             Letter::Joined(input, conn, mailbox) => {
@@ -384,7 +384,7 @@ impl Owner {
                 let (asked, job) = (watch.asked, watch.job.clone());
                 self.watchers.add(watch, mailbox.clone(), self.clock.now());
                 if let Some(name) = job {
-                    // The end of the job is the answer; it takes the watcher off again.
+                    // The end of the job is the final answer, and removes the watcher.
                     self.waiting.insert(conn, mailbox);
                     self.handle(Input::WithJob { asked, name, what: JobAction::Wait }, None);
                 }
@@ -397,7 +397,7 @@ impl Owner {
         }
     }
 
-    /// Nothing is sent there any more.
+    /// Removes a connection; nothing more is sent to it.
     fn forget(&mut self, conn: ConnId) {
         self.members.remove(&conn);
         self.own.remove(&conn);
@@ -405,7 +405,8 @@ impl Owner {
         self.watchers.gone(conn);
     }
 
-    /// Feeds the machine and takes everything it puts out. `mailbox` is the asker's.
+    /// Passes an input to the state machine and handles all its outputs. `mailbox` belongs to the
+    /// sender of the input.
     fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
         let (configures, asked) = (matches!(input, Input::Configure { .. }), input.asked());
         let opens =
@@ -420,14 +421,14 @@ impl Owner {
         }
     }
 
-    /// The same for what a worker has said together.
+    /// The same for several commands of one worker.
     fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
         let asked: Vec<Asked> = inputs.iter().filter_map(Input::asked).collect();
         self.group.handle_all(inputs, self.clock.now());
         self.take_outputs(&asked, mailbox);
     }
 
-    /// Takes everything that the machine puts out after these have asked.
+    /// Handles all outputs of the state machine; `asked` are the commands just handled.
     fn take_outputs(&mut self, asked: &[Asked], mailbox: Option<&Mailbox>) {
         self.watchers.changed();
         while let Some(output) = self.group.poll() {
@@ -449,7 +450,7 @@ impl Owner {
                     }
                 }
                 Output::Announce { serial, topic, payload } => {
-                    // It begins with the job's name.
+                    // The payload begins with the job's name.
                     let job = payload.split(' ').next().map(str::parse);
                     if let Some(Ok(name)) = job.filter(|_| topic == JOB_DONE_TOPIC) {
                         self.tell_of(&name);
@@ -471,7 +472,7 @@ impl Owner {
                     refuse([*asked].into_iter(), mailbox, &self.failure());
                 }
             }
-            // The others are told next.
+            // The other waiting connections are answered in the next turn.
             return self.wake.notify_one();
         }
         if self.log.flush_much() {
@@ -479,15 +480,15 @@ impl Owner {
         }
     }
 
-    /// Lets go of what was decided, and sends what rests on records that are safe.
+    /// Flushes the log and sends all outputs with safe records.
     fn send(&mut self) {
         self.send_up_to(Mark::MAX);
     }
 
-    /// The same for what rests on records up to a mark.
+    /// The same for outputs that depend on records before `mark`.
     fn send_up_to(&mut self, mark: Mark) {
         self.outgoing.mark(self.appended, &self.own);
-        // What a fault has cut short is not written.
+        // Decisions that a panic interrupted are not written.
         if !self.group.is_broken() {
             self.log.flush(self.outgoing.awaited().max(self.begun));
         }
@@ -502,7 +503,8 @@ impl Owner {
         }
     }
 
-    /// Says how it goes to those who watch. What they see is safe, as everything that they are told.
+    /// Queues progress lines for the watchers. Like all outputs they wait until the records are
+    /// durable.
     fn show(&mut self) {
         if self.group.is_broken() {
             return;
@@ -513,15 +515,15 @@ impl Owner {
         });
     }
 
-    /// Writes what the group holds, if that is shorter by far than how it came to it, piece by piece
-    /// between whatever else there is to do; whether there is more.
+    /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
+    /// by one. Other work continues between the parts. Returns whether there is more.
     fn take_stock(&mut self) -> bool {
         if self.group.is_broken() {
             return false;
         }
         let begins = !self.group.is_in_snapshot();
         if begins && !self.log.wants_snapshot() || self.log.is_busy() {
-            // A log that is busy wakes us when it is not.
+            // A busy log wakes the actor when it has room.
             return false;
         }
         if begins {
@@ -551,18 +553,18 @@ impl Owner {
         is_whole == Some(false)
     }
 
-    /// Says to others what there is to say, and notes what is safe with them.
+    /// Publishes waiting announcements and records those that are safe on their topics.
     fn announce(&mut self) {
         if self.announce_at.is_some_and(|at| self.clock.now() < at) {
             return;
         }
         let mut sent = Vec::new();
         let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
-        let was_held_up = self.announce_at.take().is_some();
+        let was_deferred = self.announce_at.take().is_some();
         if let Err(error) = announced {
-            if !was_held_up {
+            if !was_deferred {
                 let group = self.group.name();
-                tracing::error!(%group, %error, "what the group says to others has to wait");
+                tracing::error!(%group, %error, "cannot publish the announcements of the group; it tries again every second");
             }
             self.announce_at = Some(self.clock.now() + RETRY_MS);
         }

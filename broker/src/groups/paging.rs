@@ -1,5 +1,5 @@
-//! Where a group has what it need not have in memory: a file without a name, which is gone with the
-//! process. A thread of its own writes it.
+//! A group's page file: stores the texts that need not stay in memory. The file has no name and
+//! disappears with the process. A thread of its own writes it.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -11,51 +11,50 @@ use tidings_protocol::GroupName;
 use crate::group::texts::{CHUNK_BYTES, Outside};
 use crate::log::disk::{Disk, DiskFile};
 
-/// Begins the name that the file has for a moment. No group's name begins so.
+/// Prefix of the file's temporary name. No group name begins with it.
 const PREFIX: &str = "~";
 
-/// Chunks that wait for the disk before whoever has another one waits, too.
+/// Chunks that may wait for the disk before the sender of the next one blocks.
 const WAITING_MAX: usize = 4;
 
-/// Chunks in a file, each at its own place.
+/// Chunks in a file, each at a fixed offset.
 #[derive(Debug)]
 pub(super) struct PageFile {
     pages: Arc<Pages>,
-    /// Started when it is first needed.
+    /// Started on first use.
     writer: Option<Writer>,
-    /// What became of chunks, for whoever says so, and for who is told.
+    /// Write results: the writer's end and the group's end of a channel.
     written: (mpsc::Sender<Written>, mpsc::Receiver<Written>),
 }
 
-/// The file, for the thread that writes it and the one that reads it.
+/// The file, shared by the thread that writes it and the one that reads it.
 #[derive(Debug)]
 struct Pages {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// Made when it is first written to.
+    /// Created on the first write.
     file: OnceLock<Arc<dyn DiskFile>>,
 }
 
-/// The thread that writes, and what is to be written, each chunk with its number.
+/// The writer thread, and its queue of numbered chunks.
 #[derive(Debug)]
 struct Writer {
     chunks: mpsc::SyncSender<(u32, Arc<Vec<u8>>)>,
     thread: JoinHandle<()>,
 }
 
-/// The number of a chunk, and whether it is in the file.
+/// The number of a chunk, and whether the write succeeded.
 type Written = (u32, io::Result<()>);
 
 impl PageFile {
-    /// A file that is to be made in this directory, for a group of that name.
+    /// A file for that group; it is created in `dir` on the first write.
     pub(super) fn new(disk: Arc<dyn Disk>, dir: &Path, group: &str) -> Self {
         let path = dir.join(format!("{PREFIX}{group}"));
         let pages = Arc::new(Pages { disk, path, file: OnceLock::new() });
         Self { pages, writer: None, written: mpsc::channel() }
     }
 
-    /// Whether a file of that name may have been left by a process that was killed before it could remove
-    /// it. There is nothing in it.
+    /// Whether a process that was killed may have left a file of that name. Such a file is empty.
     pub(super) fn is_left_over(name: &str) -> bool {
         name.strip_prefix(PREFIX).is_some_and(|group| GroupName::new(group).is_ok())
     }
@@ -64,17 +63,17 @@ impl PageFile {
         if self.writer.is_none() {
             self.writer = Some(Writer::start(Arc::clone(&self.pages), self.written.0.clone())?);
         }
-        Ok(self.writer.as_ref().expect("it was started if it was not there"))
+        Ok(self.writer.as_ref().expect("the writer was started above"))
     }
 }
 
 impl Outside for PageFile {
     fn write(&mut self, number: u32, chunk: Arc<Vec<u8>>) {
-        let gone = |_| io::Error::other("the thread that writes pages has ended");
+        let ended = |_| io::Error::other("the thread that writes pages has ended");
         let sent =
-            self.writer().and_then(|writer| writer.chunks.send((number, chunk)).map_err(gone));
+            self.writer().and_then(|writer| writer.chunks.send((number, chunk)).map_err(ended));
         if let Err(error) = sent {
-            // Its other end is here.
+            // The receiver is a field of `self`, so this cannot fail.
             let _ = self.written.0.send((number, Err(error)));
         }
     }
@@ -93,20 +92,20 @@ impl Drop for PageFile {
     fn drop(&mut self) {
         if let Some(Writer { chunks, thread }) = self.writer.take() {
             drop(chunks);
-            // A thread that panicked has said so.
+            // A panic of that thread has already been reported.
             let _ = thread.join();
         }
     }
 }
 
 impl Writer {
-    /// Begins to write, and to tell what became of it, until nobody has chunks any more.
+    /// Starts the thread, which reports each result and ends when its queue is closed.
     fn start(pages: Arc<Pages>, written: mpsc::Sender<Written>) -> io::Result<Self> {
         let (chunks, waiting) = mpsc::sync_channel::<(u32, Arc<Vec<u8>>)>(WAITING_MAX);
         let thread = thread::Builder::new().name("page-out".to_owned()).spawn(move || {
             for (number, chunk) in waiting {
                 let result = pages.write(number, &chunk);
-                // Who is told of it has the chunk alone.
+                // The receiver of the result must hold the only reference to the chunk.
                 drop(chunk);
                 if written.send((number, result)).is_err() {
                     return;
@@ -119,7 +118,7 @@ impl Writer {
 
 impl Pages {
     fn write(&self, number: u32, chunk: &[u8]) -> io::Result<()> {
-        // What the log needs comes first.
+        // The log's reserve of disk space has priority.
         let dir = self.path.parent().unwrap_or(&self.path);
         let space = self.disk.space(dir)?;
         if space.free < 2 * space.reserve() + chunk.len() as u64 {
@@ -132,7 +131,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The file, made if it is not there. Only one thread writes.
+    /// Returns the file; creates it if necessary. Only one thread writes.
     fn file(&self) -> io::Result<&Arc<dyn DiskFile>> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
     use crate::log::simulated::SimulatedDisk;
 
-    /// What became of the next chunk.
+    /// The result of the next write.
     fn written(file: &mut PageFile) -> Written {
         loop {
             if let Some(written) = file.written() {
@@ -162,9 +161,9 @@ mod tests {
         }
     }
 
-    /// More of them than may wait.
+    /// Uses more chunks than may wait.
     #[test]
-    fn chunks_are_read_as_they_were_written_and_those_without_room_are_given_back() {
+    fn chunks_are_read_back_and_rejected_chunks_are_returned() {
         let (disk, dir) = (SimulatedDisk::new(1), Path::new("groups"));
         disk.create_dir(dir).unwrap();
         let mut file = PageFile::new(Arc::new(disk.clone()), dir, "g");
@@ -179,7 +178,7 @@ mod tests {
             assert_eq!((is_written, result.is_ok()), (number, true));
         }
         assert!(chunks.into_iter().all(|chunk| Arc::into_inner(chunk).is_some()));
-        assert!(disk.files().is_empty(), "it has no name");
+        assert!(disk.files().is_empty(), "the file has no name");
         disk.set_room(0);
         let refused = chunk(numbers.end);
         file.write(numbers.end, Arc::clone(&refused));

@@ -1,9 +1,9 @@
-//! Repairing a group whose log is damaged, while no broker works in the data directory.
+//! Repairs a group with a damaged log, while no broker uses the data directory.
 //!
-//! The group is restored as it was before the first record that cannot be read: these records are copied to a
-//! new log, from the last snapshot on where that came after earlier damage. The damaged log is moved to
-//! `<data>/set-aside/`. Nothing is deleted. What the group had taken from its topics after that point is taken
-//! again, so tasks that were done after it are done again.
+//! The group is restored to its state before the first unreadable record. If a snapshot follows
+//! earlier damage, the state is restored from that snapshot on. The good records are copied to a
+//! new log, and the damaged log is moved to `<data>/set-aside/`. Nothing is deleted. The group then
+//! consumes its topics again from that point, so tasks that were done after it are repeated.
 //!
 //! ```text
 //!   1. groups/~g~copy      the new log is written and synced
@@ -12,8 +12,8 @@
 //!   4. groups/g            ~g~repair is renamed to this
 //! ```
 //!
-//! A repair that is cut short loses nothing. After step 3 the next start, or the next repair, does step 4. Before, the damaged
-//! log is in its place, and the next repair begins again.
+//! An interrupted repair loses nothing. After step 3 the next start, or the next repair, does step
+//! 4. Before step 3 the damaged log is still in its place, and the next repair begins again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -35,69 +35,71 @@ use crate::log::disk::FileSystem;
 use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Piece, SegmentLog, TopicLog};
 
-/// Bytes of records that are written to the new log together.
+/// Bytes of records that are written to the new log at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What was done to a group.
+/// The result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repaired {
-    /// Where the damaged log is now.
+    /// The new path of the damaged log.
     pub aside: PathBuf,
-    /// Records that the group has kept; `None`: it was set aside as a whole.
+    /// Number of records that were kept; `None` if the whole group was set aside.
     pub kept: Option<u64>,
-    /// Records after the damage that can be read and were dropped, by what they are.
+    /// Readable records after the damage, which were dropped, counted by kind.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Records that cannot be read.
+    /// Number of unreadable records.
     pub unreadable: u64,
-    /// An earlier repair was cut short, and its end was all that was missing.
+    /// Whether this repair only completed an earlier one that was interrupted.
     pub was_cut_short: bool,
 }
 
-/// Why nothing was done. The data directory is unchanged by every variant but the last.
+/// Why a group was not repaired. The data directory is unchanged by every variant but the last.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RepairError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// There is no such group.
+    /// The data directory has no such group.
     #[error("{} holds no group {name}", .dir.display())]
     Missing {
         /// The group.
         name: GroupName,
-        /// Where it would be.
+        /// The directory that the group would have.
         dir: PathBuf,
     },
-    /// The log can be read as a whole.
+    /// The log has no damage.
     #[error("the log of group {0} is whole: there is nothing to repair")]
     Whole(GroupName),
-    /// Nothing can be read before the damage.
+    /// No record before the damage can be read.
     #[error(
-        "nothing of group {name} can be restored ({reason}); --set-aside moves its log away, and the \
-         group can be created again"
+        "nothing of group {name} can be restored ({reason}); --set-aside moves its log away, so that \
+         the group can be created again"
     )]
     Nothing {
         /// The group.
         name: GroupName,
-        /// What is wrong.
+        /// The damage.
         reason: String,
     },
-    /// The system says no. The damaged log is where it was, or under `set-aside/`.
+    /// The operating system reports an error. The damaged log is where it was, or under
+    /// `set-aside/`.
     #[error("cannot repair group {name}: {source}")]
     Io {
         /// The group.
         name: GroupName,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Restores a group from what can be read before the damage, or only sets its log aside. Blocks.
+/// Restores a group from the records before the damage, or with `set_aside` only moves its log
+/// away. Blocks.
 pub fn repair(data: &Path, name: &GroupName, set_aside: bool) -> Result<Repaired, RepairError> {
     repair_in_steps(data, name, set_aside, &mut || Ok(()))
 }
 
-/// Does the same, and calls `step` between any two changes of names: if that fails, it goes no further.
+/// Does the same, and calls `step` between any two renames; an error of `step` stops the repair.
 fn repair_in_steps(
     data: &Path,
     name: &GroupName,
@@ -124,7 +126,8 @@ fn repair_in_steps(
     };
     let (copied, whole) = (groups.join(copy_of(name)), groups.join(repair_of(name)));
     if set_aside {
-        // What an earlier repair has left would take the place of the group.
+        // A later start would otherwise put the leftovers of an earlier repair in the group's
+        // place.
         forget(&groups, &[&copied, &whole]).map_err(failed)?;
     } else {
         let (stopped, _) = CleanStop::read(Arc::new(FileSystem), data.path());
@@ -153,28 +156,29 @@ fn repair_in_steps(
     Ok(repaired)
 }
 
-/// What the new log of a group is called while it is written.
+/// Name of the new log's directory while it is written.
 fn copy_of(name: &GroupName) -> String {
     format!("~{name}~copy")
 }
 
-/// What it is called when it is complete, until it has its place. No group and no file of pages has such a name.
+/// Name of the new log's directory when it is complete, until it is renamed to the group's. No
+/// group and no page file has such a name.
 pub(super) fn repair_of(name: &GroupName) -> String {
     format!("~{name}~repair")
 }
 
-/// The group of which this is the complete new log.
+/// The group, if this is the name of its complete new log.
 pub(crate) fn repaired_group(file_name: &str) -> Option<GroupName> {
     file_name.strip_prefix('~')?.strip_suffix("~repair")?.parse().ok()
 }
 
-/// Whether a repair has this under its hands, and has not completed it.
+/// Whether this is the incomplete new log of a repair.
 pub(super) fn is_copy(file_name: &str) -> bool {
     let name = file_name.strip_prefix('~').and_then(|name| name.strip_suffix("~copy"));
     name.is_some_and(|name| GroupName::new(name).is_ok())
 }
 
-/// Does the last step of a repair that was cut short before it.
+/// Does the last step of a repair that was interrupted before it.
 fn complete(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
     let groups = data.groups();
     let whole = groups.join(repair_of(name));
@@ -206,7 +210,7 @@ fn complete(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
     }))
 }
 
-/// Removes what an earlier repair has left.
+/// Removes the leftovers of an earlier repair.
 fn forget(groups: &Path, left: &[&Path]) -> io::Result<()> {
     for path in left {
         match fs::remove_dir_all(path) {
@@ -217,7 +221,7 @@ fn forget(groups: &Path, left: &[&Path]) -> io::Result<()> {
     sync(groups)
 }
 
-/// Gives a directory among those of groups another name, safely.
+/// Renames a directory among those of groups, and syncs the parent directory.
 fn rename(groups: &Path, from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync(groups)
@@ -227,7 +231,7 @@ fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Copies the records of a range to a new log, and counts what is not in it.
+/// Copies the records of a range to a new log, and counts the readable records outside of it.
 fn copy(
     storage: &GroupStorage,
     name: &GroupName,
@@ -282,11 +286,11 @@ fn copy(
     Ok(())
 }
 
-/// What a record is about, for people.
+/// The kind of a record, as shown to an operator.
 fn kind(decision: &Decision) -> &'static str {
     match decision {
         Decision::Taken { .. } => "events taken from topics",
-        Decision::Released { .. } | Decision::Touched { .. } => "tasks handed out",
+        Decision::Released { .. } | Decision::Touched { .. } => "tasks released",
         Decision::Answered { .. } => "tasks answered",
         Decision::Returned { .. } | Decision::Lost { .. } | Decision::Ended { .. } => {
             "tasks returned"
@@ -297,7 +301,7 @@ fn kind(decision: &Decision) -> &'static str {
     }
 }
 
-/// Moves the directory of a group to a place that no start reads.
+/// Moves the directory of a group into `set-aside/`, which no start reads.
 fn move_aside(data: &Path, dir: &Path, name: &GroupName) -> io::Result<PathBuf> {
     let place = data.join("set-aside");
     DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
@@ -319,7 +323,7 @@ mod tests {
 
     const RECORDS: u64 = 12;
 
-    /// A data directory whose group `g` has a damaged record in its middle.
+    /// Creates a data directory with a group `g` and damages a record in the middle of its log.
     fn damaged(data: &Path) -> GroupName {
         let name: GroupName = "g".parse().unwrap();
         let groups = DataDir::open(data).unwrap().groups();
@@ -346,7 +350,7 @@ mod tests {
         name
     }
 
-    /// What the next start finds: the group whole or damaged.
+    /// Whether the next start finds the group whole; if not, it finds it damaged.
     #[track_caller]
     fn is_whole_at_start(data: &Path) -> bool {
         let groups = data.join("groups");
@@ -370,7 +374,7 @@ mod tests {
         names.filter(|name| name.starts_with('~')).collect()
     }
 
-    /// Repairs, and is stopped after `steps` steps.
+    /// Runs a repair that is interrupted after `steps` steps.
     fn stop_after(data: &Path, name: &GroupName, set_aside: bool, steps: usize) {
         let mut left = steps;
         let stopped = repair_in_steps(data, name, set_aside, &mut || {
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_is_cut_short_at_any_step_loses_no_group() {
+    fn repair_interrupted_at_any_step_loses_no_group() {
         for steps in 0..4 {
             for by_start in [false, true] {
                 let folder = tempfile::tempdir().unwrap();
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repair_has_left_does_not_come_back_when_the_group_is_set_aside() {
+    fn leftovers_of_a_repair_do_not_replace_a_group_that_was_set_aside() {
         for steps in 0..2 {
             let folder = tempfile::tempdir().unwrap();
             let data = folder.path();

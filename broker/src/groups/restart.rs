@@ -1,4 +1,4 @@
-//! What a start finds of groups: each one's log, replayed.
+//! Recovers the groups at a start by replaying their logs.
 //!
 //! ```text
 //!   <data>/groups/<group>/   the segments of its log
@@ -25,80 +25,80 @@ use crate::log::disk::Disk;
 use crate::log::read_only::ReadOnlyDisk;
 use crate::log::{Found, LogError, SegmentLog, SegmentOptions, TopicLog};
 
-/// Bytes of a segment, as a part of those after which the log is cut.
+/// Segments per log: a segment has this fraction of the bytes after which the log is cut.
 const SEGMENTS: u64 = 8;
 
-/// Bytes that are read at once; more if a batch is longer. Few enough that they do not push what the
-/// group looks at out of the processor's caches.
+/// Bytes that are read at once; more if a batch is longer. Small enough not to evict the group's
+/// data from the processor's caches.
 const BUFFER_BYTES: usize = 2 << 20;
 
-/// No batch is longer, with its header.
+/// Longest batch of a log, with its header.
 const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
 
-/// Records that are decoded together, bytes of lines after which they are fewer, and how many such
-/// batches before they are needed.
+/// Limits of the replay pipeline: records of a batch, bytes of lines that end a batch early, and
+/// batches decoded in advance.
 const BATCH_RECORDS: usize = 512;
 const BATCH_LINES_BYTES: usize = 64 << 10;
 const BATCHES_AHEAD: usize = 8;
 
-/// The number of a log's first record.
+/// Number of a log's first record.
 pub(super) const FIRST: Seq = Seq(1);
 
-/// Where groups are kept on disk.
+/// Storage of the groups on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupStorage {
-    /// The calls to the file system.
+    /// The file system.
     pub(crate) disk: Arc<dyn Disk>,
-    /// A directory for each group is made in here.
+    /// Parent directory of the groups' directories.
     pub(crate) dir: PathBuf,
     /// See [`Limits::group_log_bytes`](crate::Limits::group_log_bytes).
     pub(crate) log_bytes: u64,
-    /// Names in there under which there is something else: no group can be kept under them.
+    /// Names of directories that hold something else; no group can have such a name.
     pub(crate) taken: BTreeSet<GroupName>,
-    /// Where the logs ended at the last orderly stop.
+    /// Ends of the logs at the last orderly stop.
     pub(crate) stopped: Arc<CleanStop>,
 }
 
-/// A group as its log has it.
+/// A group as restored from its log.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) group: Group,
     pub(crate) log: SegmentLog,
-    /// The next record's number.
+    /// Number of the next record.
     pub(crate) next: Seq,
-    /// The last start.
+    /// Time of the last start.
     pub(crate) started: Stamp,
-    /// The newest record's moment.
+    /// Time of the newest record.
     pub(crate) last: Moment,
 }
 
-/// What a start finds of all groups.
+/// All groups that a start finds.
 #[derive(Debug, Default)]
 pub(crate) struct FoundGroups {
-    /// Those whose logs are whole, in the order of their names.
+    /// Groups with readable logs, ordered by name.
     pub(crate) whole: Vec<Recovered>,
-    /// Those whose logs are not. Their files were not changed.
+    /// Groups with damaged logs. Their files are unchanged.
     pub(crate) damaged: Vec<Damaged>,
 }
 
-/// A group whose log cannot be read as a whole.
+/// A group with a damaged log.
 #[derive(Debug)]
 pub(crate) struct Damaged {
     pub(crate) name: GroupName,
-    /// What cannot be read, in words.
+    /// What cannot be read, as text.
     pub(crate) reason: String,
-    /// The group before that.
+    /// The group before the damage.
     pub(crate) before: Before,
 }
 
-/// What a damaged group was before the damage; empty if nothing can be read before it.
+/// Summary of a damaged group before the damage; empty if no earlier record can be read.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
-    /// Its feeding topics, and the first number of each that it had not taken.
+    /// Its feeding topics, each with the first seq that it had not consumed.
     pub(crate) feeds: BTreeMap<TopicName, Seq>,
-    /// Its jobs, and whether each was done.
+    /// Its jobs, and whether each is done.
     pub(crate) jobs: Vec<(JobName, bool)>,
-    /// One of them has a `callback=`.
+    /// Whether a job has a `callback=`.
     pub(crate) has_callbacks: bool,
 }
 
@@ -115,7 +115,7 @@ impl Before {
 }
 
 impl GroupStorage {
-    /// In a directory, with the limits that a broker has unless it is told others.
+    /// Storage in `dir` with the default limits of a broker.
     pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path, stopped: Arc<CleanStop>) -> Self {
         let log_bytes = Limits::default().group_log_bytes;
         Self { disk, dir: dir.to_owned(), log_bytes, taken: BTreeSet::new(), stopped }
@@ -143,7 +143,7 @@ impl GroupStorage {
         }
     }
 
-    /// A group that need not have everything in memory.
+    /// A new group with a page file, so that it need not keep all texts in memory.
     pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
         let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
         let file = PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str());
@@ -151,26 +151,26 @@ impl GroupStorage {
         group
     }
 
-    /// Whether something else has the name of a group's directory.
+    /// Whether the directory with the group's name holds something else.
     pub(crate) fn is_taken(&self, name: &GroupName) -> bool {
         self.taken.contains(name)
     }
 
-    /// The log of a group that is new.
+    /// The log of a new group.
     pub(crate) fn fresh(&self, name: &GroupName) -> (SegmentLog, Seq) {
         (self.fresh_at(name, FIRST), FIRST)
     }
 
-    /// A log of which what was before a number is gone.
+    /// A new log that begins with the record `first`; earlier ones count as removed.
     pub(crate) fn fresh_at(&self, name: &GroupName, first: Seq) -> SegmentLog {
         SegmentLog::fresh(self.options(name, first))
     }
 
-    /// Every group that has a log. Blocks. A group that cannot be read as a whole does not move: one that
-    /// has forgotten a part of its decisions would ask hosts too early and call jobs done that are not.
-    /// Fails if a later version of the program wrote a log.
+    /// Recovers every group that has a log. Blocks. A damaged group is not run: without a part of
+    /// its decisions it would contact hosts too early and report jobs as done that are not. Fails
+    /// if a later version of the program wrote a log.
     ///
-    /// What is no group's is left alone, and its name is not given to one.
+    /// Other files are left alone; a group cannot have the name of such a file.
     pub(crate) fn recover(&mut self) -> io::Result<FoundGroups> {
         let mut names = match self.disk.list(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -183,11 +183,14 @@ impl GroupStorage {
                 continue;
             }
             if repair::is_copy(&name) || repair::repaired_group(&name).is_some() {
-                tracing::warn!(name, "a repair of a group has left this; it is ignored");
+                tracing::warn!(
+                    name,
+                    "an interrupted repair has left this directory; it is ignored"
+                );
                 continue;
             }
             let Ok(name) = GroupName::new(&name) else {
-                tracing::warn!(name, "this is no directory of a group; it is ignored");
+                tracing::warn!(name, "this is not the directory of a group; it is ignored");
                 continue;
             };
             let dir = self.dir.join(name.as_str());
@@ -203,7 +206,7 @@ impl GroupStorage {
             };
             match group {
                 Ok(group) => found.whole.extend(group),
-                // It is not damaged: a later program can read it.
+                // This is not damage: a later version of the program can read the log.
                 Err((error, _)) if error.kind() == io::ErrorKind::Unsupported => {
                     let text = format!("{}: {error}", dir.display());
                     return Err(io::Error::new(error.kind(), text));
@@ -218,7 +221,7 @@ impl GroupStorage {
         Ok(found)
     }
 
-    /// Does the last step of each repair that was cut short after the damaged log was moved away.
+    /// Does the last step of each repair that was interrupted after the damaged log was moved away.
     fn complete_repairs(&self, names: &mut [String]) -> io::Result<()> {
         for at in 0..names.len() {
             let Some(group) = repair::repaired_group(&names[at]) else { continue };
@@ -234,35 +237,37 @@ impl GroupStorage {
         Ok(())
     }
 
-    /// `None` if the group's first record was never safe, so that nobody was told that it is there, or
-    /// if its last one says that it is no more. Changes nothing on the disk if the log is not whole: it is
-    /// read first on one that only reads.
+    /// Recovers one group. Returns `None`, and removes the log, if the group's first record was
+    /// never safe (so its creation was never confirmed), or if the last record says that the group
+    /// was deleted. A damaged log is not changed: the first reading is read-only.
     fn recover_one(&self, name: &GroupName) -> Result<Option<Recovered>, (io::Error, Before)> {
-        let no_more = |error| (error, Before::default());
-        let reading = self.read(name, self.group(name, GroupConfig::default())).map_err(no_more)?;
+        let without_summary = |error| (error, Before::default());
+        let reading =
+            self.read(name, self.group(name, GroupConfig::default())).map_err(without_summary)?;
         let is_empty = reading.started.is_none() && reading.trouble.is_none();
         let is_gone = reading.is_deleted || is_empty;
         if !is_gone && !reading.is_whole() {
             return Err(reading.damage());
         }
-        let (log, found) = SegmentLog::open(self.options(name, FIRST), 0).map_err(no_more)?;
+        let (log, found) =
+            SegmentLog::open(self.options(name, FIRST), 0).map_err(without_summary)?;
         for finding in &found.findings {
             tracing::warn!(group = %name, "{finding}");
         }
         if is_gone {
-            log.clear().map_err(|error| no_more(io::Error::other(error)))?;
+            log.clear().map_err(|error| without_summary(io::Error::other(error)))?;
             return Ok(None);
         }
         if found.has_lost_end {
-            log.begin_after_loss().map_err(|error| no_more(io::Error::other(error)))?;
+            log.begin_after_loss().map_err(|error| without_summary(io::Error::other(error)))?;
         }
         if let Some(trouble) = &reading.trouble {
-            tracing::warn!(group = %name, "{trouble}; a later snapshot of the group stands for them");
+            tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
         }
         reading.recovered(log, found.next).map(Some)
     }
 
-    /// Reads the log of a group, and changes nothing.
+    /// Replays the log of a group without changing it.
     pub(super) fn read(&self, name: &GroupName, group: Group) -> io::Result<Reading> {
         let disk = Arc::new(ReadOnlyDisk::new(Arc::clone(&self.disk)));
         let (log, _) = SegmentLog::open(self.options_on(disk, name, FIRST), 0)?;
@@ -272,21 +277,22 @@ impl GroupStorage {
     }
 }
 
-/// What a start learns from the log of a group.
+/// The result of replaying a group's log.
 pub(super) struct Reading {
     replay: Replay,
-    /// Where the newest snapshot began that the group is made from, or the first record.
+    /// The record at which the replay began: the first one, or the start of the newest snapshot
+    /// used.
     from: Seq,
-    /// The last records without a hole that gave a whole group before something could not be read: the
-    /// first of them and the one after the last, and the group as it was then.
+    /// The last range of records that gave a complete group before damage, as first record and end,
+    /// with a summary of that group.
     pub(super) good: Option<(Seq, Seq, Before)>,
-    /// The last start.
+    /// Time of the last start.
     started: Option<Stamp>,
-    /// The newest record's moment.
+    /// Time of the newest record.
     last: Moment,
-    /// What could not be read, the first of it.
+    /// The first read error.
     trouble: Option<io::Error>,
-    /// The last record says that it is no more.
+    /// Whether the last record says that the group was deleted.
     is_deleted: bool,
 }
 
@@ -338,9 +344,9 @@ impl Reading {
         self.replay.is_whole()
     }
 
-    /// Why the group is not whole, and what it was before.
+    /// The damage, and the group before it.
     pub(super) fn damage(self) -> (io::Error, Before) {
-        let error = self.trouble.unwrap_or_else(|| invalid("it does not say how it began"));
+        let error = self.trouble.unwrap_or_else(|| invalid("the log has no complete beginning"));
         (error, self.good.map(|(.., before)| before).unwrap_or_default())
     }
 
@@ -349,31 +355,31 @@ impl Reading {
         if self.replay.is_whole()
             && let Some(started) = started
         {
-            let group = self.replay.whole().expect("it is whole");
+            let group = self.replay.whole().expect("the replay is complete");
             return Ok(Recovered { group, log, next, started, last });
         }
         Err(self.damage())
     }
 }
 
-/// Shows every record of a log, which another thread reads, decodes and, afterwards, drops: memory is
-/// given back at little cost where it was taken.
+/// Passes every record of a log to `take`. Another thread reads, decodes and finally frees the
+/// records, because memory is cheapest to free on the thread that allocated it.
 fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>)) {
     type Batch = Vec<(Seq, io::Result<Record>)>;
     let (sender, records) = mpsc::sync_channel::<Batch>(BATCHES_AHEAD);
-    let (spent_sender, spent) = mpsc::channel::<Batch>();
-    // Both ends are in there, so that neither waits for the other if that panics.
+    let (recycled_sender, recycled) = mpsc::channel::<Batch>();
+    // The closure owns both channel ends, so that neither thread waits for the other after a panic.
     std::thread::scope(move |scope| {
         scope.spawn(move || {
             let mut batch = Vec::with_capacity(BATCH_RECORDS);
             let mut bytes = 0;
-            // Whoever takes them outlives this thread, so that sending cannot fail.
+            // The receiver outlives this thread, so sending cannot fail.
             let mut put = |seq, record, line_bytes: usize| {
                 batch.push((seq, record));
                 bytes += line_bytes;
                 if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
                     bytes = 0;
-                    let mut next = spent.try_recv().unwrap_or_default();
+                    let mut next = recycled.try_recv().unwrap_or_default();
                     next.clear();
                     let _ = sender.send(std::mem::replace(&mut batch, next));
                 }
@@ -395,19 +401,19 @@ fn in_step(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<Record>))
             for (seq, record) in &mut batch {
                 take(*seq, record);
             }
-            // When that thread has ended they are dropped here.
-            let _ = spent_sender.send(batch);
+            // If that thread has ended, the batch is freed here.
+            let _ = recycled_sender.send(batch);
         }
     });
 }
 
-/// Hands over every line of a log from `from` on, with its number.
+/// Passes every line of a log from `from` on to `take`, with its number.
 pub(super) fn read(
     log: &dyn TopicLog,
     mut from: Seq,
     mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
 ) -> io::Result<()> {
-    // A log that is shorter than a buffer needs no more than itself.
+    // A short log needs a buffer of its own length only.
     let bytes = usize::try_from(log.bounds().bytes).unwrap_or(BUFFER_BYTES);
     let mut buffer = vec![0; bytes.clamp(1, BUFFER_BYTES)];
     let mut at = None;
@@ -417,7 +423,7 @@ pub(super) fn read(
                 if source.kind() == io::ErrorKind::InvalidInput
                     && buffer.len() < BATCH_BYTES_MAX =>
             {
-                // What one input led to is one batch, however long.
+                // All records of one input are one batch, of any length.
                 buffer = vec![0; (buffer.len() * 2).min(BATCH_BYTES_MAX)];
                 continue;
             }
@@ -436,7 +442,7 @@ pub(super) fn read(
                 }
                 (from, at) = (end, Some(next));
             }
-            // A start skips numbers after a crash.
+            // A start after a crash skips numbers.
             Found::Gap(_, to) => (from, at) = (Seq(to.0 + 1), None),
             Found::Lag(first, last) => {
                 let text = format!("records {first} to {last} cannot be read");
@@ -452,7 +458,7 @@ pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// A clock that goes on where those of the groups would be.
+/// A clock that continues after the latest time in the groups' logs.
 pub(crate) fn clock_after(groups: &FoundGroups) -> Clock {
     let mut clock = Clock::new();
     for group in &groups.whole {
@@ -473,7 +479,7 @@ mod tests {
         GroupStorage { disk, dir: dir.to_owned(), log_bytes: 8_000, taken, stopped }
     }
 
-    /// A log of several segments with these decisions, and some more before them.
+    /// Writes a log of several segments that ends with these decisions.
     fn write(storage: &GroupStorage, decisions: &[Decision]) {
         let (log, mut next) = storage.fresh(&"g".parse().unwrap());
         let filler = Decision::Configured(Box::default());
@@ -498,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cleared_in_part_is_cleared() {
+    fn log_that_was_removed_in_part_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut storage = storage(dir.path());
         write(&storage, &[Decision::Deleted]);
@@ -510,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_which_something_is_gone_is_not_taken_for_whole() {
+    fn log_with_a_missing_segment_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let mut storage = storage(dir.path());
         write(&storage, &[Decision::Purged]);
@@ -522,7 +528,7 @@ mod tests {
         assert_eq!(segments(dir.path()), before[1..]);
     }
 
-    /// Why the only group does not move.
+    /// Returns the damage of the only group.
     #[track_caller]
     fn damage(storage: &mut GroupStorage) -> String {
         let found = storage.recover().unwrap();

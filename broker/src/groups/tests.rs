@@ -1,4 +1,4 @@
-//! The shells of groups on a disk that is full, slow, or fails.
+//! Actors of groups on a disk that is full, slow or broken.
 
 mod at_once;
 mod own;
@@ -18,10 +18,10 @@ use crate::log::disk::Disk;
 use crate::log::simulated::{Faults, SimulatedDisk};
 use crate::net::within;
 
-/// How long anything may take before a test fails instead of hanging.
+/// Longest time that anything may take before a test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Groups on a disk of their own.
+/// Groups on a simulated disk.
 struct Rig {
     disk: SimulatedDisk,
     topics: Arc<Topics>,
@@ -40,13 +40,13 @@ impl Drop for Rig {
 impl Rig {
     fn new() -> Self {
         let disk = SimulatedDisk::new(1);
-        // What there is room for now is not there because it was taken in advance.
+        // Without preallocation, so that room that is gone now cannot have been reserved before.
         disk.set_faults(Faults { no_allocate: true, ..Faults::default() });
         Self::start(disk, None, |_| ())
     }
 
-    /// A start with what is on a disk, and with a member that lives in the broker's process. What is done to the disk
-    /// is done once that is read.
+    /// Starts a broker on the contents of a disk, with a member in the broker's own process. `then`
+    /// changes the disk after it was read.
     fn start(
         disk: SimulatedDisk,
         own: Option<MemberId>,
@@ -82,7 +82,7 @@ impl Rig {
         Client { groups: Arc::clone(&self.groups), caller, slots: Answers::new() }
     }
 
-    /// Not a byte more can be written.
+    /// Leaves no room on the disk.
     fn fill_disk(&self) {
         self.disk.set_room(self.disk.used());
     }
@@ -91,10 +91,10 @@ impl Rig {
         self.disk.set_room(1 << 40);
     }
 
-    /// Waits until the group has found out that there is no room: what it was asked before that is
-    /// answered when there is.
+    /// Waits until the group has noticed that the disk is full. Earlier commands are answered when
+    /// there is room again.
     async fn until_full(&mut self, group: &str) {
-        let looking = async {
+        let polling = async {
             let mut asked = Vec::new();
             loop {
                 let mut client = self.client();
@@ -107,23 +107,23 @@ impl Rig {
                 }
             }
         };
-        assert!(within(PATIENCE, looking).await, "there is room");
+        assert!(within(PATIENCE, polling).await, "the group has room");
     }
 
-    /// Nothing can be written any more.
+    /// Makes all further writes fail.
     fn break_disk(&self) {
         self.disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
     }
 
-    /// Whether a job of that name is known to be in some group.
+    /// Whether any group is known to have a job of that name.
     fn knows_job(&self, name: &str) -> bool {
         let payload = format!("http://a.test/ job={name}");
-        let nobody = "nobody".parse().unwrap();
-        !self.groups.job_names.elsewhere(&nobody, [payload.as_str()].into_iter()).is_empty()
+        let no_group = "none".parse().unwrap();
+        !self.groups.job_names.elsewhere(&no_group, [payload.as_str()].into_iter()).is_empty()
     }
 }
 
-/// A connection, as groups know it.
+/// A connection, as groups see it.
 struct Client {
     groups: Arc<Groups>,
     caller: Caller,
@@ -131,7 +131,7 @@ struct Client {
 }
 
 impl Client {
-    /// Says something that is answered later.
+    /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.later(), Command::parse(line).unwrap());
         let Command::Join { group, credit } = command else {
@@ -143,22 +143,22 @@ impl Client {
     /// The next answer, or the next tasks, without the last line end.
     async fn answer(&self) -> String {
         let mut answer = None;
-        let hear = poll_fn(|cx| {
+        let receive = poll_fn(|cx| {
             answer = self.take(cx.waker());
             if answer.is_none() { Poll::Pending } else { Poll::Ready(()) }
         });
-        assert!(within(PATIENCE, hear).await, "no answer came");
+        assert!(within(PATIENCE, receive).await, "no answer came");
         answer.unwrap()
     }
 
-    /// The same, if it is there.
+    /// The same, if it has arrived.
     fn heard(&self) -> Option<String> {
         self.take(Waker::noop())
     }
 
     fn take(&self, waker: &Waker) -> Option<String> {
         let mut parcels = self.caller.mailbox.take(waker).parcels;
-        // What those see who watch is no answer.
+        // Progress lines of watchers are not answers.
         parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
@@ -181,13 +181,14 @@ impl Client {
 
 // PROTOCOL: T14
 #[tokio::test]
-async fn a_job_that_a_full_disk_refused_is_no_job() {
+async fn job_rejected_by_a_full_disk_does_not_exist() {
     let mut rig = Rig::new();
     let (mut client, mut other) = (rig.client(), rig.client());
     assert!(client.ask("GROUP create team topics=work").await.starts_with("+OK team "));
     assert!(client.ask("JOB open early group=team").await.starts_with("+OK early "));
     rig.fill_disk();
-    // It is decided before it is known that there is no room, and answered when there is.
+    // This job is opened before the group notices that the disk is full; the answer comes when
+    // there is room.
     other.say("JOB open between group=team");
     rig.until_full("team").await;
     for watch in ["GROUP watch team", "JOB watch early group=team"] {
@@ -206,7 +207,7 @@ async fn a_job_that_a_full_disk_refused_is_no_job() {
 
 // PROTOCOL: T14
 #[tokio::test]
-async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_told() {
+async fn job_rejected_by_a_failed_disk_does_not_exist_and_waiters_get_an_error() {
     let mut rig = Rig::new();
     let (mut client, mut waits) = (rig.client(), rig.client());
     let mut watch = [rig.client(), rig.client()];
@@ -215,14 +216,14 @@ async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_tol
     waits.say("JOB wait site group=team");
     watch[0].say("JOB watch site group=team");
     watch[1].say("GROUP watch team");
-    // Letters are read in their order.
+    // Messages are handled in order, so the others were handled before this one.
     assert!(client.ask("JOB show site group=team").await.starts_with("+OK site "));
     rig.break_disk();
     let refused = client.ask("JOB pause site group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
     for waits in [&waits, &watch[0], &watch[1]] {
-        let told = waits.answer().await;
-        assert!(told.starts_with("-ERR sync-failed "), "{told}");
+        let answer = waits.answer().await;
+        assert!(answer.starts_with("-ERR sync-failed "), "{answer}");
     }
     let refused = client.ask("JOB open late group=team").await;
     assert!(refused.starts_with("-ERR sync-failed "), "{refused}");
@@ -232,7 +233,7 @@ async fn a_job_that_a_failed_disk_refused_is_no_job_and_who_waits_for_one_is_tol
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile() {
+async fn group_whose_deletion_waits_for_room_still_answers() {
     let mut rig = Rig::new();
     let (mut boss, mut client, mut worker) = (rig.client(), rig.client(), rig.client());
     assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
@@ -250,24 +251,24 @@ async fn a_group_that_cannot_be_deleted_yet_for_want_of_room_answers_meanwhile()
 
 // PROTOCOL: T15
 #[tokio::test]
-async fn a_group_that_is_made_again_has_another_number_for_its_life() {
+async fn recreated_group_has_another_since_number() {
     let mut rig = Rig::new();
     let (mut boss, mut seen) = (rig.client(), BTreeSet::new());
-    // The clock shows the same millisecond for some of them.
+    // Some of these are created within the same millisecond.
     for _ in 0..20 {
         assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
         let mut worker = rig.client();
         let joined = worker.ask("JOIN team").await;
-        let since = field_number(&joined, "since").expect("it says since when it is");
-        assert!(seen.insert(since), "{since} was given before");
+        let since = field_number(&joined, "since").expect("the answer contains since");
+        assert!(seen.insert(since), "{since} was used before");
         rig.groups.gone(worker.caller.conn);
         assert_eq!(boss.ask("GROUP delete team").await, "+OK team");
     }
 }
 
 #[tokio::test]
-async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_others_go_on() {
-    // More than a group keeps in memory.
+async fn group_with_unreadable_texts_stops_and_others_continue() {
+    // More text than a group keeps in memory.
     const TEXTS: usize = 800;
     let mut rig = Rig::new();
     let (mut boss, mut watch) = (rig.client(), rig.client());
@@ -280,22 +281,22 @@ async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_ot
     for _ in 0..TEXTS {
         topic.append(ConnId::BROKER, [text.as_str()]).unwrap();
     }
-    let taking = async {
+    let consuming = async {
         while !boss.ask("GROUP show team").await.contains(&format!(" waiting={TEXTS} ")) {
             tokio::task::yield_now().await;
         }
     };
-    assert!(within(PATIENCE, taking).await, "they are not taken");
+    assert!(within(PATIENCE, consuming).await, "the events are not consumed");
     watch.say("GROUP watch team");
     rig.disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
     worker.say("JOIN team credit=1000");
     waits.say("GROUP show team");
-    for told in [worker.answer().await, waits.answer().await, watch.answer().await] {
-        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+    for answer in [worker.answer().await, waits.answer().await, watch.answer().await] {
+        assert!(answer.starts_with("-ERR internal group team has stopped "), "{answer}");
     }
     for line in ["GROUP pause team", "GROUP watch team", "JOB open site group=team"] {
-        let told = boss.ask(line).await;
-        assert!(told.starts_with("-ERR internal group team has stopped "), "{told}");
+        let answer = boss.ask(line).await;
+        assert!(answer.starts_with("-ERR internal group team has stopped "), "{answer}");
     }
     assert!(!rig.knows_job("site"));
     assert!(boss.ask("JOB open site group=other").await.starts_with("+OK site "));
@@ -304,12 +305,12 @@ async fn a_group_whose_texts_cannot_be_read_back_says_so_to_everybody_and_the_ot
 
 // PROTOCOL: T15
 #[tokio::test]
-async fn groups_of_brokers_that_do_not_know_each_other_have_different_numbers() {
+async fn groups_of_different_brokers_have_different_numbers() {
     let (now, earlier) = (1_795_290_973_246, 1_795_290_973_245);
     let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| number_for_life(now, random));
     assert!(number_for_life(earlier, u64::MAX) < least && least < some && some < most);
     assert!(most < number_for_life(now + 1, 0));
-    // As a database has it.
+    // As a signed column of a database stores it.
     assert!(i64::try_from(number_for_life(1 << 42, u64::MAX)).is_ok());
     let numbers: BTreeSet<u64> = (0..100)
         .map(|_| {

@@ -1,7 +1,8 @@
-//! Those who watch how a job or a group goes: a line now and then, when something has changed.
+//! Watchers of jobs and groups (`JOB watch`, `GROUP watch`): they receive a progress line when
+//! something has changed.
 //!
-//! They are no part of the group, which is looked at from outside: at most so often as each of them
-//! wants, and not at all while nothing changes.
+//! Watchers are not part of the group's state. They poll the group from outside, at most as often
+//! as each requested, and never while nothing changes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,37 +13,37 @@ use crate::clock::Moment;
 use crate::group::{Asked, Group};
 use crate::mailbox::{ConnId, Mailbox, Parcel};
 
-/// The shortest time between two lines, in ms, unless told otherwise; and the range of that.
+/// Default, minimum and maximum of the shortest time between two lines, in ms.
 pub(super) const EVERY_MS: u64 = 1000;
 pub(super) const EVERY_MS_MIN: u64 = 100;
 pub(super) const EVERY_MS_MAX: u64 = 60 * 60 * 1000;
 
-/// What speeds are averaged over, in ms.
+/// Window over which the page rate is averaged, in ms.
 const SPEED_MS: u64 = 5000;
 
-/// Looks that are so close to each other, in ms, are taken together.
+/// Polls closer together than this, in ms, happen at once.
 const GRAIN_MS: u64 = 100;
 
 /// `JOB watch` or `GROUP watch`.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
-    /// Where lines go.
+    /// Where the progress lines and the final answer go.
     pub(super) asked: Asked,
-    /// Which job; none: the group.
+    /// The job; `None` watches the group.
     pub(super) job: Option<JobName>,
     /// The shortest time between two lines, in ms.
     pub(super) every_ms: u64,
 }
 
-/// Everybody who watches something of one group.
+/// All watchers of one group.
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
-    /// A connection watches one thing at a time.
+    /// At most one watcher for each connection.
     list: BTreeMap<ConnId, Watcher>,
-    /// Rises with everything that may have changed the group.
+    /// Increases with every input that may have changed the group.
     changes: u64,
-    /// When to look next: at those to whom there is something to say even if nothing changes, and at
-    /// anybody. As of a number of changes.
+    /// Time of the next poll. The first applies while `changes` equals `planned`, and covers watchers
+    /// that have something to report even without a change; the second covers all watchers.
     next: (Option<Moment>, Option<Moment>),
     planned: u64,
 }
@@ -51,24 +52,25 @@ pub(super) struct Watchers {
 struct Watcher {
     watch: Watch,
     mailbox: Mailbox,
-    /// When to look next.
+    /// Time of its next poll.
     next: Moment,
-    /// The last line.
+    /// The last line that was sent.
     said: String,
     speed: Speed,
-    /// As of which change there is nothing to say.
+    /// The value of `changes` at which it has nothing more to report.
     settled: Option<u64>,
 }
 
-/// Pages a second over the last few seconds.
+/// Page rate over the last few seconds.
 #[derive(Debug, Default)]
 struct Speed {
-    /// How many there were when, oldest first: one that is old enough, and what is newer.
+    /// Times and numbers of completed pages, oldest first. One sample is as old as the window, the
+    /// others are newer.
     samples: VecDeque<(Moment, u64)>,
 }
 
 impl Watchers {
-    /// Somebody watches from here on, beginning with the next look.
+    /// Adds a watcher; its first line is sent at the next poll.
     pub(super) fn add(&mut self, watch: Watch, mailbox: Mailbox, now: Moment) {
         let (conn, said, speed) = (watch.asked.conn, String::new(), Speed::default());
         let watcher = Watcher { watch, mailbox, next: now, said, speed, settled: None };
@@ -76,12 +78,12 @@ impl Watchers {
         self.plan();
     }
 
-    /// Something may be another now.
+    /// Notes that the group may have changed.
     pub(super) fn changed(&mut self) {
         self.changes += 1;
     }
 
-    /// Somebody was answered: with the end of what they watched, if they did.
+    /// Removes the watcher if this answer ends its watch.
     pub(super) fn answered(&mut self, asked: &Asked) {
         if self.list.get(&asked.conn).is_some_and(|watcher| watcher.watch.asked == *asked) {
             self.gone(asked.conn);
@@ -95,20 +97,20 @@ impl Watchers {
         }
     }
 
-    /// Nobody is told anything any more: who they were that watched the group. Those who watched a job
-    /// wait for it as well, and are told as those who do.
+    /// Removes all watchers and returns those of the group. Job watchers are also registered as
+    /// waiters, and are answered there.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (Asked, Mailbox)> + use<> {
         let list = std::mem::take(self).list.into_values();
         let of_group = list.filter(|watcher| watcher.watch.job.is_none());
         of_group.map(|watcher| (watcher.watch.asked, watcher.mailbox))
     }
 
-    /// When there is somebody to look for.
+    /// Time of the next poll, if any watcher needs one.
     pub(super) fn next_look(&self) -> Option<Moment> {
         if self.planned == self.changes { self.next.0 } else { self.next.1 }
     }
 
-    /// Looks for everybody whose time it is, and hands over what there is to say.
+    /// Polls the group for each watcher that is due, and passes each new line to `say`.
     pub(super) fn look(
         &mut self,
         group: &Group,
@@ -142,14 +144,14 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// What there is to say, if that is something else than the last time.
+    /// Returns a line if it differs from the last one.
     fn look(&mut self, group: &Group, changes: u64, now: Moment) -> Option<String> {
         self.settled = Some(changes);
         let (text, completed) = group.progress(self.watch.job.as_ref())?;
         let span_ms = SPEED_MS.max(self.watch.every_ms + GRAIN_MS);
         let tenths = self.speed.at(now, completed, span_ms);
         if tenths > 0 {
-            // It falls while nothing changes.
+            // The rate falls even if nothing changes.
             self.settled = None;
         }
         let line = format!("{text} rate={}.{}", tenths / 10, tenths % 10);
@@ -161,7 +163,7 @@ impl Watcher {
 }
 
 impl Speed {
-    /// In tenths of a page a second, over so many ms, now that so many were completed.
+    /// The rate in tenths of a page per second over `span_ms`, given `completed` pages at `now`.
     fn at(&mut self, now: Moment, completed: u64, span_ms: u64) -> u64 {
         self.samples.push_back((now, completed));
         let is_old = |(at, _): &(Moment, u64)| now.since(*at) >= span_ms;
@@ -170,7 +172,7 @@ impl Speed {
         }
         let (from, before) = self.samples[0];
         let new = completed.saturating_sub(before);
-        // If there was nothing to look for, nothing was completed since the last look.
+        // While polls pause nothing is completed, so a longer gap counts as the window.
         new.saturating_mul(10_000).checked_div(now.since(from).min(span_ms)).unwrap_or(0)
     }
 }
@@ -182,19 +184,19 @@ mod tests {
     use super::*;
     use crate::group::{GroupConfig, Input, Operation};
 
-    /// Looks, and returns what was said.
+    /// Polls and returns the lines.
     fn look(watchers: &mut Watchers, group: &Group, now: u64) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut lines = Vec::new();
         watchers.look(group, Moment(now), |_, parcel| {
             let Parcel::Progress { line, .. } = parcel else { panic!("{parcel:?}") };
-            said.push(std::str::from_utf8(&line).unwrap().trim_end().to_owned());
+            lines.push(std::str::from_utf8(&line).unwrap().trim_end().to_owned());
         });
-        said
+        lines
     }
 
     // PROTOCOL: G4
     #[test]
-    fn it_is_looked_when_something_has_changed_and_not_too_often() {
+    fn watchers_are_polled_after_changes_and_not_too_often() {
         let mut group = Group::new("g".parse().unwrap(), 1, GroupConfig::default(), 1);
         let asked = |conn| {
             let (conn, member) = (ConnId(conn), MemberId(u128::from(conn)));
@@ -206,27 +208,27 @@ mod tests {
             let watch = Watch { asked: asked(conn), job: None, every_ms };
             watchers.add(watch, Mailbox::new(), Moment(10));
         }
-        assert_eq!(look(&mut watchers, &group, 10).len(), 2, "how it is at first");
+        assert_eq!(look(&mut watchers, &group, 10).len(), 2, "each watcher gets the first line");
         assert_eq!(watchers.next_look(), None, "nothing changes");
         watchers.changed();
         assert_eq!(watchers.next_look(), Some(Moment(1100)));
         assert!(look(&mut watchers, &group, 1099).is_empty());
-        assert!(look(&mut watchers, &group, 1100).is_empty(), "nobody would see a difference");
-        assert_eq!(watchers.next_look(), Some(Moment(5100)), "the other one was not looked for");
+        assert!(look(&mut watchers, &group, 1100).is_empty(), "the line would be the same");
+        assert_eq!(watchers.next_look(), Some(Moment(5100)), "the other watcher was not polled");
         group.handle(Input::Operate { asked: asked(3), what: Operation::Pause }, Moment(1200));
         watchers.changed();
-        let said = look(&mut watchers, &group, 2100);
-        assert!(said.len() == 1 && said[0].starts_with("+ g paused=yes "), "{said:?}");
-        assert!(said[0].ends_with(" rate=0.0"), "{said:?}");
+        let lines = look(&mut watchers, &group, 2100);
+        assert!(lines.len() == 1 && lines[0].starts_with("+ g paused=yes "), "{lines:?}");
+        assert!(lines[0].ends_with(" rate=0.0"), "{lines:?}");
         assert_eq!(look(&mut watchers, &group, 9000).len(), 1);
         watchers.gone(ConnId(1));
         watchers.answered(&asked(2));
         watchers.changed();
-        assert_eq!(watchers.next_look(), None, "nobody is left");
+        assert_eq!(watchers.next_look(), None, "no watcher is left");
     }
 
     #[test]
-    fn speed_is_that_of_the_last_seconds() {
+    fn rate_covers_the_last_seconds() {
         let mut speed = Speed::default();
         for (ms, completed, tenths) in [
             (1000, 50, 0),
@@ -243,6 +245,6 @@ mod tests {
         ] {
             assert_eq!(speed.at(Moment(ms), completed, 5000), tenths, "at {ms}");
         }
-        assert!(speed.samples.len() < 4, "what is long ago is forgotten");
+        assert!(speed.samples.len() < 4, "old samples are dropped");
     }
 }

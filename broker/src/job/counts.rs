@@ -1,4 +1,4 @@
-//! What became of the URLs of a pass, in numbers.
+//! Counts the results of the URLs of a pass.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use tidings_protocol::Outcome;
 
 use crate::group::record::End;
 
-/// What became of a pass's URLs. All are final.
+/// Results of a pass's URLs. All are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Admitted at all.
+    /// URLs that the pass admitted.
     pub found: u64,
-    /// Pages that came.
+    /// Pages that were fetched.
     pub completed: u64,
-    /// Answers that pointed elsewhere.
+    /// Responses that redirected elsewhere.
     pub redirects: u64,
-    /// Failed for good.
+    /// URLs that failed after their last attempt.
     pub failed: u64,
-    /// Refused by robots.txt.
+    /// URLs forbidden by robots.txt.
     pub robots: u64,
-    /// Found out of scope by the worker.
+    /// URLs that the worker found out of scope.
     pub scope: u64,
-    /// Recognised as a trap by the worker.
+    /// URLs that the worker recognised as a trap.
     pub trap: u64,
-    /// Left over when the job had its pages.
+    /// URLs that were left when the budget was used up.
     pub budget: u64,
-    /// Seeds that the pass had met already.
+    /// Seeds that the pass had already met.
     pub duplicates: u64,
-    /// Dropped when the job was cancelled or the group purged.
+    /// URLs dropped because the job was cancelled or the group purged.
     pub cancelled: u64,
 }
 
 impl Counts {
-    /// All of them, in the order in which they stand in the type.
+    /// All counts, in the order of the fields.
     pub(crate) fn as_array(&self) -> [u64; 10] {
         let Self {
             found,
@@ -77,7 +77,7 @@ impl Counts {
         }
     }
 
-    /// URLs of the pass that have not ended.
+    /// URLs of the pass that have no final result yet.
     pub(super) fn unfinished(&self) -> u64 {
         let Self { found, completed, redirects, failed, robots, .. } = *self;
         let ended = [

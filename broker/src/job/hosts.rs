@@ -1,4 +1,4 @@
-//! Pages per key of one pass, for a job that may have only so many of each.
+//! Counts the pages of one pass per key, for a job with a limit per host.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use hashbrown::HashMap;
 
 use crate::group::entry::{EntryId, Key};
 
-/// What a pass has had, and still has, of each key. Keeps nothing if there is no limit.
+/// Pages per key of a pass. Stays empty without a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Hosts {
     pages_max: Option<u64>,
     by_key: HashMap<Key, Host>,
-    /// Keys that have given all their pages and behind which something waits.
+    /// Keys that have used up their budget while entries still wait behind them.
     spent: BTreeSet<Key>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Host {
     completed: u64,
-    /// Entries that may become pages: with a member, or waiting for their member's next request.
+    /// Entries that may become pages: held by a member, or pinned for their member's next request.
     taken: u64,
-    /// Entries in full.
+    /// Waiting active entries.
     waiting: BTreeSet<EntryId>,
-    /// How many others.
+    /// Number of waiting dormant entries.
     parked: u64,
 }
 
@@ -31,65 +31,65 @@ impl Hosts {
         Self { pages_max, ..Self::default() }
     }
 
-    /// The same limit, and nothing of any key.
+    /// The same limit without any counts.
     pub(super) fn bare(&self) -> Self {
         Self { pages_max: self.pages_max, ..Self::default() }
     }
 
-    /// Keys of which pages are completed, and how many.
+    /// Keys with completed pages, and their numbers.
     pub(super) fn completed(&self) -> impl Iterator<Item = (&Key, u64)> {
         let some = self.by_key.iter().filter(|(_, host)| host.completed > 0);
         some.map(|(key, host)| (key, host.completed))
     }
 
-    /// So many are completed of a key.
+    /// Restores the number of completed pages of a key.
     pub(super) fn keep(&mut self, key: &Key, completed: u64) {
         self.by_key.entry(key.clone()).or_default().completed = completed;
     }
 
-    /// Whether there is a limit at all.
+    /// Whether there is a limit.
     pub(super) fn are_limited(&self) -> bool {
         self.pages_max.is_some()
     }
 
-    /// Whether the budget of a key lets nothing more go out for now.
+    /// Whether the key's budget allows no further release now.
     pub(super) fn are_blocked(&self, key: &str) -> bool {
-        let taken = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
-        self.pages_max.is_some_and(|max| taken >= max)
+        let used = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
+        self.pages_max.is_some_and(|max| used >= max)
     }
 
-    /// Whether a key has given all its pages.
+    /// Whether the key's budget is used up.
     pub(super) fn have_given(&self, key: &str) -> bool {
         let completed = self.by_key.get(key).map_or(0, |host| host.completed);
         self.pages_max.is_some_and(|max| completed >= max)
     }
 
-    /// Keys that have given all their pages and behind which something waits.
+    /// Keys that have used up their budget while entries still wait behind them.
     pub(super) fn spent(&self) -> impl Iterator<Item = &Key> {
         self.spent.iter()
     }
 
-    /// Entries in full that wait behind a key.
+    /// Active entries that wait behind a key.
     pub(super) fn waiting(&self, key: &str) -> impl Iterator<Item = EntryId> {
         self.by_key.get(key).into_iter().flat_map(|host| host.waiting.iter().copied())
     }
 
-    /// An entry is parked.
+    /// Adds a dormant entry.
     pub(super) fn park(&mut self, key: &Key) {
         self.more(key, |host| host.parked += 1);
     }
 
-    /// An entry is parked no more.
+    /// Removes a dormant entry.
     pub(super) fn unpark(&mut self, key: &Key) {
         self.less(key, |host| host.parked -= 1);
     }
 
-    /// An entry in full waits.
+    /// Adds a waiting active entry.
     pub(super) fn wait(&mut self, entry: EntryId, key: &Key) {
         self.more(key, |host| _ = host.waiting.insert(entry));
     }
 
-    /// An entry in full waits no more.
+    /// Removes a waiting active entry.
     pub(super) fn leave(&mut self, entry: EntryId, key: &Key) {
         self.less(key, |host| _ = host.waiting.remove(&entry));
     }
@@ -110,22 +110,23 @@ impl Hosts {
         }
     }
 
-    /// An entry may become a page from now on.
+    /// Counts an entry that may become a page.
     pub(super) fn take(&mut self, key: &Key) {
         if self.are_limited() {
             self.by_key.entry(key.clone()).or_default().taken += 1;
         }
     }
 
-    /// It became none, at least not now.
+    /// The entry became no page, at least not now.
     pub(super) fn give_back(&mut self, key: &Key) {
         self.change(key, |host| host.taken -= 1);
     }
 
-    /// It became one.
+    /// The entry became a page.
     pub(super) fn complete(&mut self, key: &Key) {
         let Some(max) = self.pages_max else { return };
-        let host = self.by_key.get_mut(key).expect("what became a page was taken before");
+        let host =
+            self.by_key.get_mut(key).expect("a page in flight was counted before it completes");
         host.taken -= 1;
         host.completed += 1;
         if host.completed >= max && host.has_waiting() {
@@ -133,7 +134,7 @@ impl Hosts {
         }
     }
 
-    /// Changes what is known of a key, and forgets it if that is nothing any more.
+    /// Changes the counts of a key, and removes them if all are zero.
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
         if let Some(host) = self.by_key.get_mut(key) {
             change(host);

@@ -1,4 +1,4 @@
-//! A group with a clock that a test turns, and everything that came out of it.
+//! A group with a test clock, and its collected outputs.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Bench {
     pub(super) answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
     pub(super) events: Vec<(&'static str, String)>,
     pub(super) records: Vec<Record>,
-    /// What other groups were told of its jobs.
+    /// Jobs reported to other groups, and whether each exists.
     pub(super) job_names: BTreeMap<String, bool>,
 }
 
@@ -144,7 +144,7 @@ impl Bench {
         self.feed(Input::Touch { asked: worker.asked(), task: task.clone(), over, hold });
     }
 
-    /// The only task that came since the last time.
+    /// The only task since the last call.
     #[track_caller]
     pub(super) fn task(&mut self) -> Task {
         assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
@@ -156,15 +156,15 @@ impl Bench {
         assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
     }
 
-    /// Words after `+OK` of the last answer.
+    /// The words after `+OK` of the last answer.
     #[track_caller]
     pub(super) fn ok(&self) -> &str {
-        &self.answers.last().expect("there was an answer").as_ref().expect("not refused").ok
+        &self.answers.last().expect("there was an answer").as_ref().expect("not rejected").ok
     }
 
     #[track_caller]
     pub(super) fn refusal(&self) -> Code {
-        self.answers.last().expect("there was an answer").as_ref().expect_err("refused").code
+        self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn topic() -> TopicName {
     "new-url".parse().unwrap()
 }
 
-/// Any slot: these tests look at answers in the order in which they come.
+/// Any slot: these tests read answers in their order.
 pub(super) fn slot() -> Slot {
     Answers::new().later()
 }

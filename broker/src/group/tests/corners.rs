@@ -1,4 +1,4 @@
-//! Where rules meet: each of these once went wrong, or could.
+//! Interactions of several rules; each test covers a former or possible bug.
 
 use tidings_protocol::{Code, Hold, Outcome, PAYLOAD_BYTES_MAX, Return, Seq};
 
@@ -9,7 +9,7 @@ use crate::group::{Asked, Group, Input, Output};
 use crate::mailbox::ConnId;
 
 #[test]
-fn a_pinned_entry_keeps_its_part_of_the_budget() {
+fn pinned_entry_keeps_its_budget() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
     bench.join(A, 2);
@@ -21,16 +21,16 @@ fn a_pinned_entry_keeps_its_part_of_the_budget() {
     bench.nack(A, &pinned.id, Return::Again { url: "http://x.org/".into() });
     bench.join(B, 1);
     bench.publish("http://z.org/ job=site");
-    bench.assert_no_task("the only page is the one that A goes on with");
+    bench.assert_no_task("the budget allows only the page that A continues with");
     bench.ack(A, &busy.id, Outcome::Done, &[]);
     let task = bench.task();
     assert!(task.payload.ends_with("again=http://x.org/"), "{}", task.payload);
     bench.ack(A, &task.id, Outcome::Failed, &[]);
-    assert!(bench.task().payload.starts_with("http://z.org/ "), "it is given back");
+    assert!(bench.task().payload.starts_with("http://z.org/ "), "the budget is returned");
 }
 
 #[test]
-fn a_suspect_of_a_job_without_budget_waits() {
+fn suspect_waits_while_its_job_has_no_budget() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s"), ("max-losses", "10")]);
     bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
     bench.join(A, 1);
@@ -52,13 +52,13 @@ fn a_suspect_of_a_job_without_budget_waits() {
 }
 
 #[test]
-fn nothing_is_pinned_to_a_member_that_will_be_given_nothing() {
+fn entries_are_not_pinned_to_a_member_without_credit() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.publish("http://x.org/");
     let task = bench.task();
     bench.feed(Input::Gone { conn: ConnId(1) });
-    // It is back, answers before it has joined, and is gone again.
+    // A reconnects, answers before it has joined, and disconnects again.
     let asked = Asked { conn: ConnId(9), ..A.asked() };
     let back = Return::Again { url: "http://x.org/".into() };
     bench.feed(Input::Nack { asked, task: task.id, back, hold: NO_HOLD, reason: None });
@@ -67,7 +67,7 @@ fn nothing_is_pinned_to_a_member_that_will_be_given_nothing() {
 }
 
 #[test]
-fn a_late_line_of_an_old_connection_does_not_cut_off_the_new_one() {
+fn late_line_of_an_old_connection_keeps_the_new_one() {
     let mut bench = Bench::new(&[("delay", "0")]);
     let on = |conn| Asked { conn: ConnId(conn), ..A.asked() };
     bench.feed(Input::Join { asked: on(1), credit: 1 });
@@ -76,27 +76,31 @@ fn a_late_line_of_an_old_connection_does_not_cut_off_the_new_one() {
     bench.publish("http://a.org/");
     assert_eq!(bench.tasks.pop().expect("sent").0, ConnId(1));
     bench.feed(Input::Gone { conn: ConnId(1) });
-    assert_eq!(bench.tasks.pop().expect("sent again").0, ConnId(9), "which is there still");
+    assert_eq!(
+        bench.tasks.pop().expect("sent again").0,
+        ConnId(9),
+        "the new connection still exists"
+    );
     bench.feed(Input::Gone { conn: ConnId(9) });
     bench.feed(Input::Join { asked: on(10), credit: 1 });
     assert_eq!(bench.tasks.pop().expect("and again").0, ConnId(10));
 }
 
 #[test]
-fn a_stopped_members_tasks_go_to_the_others() {
+fn tasks_of_a_stopped_member_go_to_others() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s")]);
     bench.join(A, 10);
     bench.publish("http://x.org/");
     bench.tasks.clear();
     bench.join(B, 10);
     bench.wait(1000);
-    assert_eq!(bench.tasks.pop().expect("released again").0, ConnId(2), "though A served it last");
+    assert_eq!(bench.tasks.pop().expect("released again").0, ConnId(2), "although A had it last");
     bench.wait(60_000);
     assert!(bench.tasks.is_empty() && bench.events.is_empty(), "lost twice, and then kept");
 }
 
 #[test]
-fn an_announcement_outlives_the_job_that_it_brought_forward() {
+fn announcement_outlives_a_cancelled_job() {
     for cancelled in [true, false] {
         let mut bench = Bench::new(&[("delay", "0")]);
         bench.open("site", &[("scope", "any"), ("max-pages", "1")]);
@@ -127,7 +131,7 @@ fn announcements_do_not_count_against_a_budget() {
     }
     bench.close("site");
     bench.join(A, 10);
-    assert_eq!(bench.tasks.len(), 5, "somebody was promised that they are looked at");
+    assert_eq!(bench.tasks.len(), 5, "announced URLs must be fetched");
     let with_job = bench.tasks.iter().filter(|(_, task)| task.payload.contains("job=site"));
     assert_eq!(with_job.count(), 1);
     for (_, task) in std::mem::take(&mut bench.tasks) {
@@ -138,7 +142,7 @@ fn announcements_do_not_count_against_a_budget() {
 }
 
 #[test]
-fn a_job_does_not_wait_for_a_topic_that_feeds_its_group_no_more() {
+fn job_does_not_wait_for_a_removed_topic() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[]);
     bench.next_seq = 2;
@@ -150,7 +154,7 @@ fn a_job_does_not_wait_for_a_topic_that_feeds_its_group_no_more() {
 }
 
 #[test]
-fn dead_letters_rest_on_the_record_of_what_was_taken() {
+fn dead_letters_follow_the_record_of_consumed_events() {
     let new = || Group::new("crawlers".parse().unwrap(), 7, GroupConfig::default(), 1);
     let (mut group, mut replayed) = (new(), new());
     let events = vec![(Seq(1), "text".into())];
@@ -184,13 +188,13 @@ fn dead_letters_fit_a_payload() {
     bench.join(A, 1);
     bench.publish(&"x".repeat(PAYLOAD_BYTES_MAX));
     let task = bench.task();
-    assert_eq!(task.payload.len(), PAYLOAD_BYTES_MAX, "as it came");
+    assert_eq!(task.payload.len(), PAYLOAD_BYTES_MAX, "unchanged");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     assert_eq!(bench.events[0].1.len(), PAYLOAD_BYTES_MAX);
 }
 
 #[test]
-fn the_key_cannot_change_while_a_host_rests() {
+fn key_setting_cannot_change_while_a_host_rests() {
     let mut bench = Bench::new(&[("delay", "10s")]);
     bench.join(A, 1);
     bench.publish("http://a.example.org/1");
@@ -205,7 +209,7 @@ fn the_key_cannot_change_while_a_host_rests() {
 }
 
 #[test]
-fn a_pace_that_comes_after_the_end_counts_from_the_end() {
+fn late_pace_counts_from_the_end_of_the_request() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 2);
     bench.publish("http://a.org/1");
@@ -221,7 +225,7 @@ fn a_pace_that_comes_after_the_end_counts_from_the_end() {
 }
 
 #[test]
-fn a_key_has_one_timer_however_often_it_is_held() {
+fn key_has_one_timer() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.publish("http://a.org/1");
@@ -240,7 +244,7 @@ fn a_key_has_one_timer_however_often_it_is_held() {
 }
 
 #[test]
-fn a_job_that_is_opened_again_waits_for_its_seeds() {
+fn reopened_job_waits_for_its_seeds() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("site", &[]);
@@ -250,7 +254,7 @@ fn a_job_that_is_opened_again_waits_for_its_seeds() {
     bench.open("site", &[]);
     assert!(bench.ok().contains("pass=1 state=open"), "{}", bench.ok());
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert!(bench.events.is_empty(), "open again, so not done");
+    assert!(bench.events.is_empty(), "the job is open again, so not done");
     bench.close("site");
     assert_eq!(bench.events.len(), 1);
     bench.open("site", &[]);
@@ -262,7 +266,7 @@ fn a_job_that_is_opened_again_waits_for_its_seeds() {
 
 // PROTOCOL: T4
 #[test]
-fn parallel_keys_are_asked_so_often_at_once_and_no_more() {
+fn parallel_limits_requests_per_key() {
     let mut bench = Bench::new(&[("delay", "0"), ("parallel", "2")]);
     bench.join(A, 10);
     for page in 0..4 {
@@ -276,7 +280,7 @@ fn parallel_keys_are_asked_so_often_at_once_and_no_more() {
 
 // PROTOCOL: T1, T6
 #[test]
-fn a_seeds_redirect_lets_its_targets_host_in() {
+fn redirect_of_a_seed_extends_the_scope() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("site", &[("scope", "host")]);
@@ -297,7 +301,7 @@ fn a_seeds_redirect_lets_its_targets_host_in() {
 }
 
 #[test]
-fn a_pace_is_believed_for_a_day() {
+fn pace_expires_after_a_day() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/1");
@@ -315,25 +319,25 @@ fn a_pace_is_believed_for_a_day() {
 
 // PROTOCOL: T13
 #[test]
-fn a_host_that_was_just_asked_rests_after_a_reboot_whatever_the_wall_clock_says() {
+fn hosts_rest_after_a_reboot_despite_the_wall_clock() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.publish("http://x.org/1");
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    // The machine was away for a moment; somebody has set its clock forward meanwhile.
+    // The machine rebooted quickly, but its clock was set forward meanwhile.
     bench.now = bench.now + 3_600_000;
     let stamp = Stamp { moment: bench.now, boot: 2, uptime_ms: 0, unix_ms: 0 };
     bench.feed(Input::Start { run: 8, since: 8, anew: true, stamp, own: None });
     bench.publish("http://x.org/2");
     bench.wait(999);
-    bench.assert_no_task("nobody knows how much time has passed");
+    bench.assert_no_task("the elapsed time is unknown");
     bench.wait(2);
     bench.task();
 }
 
 #[test]
-fn nothing_wakes_to_forget_a_key_that_something_waits_for() {
+fn key_with_waiting_entries_has_no_expiry_timer() {
     let mut bench = Bench::new(&[]);
     bench.join(A, 1);
     bench.publish("http://x.org/");
@@ -341,20 +345,20 @@ fn nothing_wakes_to_forget_a_key_that_something_waits_for() {
     bench.touch(A, &task.id, true, Hold { pace_ms: Some(5000), not_before_ms: None });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.wait(10_000);
-    let key = bench.group.keys.find("x.org").expect("its pace is believed");
+    let key = bench.group.keys.find("x.org").expect("its pace is remembered");
     assert!(bench.group.keys[key].timer.is_some(), "for a time");
     bench.publish("http://x.org/ after=1h");
     assert_eq!(bench.group.keys[key].timer, None);
 }
 
 #[test]
-fn the_first_number_for_its_life_is_kept() {
+fn first_since_number_is_kept() {
     let mut bench = Bench::new(&[]);
     let start = |run, since| {
         let stamp = Stamp { moment: Moment(1000), boot: 1, uptime_ms: 0, unix_ms: 0 };
         Input::Start { run, since, anew: false, stamp, own: None }
     };
-    // Groups of earlier versions have none before that.
+    // Groups of earlier versions have no number before that.
     for (run, since) in [(8, 70), (9, 71), (10, 3)] {
         bench.feed(start(run, since));
         bench.join(A, 1);

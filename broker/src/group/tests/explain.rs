@@ -1,4 +1,4 @@
-//! Why something does not move, asked of a key.
+//! `EXPLAIN` of keys: why entries are not released.
 
 use tidings_protocol::{Code, Hold, Outcome, Return};
 
@@ -20,7 +20,7 @@ impl Bench {
 }
 
 #[test]
-fn a_key_is_explained_by_what_is_not_due_yet() {
+fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
     let mut bench = Bench::new(&[("delay", "5s"), ("backoff", "1h")]);
     bench.publish("http://a.org/late after=2h");
     bench.publish("http://a.org/soon after=10m prio=3");
@@ -68,7 +68,7 @@ fn a_finished_url_is_explained_by_its_job() {
 }
 
 #[test]
-fn a_key_that_is_no_host_is_looked_for_as_it_is_written() {
+fn explain_finds_keys_that_are_not_hosts() {
     let mut bench = Bench::new(&[("key", "attr:site"), ("delay", "0")]);
     bench.publish("http://a.org/ site=Main after=1h");
     assert_eq!(bench.why("Main").ok, "Main waiting=0 delayed=1 free");
@@ -81,7 +81,7 @@ fn a_key_that_is_no_host_is_looked_for_as_it_is_written() {
 
 // PROTOCOL: G6
 #[test]
-fn keys_are_listed_by_what_is_left_to_do_behind_them() {
+fn keys_are_listed_by_remaining_work() {
     let mut bench = Bench::new(&[("delay", "5s")]);
     bench.open("docs", &[]);
     for url in ["http://a.org/1", "http://b.org/1", "http://b.org/2", "http://c.org/1"] {
@@ -104,7 +104,7 @@ fn keys_are_listed_by_what_is_left_to_do_behind_them() {
     assert!(some.more[0].starts_with("a.org "), "{some:?}");
     assert_eq!(bench.keys(&[("job", "docs")]).more, keys.more[..1]);
 
-    // What a host asks for counts, and what is under way does not wait.
+    // Requested rests count, and entries in flight do not count as waiting.
     bench.join(A, 10);
     let mut tasks = std::mem::take(&mut bench.tasks).into_iter().map(|(_, task)| task);
     let of_b = tasks.find(|task| task.payload.starts_with("http://b.org/")).unwrap();

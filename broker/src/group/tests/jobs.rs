@@ -1,4 +1,4 @@
-//! Jobs on their way: paused, waited for, given seeds by command, and within their bounds.
+//! Jobs in progress: paused, waited for, seeded by command, and limited.
 
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
 
@@ -28,7 +28,7 @@ impl Bench {
         self.answers.last().unwrap().as_ref().unwrap().more.join("\n")
     }
 
-    /// The newest announcement of a job's end.
+    /// The newest announcement of a finished job.
     #[track_caller]
     fn done(&mut self) -> String {
         let (topic, payload) = self.events.pop().expect("a job is done");
@@ -38,7 +38,7 @@ impl Bench {
 }
 
 #[test]
-fn nothing_of_a_paused_job_is_released_and_others_go_on() {
+fn paused_job_releases_nothing_and_others_continue() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("paused", &[]);
     bench.open("other", &[]);
@@ -47,7 +47,7 @@ fn nothing_of_a_paused_job_is_released_and_others_go_on() {
     bench.with_job("paused", JobAction::Pause);
     assert!(bench.ok().contains(" state=paused pending=2 queued=0 "), "{}", bench.ok());
     assert!(bench.explain("http://a.org/1").contains("pending because=job-paused"));
-    // On the same host, behind it and after it.
+    // On the same host, before and after it.
     bench.publish("http://a.org/2 job=other");
     bench.publish("http://a.org/3 job=paused");
     bench.publish("http://a.org/4");
@@ -64,7 +64,7 @@ fn nothing_of_a_paused_job_is_released_and_others_go_on() {
 }
 
 #[test]
-fn nothing_of_a_held_job_is_released_before_its_seeds_are_taken() {
+fn held_job_releases_nothing_before_its_seeds_are_consumed() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[("hold", "yes")]);
@@ -74,14 +74,14 @@ fn nothing_of_a_held_job_is_released_before_its_seeds_are_taken() {
     assert!(bench.explain("http://a.org/1").contains("pending because=job-held"));
     bench.publish("http://a.org/2");
     let other = bench.task();
-    assert_eq!(other.payload, "http://a.org/2", "on the same host, behind it");
+    assert_eq!(other.payload, "http://a.org/2", "the next one on the same host");
     bench.ack(A, &other.id, Outcome::Done, &[]);
-    // Two seeds were published and are not taken yet.
+    // Two seeds were published and are not consumed yet.
     let first = bench.next_seq;
     bench.next_seq += 2;
     bench.close("site");
     for seq in [first, first + 1] {
-        bench.assert_no_task("a seed is still on its way");
+        bench.assert_no_task("a seed is not consumed yet");
         let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site"))];
         let (next, elsewhere) = (Seq(seq + 1), [].into());
         bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
@@ -90,7 +90,7 @@ fn nothing_of_a_held_job_is_released_before_its_seeds_are_taken() {
 }
 
 #[test]
-fn a_held_job_that_fills_its_group_or_is_forgotten_begins() {
+fn held_job_begins_when_its_group_is_full_or_it_is_abandoned() {
     for forgotten in [false, true] {
         let mut bench = Bench::new(&[("delay", "0")]);
         bench.group.config.entries_max = 1;
@@ -111,7 +111,7 @@ fn a_held_job_that_fills_its_group_or_is_forgotten_begins() {
 }
 
 #[test]
-fn a_task_that_was_begun_goes_on_while_its_job_is_paused() {
+fn begun_task_continues_while_its_job_is_paused() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[]);
@@ -124,13 +124,13 @@ fn a_task_that_was_begun_goes_on_while_its_job_is_paused() {
     let links = [("http://a.org/1", false), ("http://a.org/2", true)];
     bench.ack(A, &page.id, Outcome::Done, &links);
     assert!(bench.ok().contains("new=2 "), "its links are the job's: {}", bench.ok());
-    bench.assert_no_task("they wait, also the redirect at the head of its key");
+    bench.assert_no_task("its links wait, and so does the redirect at the head of its key");
     bench.publish("http://a.org/other");
     assert_eq!(bench.task().payload, "http://a.org/other", "behind that head");
 }
 
 #[test]
-fn an_announcement_is_looked_at_also_if_its_job_is_paused() {
+fn announcement_is_fetched_although_its_job_is_paused() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[]);
@@ -149,14 +149,14 @@ fn an_announcement_is_looked_at_also_if_its_job_is_paused() {
 }
 
 #[test]
-fn the_next_pass_of_a_paused_job_is_not_paused() {
+fn next_pass_of_a_paused_job_is_not_paused() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
     bench.with_job("site", JobAction::Pause);
     bench.close("site");
     bench.done();
     bench.with_job("site", JobAction::Resume);
-    assert_eq!(bench.refusal(), Code::Conflict, "it is done");
+    assert_eq!(bench.refusal(), Code::Conflict, "the job is done");
     bench.join(A, 1);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
@@ -164,7 +164,7 @@ fn the_next_pass_of_a_paused_job_is_not_paused() {
 }
 
 #[test]
-fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
+fn waiters_receive_the_announcement_of_the_end() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("site", &[]);
@@ -179,18 +179,22 @@ fn whoever_waits_is_told_what_everybody_is_once_it_is_over() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert_eq!(bench.answers.len(), before + 1, "the ACK is answered, and nothing else");
     bench.close("site");
-    assert_eq!(bench.answers.len(), before + 3, "the one who waits is told, the one gone is not");
-    let told = bench.answers[before + 2].clone().unwrap().ok;
-    assert_eq!(format!("{told} group=crawlers serial=7.1"), bench.done());
+    assert_eq!(
+        bench.answers.len(),
+        before + 3,
+        "the waiter is answered, the closed connection is not"
+    );
+    let answer = bench.answers[before + 2].clone().unwrap().ok;
+    assert_eq!(format!("{answer} group=crawlers serial=7.1"), bench.done());
     bench.with_job("site", JobAction::Wait);
-    assert_eq!(bench.ok(), told, "and at once whoever comes later");
+    assert_eq!(bench.ok(), answer, "a later waiter is answered at once");
     bench.with_job("other", JobAction::Wait);
     assert_eq!(bench.refusal(), Code::NotFound);
 }
 
 // PROTOCOL: T1
 #[test]
-fn tasks_say_how_far_the_scope_has_grown_and_what_was_out_of_it_is_let_in() {
+fn tasks_report_the_scope_and_links_within_a_grown_scope_are_admitted() {
     for (scope, link) in [("host", "http://b.org/x"), ("domain", "http://w.b.org/x")] {
         let mut bench = Bench::new(&[("delay", "0")]);
         bench.join(A, 10);
@@ -215,7 +219,7 @@ fn tasks_say_how_far_the_scope_has_grown_and_what_was_out_of_it_is_let_in() {
 }
 
 #[test]
-fn seeds_come_by_command_as_they_come_by_event() {
+fn seeds_by_command_equal_seeds_by_event() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[]);
@@ -251,7 +255,7 @@ fn seeds_come_by_command_as_they_come_by_event() {
 }
 
 #[test]
-fn a_seed_by_command_keeps_a_forgotten_job_open_and_one_by_one_the_budget() {
+fn seeds_by_command_extend_the_open_time_and_respect_the_budget() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[("max-pages", "1"), ("scope", "any")]);
     bench.wait(20 * HOUR_MS);
@@ -263,13 +267,13 @@ fn a_seed_by_command_keeps_a_forgotten_job_open_and_one_by_one_the_budget() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.add("site", "http://b.org/");
     assert_eq!(bench.ok(), "site new=1 known=0");
-    bench.assert_no_task("it has its page");
+    bench.assert_no_task("the budget is used up");
     bench.close("site");
     assert!(bench.done().contains("budget=1 "));
 }
 
 #[test]
-fn a_group_without_room_takes_no_seed() {
+fn full_group_rejects_seeds() {
     let mut bench = Bench::new(&[]);
     bench.group.config.entries_max = 1;
     bench.open("site", &[]);
@@ -279,7 +283,7 @@ fn a_group_without_room_takes_no_seed() {
 }
 
 #[test]
-fn a_group_without_room_takes_no_answer_with_new_links_so_none_is_lost() {
+fn full_group_rejects_answers_with_new_links() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[]);
     bench.add("site", "http://a.org/1");
@@ -293,7 +297,7 @@ fn a_group_without_room_takes_no_answer_with_new_links_so_none_is_lost() {
     assert_eq!(bench.refusal(), Code::Limit);
     bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/4", true)]);
     assert_eq!((bench.refusal(), bench.records.len()), (Code::Limit, before), "nothing changes");
-    // It is still held. What only leads to what is known, or where the job may not go, makes room.
+    // The task is still held. Links that are known or outside the job's scope need no room.
     bench.nack(A, &first.id, Return::Uncounted { after_ms: Some(1000) });
     let second = bench.task();
     bench.ack(A, &second.id, Outcome::Done, &[("http://a.org/1", false), ("http://b.org/", false)]);
@@ -310,7 +314,7 @@ fn a_group_without_room_takes_no_answer_with_new_links_so_none_is_lost() {
 }
 
 #[test]
-fn an_empty_job_says_so() {
+fn empty_job_reports_reason_empty() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
     bench.close("site");
@@ -323,7 +327,7 @@ fn an_empty_job_says_so() {
 }
 
 #[test]
-fn a_job_is_deleted_when_it_is_done_and_its_number_is_not_given_again() {
+fn only_done_jobs_are_deleted_and_numbers_are_not_reused() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
     bench.with_job("site", JobAction::Delete);
@@ -339,7 +343,7 @@ fn a_job_is_deleted_when_it_is_done_and_its_number_is_not_given_again() {
 }
 
 #[test]
-fn of_each_host_a_job_has_so_many_pages_and_the_rest_is_over_budget() {
+fn pages_beyond_the_host_limit_are_over_budget() {
     let mut bench = Bench::new(&[("delay", "0"), ("parallel", "10")]);
     bench.open("site", &[("scope", "any"), ("max-per-host", "2")]);
     for page in 0..4 {
@@ -357,7 +361,7 @@ fn of_each_host_a_job_has_so_many_pages_and_the_rest_is_over_budget() {
     bench.tasks.clear();
     bench.ack(A, &a[0].id, Outcome::Redirect, &[]);
     let third = bench.task();
-    assert!(third.payload.contains("a.org"), "given back: no page came");
+    assert!(third.payload.contains("a.org"), "the budget was returned without a page");
     bench.ack(A, &a[1].id, Outcome::Done, &[]);
     bench.assert_no_task("the other one is in flight");
     assert!(bench.explain("http://a.org/3").contains("pending because=budget"));
@@ -372,7 +376,7 @@ fn of_each_host_a_job_has_so_many_pages_and_the_rest_is_over_budget() {
 }
 
 #[test]
-fn a_host_that_gave_its_pages_is_free_for_other_jobs() {
+fn host_with_used_budget_is_free_for_other_jobs() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("few", &[("max-per-host", "1")]);
     bench.open("all", &[]);
@@ -389,7 +393,7 @@ fn a_host_that_gave_its_pages_is_free_for_other_jobs() {
 }
 
 #[test]
-fn an_announced_url_of_a_host_that_gave_its_pages_goes_without_the_job() {
+fn announced_url_beyond_the_host_budget_leaves_its_job() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[("max-per-host", "1")]);
     bench.join(A, 1);
@@ -402,7 +406,7 @@ fn an_announced_url_of_a_host_that_gave_its_pages_goes_without_the_job() {
 }
 
 #[test]
-fn what_waits_when_the_time_is_up_is_over_budget_and_nothing_more_is_released() {
+fn entries_beyond_the_time_limit_are_over_budget() {
     let mut bench = Bench::new(&[("delay", "1s"), ("lease", "2h")]);
     bench.open("site", &[("max-time", "1h"), ("scope", "any")]);
     bench.join(A, 10);
@@ -418,12 +422,12 @@ fn what_waits_when_the_time_is_up_is_over_budget_and_nothing_more_is_released() 
     bench.ack(A, &task.id, Outcome::Done, &[("http://c.org/", false)]);
     let done = bench.done();
     assert!(done.contains("completed=1 ") && done.contains("budget=3 "), "{done}");
-    bench.assert_no_task("it has ended");
+    bench.assert_no_task("the job has ended");
     assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
 }
 
 #[test]
-fn a_job_that_is_done_before_its_time_leaves_no_timer() {
+fn job_done_before_its_time_limit_leaves_no_timer() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[("max-time", "1h")]);
     bench.close("site");
@@ -440,7 +444,7 @@ fn a_job_that_is_done_before_its_time_leaves_no_timer() {
 }
 
 #[test]
-fn what_is_too_deep_is_not_marked_as_met() {
+fn urls_beyond_the_depth_are_not_in_the_seen_set() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[("max-depth", "1")]);
     bench.join(A, 1);
@@ -458,7 +462,7 @@ fn what_is_too_deep_is_not_marked_as_met() {
 }
 
 #[test]
-fn an_event_of_another_groups_job_is_one_without_a_job() {
+fn event_for_another_groups_job_counts_as_one_without_a_job() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     let take = |bench: &mut Bench, job: &str| {
@@ -472,16 +476,16 @@ fn an_event_of_another_groups_job_is_one_without_a_job() {
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/ item=7");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/link", false)]);
-    assert!(bench.ok().ends_with("refused=1"), "fetched alone");
+    assert!(bench.ok().ends_with("refused=1"), "it was fetched without a job");
     take(&mut bench, "nobodys");
     assert!(bench.events.pop().expect("a dead letter").1.contains("reason=unknown-job "));
     bench.open("theirs", &[]);
     take(&mut bench, "theirs");
-    assert!(bench.task().payload.contains(" job=theirs "), "ours, too");
+    assert!(bench.task().payload.contains(" job=theirs "), "the group has a job of that name, too");
 }
 
 #[test]
-fn other_groups_are_told_of_jobs_that_come_and_go() {
+fn job_names_are_reported_to_other_groups() {
     let mut bench = Bench::new(&[]);
     bench.group.config.finished_jobs_max = 1;
     bench.open("a", &[]);
@@ -498,7 +502,7 @@ fn other_groups_are_told_of_jobs_that_come_and_go() {
 }
 
 #[test]
-fn settings_of_jobs_have_bounds_and_names() {
+fn job_settings_have_limits_and_aliases() {
     let parse = |settings: &[(&str, &str)]| JobSettings::parse(settings.iter().copied());
     let settings = parse(&[("max-depth", "3"), ("max-per-host", "7"), ("max-time", "2h")]).unwrap();
     let found = (settings.depth_max, settings.host_pages_max, settings.time_ms_max);
@@ -521,7 +525,7 @@ fn settings_of_jobs_have_bounds_and_names() {
 
 // PROTOCOL: J1, T6
 #[test]
-fn links_belong_to_a_job_if_its_patterns_let_them_in_and_seeds_whatever_these_say() {
+fn patterns_filter_links_but_not_seeds() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("docs", &[("include", "/docs/,*.html$"), ("exclude", "*.pdf$,/docs/old/")]);
@@ -541,14 +545,14 @@ fn links_belong_to_a_job_if_its_patterns_let_them_in_and_seeds_whatever_these_sa
     ];
     bench.ack(A, &moved.id, Outcome::Done, &links);
     assert!(bench.ok().ends_with(" new=2 known=0 refused=4"), "{}", bench.ok());
-    // A redirect of a link is a link.
+    // A redirect of a link counts as a link.
     let first = bench.task();
     bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/docs/old/1", true)]);
     assert!(bench.ok().ends_with(" new=0 known=0 refused=1"), "{}", bench.ok());
 }
 
 #[test]
-fn the_end_of_a_job_says_where_it_is_to_be_told() {
+fn announcement_of_the_end_contains_the_callback() {
     let mut bench = Bench::new(&[]);
     bench.open("docs", &[("callback", "HTTPS://A.org/done?job=1")]);
     let show = Show::Job("docs".parse().unwrap());

@@ -1,5 +1,5 @@
-//! The machine's promises: one by one with the smallest input, and together under a simulated
-//! clock, where members stall, vanish, answer late and twice.
+//! Tests of the group's state machine: single rules with the smallest input, and simulations of
+//! whole runs with workers that stall, disappear, or answer late and twice.
 
 mod bench;
 mod corners;

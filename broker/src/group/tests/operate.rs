@@ -1,4 +1,4 @@
-//! Pausing, purging, listing, and what becomes of the dead.
+//! Operator commands: pausing, purging, listing, and handling dead letters.
 
 use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
 
@@ -31,7 +31,7 @@ pub(super) fn selection(settings: &[(&str, &str)]) -> Selection {
     Selection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
 }
 
-/// A bench on which the first failure is the last one, and A works.
+/// A bench with one attempt per entry, in which A works.
 pub(super) fn deadly() -> Bench {
     let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "1")]);
     bench.join(A, 10);
@@ -39,7 +39,7 @@ pub(super) fn deadly() -> Bench {
 }
 
 #[test]
-fn a_paused_group_takes_events_and_answers_and_releases_nothing() {
+fn paused_group_accepts_input_and_releases_nothing() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
     bench.join(A, 10);
     bench.publish("http://a.org/1");
@@ -58,7 +58,7 @@ fn a_paused_group_takes_events_and_answers_and_releases_nothing() {
 }
 
 #[test]
-fn leases_of_a_paused_group_run_out_all_the_same() {
+fn leases_expire_while_the_group_is_paused() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/");
@@ -67,11 +67,11 @@ fn leases_of_a_paused_group_run_out_all_the_same() {
     bench.wait(10_000);
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert_eq!(bench.refusal(), Code::Stale);
-    bench.assert_no_task("lost, and it stays where it is");
+    bench.assert_no_task("lost, and not released while paused");
 }
 
 #[test]
-fn purge_drops_what_waits_and_nothing_else() {
+fn purge_drops_waiting_entries_only() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.open("site", &[]);
@@ -94,7 +94,7 @@ fn purge_drops_what_waits_and_nothing_else() {
 }
 
 #[test]
-fn a_closed_job_of_which_everything_was_purged_is_done() {
+fn closed_job_is_done_when_all_its_entries_are_purged() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
@@ -106,7 +106,7 @@ fn a_closed_job_of_which_everything_was_purged_is_done() {
 
 // PROTOCOL: G2
 #[test]
-fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
+fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
     let mut bench = deadly();
     bench.kill("http://a.org/ item=1");
     bench.kill("http://b.org/");
@@ -122,8 +122,8 @@ fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     assert_eq!(bench.ok(), "crawlers retried=1");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry, from its beginning");
-    assert_eq!((task.id.entry, task.id.attempt), (1, 2), "and under an id that was never given");
+    assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry with fresh attempts");
+    assert_eq!((task.id.entry, task.id.attempt), (1, 2), "with an id that was never used");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     assert_eq!(bench.tasks_of(&[("state", "dead")]).len(), 3, "dead again");
     bench.operate(Operation::Drop(selection(&[("entry", "2")])));
@@ -132,11 +132,11 @@ fn the_dead_are_kept_with_their_reason_and_sent_back_or_forgotten() {
     assert_eq!(bench.ok(), "crawlers dropped=2");
     bench.operate(Operation::Retry(Selection::default()));
     assert_eq!(bench.ok(), "crawlers retried=0");
-    bench.assert_no_task("forgotten");
+    bench.assert_no_task("dropped");
 }
 
 #[test]
-fn an_answer_to_a_dead_task_is_stale_also_after_it_was_sent_back() {
+fn answer_for_a_dead_task_is_stale_even_after_a_retry() {
     let mut bench = deadly();
     bench.publish("http://a.org/");
     let task = bench.task();
@@ -148,7 +148,7 @@ fn an_answer_to_a_dead_task_is_stale_also_after_it_was_sent_back() {
 
 // PROTOCOL: G2
 #[test]
-fn a_dead_entry_goes_back_into_its_pass() {
+fn retried_entry_returns_to_its_pass() {
     let mut bench = deadly();
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
@@ -162,7 +162,10 @@ fn a_dead_entry_goes_back_into_its_pass() {
     bench.ack(A, &second.id, Outcome::Done, &[]);
     let again = bench.task();
     assert!(again.payload.contains(" job=site pass=1 depth=1"), "{}", again.payload);
-    assert!(!bench.events.iter().any(|(topic, _)| *topic == "job-done"), "it is not done before");
+    assert!(
+        !bench.events.iter().any(|(topic, _)| *topic == "job-done"),
+        "the job is not done before"
+    );
     bench.ack(A, &again.id, Outcome::Done, &[]);
     let done = &bench.events.last().expect("done").1;
     assert!(done.contains("completed=3 ") && done.contains("failed=0 "), "{done}");
@@ -170,14 +173,14 @@ fn a_dead_entry_goes_back_into_its_pass() {
 
 // PROTOCOL: G2
 #[test]
-fn a_dead_entry_of_a_finished_pass_runs_outside_of_it() {
+fn retried_entry_of_a_finished_pass_runs_outside_it() {
     let mut bench = deadly();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");
     bench.close("site");
     let done = bench.events.pop().expect("done").1;
     assert!(done.contains("failed=1 "), "{done}");
-    // Also while the next pass is on its way.
+    // This holds while the next pass runs, too.
     bench.open("site", &[]);
     bench.operate(Operation::Retry(selection(&[("job", "site")])));
     assert_eq!(bench.ok(), "crawlers retried=1");
@@ -190,7 +193,7 @@ fn a_dead_entry_of_a_finished_pass_runs_outside_of_it() {
 }
 
 #[test]
-fn a_dead_entry_of_a_cancelled_pass_runs_outside_of_it() {
+fn retried_entry_of_a_cancelled_pass_runs_outside_it() {
     let mut bench = deadly();
     bench.open("site", &[("scope", "any")]);
     bench.kill("http://a.org/ job=site");
@@ -204,7 +207,7 @@ fn a_dead_entry_of_a_cancelled_pass_runs_outside_of_it() {
 }
 
 #[test]
-fn a_dead_entry_that_its_pass_has_no_page_for_runs_outside_of_it() {
+fn retried_entry_beyond_the_budget_runs_outside_its_pass() {
     for budget in [("max-pages", "1"), ("max-per-host", "1")] {
         let mut bench = deadly();
         bench.open("site", &[budget]);
@@ -222,7 +225,7 @@ fn a_dead_entry_that_its_pass_has_no_page_for_runs_outside_of_it() {
 
 // PROTOCOL: G2
 #[test]
-fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
+fn retry_of_a_waiting_url_is_not_queued_twice() {
     let mut bench = deadly();
     bench.kill("http://a.org/");
     bench.operate(Operation::Pause);
@@ -237,7 +240,7 @@ fn sent_back_while_its_url_waits_it_is_not_queued_twice() {
 
 // PROTOCOL: G2
 #[test]
-fn the_newest_dead_are_kept() {
+fn newest_dead_entries_are_kept() {
     let mut bench = deadly();
     bench.group.config.dead_max = 2;
     for host in ["a", "b", "c"] {
@@ -287,7 +290,7 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
 
 // PROTOCOL: G1
 #[test]
-fn what_cannot_be_asked_of_tasks_is_refused() {
+fn invalid_task_queries_are_rejected() {
     for setting in [("state", "done"), ("limit", "1001"), ("entry", "x"), ("job", "/"), ("a", "b")]
     {
         assert!(TaskQuery::parse([setting]).is_err(), "{setting:?}");
@@ -295,10 +298,10 @@ fn what_cannot_be_asked_of_tasks_is_refused() {
 }
 
 #[test]
-fn a_group_is_deleted_when_nobody_needs_it() {
+fn group_is_deleted_only_when_unused() {
     let mut bench = Bench::new(&[]);
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict, "the default group is always there");
+    assert_eq!(bench.refusal(), Code::Conflict, "the default group cannot be deleted");
     bench.group.name = "other".parse().unwrap();
     bench.open("site", &[]);
     bench.operate(Operation::Delete);
@@ -309,7 +312,7 @@ fn a_group_is_deleted_when_nobody_needs_it() {
     assert_eq!(bench.refusal(), Code::Conflict, "A works there");
     bench.feed(Input::Gone { conn: ConnId(1) });
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not on its topic yet");
+    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not published yet");
     bench.feed(Input::Sent { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
     bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
@@ -320,7 +323,7 @@ fn a_group_is_deleted_when_nobody_needs_it() {
 }
 
 #[test]
-fn the_key_cannot_change_while_the_dead_have_one() {
+fn key_setting_cannot_change_while_dead_entries_have_keys() {
     let mut bench = deadly();
     bench.kill("http://a.org/");
     bench.wait(1);

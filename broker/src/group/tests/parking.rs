@@ -1,4 +1,4 @@
-//! What only waits is parked: the same as an entry in full, in less memory.
+//! Dormant entries: equivalent to active entries, in less memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -22,13 +22,13 @@ use crate::group::tasks::Selection;
 use crate::group::texts::{CHUNK_BYTES, Outside, Texts};
 use crate::group::{Group, GroupConfig, Input, Operation};
 
-/// Chunks in a map, instead of a file, which `slow` of them at once are on their way to.
+/// A text store in a map instead of a file. Up to `slow` chunks at once are still being written.
 #[derive(Debug, Clone, Default)]
 struct Map {
     chunks: Arc<Mutex<BTreeMap<u32, Arc<Vec<u8>>>>>,
     leaving: VecDeque<(u32, Arc<Vec<u8>>)>,
     slow: usize,
-    /// So many are refused first.
+    /// Number of writes that fail first.
     refused: usize,
 }
 
@@ -61,10 +61,10 @@ impl Outside for Map {
     }
 }
 
-/// So many texts fill about 90 chunks.
+/// This many texts fill about 90 chunks.
 const TEXTS: u64 = 3000;
 
-/// One of them.
+/// One of the texts.
 fn text(id: u64) -> Vec<u8> {
     let len = 3000 + usize::try_from(id * 7919 % 60_000).unwrap();
     let mut text = vec![id.to_le_bytes()[0]; len];
@@ -72,7 +72,7 @@ fn text(id: u64) -> Vec<u8> {
     text
 }
 
-/// Puts many, removes some of them, moves what is to be moved, and looks at the rest.
+/// Adds many texts, removes some, compacts the rest, and checks them.
 fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
     let mut places = BTreeMap::new();
     for id in 1..TEXTS {
@@ -97,20 +97,20 @@ fn churn(mut texts: Texts, kept_of_ten: u64) -> Texts {
 }
 
 #[test]
-fn texts_are_what_they_were_wherever_they_are() {
+fn texts_are_unchanged_in_memory_and_in_the_store() {
     for slow in [0, 1, 5] {
         let (map, mut texts) = (Map { slow, ..Map::default() }, Texts::default());
         texts.set_outside(Box::new(map.clone()));
         let texts = churn(texts, 9);
-        assert!(map.chunks.lock().len() > 30, "most of it is outside");
-        assert!(texts.bytes_here() <= (40 + slow) * CHUNK_BYTES, "and little in memory");
+        assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+        assert!(texts.bytes_here() <= (40 + slow) * CHUNK_BYTES, "too much is in memory");
     }
     churn(Texts::default(), 9);
 }
 
 #[test]
-fn what_is_dead_makes_room() {
-    // Of the older half a tenth is left.
+fn removed_texts_free_their_room() {
+    // A tenth of the older half remains.
     let is_live = |id: &u64| *id > TEXTS / 2 || id.is_multiple_of(10);
     let live: usize = (1..TEXTS).filter(is_live).map(|id| text(id).len()).sum();
     for slow in [0, 5] {
@@ -119,7 +119,7 @@ fn what_is_dead_makes_room() {
         for _ in 0..3 {
             texts = churn(texts.emptied(), 1);
             let used = map.chunks.lock().len() * CHUNK_BYTES;
-            assert!(used < 3 * live, "{used} bytes outside for {live}");
+            assert!(used < 3 * live, "{used} stored bytes for {live}");
         }
     }
     let texts = churn(Texts::default(), 1);
@@ -127,19 +127,19 @@ fn what_is_dead_makes_room() {
 }
 
 #[test]
-fn without_room_outside_texts_stay_in_memory() {
+fn texts_stay_in_memory_when_the_store_is_full() {
     let mut texts = Texts::default();
     texts.set_outside(Box::new(Map { refused: usize::MAX, ..Map::default() }));
     assert!(churn(texts, 9).bytes_here() > 30 * CHUNK_BYTES);
 }
 
 #[test]
-fn room_that_returns_is_used() {
+fn store_is_used_again_when_it_has_room() {
     let (map, mut texts) = (Map { refused: 20, ..Map::default() }, Texts::default());
     texts.set_outside(Box::new(map.clone()));
     let texts = churn(texts, 9);
-    assert!(map.chunks.lock().len() > 30, "most of it is outside");
-    assert!(texts.bytes_here() <= 40 * CHUNK_BYTES, "and little in memory");
+    assert!(map.chunks.lock().len() > 30, "most texts are in the store");
+    assert!(texts.bytes_here() <= 40 * CHUNK_BYTES, "too much is in memory");
 }
 
 fn admission(id: u64, key: &Key, job: Option<JobRef>, prio: i16) -> Admission {
@@ -161,10 +161,10 @@ fn admission(id: u64, key: &Key, job: Option<JobRef>, prio: i16) -> Admission {
 }
 
 proptest! {
-    /// Against a plain list: order of each lane, what is found by number and by URL, and what comes
-    /// out again.
+    /// Compares with a plain list: the order of each lane, lookups by number and URL, and the
+    /// entries that are returned.
     #[test]
-    fn parked_entries_come_out_as_they_went_in(
+    fn dormant_entries_are_returned_unchanged(
         steps in proptest::collection::vec((0..3_u64, -1..2_i16, any::<bool>(), any::<u16>()), 1..200),
         in_order in any::<bool>(),
     ) {
@@ -217,10 +217,10 @@ proptest! {
     }
 }
 
-/// A page with many links, a snapshot in small pieces while entries go out, come and are brought forward,
-/// and a start.
+/// A page with many links, a snapshot in small parts while entries are released, added and brought
+/// forward, and a restart.
 #[test]
-fn a_large_crawl_is_the_same_after_a_start() {
+fn large_crawl_is_the_same_after_a_restart() {
     for hosts in [1, 700] {
         snapshot_of_a_large_crawl(hosts);
     }
@@ -252,7 +252,7 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
         let task = bench.task();
         let late = format!("http://h{}.org/late-{turn}", turn % hosts);
         bench.ack(A, &task.id, Outcome::Done, &[(&late, false), ("http://late.org/", false)]);
-        // One that is in it already, perhaps, and one that is not.
+        // One entry that the snapshot may contain already, and a new one.
         for n in [turn, LINKS - turn].map(|n| n % LINKS) {
             bench.publish(&format!("{} job=large prio=3", url(n)));
         }
@@ -269,11 +269,11 @@ fn snapshot_of_a_large_crawl(hosts: usize) {
     assert_eq!(difference(&again, &bench.group), None);
     let parked: Vec<_> = kept.iter().filter_map(parked_in).flatten().collect();
     let ids: BTreeSet<EntryId> = parked.iter().map(|admission| admission.id).collect();
-    assert_eq!(ids.len(), parked.len(), "none is in it twice");
+    assert_eq!(ids.len(), parked.len(), "no entry is in it twice");
     assert_eq!(ids, expected);
 }
 
-/// The parked entries of a part of a snapshot.
+/// The dormant entries in a part of a snapshot.
 fn parked_in(record: &Record) -> Option<&[Admission]> {
     match &record.decision {
         Decision::Kept(item) => match &**item {
@@ -284,9 +284,10 @@ fn parked_in(record: &Record) -> Option<&[Admission]> {
     }
 }
 
-/// The dead entry is dropped, as its URL waits, which a replay knows only if it comes first.
+/// The dead entry is dropped because its URL waits. A replay knows that only if the dead entry
+/// comes first.
 #[test]
-fn what_is_retried_while_a_snapshot_is_written_does_not_wait_twice() {
+fn retry_during_a_snapshot_does_not_wait_twice() {
     let mut bench = Bench::new(&[("max-attempts", "1")]);
     bench.join(A, 1);
     bench.publish("http://x.org/");
@@ -312,9 +313,9 @@ fn what_is_retried_while_a_snapshot_is_written_does_not_wait_twice() {
     assert_eq!(difference(&again, &bench.group), None);
 }
 
-/// What is purged while a snapshot is written is not written first, if it is much.
+/// A large number of purged entries is not written to the snapshot in progress.
 #[test]
-fn a_purge_ends_the_snapshot_that_would_hold_it_up() {
+fn large_purge_abandons_the_snapshot() {
     let mut bench = Bench::new(&[]);
     for n in 0..5000 {
         bench.publish(&format!("http://h{}.org/{n}", n % 50));
@@ -329,9 +330,9 @@ fn a_purge_ends_the_snapshot_that_would_hold_it_up() {
     assert_eq!(decisions, [&abandoned, &Decision::Purged]);
 }
 
-/// Slots that are used again, by keys that take turns: each run is sorted once, not once for each entry.
+/// Reuses slots for keys in turn: each run must be sorted once, not once per entry.
 #[test]
-fn long_runs_in_no_order_are_sorted_at_once() {
+fn unordered_runs_are_sorted_once() {
     const COUNT: u64 = 60_000;
     let (mut keys, mut parked) = (Keys::default(), Parked::default());
     let names: [Key; 2] = ["a.org".into(), "b.org".into()];

@@ -1,4 +1,4 @@
-//! Dead entries of finished jobs that an operator retries: each repairs a page of its job.
+//! Repairs: an operator retries dead entries of finished jobs, and each may add a page to its job.
 
 use tidings_protocol::{Outcome, Return};
 
@@ -41,7 +41,7 @@ impl Bench {
     }
 }
 
-/// A group that begins with this configuration and reads the lines of these records.
+/// A group with this configuration, restored from the lines of these records.
 fn replayed(records: &[Record], has_all: bool, config: GroupConfig) -> Group {
     let group = Group::new("crawlers".parse().unwrap(), 7, config, 1);
     let mut replay = Replay::new(group, has_all);
@@ -54,7 +54,7 @@ fn replayed(records: &[Record], has_all: bool, config: GroupConfig) -> Group {
 }
 
 #[test]
-fn a_repaired_page_counts_in_its_job_and_the_job_ends_once() {
+fn repaired_page_counts_in_its_job_and_the_job_ends_once() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     for _ in 0..2 {
@@ -66,7 +66,7 @@ fn a_repaired_page_counts_in_its_job_and_the_job_ends_once() {
         let listed = bench.tasks_of(&[("job", "site")]);
         assert!(listed[0].contains(" job=site pass=1 "), "{listed:?}");
         bench.fail(&task);
-        assert!(bench.site().contains(" failed=1 "), "it is dead again");
+        assert!(bench.site().contains(" failed=1 "), "the entry is dead again");
         let (_, letter) = bench.events.pop().expect("a dead letter");
         assert!(letter.contains(" job=site pass=1 "), "{letter}");
     }
@@ -81,7 +81,7 @@ fn a_repaired_page_counts_in_its_job_and_the_job_ends_once() {
 }
 
 #[test]
-fn the_target_of_a_redirect_is_part_of_the_repair() {
+fn redirect_target_is_part_of_the_repair() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.retry_all();
@@ -102,7 +102,7 @@ fn the_target_of_a_redirect_is_part_of_the_repair() {
 }
 
 #[test]
-fn a_redirect_to_a_url_that_waits_without_a_job_ends_the_repair() {
+fn redirect_to_a_waiting_url_without_a_job_ends_the_repair() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.retry_all();
@@ -134,7 +134,7 @@ fn several_repairs_count_one_by_one() {
 }
 
 #[test]
-fn a_repair_that_is_lost_too_often_is_dead_again() {
+fn repair_lost_too_often_is_dead_again() {
     let mut bench =
         Bench::new(&[("delay", "0"), ("lease", "10s"), ("max-attempts", "1"), ("max-losses", "1")]);
     bench.join(A, 1);
@@ -148,7 +148,7 @@ fn a_repair_that_is_lost_too_often_is_dead_again() {
 }
 
 #[test]
-fn a_repair_leaves_a_job_that_is_forgotten_deleted_or_opened_again() {
+fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
     for over in ["opened", "deleted", "forgotten"] {
         let mut bench = deadly();
         bench.fail_site(&[], &["http://a.org/"]);
@@ -186,7 +186,7 @@ fn a_repair_leaves_a_job_that_is_forgotten_deleted_or_opened_again() {
 }
 
 #[test]
-fn two_jobs_have_a_repair_each_of_the_same_url() {
+fn two_jobs_repair_the_same_url_separately() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.open("other", &[]);
@@ -207,7 +207,7 @@ fn two_jobs_have_a_repair_each_of_the_same_url() {
 }
 
 #[test]
-fn a_dead_entry_whose_url_waits_without_a_job_repairs_nothing() {
+fn retry_of_a_url_that_waits_without_a_job_repairs_nothing() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.operate(Operation::Pause);
@@ -222,7 +222,7 @@ fn a_dead_entry_whose_url_waits_without_a_job_repairs_nothing() {
 }
 
 #[test]
-fn an_announcement_of_a_waiting_repair_is_the_same_request() {
+fn announcement_of_a_waiting_repair_is_the_same_request() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.operate(Operation::Pause);
@@ -248,7 +248,7 @@ fn a_purged_repair_counts_as_cancelled() {
 }
 
 #[test]
-fn dropping_the_dead_and_cancelling_the_job_leave_a_repair_alone() {
+fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
     let mut bench = deadly();
     bench.fail_site(&[], &["http://a.org/", "http://b.org/"]);
     bench.operate(Operation::Pause);
@@ -279,7 +279,7 @@ fn repairs_keep_to_the_page_budget() {
 }
 
 #[test]
-fn a_cancelled_job_takes_no_repair() {
+fn cancelled_job_accepts_no_repair() {
     let mut bench = deadly();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");

@@ -1,4 +1,4 @@
-//! One rule at a time.
+//! The rules of a group, one per test.
 
 use tidings_protocol::{Code, Hold, Outcome, Return, Seq, TaskId};
 
@@ -9,7 +9,7 @@ use crate::mailbox::ConnId;
 
 // PROTOCOL: T4
 #[test]
-fn one_task_per_key_and_the_delay_counts_from_the_end() {
+fn key_has_one_task_and_the_delay_counts_from_its_end() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 10);
     bench.publish("http://a.org/1");
@@ -19,7 +19,7 @@ fn one_task_per_key_and_the_delay_counts_from_the_end() {
     let first = bench.tasks.remove(0).1;
     bench.tasks.clear();
     bench.wait(5000);
-    bench.assert_no_task("the host is busy however long it takes");
+    bench.assert_no_task("the host is busy until the task ends");
     bench.ack(A, &first.id, Outcome::Done, &[]);
     bench.wait(1000);
     bench.assert_no_task("the delay has not passed");
@@ -28,8 +28,9 @@ fn one_task_per_key_and_the_delay_counts_from_the_end() {
 }
 
 #[test]
-fn the_delay_holds_although_moments_are_cut_to_milliseconds() {
-    // The answer came at 1000.9 and was noted at 1000: not before 2000.9, which is noted as 2000.
+fn delay_holds_despite_rounding_to_milliseconds() {
+    // The answer came at 1000.9 ms and was recorded at 1000. The next request may begin at 2000.9,
+    // recorded as 2000.
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/1");
@@ -41,7 +42,7 @@ fn the_delay_holds_although_moments_are_cut_to_milliseconds() {
 
 // PROTOCOL: T4
 #[test]
-fn what_a_rule_forbids_costs_its_host_no_rest() {
+fn answer_without_a_request_causes_no_rest() {
     for outcome in [Outcome::Robots, Outcome::Scope, Outcome::Trap] {
         let mut bench = Bench::new(&[("delay", "1h")]);
         bench.join(A, 1);
@@ -53,7 +54,7 @@ fn what_a_rule_forbids_costs_its_host_no_rest() {
         bench.publish("http://a.org/3");
         bench.touch(A, &second.id, true, NO_HOLD);
         bench.ack(A, &second.id, outcome, &[]);
-        bench.assert_no_task("a request was made after all");
+        bench.assert_no_task("a request was made, so the host rests");
     }
 }
 
@@ -70,7 +71,7 @@ fn loopback_has_no_delay_unless_one_is_set() {
 
 // PROTOCOL: T4
 #[test]
-fn over_starts_the_delay_and_keeps_credit_and_job() {
+fn touch_over_starts_the_delay_and_keeps_the_lease() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/1");
@@ -84,7 +85,7 @@ fn over_starts_the_delay_and_keeps_credit_and_job() {
 }
 
 #[test]
-fn a_worker_lengthens_the_rest_of_a_key() {
+fn worker_can_lengthen_the_rest_of_a_key() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 10);
     for page in ["http://a.org/1", "http://a.org/2", "http://a.org/3"] {
@@ -106,7 +107,7 @@ fn a_worker_lengthens_the_rest_of_a_key() {
 
 // PROTOCOL: T5
 #[test]
-fn an_answer_counts_once_and_only_from_its_holder() {
+fn answer_counts_once_and_only_from_the_holder() {
     let mut bench = Bench::new(&[]);
     bench.join(A, 1);
     bench.join(B, 0);
@@ -125,7 +126,7 @@ fn an_answer_counts_once_and_only_from_its_holder() {
 
 // PROTOCOL: T4, T8
 #[test]
-fn a_lost_task_goes_to_another_member_after_lease_and_delay() {
+fn lost_task_is_released_to_another_member_after_lease_and_delay() {
     let mut bench = Bench::new(&[("delay", "1s"), ("lease", "10s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/");
@@ -156,7 +157,7 @@ fn touch_extends_the_lease() {
 
 // PROTOCOL: T9
 #[test]
-fn a_member_that_comes_back_is_told_what_it_holds() {
+fn reconnected_member_receives_its_tasks_again() {
     let mut bench = Bench::new(&[("lease", "10s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/");
@@ -173,7 +174,7 @@ fn a_member_that_comes_back_is_told_what_it_holds() {
 }
 
 #[test]
-fn again_asks_for_another_url_of_the_same_member_at_that_keys_head() {
+fn again_releases_the_next_request_first_to_the_same_member() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 2);
     bench.join(B, 2);
@@ -185,7 +186,7 @@ fn again_asks_for_another_url_of_the_same_member_at_that_keys_head() {
     bench.assert_no_task("a request was made: the delay counts");
     bench.wait(1);
     let (conn, second) = bench.tasks.pop().unwrap();
-    assert_eq!(conn, ConnId(1), "only this member knows what it was about");
+    assert_eq!(conn, ConnId(1), "only this member knows the context");
     assert_eq!(second.payload, "http://a.org/page again=http://a.org/page");
     assert_eq!(second.id.attempt, 2);
     bench.nack(A, &second.id, Return::Again { url: "http://b.org/robots.txt".into() });
@@ -195,11 +196,11 @@ fn again_asks_for_another_url_of_the_same_member_at_that_keys_head() {
         "another key gates it, which is free"
     );
     bench.wait(1001);
-    assert_eq!(bench.task().payload, "http://a.org/other", "and its own key is free again");
+    assert_eq!(bench.task().payload, "http://a.org/other", "its own key is free again");
 }
 
 #[test]
-fn again_is_bounded_and_forgotten_with_its_member() {
+fn again_is_limited_and_ends_with_its_member() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "10s")]);
     bench.join(A, 1);
     bench.publish("http://a.org/page");
@@ -212,7 +213,7 @@ fn again_is_bounded_and_forgotten_with_its_member() {
     assert_eq!(bench.refusal(), Code::Limit);
     bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/page", "it begins from the beginning");
+    assert_eq!(task.payload, "http://a.org/page", "it starts with its own page");
 
     bench.ack(A, &task.id, Outcome::Done, &[]);
 
@@ -231,12 +232,12 @@ fn again_is_bounded_and_forgotten_with_its_member() {
 
 // PROTOCOL: P3, T1, T7
 #[test]
-fn failures_back_off_and_end_as_a_dead_letter() {
+fn failures_back_off_and_end_as_dead_letter() {
     let mut bench = Bench::new(&[("max-attempts", "2"), ("backoff", "1s"), ("delay", "0")]);
     bench.join(A, 1);
     bench.publish("http://a.org/ item=5");
     let task = bench.task();
-    assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are carried along");
+    assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are forwarded");
     bench.nack(A, &task.id, Return::Retry { after_ms: None });
     bench.wait(999);
     bench.assert_no_task("backoff");
@@ -264,15 +265,15 @@ fn uncounted_returns_cost_neither_attempt_nor_delay() {
 
 // PROTOCOL: T10
 #[test]
-fn a_member_that_stands_still_is_given_nothing_until_it_is_heard_from() {
+fn silent_member_receives_nothing_until_it_is_active() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s")]);
     bench.join(A, 10);
     bench.publish("http://a.org/");
     let lost = bench.task();
     bench.wait(60_000);
-    bench.assert_no_task("it would be lost again, and again, until it is a dead letter");
+    bench.assert_no_task("it would be lost repeatedly until it is a dead letter");
     bench.join(B, 10);
-    let (conn, task) = bench.tasks.pop().expect("somebody else takes it");
+    let (conn, task) = bench.tasks.pop().expect("another member takes it");
     assert_eq!((conn, task.id.attempt), (ConnId(2), 2));
     bench.ack(B, &task.id, Outcome::Done, &[]);
     bench.feed(Input::Gone { conn: ConnId(2) });
@@ -280,22 +281,26 @@ fn a_member_that_stands_still_is_given_nothing_until_it_is_heard_from() {
     bench.assert_no_task("A is still silent");
     bench.ack(A, &lost.id, Outcome::Done, &[]);
     assert_eq!(bench.refusal(), Code::Stale);
-    assert_eq!(bench.task().payload, "http://b.org/", "a late answer shows that it lives");
+    assert_eq!(
+        bench.task().payload,
+        "http://b.org/",
+        "a late answer shows that the member is alive"
+    );
     bench.wait(60_000);
     bench.publish("http://c.org/");
     bench.assert_no_task("silent again");
     bench.feed(Input::Heard { conn: ConnId(1) });
-    assert_eq!(bench.tasks.len(), 2, "and alive again");
+    assert_eq!(bench.tasks.len(), 2, "the member is alive again");
 }
 
 // PROTOCOL: T7
 #[test]
-fn a_member_holds_one_suspect_at_most() {
+fn member_holds_at_most_one_suspect() {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1s"), ("max-losses", "3")]);
     bench.join(A, 10);
     bench.publish("http://a.org/");
     bench.publish("http://b.org/");
-    // Each time both are lost, and the member says that it lives all the same.
+    // Each time both leases expire, but the member shows that it is alive.
     let lose = |bench: &mut Bench| {
         bench.wait(1000);
         bench.feed(Input::Heard { conn: ConnId(1) });
@@ -310,7 +315,7 @@ fn a_member_holds_one_suspect_at_most() {
 }
 
 #[test]
-fn what_is_announced_alternates_with_what_jobs_wait_for() {
+fn announcements_alternate_with_jobs() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("site", &[("scope", "any")]);
     for page in 0..4 {
@@ -324,7 +329,7 @@ fn what_is_announced_alternates_with_what_jobs_wait_for() {
 }
 
 #[test]
-fn jobs_take_turns_and_priority_decides_inside() {
+fn jobs_alternate_and_priority_orders_each_job() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("big", &[("scope", "any")]);
     bench.open("small", &[("scope", "any")]);
@@ -339,7 +344,7 @@ fn jobs_take_turns_and_priority_decides_inside() {
 }
 
 #[test]
-fn an_announcement_brings_a_jobs_url_forward_and_it_is_fetched_once() {
+fn announcement_brings_a_jobs_url_forward() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.open("site", &[]);
     bench.publish("http://a.org/1 job=site");
@@ -361,7 +366,7 @@ fn an_announcement_brings_a_jobs_url_forward_and_it_is_fetched_once() {
 }
 
 #[test]
-fn announced_while_in_flight_it_runs_once_more() {
+fn url_announced_while_in_flight_is_fetched_once_more() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.publish("http://a.org/");
@@ -404,7 +409,7 @@ fn redirects_end_after_ten_hops() {
 
 // PROTOCOL: C7, T5, T6
 #[test]
-fn the_broker_judges_children_and_the_job_is_done_once() {
+fn links_are_checked_and_the_job_is_done_once() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("site", &[("scope", "host"), ("depth", "1")]);
@@ -435,11 +440,11 @@ fn the_broker_judges_children_and_the_job_is_done_once() {
 }
 
 #[test]
-fn a_seed_published_before_the_close_is_waited_for() {
+fn job_waits_for_a_seed_published_before_its_close() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     bench.open("site", &[]);
-    // Numbered, but the group has not taken it when the job is closed.
+    // The seed has a seq, but the group has not consumed it when the job is closed.
     bench.next_seq = 2;
     bench.close("site");
     assert!(bench.events.is_empty(), "the event with number 1 may be a seed");
@@ -451,7 +456,7 @@ fn a_seed_published_before_the_close_is_waited_for() {
 }
 
 #[test]
-fn opening_a_finished_job_is_the_next_pass() {
+fn opening_a_finished_job_starts_the_next_pass() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 1);
     for pass in 1..=2 {
@@ -466,7 +471,7 @@ fn opening_a_finished_job_is_the_next_pass() {
 }
 
 #[test]
-fn a_budget_is_taken_at_release_and_given_back_unless_a_page_came() {
+fn budget_is_reserved_at_release_and_returned_without_a_page() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 10);
     bench.open("site", &[("scope", "any"), ("max-pages", "2")]);
@@ -487,7 +492,7 @@ fn a_budget_is_taken_at_release_and_given_back_unless_a_page_came() {
 }
 
 #[test]
-fn a_cancelled_job_drops_what_waits_and_ends_with_what_is_in_flight() {
+fn cancelled_job_drops_waiting_entries_and_ends_after_those_in_flight() {
     let mut bench = Bench::new(&[("delay", "1s")]);
     bench.join(A, 1);
     bench.open("site", &[]);
@@ -507,7 +512,7 @@ fn a_cancelled_job_drops_what_waits_and_ends_with_what_is_in_flight() {
 }
 
 #[test]
-fn an_empty_job_is_done_at_close_and_a_forgotten_one_after_a_day() {
+fn empty_job_is_done_at_close_and_abandoned_job_after_a_day() {
     let mut bench = Bench::new(&[]);
     bench.open("empty", &[]);
     bench.close("empty");
@@ -518,7 +523,7 @@ fn an_empty_job_is_done_at_close_and_a_forgotten_one_after_a_day() {
 }
 
 #[test]
-fn one_job_more_than_the_limit_is_refused_until_one_is_done() {
+fn jobs_beyond_the_limit_are_rejected() {
     let mut bench = Bench::new(&[]);
     bench.group.config.jobs_max = 2;
     bench.open("a", &[]);
@@ -532,7 +537,7 @@ fn one_job_more_than_the_limit_is_refused_until_one_is_done() {
 
 // PROTOCOL: P4
 #[test]
-fn what_cannot_be_keyed_is_a_dead_letter_up_to_a_hundred_a_minute() {
+fn events_without_a_key_are_dead_letters_up_to_100_per_minute() {
     let mut bench = Bench::new(&[]);
     bench.publish("just some text");
     let letter = bench.events.pop().expect("a dead letter").1;
@@ -547,7 +552,7 @@ fn what_cannot_be_keyed_is_a_dead_letter_up_to_a_hundred_a_minute() {
 }
 
 #[test]
-fn a_key_stays_with_its_member_until_that_one_is_clearly_more_loaded() {
+fn key_stays_with_its_member_unless_much_more_loaded() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.join(A, 100);
     bench.join(B, 100);
@@ -558,12 +563,12 @@ fn a_key_stays_with_its_member_until_that_one_is_clearly_more_loaded() {
     bench.publish("http://a.org/2");
     bench.tasks.clear();
     bench.ack(owner, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "its connections are there");
+    assert_eq!(bench.tasks.pop().unwrap().0, first_conn, "it stays with the first member");
 }
 
 // PROTOCOL: T1
 #[test]
-fn keyless_groups_take_any_text_and_coalesce_nothing() {
+fn groups_without_keys_accept_any_text_and_coalesce_nothing() {
     let mut bench = Bench::new(&[("key", "none")]);
     bench.join(A, 10);
     bench.publish("same text");
@@ -591,7 +596,7 @@ fn settings_out_of_range_change_nothing() {
 }
 
 #[test]
-fn the_ends_of_jobs_feed_groups_without_keys_and_dead_letters_none() {
+fn job_done_feeds_groups_without_keys_and_dead_letter_feeds_none() {
     let set = |bench: &mut Bench, settings: &[(&str, &str)]| {
         let settings = settings.iter().map(|(key, value)| ((*key).into(), (*value).into()));
         bench.feed(Input::Configure { asked: A.asked(), settings: settings.collect() });

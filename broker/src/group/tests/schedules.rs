@@ -1,4 +1,4 @@
-//! `every=`: URLs that are looked at again and again.
+//! `every=`: URLs that are fetched repeatedly.
 
 use tidings_protocol::{Code, Outcome, Return};
 
@@ -10,8 +10,8 @@ use crate::group::{Input, Operation, Show};
 const MINUTE_MS: u64 = 60_000;
 
 impl Bench {
-    /// The only task that came, answered as it was asked for, with a page that came. How often its URL
-    /// is looked at is not in `payload`.
+    /// Completes the only task with a page, and checks its payload. `payload` leaves out the
+    /// interval.
     #[track_caller]
     fn fetch(&mut self, payload: &str) {
         let task = self.task();
@@ -38,7 +38,7 @@ fn bench() -> Bench {
 
 // PROTOCOL: G3
 #[test]
-fn a_url_is_looked_at_at_once_and_then_every_so_often() {
+fn scheduled_url_is_fetched_at_once_and_then_regularly() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=1m item=7");
     bench.fetch("http://a.org/feed item=7");
@@ -52,17 +52,17 @@ fn a_url_is_looked_at_at_once_and_then_every_so_often() {
 
 // PROTOCOL: G3
 #[test]
-fn the_next_time_counts_from_the_last_one_and_missed_ones_are_one() {
+fn missed_fetches_are_merged_into_one() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     let slow = bench.task();
-    // Due three times meanwhile.
+    // It was due three times meanwhile.
     bench.wait(3 * MINUTE_MS + 30_000);
     bench.ack(A, &slow.id, Outcome::Done, &[]);
-    bench.assert_no_task("what was missed is not made up for one by one");
+    bench.assert_no_task("missed fetches are not repeated one by one");
     bench.wait(30_000);
     bench.fetch("http://a.org/");
-    // And when nobody let time pass.
+    // The same if no time-outs were processed meanwhile.
     bench.now = bench.now + 10 * MINUTE_MS + 1000;
     bench.feed(Input::Tick);
     bench.fetch("http://a.org/");
@@ -72,7 +72,7 @@ fn the_next_time_counts_from_the_last_one_and_missed_ones_are_one() {
 
 // PROTOCOL: G3
 #[test]
-fn a_fetch_that_ended_well_meanwhile_stands_in_for_the_next_and_no_further() {
+fn successful_fetch_replaces_only_the_next_scheduled_one() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
@@ -80,21 +80,21 @@ fn a_fetch_that_ended_well_meanwhile_stands_in_for_the_next_and_no_further() {
     bench.publish("http://a.org/");
     bench.fetch("http://a.org/");
     bench.wait(40_000);
-    bench.assert_no_task("a notification has brought it forward");
+    bench.assert_no_task("a notification has already caused a fetch");
     bench.wait(MINUTE_MS);
     bench.fetch("http://a.org/");
-    // So does a page of a job.
+    // A page of a job does so, too.
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
     bench.fetch("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.wait(MINUTE_MS);
-    bench.assert_no_task("the job has looked");
+    bench.assert_no_task("the job has fetched it");
     bench.wait(MINUTE_MS);
     bench.fetch("http://a.org/");
 }
 
 #[test]
-fn a_notification_while_it_waits_is_one_with_it() {
+fn notification_of_a_waiting_url_is_the_same_fetch() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
@@ -110,7 +110,7 @@ fn a_notification_while_it_waits_is_one_with_it() {
 
 // PROTOCOL: T1
 #[test]
-fn what_a_later_event_says_of_a_url_that_waits_counts() {
+fn later_event_changes_a_waiting_url() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m feed=10m-1d");
     bench.fetch("http://a.org/ feed=10m-1d");
@@ -120,13 +120,13 @@ fn what_a_later_event_says_of_a_url_that_waits_counts() {
     assert_eq!(bench.group.live_bytes, bytes + 3);
     bench.fetch("http://a.org/ pushed=1234 item=x feed=10m-1d");
     assert_eq!(bench.group.live_bytes, 0);
-    // And where it is parked, as nobody takes it.
+    // The same for a dormant entry, which is never released here.
     bench.join(A, 0);
     bench.wait(MINUTE_MS);
     bench.publish("http://a.org/ pushed=7");
     bench.join(A, 10);
     bench.fetch("http://a.org/ pushed=7 feed=10m-1d");
-    // What does not fit beside it is not taken.
+    // Attributes that do not fit are not added.
     let long = "x".repeat(CARRIED_BYTES_MAX / 2);
     bench.publish(&format!("http://a.org/ after=1h a={long}"));
     bench.publish(&format!("http://a.org/ b={long}"));
@@ -135,7 +135,7 @@ fn what_a_later_event_says_of_a_url_that_waits_counts() {
 
 // PROTOCOL: G3
 #[test]
-fn failure_neither_ends_it_nor_stands_in() {
+fn failed_fetch_neither_ends_nor_replaces_the_schedule() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     for _ in 0..3 {
@@ -154,7 +154,7 @@ fn failure_neither_ends_it_nor_stands_in() {
 }
 
 #[test]
-fn zero_ends_it_and_is_no_reason_to_look() {
+fn every_zero_ends_the_schedule_without_a_fetch() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
@@ -168,7 +168,7 @@ fn zero_ends_it_and_is_no_reason_to_look() {
 
 // PROTOCOL: G3
 #[test]
-fn another_every_takes_the_place_of_the_first() {
+fn new_interval_replaces_the_schedule() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m item=1");
     bench.fetch("http://a.org/ item=1");
@@ -182,7 +182,7 @@ fn another_every_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn after_is_the_first_time() {
+fn after_sets_the_first_fetch() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m after=10m");
     bench.wait(10 * MINUTE_MS);
@@ -192,7 +192,7 @@ fn after_is_the_first_time() {
 }
 
 #[test]
-fn a_schedule_is_of_the_url_and_not_of_the_job_that_it_came_with() {
+fn schedule_belongs_to_the_url_not_to_the_job() {
     let mut bench = bench();
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site every=1m");
@@ -205,7 +205,7 @@ fn a_schedule_is_of_the_url_and_not_of_the_job_that_it_came_with() {
 
 // PROTOCOL: G3
 #[test]
-fn what_is_scheduled_takes_turns_with_jobs_and_behind_announcements() {
+fn schedules_alternate_with_jobs_and_after_announcements() {
     let mut bench = bench();
     bench.open("site", &[("scope", "any")]);
     bench.publish("http://s.org/ every=1m");
@@ -224,7 +224,7 @@ fn what_is_scheduled_takes_turns_with_jobs_and_behind_announcements() {
 }
 
 #[test]
-fn purged_and_paused_it_goes_on_later() {
+fn schedule_survives_purge_and_pause() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
@@ -243,7 +243,7 @@ fn purged_and_paused_it_goes_on_later() {
 }
 
 #[test]
-fn there_are_bounds() {
+fn schedules_have_limits() {
     let mut bench = bench();
     bench.group.config.schedules_max = 1;
     bench.publish("http://a.org/ every=99ms");
@@ -256,7 +256,7 @@ fn there_are_bounds() {
     assert_eq!(reasons.collect::<Vec<_>>(), expected);
     bench.fetch("http://a.org/");
     bench.fetch("http://a.org/");
-    // A group without room misses it.
+    // A full group skips the scheduled fetch.
     bench.group.config.entries_max = 0;
     bench.wait(60 * MINUTE_MS);
     bench.assert_no_task("no room");
@@ -266,7 +266,7 @@ fn there_are_bounds() {
 }
 
 #[test]
-fn a_schedule_explains_itself() {
+fn explain_shows_the_schedule() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
@@ -282,7 +282,7 @@ fn a_schedule_explains_itself() {
 
 // PROTOCOL: G5
 #[test]
-fn schedules_are_listed_by_when_they_are_due() {
+fn schedules_are_listed_by_due_time() {
     let mut bench = bench();
     bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
     for (page, every) in [("a.org/3", "3m"), ("a.org/1", "1m"), ("b.org/", "06:00")] {
@@ -312,13 +312,13 @@ fn schedules_are_listed_by_when_they_are_due() {
     let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
     bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
-    assert_eq!(answer.more[1], format!("{second} skips=yes"), "somebody has looked");
+    assert_eq!(answer.more[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
     assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
     assert!(ScheduleQuery::parse([("state", "due")]).is_err());
 }
 
 #[test]
-fn a_task_says_how_often_its_url_is_looked_at() {
+fn task_contains_the_interval() {
     let mut bench = bench();
     for (event, every) in [("every=90m", "90m"), ("every=06:00", "06:00"), ("every=2h", "2h")] {
         bench.publish(&format!("http://a.org/ {event}"));
@@ -333,7 +333,7 @@ fn a_task_says_how_often_its_url_is_looked_at() {
 
 // PROTOCOL: T1
 #[test]
-fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
+fn task_contains_the_attributes_of_the_schedule() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=1h feed=15m-1d source=me");
     bench.fetch("http://a.org/feed feed=15m-1d source=me");
@@ -341,11 +341,11 @@ fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
     bench.fetch("http://a.org/feed feed=15m-1d source=me");
     bench.publish("http://a.org/feed item=7 source=hub");
     bench.fetch("http://a.org/feed item=7 source=hub feed=15m-1d");
-    // A page of a job stands in for a look as well.
+    // A page of a job replaces a scheduled fetch as well.
     bench.open("site", &[]);
     bench.publish("http://a.org/feed job=site");
     bench.fetch("http://a.org/feed job=site pass=1 depth=0 number=1 feed=15m-1d source=me");
-    // So does what it has moved to.
+    // So does its redirect target.
     bench.publish("http://a.org/feed");
     let moved = bench.task();
     bench.ack(A, &moved.id, Outcome::Redirect, &[("http://a.org/new", true)]);
@@ -359,7 +359,7 @@ fn whoever_looks_at_a_scheduled_url_is_told_what_the_schedule_carries() {
 
 // PROTOCOL: T1
 #[test]
-fn attributes_for_which_there_is_no_room_beside_its_own_are_left_out() {
+fn schedule_attributes_that_do_not_fit_are_left_out() {
     let mut bench = bench();
     let (short, long) =
         ("a=".to_owned() + &"x".repeat(10 << 10), "b=".to_owned() + &"y".repeat(30 << 10));
@@ -369,7 +369,7 @@ fn attributes_for_which_there_is_no_room_beside_its_own_are_left_out() {
     bench.fetch(&format!("http://a.org/ {short}"));
 }
 
-/// How often URLs are looked at, as `GROUP schedules` tells.
+/// Intervals of the scheduled URLs, as in `GROUP schedules`.
 fn schedules(bench: &mut Bench) -> Vec<String> {
     let query = ScheduleQuery { key: None, limit: 9 };
     bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
@@ -378,7 +378,7 @@ fn schedules(bench: &mut Bench) -> Vec<String> {
 
 // PROTOCOL: G7
 #[test]
-fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhile() {
+fn worker_changes_only_the_interval_unless_it_has_changed() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=1h prio=7 feed=15m-1d source=me");
     let look = bench.task();
@@ -388,7 +388,7 @@ fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhil
     bench.ack(A, &look.id, Outcome::Done, &[]);
     for _ in 0..3 {
         bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the time before");
+        bench.assert_no_task("neither at once nor at the earlier time");
         bench.wait(1);
         let look = bench.task();
         assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d source=me");
@@ -396,7 +396,8 @@ fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhil
     }
     let before = schedules(&mut bench);
     assert!(before[0].contains(" every=2h ") && before[0].ends_with(" prio=7"), "{before:?}");
-    // It is another one now: how often, or within which bounds. Or there is none, or it was no time.
+    // The schedule no longer has that interval or those bounds, does not exist, or the new value is
+    // invalid.
     bench.publish("http://a.org/feed every=3h was=1h feed=15m-1d");
     bench.publish("http://a.org/feed every=3h was=2h feed=10m-1d");
     bench.publish("http://a.org/feed every=3h was=06:00");
@@ -407,7 +408,7 @@ fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhil
     bench.publish("http://a.org/feed every=99ms was=2h");
     assert_eq!(bench.events.len(), 2);
     assert_eq!(schedules(&mut bench), before);
-    bench.assert_no_task("nobody wants a look");
+    bench.assert_no_task("no fetch is due");
     bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
     bench.publish("http://a.org/feed every=06:00 was=2h feed=15m-1d");
     assert!(schedules(&mut bench)[0].contains(" every=06:00 "));
@@ -419,7 +420,7 @@ fn who_looks_changes_how_often_and_nothing_else_unless_that_was_changed_meanwhil
 }
 
 #[test]
-fn a_look_that_was_brought_forward_and_changes_how_often_skips_none_behind_that() {
+fn early_fetch_that_changes_the_interval_skips_no_later_fetch() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=1h feed=15m-1d");
     bench.fetch("http://a.org/feed feed=15m-1d");
@@ -430,19 +431,19 @@ fn a_look_that_was_brought_forward_and_changes_how_often_skips_none_behind_that(
     bench.ack(A, &look.id, Outcome::Done, &[]);
     bench.wait(30 * MINUTE_MS);
     bench.fetch("http://a.org/feed feed=15m-1d");
-    // A notification after it brings the next one forward as ever.
+    // A later notification brings the next fetch forward as usual.
     bench.publish("http://a.org/feed every=1h was=30m feed=15m-1d");
     bench.publish("http://a.org/feed");
     bench.fetch("http://a.org/feed feed=15m-1d");
     bench.wait(60 * MINUTE_MS);
-    bench.assert_no_task("somebody has looked");
+    bench.assert_no_task("the URL was fetched meanwhile");
     bench.wait(60 * MINUTE_MS);
     bench.fetch("http://a.org/feed feed=15m-1d");
 }
 
 // PROTOCOL: T1
 #[test]
-fn what_a_scheduled_url_has_moved_to_is_told_of_its_schedule() {
+fn redirect_target_receives_the_schedule_attributes() {
     let mut bench = bench();
     bench.publish("http://c.org/ every=5h");
     bench.fetch("http://c.org/");
@@ -457,7 +458,7 @@ fn what_a_scheduled_url_has_moved_to_is_told_of_its_schedule() {
     let hop = format!("http://b.org/ kind=redirect hops=1{}", of(" every=1h"));
     moved(&mut bench, &hop, "http://c.org/");
     let look = bench.task();
-    // It has a schedule of its own, which is another thing.
+    // The redirect target has a schedule of its own, which is independent.
     let hop = format!("http://c.org/ kind=redirect hops=2{}", of(" every=1h"));
     assert_eq!(look.payload, hop);
     bench.publish("http://a.org/feed every=2h was=1h feed=15m-1d");
@@ -475,28 +476,28 @@ fn what_a_scheduled_url_has_moved_to_is_told_of_its_schedule() {
 }
 
 #[test]
-fn another_interval_with_a_first_time_asks_for_nothing_before_that() {
+fn new_interval_with_a_first_time_causes_no_earlier_fetch() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=1h feed=15m-1d");
     let look = bench.task();
-    // Its worker has seen that it seldom changes.
+    // The worker has seen that the URL seldom changes.
     bench.publish("http://a.org/feed every=2h after=2h feed=15m-1d");
     bench.ack(A, &look.id, Outcome::Done, &[]);
     for _ in 0..3 {
         bench.wait(2 * 60 * MINUTE_MS - 1);
-        bench.assert_no_task("neither at once nor at the time before");
+        bench.assert_no_task("neither at once nor at the earlier time");
         bench.wait(1);
         let look = bench.task();
         assert_eq!(look.payload, "http://a.org/feed every=2h feed=15m-1d");
         bench.ack(A, &look.id, Outcome::Done, &[]);
     }
-    // And a notification meanwhile brings that first time forward.
+    // A notification in the meantime brings that first time forward.
     bench.publish("http://a.org/feed every=1h after=1h feed=15m-1d");
     bench.wait(30 * MINUTE_MS);
     bench.publish("http://a.org/feed");
     bench.fetch("http://a.org/feed feed=15m-1d");
     bench.wait(90 * MINUTE_MS - 1);
-    bench.assert_no_task("the look that was due is skipped");
+    bench.assert_no_task("the fetch that was due is skipped");
     bench.wait(1);
     bench.fetch("http://a.org/feed feed=15m-1d");
 }

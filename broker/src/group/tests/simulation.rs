@@ -1,7 +1,8 @@
-//! Whole lives of a group, an hour each, from one printed seed. `TIDINGS_SIM_SEED` repeats one (or
-//! begins there), and `TIDINGS_SIM_RUNS` asks for another number of them than the usual.
+//! Simulation of groups: each run is one hour of a group's life, derived from a printed seed.
 //!
-//! What such a life is, and what must hold in it, is told in [`world`](super::world).
+//! `TIDINGS_SIM_SEED` repeats a run (or gives the first seed), and `TIDINGS_SIM_RUNS` sets the
+//! number of runs. [`world`](super::world) describes the simulated world and the properties that it
+//! checks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +17,13 @@ use crate::group::mutants::{self, Mutant};
 use crate::group::portrait;
 use crate::lives;
 
-/// Lives in a test run, and what each of them has at least.
+/// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;
 const RELEASES_MIN: u64 = 1000;
 const FAULTS_MIN: u64 = 20;
-/// In so many lives each mutant is caught.
+/// Runs within which each mutant must be caught.
 const MUTANT_LIVES: u64 = 250;
-/// Steps of a broken life that are shown.
+/// Steps of a failed run that are shown.
 const SHOWN: usize = 60;
 
 const EVERYTHING: Nature =
@@ -30,8 +31,8 @@ const EVERYTHING: Nature =
 
 // PROTOCOL: T8, T13
 #[test]
-#[expect(clippy::print_stdout, reason = "the seeds, and how hard the lives were")]
-fn every_promise_holds_whatever_happens() {
+#[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
+fn every_promise_holds_under_faults() {
     let seeds = seeds();
     let runs = seeds.end - seeds.start;
     let lives = live_all(seeds.clone());
@@ -44,32 +45,34 @@ fn every_promise_holds_whatever_happens() {
     println!(
         "seeds {seeds:?}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults"
     );
-    assert!(releases >= RELEASES_MIN, "each hour is busy: {releases}");
-    assert!(faults >= FAULTS_MIN, "and hard: {faults}");
+    assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
+    assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
     assert!(sum.crashes >= 2 * runs && sum.clock_jumps >= 2 * runs, "{sum:?}");
 }
 
-/// Lives that were broken once, by the group or by who judges it.
+/// Seeds that once failed, through a bug in the group or in a checker.
 const ONCE_BROKEN: [u64; 7] = [
-    // The power takes away what the worker in the broker's process was told last, and the host was asked.
+    // A power failure loses the last task of the local worker, after the worker has contacted the
+    // host.
     2_098_992_592_890_599_256,
-    // A job is done, deleted and waited for at one and the same moment.
+    // A job is finished, deleted and waited for at the same moment.
     3_352_102_162_978_058_283,
-    // A pace is learned of a key whose last end was forgotten, while another request of it may begin.
+    // A pace arrives for a key without a remembered request end, while another request may begin.
     7_069_350_019_564_715_820,
-    // Somebody publishes when everything has come to its end but for that.
+    // A publisher publishes after everything else has ended.
     2_194_563_113_082_987_983,
-    // The last page that a job may have has begun, and stands behind the end of a redirect of the same job.
+    // The last page of a job's budget has begun, and waits behind the end of a redirect of the same
+    // job.
     4_591_445_398_888_742_742,
-    // What one worker says of a host shortens its rest, and the next task of that host goes to the worker in the broker's
-    // process before it is safe.
+    // A worker's answer shortens the rest of a host, and the next task of that host goes to the
+    // local worker before the answer is safe.
     722_402_443_230_148,
-    // A job without seeds is closed and deleted before anybody has heard that it is done.
+    // A job without seeds is closed and deleted before any waiter has received its end.
     605_862_084_247_323,
 ];
 
 #[test]
-fn what_was_broken_once_holds() {
+fn seeds_that_once_failed_hold() {
     for seed in ONCE_BROKEN {
         let lived = World::live(seed, EVERYTHING).0;
         assert!(lived.is_ok(), "{seed}: {lived:?}");
@@ -110,26 +113,28 @@ const MUTANTS: [(Mutant, Promise); 29] = [
 ];
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seeds")]
+#[expect(clippy::print_stdout, reason = "prints the seeds")]
 fn every_mutant_is_caught_by_the_checker_of_its_promise() {
     let first = seeds().start;
     for (mutant, promise) in MUTANTS {
         mutants::set(Some(mutant));
         let mut lives = first..first + MUTANT_LIVES;
-        // What it does may break another promise first; that life is over, and says nothing of this.
+        // The mutant may break another promise first. That run ends and proves nothing about this
+        // promise.
         let caught = lives.find_map(|seed| {
             let broken = World::live(seed, EVERYTHING).0.err()?;
             (broken.promise == promise).then_some((seed, broken))
         });
         mutants::set(None);
-        let (seed, broken) =
-            caught.unwrap_or_else(|| panic!("{mutant:?} lives, from TIDINGS_SIM_SEED={first} on"));
-        println!("{mutant:?} is caught in life {}: {broken}", seed - first + 1);
+        let (seed, broken) = caught.unwrap_or_else(|| {
+            panic!("{mutant:?} is not caught, from TIDINGS_SIM_SEED={first} on")
+        });
+        println!("{mutant:?} is caught in run {}: {broken}", seed - first + 1);
     }
 }
 
-/// The group decides by its own clock alone: with and without somebody who sets the wall clock the
-/// same things happen at the same moments.
+/// The group decides by its own clock alone: whether or not the wall clock is set, the same things
+/// happen at the same moments.
 #[test]
 fn setting_the_wall_clock_changes_nothing() {
     let first = seeds().start;
@@ -145,7 +150,7 @@ fn setting_the_wall_clock_changes_nothing() {
     }
 }
 
-/// Lives them all, as many at a time as there are processors; stops at the first that is broken.
+/// Simulates all seeds, one run per processor at a time. Stops at the first failure.
 fn live_all(seeds: Range<u64>) -> Vec<Totals> {
     let next = AtomicU64::new(seeds.start);
     let lived = Mutex::new(Vec::new());
@@ -172,25 +177,25 @@ fn live_all(seeds: Range<u64>) -> Vec<Totals> {
     lived.into_inner()
 }
 
-/// Shows how a life came to its end.
-#[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+/// Reports how a run failed.
+#[expect(clippy::print_stderr, reason = "the seed must be shown")]
 fn fail(seed: u64, what: &Broken) -> ! {
     let (_, told) = World::live(seed, Nature { traced: true, ..EVERYTHING });
     let from = told.len().saturating_sub(SHOWN);
-    // Said first and last: whoever keeps only a part of the output keeps one of them.
-    let verdict = format!("{what}; again with TIDINGS_SIM_SEED={seed}");
+    // Printed first and last, so that truncated output still contains one of them.
+    let verdict = format!("{what}; repeat with TIDINGS_SIM_SEED={seed}");
     eprintln!("{verdict}\n{}", told[from..].join("\n"));
     panic!("{verdict}");
 }
 
-/// A panic inside of a life names the seed, too.
+/// Prints the seed if the run panics.
 struct NameIfPanicking(u64);
 
 impl Drop for NameIfPanicking {
-    #[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+    #[expect(clippy::print_stderr, reason = "the seed must be shown")]
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("again with TIDINGS_SIM_SEED={}", self.0);
+            eprintln!("repeat with TIDINGS_SIM_SEED={}", self.0);
         }
     }
 }
@@ -199,7 +204,8 @@ pub(super) fn seeds() -> Range<u64> {
     lives::seeds("SIM", RUNS)
 }
 
-/// In what a group that was given again by its records differs from what it was, at this moment.
+/// How a group restored from its records differs from the original at this moment; `None` if it
+/// does not.
 pub(super) fn difference(was: &mut Group, mut is: Group, now: Moment) -> Option<String> {
     was.advance(now);
     is.advance(now);

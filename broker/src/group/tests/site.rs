@@ -1,11 +1,11 @@
-//! The pages of the simulated world: a page's links are decided by its URL alone.
+//! The pages of the simulated site. Only its URL decides a page's links.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 pub(super) const HOSTS: u64 = 6;
 pub(super) const PAGES: u64 = 12;
-/// More hosts, numbered behind the others, with pages to which none points.
+/// Number of additional hosts with unlinked pages, numbered after the others.
 pub(super) const LONELY_HOSTS: u64 = 4;
 
 /// Every page and its links.
@@ -24,24 +24,24 @@ pub(super) fn host_of(url: &str) -> String {
 
 /// The number of a page's host.
 pub(super) fn host_number(url: &str) -> u64 {
-    let digit = url.as_bytes().get("http://h".len()).expect("it is a page");
+    let digit = url.as_bytes().get("http://h".len()).expect("the URL is a page");
     u64::from(digit - b'0')
 }
 
-/// Whether it is a page to which others may point.
+/// Whether other pages may link to it.
 pub(super) fn is_linked(url: &str) -> bool {
     SITE.contains_key(url)
 }
 
-/// A page's links, which only its URL decides: mostly few, so that jobs differ in size.
+/// A page's links, decided by its URL alone. Mostly few, so that jobs differ in size.
 pub(super) fn links_of(url: &str) -> impl Iterator<Item = &'static str> {
     SITE.get(url).into_iter().flatten().map(String::as_str)
 }
 
-/// Where a page points to when it has moved: the page of that number on the next host.
+/// The redirect target of a page: the page with the same number on the next host.
 pub(super) fn redirect_of(url: &str) -> String {
     let number = url.rsplit_once("/p").and_then(|(_, number)| number.parse().ok());
-    page((host_number(url) + 1) % HOSTS, number.expect("it is a page"))
+    page((host_number(url) + 1) % HOSTS, number.expect("the URL is a page"))
 }
 
 fn links(url: &str) -> Vec<String> {

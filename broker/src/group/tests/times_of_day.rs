@@ -1,4 +1,4 @@
-//! `after=06:00` and `every=06:00`: what follows the wall clock.
+//! `after=06:00` and `every=06:00`: times that follow the wall clock.
 
 use tidings_protocol::{After, DAY_MS, Outcome};
 
@@ -8,18 +8,18 @@ use crate::group::{Input, JobAction, Show};
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// The wall clock at midnight of some day.
+/// The wall clock at midnight of a day.
 const MIDNIGHT: i64 = 20_000 * 86_400_000;
 
 impl Bench {
-    /// Sets the wall clock to so many hours after that midnight.
+    /// Sets the wall clock to `hours` after that midnight.
     fn set_clock(&mut self, hours: i64) {
         self.set_clock_ms(hours * 3_600_000);
     }
 
     fn set_clock_ms(&mut self, ms: i64) {
         self.feed(Input::Clock { unix_ms: MIDNIGHT + ms });
-        // It falls due as a deadline that has passed.
+        // The change is noticed at the next deadline.
         self.feed(Input::Tick);
     }
 
@@ -31,7 +31,7 @@ impl Bench {
         self.assert_no_task("there was one");
     }
 
-    /// Two tasks, in any order, and no other one.
+    /// Completes two tasks, in any order, and checks that no others exist.
     #[track_caller]
     fn fetch_both(&mut self, one: &str, other: &str) {
         let mut tasks = std::mem::take(&mut self.tasks);
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// At five in the morning.
+/// A bench at five in the morning.
 fn bench() -> Bench {
     let mut bench = Bench::new(&[("delay", "0"), ("lease", "1h"), ("backoff", "0")]);
     bench.join(A, 10);
@@ -59,7 +59,7 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn after_a_time_of_day_is_the_next_time_that_the_clock_shows_it() {
+fn after_time_of_day_is_its_next_occurrence() {
     let mut bench = bench();
     bench.publish("http://a.org/ after=06:00");
     bench.publish("http://b.org/ after=05:00:01Z");
@@ -73,15 +73,15 @@ fn after_a_time_of_day_is_the_next_time_that_the_clock_shows_it() {
     bench.wait(1);
     bench.fetch_now("http://a.org/");
     bench.wait(23 * HOUR_MS - 1);
-    bench.assert_no_task("it was five, and is not yet again");
+    bench.assert_no_task("it is not five again yet");
     bench.wait(1);
     bench.fetch_now("http://c.org/");
-    assert!(!bench.group.has_clock_times(), "nothing is left behind");
+    assert!(!bench.group.has_clock_times(), "no due time is left behind");
 }
 
 // PROTOCOL: N8
 #[test]
-fn a_clock_that_is_set_moves_what_waits_for_a_time_of_day_and_nothing_else() {
+fn setting_the_clock_moves_times_of_day_only() {
     let mut bench = bench();
     bench.publish("http://day.org/ after=06:00");
     bench.publish("http://span.org/ after=1h");
@@ -99,20 +99,20 @@ fn a_clock_that_is_set_moves_what_waits_for_a_time_of_day_and_nothing_else() {
 
 // PROTOCOL: N8
 #[test]
-fn what_a_clock_jumps_over_is_due_and_what_it_jumps_back_behind_comes_again() {
+fn times_that_the_clock_skips_are_due_and_repeated_times_come_again() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=06:00");
     bench.fetch_now("http://a.org/");
     bench.set_clock(7);
     bench.fetch_now("http://a.org/");
-    // Set forward by more than a day it is still one look.
+    // A clock that is set forward by more than a day still causes only one fetch.
     bench.set_clock(5 * 24);
     bench.fetch_now("http://a.org/");
     bench.wait(6 * HOUR_MS - 1);
     bench.assert_no_task("due at six");
     bench.wait(1);
     bench.fetch_now("http://a.org/");
-    // A clock that was in the wrong year.
+    // A clock that showed a wrong year.
     bench.set_clock(-365 * 24);
     bench.wait(6 * HOUR_MS - 1);
     bench.assert_no_task("it is before six there");
@@ -123,7 +123,7 @@ fn what_a_clock_jumps_over_is_due_and_what_it_jumps_back_behind_comes_again() {
 }
 
 #[test]
-fn every_time_of_day_is_daily_and_missed_days_are_one() {
+fn every_time_of_day_is_daily_and_missed_days_are_merged() {
     let mut bench = bench();
     bench.publish("http://a.org/feed every=06:00 item=7");
     bench.fetch_now("http://a.org/feed item=7");
@@ -135,7 +135,7 @@ fn every_time_of_day_is_daily_and_missed_days_are_one() {
         bench.wait(DAY_MS - 1);
         bench.assert_no_task("once a day");
     }
-    // And when nobody let time pass.
+    // The same if no time-outs were processed meanwhile.
     bench.now = bench.now + 10 * DAY_MS;
     bench.feed(Input::Tick);
     bench.fetch_now("http://a.org/feed item=7");
@@ -144,7 +144,7 @@ fn every_time_of_day_is_daily_and_missed_days_are_one() {
 }
 
 #[test]
-fn a_fetch_that_ended_well_stands_in_for_the_next_time_of_day() {
+fn successful_fetch_replaces_the_next_time_of_day() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=06:00");
     bench.fetch_now("http://a.org/");
@@ -154,13 +154,13 @@ fn a_fetch_that_ended_well_stands_in_for_the_next_time_of_day() {
     bench.publish("http://a.org/");
     bench.fetch_now("http://a.org/");
     bench.wait(23 * HOUR_MS);
-    bench.assert_no_task("a notification has brought it forward");
+    bench.assert_no_task("a notification has already caused a fetch");
     bench.wait(DAY_MS);
     bench.fetch_now("http://a.org/");
 }
 
 #[test]
-fn the_better_of_two_times_counts_whichever_clock_it_is_by() {
+fn earlier_of_two_times_counts_on_either_clock() {
     let mut bench = bench();
     bench.publish("http://a.org/ after=06:00");
     bench.publish("http://a.org/ after=2h");
@@ -179,7 +179,7 @@ fn the_better_of_two_times_counts_whichever_clock_it_is_by() {
 }
 
 #[test]
-fn the_first_look_may_wait_for_a_time_and_another_every_takes_its_place() {
+fn first_fetch_may_wait_for_a_time_and_a_new_interval_replaces_it() {
     let mut bench = bench();
     bench.publish("http://a.org/ after=06:00 every=18:00:30");
     bench.wait(HOUR_MS);
@@ -208,7 +208,7 @@ fn the_first_look_may_wait_for_a_time_and_another_every_takes_its_place() {
 }
 
 #[test]
-fn a_seed_may_wait_for_a_time_and_what_is_purged_waits_no_more() {
+fn seed_may_wait_for_a_time_unless_purged() {
     let mut bench = bench();
     bench.open("site", &[]);
     let after = After::Time("06:00".parse().unwrap());
@@ -227,7 +227,7 @@ fn a_seed_may_wait_for_a_time_and_what_is_purged_waits_no_more() {
 }
 
 #[test]
-fn a_clock_that_is_slewed_is_no_reason_for_a_decision() {
+fn slewed_clock_causes_no_decision() {
     let mut bench = bench();
     bench.publish("http://a.org/ every=06:00");
     bench.fetch_now("http://a.org/");
@@ -243,7 +243,7 @@ fn a_clock_that_is_slewed_is_no_reason_for_a_decision() {
 }
 
 #[test]
-fn what_is_no_time_of_day_is_a_dead_letter() {
+fn invalid_time_of_day_is_a_dead_letter() {
     let mut bench = bench();
     for (wish, reason) in [
         ("after=24:00", "reason=bad-after"),

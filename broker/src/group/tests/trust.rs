@@ -1,9 +1,12 @@
-//! What workers are trusted with, which is their own tasks. Two of them say whatever comes to their minds of the tasks of
-//! two jobs: of their own, of each other's, of past ones and of ones that there never were. A judge, who knows what was
-//! handed out and what was answered, says what must come of it: nothing at all of what is said of others' tasks, children
-//! in the job and in the scope of their parent, and hosts that rest longer and never shorter.
+//! Tests that workers can affect only their own tasks.
 //!
-//! `TIDINGS_TRUST_SEED` repeats such a life (or begins there), and `TIDINGS_TRUST_RUNS` asks for another number of them.
+//! Two workers send random commands about the tasks of two jobs: their own, each other's, past
+//! ones, and invented ones. A judge that knows all releases and answers checks the results.
+//! Commands about tasks of others have no effect, links stay in the job and its scope, and workers
+//! can make hosts rest longer but never shorter.
+//!
+//! `TIDINGS_TRUST_SEED` repeats a run (or gives the first seed), and `TIDINGS_TRUST_RUNS` sets the
+//! number of runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +21,12 @@ use crate::lives;
 const RUNS: u64 = 300;
 const STEPS: u32 = 400;
 const DELAY_MS: u64 = 10_000;
-/// Within which what may be handed out is, beyond the moment from which it may.
+/// A task that may be released must be released within this time, in ms.
 const SLACK_MS: u64 = 1_000;
 
 /// The jobs, and the host of each, which is its scope.
 const JOBS: [(&str, &str); 2] = [("one", "one.example"), ("other", "other.example")];
-/// What is no page of either.
+/// URLs that belong to neither job.
 const ASTRAY: [&str; 5] = [
     "http://evil.example/p1",
     "http://www.one.example/p1",
@@ -32,17 +35,18 @@ const ASTRAY: [&str; 5] = [
     "one.example/p1",
 ];
 
-/// What the judge knows of a job and of its host.
+/// What the judge knows of a job and its host.
 #[derive(Default)]
 struct Site {
     found: BTreeSet<String>,
     done: BTreeSet<String>,
-    /// A request is open.
+    /// Whether a request is open.
     is_busy: bool,
     ended_at: Option<Moment>,
     pace_ms: u64,
-    /// Not before the first of them a request is made, and by the second one is: what is forgotten of a host that
-    /// rested long enough may let a pace count from when it was said.
+    /// No request may be made before the first moment, and one must be possible at the second. They
+    /// differ because the history of a rested host may be forgotten; a pace then counts from its
+    /// report.
     free_at: [Moment; 2],
 }
 
@@ -68,16 +72,16 @@ impl Site {
     }
 }
 
-/// A task that was handed out and not taken back.
+/// A task that a worker holds.
 struct Held {
     worker: usize,
     job: usize,
     url: String,
-    /// Its request has ended.
+    /// Whether its request has ended.
     is_over: bool,
 }
 
-/// What somebody says.
+/// A command of a worker.
 enum Say {
     Ack(Vec<StagedLink>),
     Nack(Return),
@@ -89,7 +93,7 @@ struct Life {
     sites: [Site; 2],
     held: BTreeMap<TaskId, Held>,
     past: Vec<TaskId>,
-    /// Handed out; said by holders; said by others; children; links that were refused.
+    /// Releases; commands of holders; commands of others; children; rejected links.
     counts: [u64; 5],
 }
 
@@ -121,7 +125,7 @@ fn live(seed: u64) -> Result<[u64; 5], String> {
 }
 
 impl Life {
-    /// Judges what was handed out since, and what was not.
+    /// Checks the releases since the last call, and those that are missing.
     fn look(&mut self, bench: &mut Bench) -> Result<(), String> {
         let now = bench.now;
         for (conn, task) in std::mem::take(&mut bench.tasks) {
@@ -150,7 +154,8 @@ impl Life {
         for (site, (name, _)) in self.sites.iter().zip(JOBS) {
             let is_held = |url: &&String| self.held.values().any(|held| held.url == **url);
             let waits = site.found.difference(&site.done).find(|url| !is_held(url));
-            // Each has room for two, and of two hosts each takes one; what is over is held besides.
+            // Each worker has a credit of two, and each host allows one task. Tasks whose request
+            // has ended are held in addition.
             let room = self.held.len() < 2;
             if !site.is_busy && room && now > site.free_at[1] + SLACK_MS && waits.is_some() {
                 return Err(format!("{name} waits with {waits:?} since {:?}", site.free_at[1]));
@@ -159,9 +164,9 @@ impl Life {
         Ok(())
     }
 
-    /// One of them says something of a task.
+    /// A random worker sends a command about a task.
     fn speak(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
-        let who = rng.usize(..2);
+        let worker_index = rng.usize(..2);
         let Some(task) = self.any_task(rng) else { return Ok(()) };
         let say = match rng.u32(..4) {
             0 => Say::Touch { over: rng.bool() },
@@ -172,9 +177,9 @@ impl Life {
         let mut any = |chance| (rng.u32(..chance) == 0).then(|| rng.u64(..40_000));
         let hold = Hold { not_before_ms: any(8), pace_ms: any(4) };
         let (records, events) = (bench.records.len(), bench.events.len());
-        say_it(bench, [A, B][who], &task, &say, hold);
-        let answer = bench.answers.pop().expect("it is answered");
-        let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == who) else {
+        say_it(bench, [A, B][worker_index], &task, &say, hold);
+        let answer = bench.answers.pop().expect("the command is answered");
+        let Some(its) = self.held.get_mut(&task).filter(|its| its.worker == worker_index) else {
             self.counts[2] += 1;
             let is_stale = answer.as_ref().is_err_and(|error| error.code == Code::Stale);
             let nothing = (records, events) == (bench.records.len(), bench.events.len());
@@ -201,7 +206,7 @@ impl Life {
         if let Say::Touch { .. } = say {
             return Ok(());
         }
-        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("it was just there");
+        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("the task is held");
         if !is_over {
             site.is_busy = false;
         }
@@ -224,7 +229,7 @@ impl Life {
         Ok(())
     }
 
-    /// One that is held, mostly; one that was; or one that never was.
+    /// Mostly a held task; sometimes a past or an invented one.
     fn any_task(&self, rng: &mut fastrand::Rng) -> Option<TaskId> {
         let held = rng.choice(self.held.keys());
         let past = rng.choice(&self.past);
@@ -234,7 +239,7 @@ impl Life {
             1 => task.entry += 1,
             2 => task.entry += 1 << 40,
             3 => task.run += 1,
-            4 => task.group = "hands".parse().expect("it is a name"),
+            4 => task.group = "hands".parse().expect("the name is valid"),
             _ => {}
         }
         Some(task)
@@ -244,7 +249,7 @@ impl Life {
 fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
     let mut link = |_| {
         let url = match rng.u32(..6) {
-            0 => (*rng.choice(&ASTRAY).expect("there are some")).to_owned(),
+            0 => (*rng.choice(&ASTRAY).expect("the list is not empty")).to_owned(),
             _ => format!("http://{}/p{}", JOBS[rng.usize(..2)].1, rng.u32(..60)),
         };
         StagedLink { url: url.into(), redirect: false, prio: 0 }
@@ -265,29 +270,29 @@ fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &Say, hold: Hol
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seeds, and how much was tried")]
-fn workers_are_trusted_with_their_tasks_only() {
+#[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
+fn workers_affect_only_their_own_tasks() {
     let seeds = lives::seeds("TRUST", RUNS);
     let mut sum = [0; 5];
     for seed in seeds.clone() {
         let counts = live(seed)
-            .unwrap_or_else(|what| panic!("{what}; again with TIDINGS_TRUST_SEED={seed}"));
+            .unwrap_or_else(|what| panic!("{what}; repeat with TIDINGS_TRUST_SEED={seed}"));
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let [tasks, own, others, children, refused] = sum;
     println!(
-        "seeds {seeds:?}: {tasks} tasks, {own} answers of holders, {others} of others, {children} children, {refused} links refused"
+        "seeds {seeds:?}: {tasks} tasks, {own} answers of holders, {others} of others, {children} children, {refused} links rejected"
     );
     let least = seeds.end - seeds.start;
     assert!(sum.iter().all(|count| *count >= 20 * least), "{sum:?}");
 }
 
 #[test]
-fn the_judge_sees_workers_trusted_with_more() {
+fn judge_detects_mutants_that_trust_workers_too_much() {
     for mutant in [Mutant::AnyId, Mutant::OutOfScope, Mutant::ShortRest, Mutant::ShortPace] {
         mutants::set(Some(mutant));
         let caught = (1..=RUNS).find_map(|seed| live(seed).err());
         mutants::set(None);
-        assert!(caught.is_some(), "{mutant:?} is not seen");
+        assert!(caught.is_some(), "{mutant:?} is not detected");
     }
 }

@@ -1,21 +1,21 @@
-//! A world for the machine: true time, hosts that know who asks them when, pages that link to each
-//! other, workers of every character, an operator, and a broker that ends in the middle of anything
-//! and begins again with what its disk has.
+//! Simulated world of one group: true time, hosts that observe their requests, pages that link to
+//! each other, misbehaving workers, an operator, and a broker that crashes at any point and
+//! restarts from its disk.
 //!
-//! One seed decides everything that happens. The group is the real one; so are the log, the start
-//! from it and what a start makes of clocks. What is simulated is what is around them:
+//! One seed decides every event. The group, its log, its recovery and the handling of clocks are
+//! the real code. Everything around them is simulated:
 //!
-//! | | what goes wrong with it |
+//! | | faults |
 //! |---|---|
-//! | [`worker`] | stalls past its lease, is sent elsewhere, loses its connection with or without its memory, comes back before the broker knows that it was gone, answers late, twice, and about what is not its own |
-//! | [`broker`] | is killed at any write, stands still, has no room; its disk is slow |
-//! | [`disk`] | keeps a part of what was not synced, and tears it |
-//! | [`machine`] | reboots; its wall clock is set, by years and back |
-//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, seeds too late, sets another delay |
+//! | [`worker`] | stalls past its lease, is redirected, loses its connection or its process, reconnects before the broker notices, answers late or twice, answers for tasks of others |
+//! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
+//! | [`disk`] | loses or tears data that was not synced |
+//! | [`machine`] | reboots; its wall clock is set by up to years, and back |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay |
 //!
-//! What must hold all the same is in [`promises`], with one checker each: [`hosts`], [`looks`],
-//! [`passes`], [`turns`], [`dues`], [`ranks`]. They judge by what hosts, workers and readers of the
-//! topics see. The first promise that is broken ends the world.
+//! The promises that must hold nevertheless are in [`promises`]. Each has one checker: [`hosts`],
+//! [`looks`], [`passes`], [`turns`], [`dues`], [`ranks`]. The checkers use only what hosts, workers
+//! and readers of the topics observe. The first broken promise ends the run.
 
 mod broker;
 mod disk;
@@ -67,20 +67,20 @@ const DELAY_MS: u64 = 1000;
 const LEASE_MS: u64 = 20_000;
 const WORKERS: u64 = 4;
 const HOUR_MS: u64 = 3_600_000;
-/// The connection of whoever waits for jobs.
+/// The connection that waits for jobs.
 const WAITING: ConnId = ConnId(u64::MAX);
 /// Releases that an hour should have.
 const RELEASES: u64 = 1_100;
-/// Pages of a host that somebody announces without end; jobs wait for all of them.
+/// Pages of a host that are announced repeatedly while jobs wait for all of them.
 const HAMMERED: u64 = PAGES / 2;
-/// In this time everything has come to its end when nothing goes wrong any more.
+/// Once the faults have ended, everything must be done within this time.
 const END_MS_MAX: u64 = 30 * 60_000;
 
-/// Something that is going to happen.
+/// A scheduled event of the world.
 enum Happening {
-    /// Somebody does something.
+    /// A random action.
     Step,
-    /// The group takes some of what was published.
+    /// The group consumes some of the published events.
     Takes,
     RequestEnds {
         host: String,
@@ -88,30 +88,30 @@ enum Happening {
         life: u64,
         task: TaskId,
     },
-    /// A worker says what it has to say about a task.
+    /// A worker sends its answer for a task.
     Speaks {
         worker: usize,
         task: TaskId,
     },
-    /// The broker hears that a connection is gone.
+    /// The broker notices the end of a connection.
     Gone {
         conn: ConnId,
     },
     Returns {
         worker: usize,
     },
-    /// Of one life of the broker: the disk has everything up to there.
+    /// In that start of the broker, the disk has synced everything before `upto`.
     Synced {
         life: u64,
         upto: u64,
     },
-    /// An announcement is safe on its topic.
+    /// An announcement is durable on its topic.
     Safe {
         life: u64,
         serial: u64,
         topic: &'static str,
     },
-    /// A broker that stood still goes on.
+    /// A broker that was paused continues.
     Moves {
         life: u64,
     },
@@ -123,14 +123,14 @@ enum Happening {
     Publishes {
         payload: String,
     },
-    /// Somebody announces the first pages of a host without end, until then.
+    /// The first pages of a host are announced repeatedly until then.
     Hammers {
         host: u64,
         until: Moment,
     },
 }
 
-/// What happened, to see that a life was hard enough.
+/// Counts of events, to check that a run was hard enough.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) releases: u64,
@@ -150,18 +150,19 @@ impl AddAssign for Totals {
     }
 }
 
-/// What kind of world it is.
+/// Options of a world.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nature {
-    /// Somebody sets the wall clock.
+    /// Whether the wall clock is set.
     pub(super) clock_jumps: bool,
-    /// The power goes: another run of the machine, which only the wall clock connects to this one.
+    /// Whether the power fails. Only the wall clock connects the machine's time before and after
+    /// that.
     pub(super) reboots: bool,
-    /// So few entries some groups have room for.
+    /// Limit of entries for some groups.
     pub(super) narrow: Option<usize>,
-    /// So many requests groups may have open at a host at once.
+    /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
-    /// What happens is written down.
+    /// Whether events are recorded.
     pub(super) traced: bool,
 }
 
@@ -172,14 +173,14 @@ pub(super) struct World {
     now: Moment,
     rng: fastrand::Rng,
     nature: Nature,
-    /// A worker that lives in the broker's process.
+    /// The worker in the broker's own process.
     own: Option<usize>,
     is_faulty: bool,
-    /// Of requests that begin now, somebody else says when they end, and what is said then.
+    /// Whether a test, not the worker, decides when requests end and how they are answered.
     is_scripted: bool,
-    /// The group has room for so few entries, and only workers are told that it is full.
+    /// The group's limit of entries. Only workers receive an error when it is reached.
     narrow: Option<usize>,
-    /// How the broker is to end, if that is not left to chance.
+    /// A planned crash of the broker, instead of random ones.
     doom: Option<Doom>,
     is_paused: bool,
     hosts: Hosts,
@@ -191,30 +192,30 @@ pub(super) struct World {
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), Happening>,
     agenda_len: u64,
-    /// Numbers what the group decides, in its order.
+    /// Number of the group's last decision.
     order: u64,
-    /// The place in that order of the release of each task, and when that was.
+    /// Decision number and time of the release of each task.
     released: BTreeMap<TaskId, (u64, Moment)>,
-    /// Ids that were answered, of which every further answer is stale.
+    /// Ids of answered tasks; every further answer for them is stale.
     answered: Vec<(usize, TaskId)>,
     next_conn: u64,
     next_seq: u64,
     last_job: u64,
-    /// Pages to which no other points are numbered from here.
+    /// Number of the next unlinked page.
     next_page: u64,
-    /// Published but not yet taken by the group.
+    /// Published events that the group has not consumed.
     untaken: Vec<(Seq, String)>,
-    /// URLs that were ever announced.
+    /// All URLs that were ever announced.
     named: BTreeSet<String>,
-    /// When a worker was last given it.
+    /// When each URL was last given to a worker.
     begun: BTreeMap<String, Moment>,
-    /// How often URLs are to be looked at, in ms.
+    /// Intervals of the scheduled URLs, in ms.
     scheduled: BTreeMap<String, u64>,
-    /// What other groups were told: jobs that there are.
+    /// Jobs that other groups know of.
     job_names: BTreeSet<JobName>,
-    /// Announcements that are on their topics.
+    /// Serials of announcements that are on their topics.
     heard: BTreeSet<u64>,
-    /// What workers were told of the group's life.
+    /// The group's `since` number that workers received.
     since: Option<u64>,
     totals: Totals,
     trace: Option<Vec<String>>,
@@ -224,7 +225,7 @@ impl World {
     fn new(seed: u64, nature: Nature) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let attempts = if rng.bool() { "100" } else { "2" };
-        // One is what most groups have.
+        // Most groups have one.
         let is_crowded = nature.parallel_max > 1 && rng.bool();
         let parallel = if is_crowded { rng.u32(2..=nature.parallel_max) } else { 1 };
         let settings = [
@@ -234,12 +235,12 @@ impl World {
             ("max-attempts", attempts),
             ("max-losses", "100"),
         ];
-        let config = GroupConfig::default().with(settings).expect("they are settings");
+        let config = GroupConfig::default().with(settings).expect("the settings are valid");
         let narrow = nature.narrow.filter(|_| rng.u32(0..4) == 0);
         let entries_max = narrow.unwrap_or(config.entries_max);
-        // So few that some are forgotten.
+        // Few enough that some jobs are forgotten.
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
-        let name = "crawlers".parse().expect("it is a name");
+        let name = "crawlers".parse().expect("the name is valid");
         let group = Group::new(name, 0, config, rng.u64(..));
         let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
         let own = rng.bool().then_some(0);
@@ -283,8 +284,8 @@ impl World {
         }
     }
 
-    /// An hour of faults, and then everything comes to its end. What happened, and what was written
-    /// down of it.
+    /// Simulates one hour of faults, and then lets everything end. Returns the counts and the
+    /// recorded events.
     pub(super) fn live(seed: u64, nature: Nature) -> (Result<Totals, Broken>, Vec<String>) {
         let mut world = Self::new(seed, nature);
         let lived = world.live_an_hour();
@@ -299,11 +300,11 @@ impl World {
         self.come_to_an_end()
     }
 
-    /// From here on everybody is well, and the group must come to an end by itself.
+    /// Ends all faults, after which the group must finish everything by itself.
     fn come_to_an_end(&mut self) -> Kept {
         self.is_faulty = false;
         let until = self.now + END_MS_MAX;
-        // Whatever is away comes back first.
+        // Absent workers come back first.
         self.pass(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
@@ -315,11 +316,11 @@ impl World {
             self.take()?;
             self.pass(DELAY_MS)?;
         }
-        // The last of it is on its way to the disk.
+        // The last records are on their way to the disk.
         self.pass(DELAY_MS)?;
         let (group, passes) = (&self.broker.group, &self.passes);
         Promise::AllFinishes.holds(group.is_idle(), || {
-            format!("left: {:?}, {} parked", group.live, group.parked.len())
+            format!("left: {:?}, {} dormant", group.live, group.parked.len())
         })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
@@ -327,10 +328,11 @@ impl World {
             passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
         }
         self.looks.check_end()?;
-        let told = passes.iter().all(|(_, pass)| pass.waits == 0);
-        Promise::DoneOnce.holds(told, || "somebody waits for a job that is done".to_owned())?;
+        let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
+        Promise::DoneOnce
+            .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
         let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());
-        Promise::DoneOnce.holds(same, || format!("others know of {:?}", self.job_names))
+        Promise::DoneOnce.holds(same, || format!("other groups know of {:?}", self.job_names))
     }
 
     fn is_idle(&self) -> bool {
@@ -340,7 +342,7 @@ impl World {
             && !self.agenda.values().any(publishes)
     }
 
-    /// Lets time pass, with everything that falls into it, in order.
+    /// Advances the time, with all events in it, in order.
     fn pass(&mut self, ms: u64) -> Kept {
         let until = self.now + ms;
         loop {
@@ -349,9 +351,9 @@ impl World {
             let Some(next) = next.filter(|next| *next <= until) else { break };
             self.now = self.now.max(next);
             self.totals.clock_jumps += u64::from(self.machine.pass(self.now));
-            // What has arrived is read before leases are expired.
+            // Input that has arrived is handled before leases expire.
             if happening.is_some_and(|at| at <= self.now) {
-                let (_, happening) = self.agenda.pop_first().expect("there is one");
+                let (_, happening) = self.agenda.pop_first().expect("the agenda is not empty");
                 self.happen(happening)?;
             } else {
                 self.feed(Input::Tick, Said::Nothing)?;
@@ -393,7 +395,7 @@ impl World {
         }
     }
 
-    /// One random thing is done.
+    /// Does one random action.
     fn step(&mut self) -> Kept {
         if !self.is_faulty {
             return Ok(());
@@ -428,7 +430,7 @@ impl World {
         Ok(())
     }
 
-    /// There is not much to do.
+    /// Adds work when there is little of it.
     fn want_more(&mut self) -> Kept {
         if self.is_paused && self.rng.u32(0..30) == 0 {
             return self.resume();
@@ -448,7 +450,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody announces more of a host than it gives.
+    /// Announces more pages of a host than the host can serve.
     fn hammer(&mut self) {
         let host = self.rng.u64(..HOSTS);
         let until = self.now + 150_000;
@@ -460,7 +462,7 @@ impl World {
         self.named.insert(url);
     }
 
-    /// An event is published; the group takes it soon.
+    /// Publishes an event, which the group consumes soon.
     fn publish(&mut self, payload: &str) {
         self.untaken.push((Seq(self.next_seq), payload.to_owned()));
         self.next_seq += 1;
@@ -468,7 +470,7 @@ impl World {
         self.schedule(soon_ms, Happening::Takes);
     }
 
-    /// Somebody is going to publish something.
+    /// Publishes an event after `ms`.
     fn publish_in(&mut self, ms: u64, payload: String) {
         self.schedule(ms, Happening::Publishes { payload });
     }
@@ -484,14 +486,14 @@ impl World {
         )
     }
 
-    /// The group goes by something, even if it may still forget it.
+    /// The group may act on an output, even if a crash can still undo it.
     fn is_decided(&mut self, unsent: &Unsent) {
         if let Unsent::Answer { said: Said::Task { told, say, .. }, answer: Ok(_), at } = unsent {
             self.goes_by(told, say, *at);
         }
     }
 
-    /// The group knows something for good, whoever hears of it.
+    /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
     fn takes_effect(&mut self, unsent: &Unsent) -> Kept {
         match unsent {
             Unsent::Taken { order, wishes, at } => {
@@ -528,7 +530,7 @@ impl World {
         }
     }
 
-    /// The group knows what somebody wants looked at, since then.
+    /// The group knows, since `at`, of a requested fetch.
     fn is_wanted(&mut self, wish: &Wish, order: u64, at: Moment) {
         let Wish { url, job, after_ms, .. } = wish;
         self.dues.want(url, at + *after_ms);
@@ -544,7 +546,7 @@ impl World {
         self.looks.promise(url, order);
     }
 
-    /// And it leaves.
+    /// Makes an output effective and sends it.
     fn leave(&mut self, unsent: Unsent) -> Kept {
         match unsent {
             Unsent::Taken { .. } => Ok(()),
@@ -555,7 +557,7 @@ impl World {
         }
     }
 
-    /// No member holds two of those that members were lost over.
+    /// Checks that no member holds two suspects (entries that lost members before).
     fn check_suspects(&self) -> Kept {
         let group = &self.broker.group;
         let suspect =
@@ -576,19 +578,19 @@ impl World {
         page(self.rng.u64(0..HOSTS), self.rng.u64(0..PAGES))
     }
 
-    /// A page to which no other points, and of which nobody has heard.
+    /// A page that no other page links to, and that was never announced.
     fn new_page(&mut self) -> String {
         self.next_page += 1;
         page(self.rng.u64(0..HOSTS + LONELY_HOSTS), self.next_page)
     }
 
-    /// The same, on a host with pages that others are after.
+    /// The same, but sometimes on a host with pages that other jobs wait for.
     fn new_seed(&mut self) -> String {
         self.next_page += 1;
         page(self.rng.u64(0..HOSTS), self.next_page)
     }
 
-    /// Writes down what happens, for whoever wants to know.
+    /// Records an event, if the world is traced.
     fn note(&mut self, what: impl FnOnce() -> String) {
         let now = self.now;
         if let Some(trace) = &mut self.trace {
@@ -598,5 +600,5 @@ impl World {
 }
 
 fn topic() -> TopicName {
-    "new-url".parse().expect("it is a name")
+    "new-url".parse().expect("the name is valid")
 }

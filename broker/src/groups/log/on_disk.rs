@@ -1,4 +1,5 @@
-//! Records as lines of a log on disk. The owner writes what is little; the committers write the rest, and sync.
+//! A group's log on disk, one record per line. The actor writes small amounts itself; the
+//! committers write the rest, and sync.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,77 +15,79 @@ use crate::log::committer::{Commit, Committers};
 use crate::log::{LogError, Piece, Retention, TopicLog};
 use crate::topic::{Health, waker_of};
 
-/// Bytes of records that may wait for a slow disk before no more events are taken.
+/// Bytes of records that may wait for a slow disk; beyond this the group consumes no more events.
 const BEHIND_BYTES: usize = 8 << 20;
 
-/// Bytes of records that may wait for the disk before there is more of a snapshot, which could wait: what is
-/// decided meanwhile is behind them, and that is to be no more than one sync takes at once. With so many, a sync
-/// is due although nobody waits for it.
+/// Bytes of records that may wait for the disk; beyond this the snapshot pauses. New decisions are
+/// queued behind the snapshot's records, and should not have to wait for more than one sync. With
+/// this many unsynced bytes a sync is due even if nothing waits for it.
 const BUSY_BYTES: usize = 32 << 10;
 
-/// How often that is doubled at most: up to [`BEHIND_BYTES`], at which nothing else is taken.
+/// Most doublings of [`BUSY_BYTES`]: it then reaches [`BEHIND_BYTES`], at which the group consumes
+/// nothing else.
 const BUSY_DOUBLINGS_MAX: u32 = 8;
 
-/// Bytes of records with which the disk begins although there will be more at once.
+/// With this many bytes of records the log is flushed within a turn, so that the disk can start
+/// early.
 const MUCH_BYTES: usize = 128 << 10;
 
-/// Bytes of records that the owner hands to the system itself: a few microseconds, where a committer would have to
-/// wake up first and is perhaps with a sync. More than that would keep the group from its work.
+/// Most bytes that the actor writes itself. That takes a few microseconds, whereas a committer
+/// would have to wake up and may be in a sync. Longer writes would delay the group.
 const AT_ONCE_BYTES: usize = 16 << 10;
 
-/// Records as lines of a log on disk.
+/// A group's log on disk.
 #[derive(Debug)]
 pub(in crate::groups) struct DiskLog {
-    /// Lines that were not flushed, and how many they are.
+    /// Records that were not flushed, and their number.
     open: String,
     count: u64,
     next: Mark,
-    /// Bytes of decisions since the last whole snapshot began, and of that one.
+    /// Bytes of decisions since the last complete snapshot began, and bytes of that snapshot.
     grown: u64,
     snapshot_bytes: u64,
-    /// The same of the one that is being written: decisions before it, and its bytes so far.
+    /// The same for the snapshot in progress: decisions before it, and its bytes so far.
     grown_before: u64,
     parts: u64,
-    /// Where a snapshot began that is being written.
+    /// Start of the snapshot in progress.
     began: Mark,
-    /// Bytes after which there is a snapshot at all.
+    /// Bytes of decisions before the first snapshot.
     grown_max: u64,
     clock: Clock,
     shared: Arc<Shared>,
 }
 
-/// What the owner and the committers share.
+/// State shared by the actor and the committers.
 #[derive(Debug)]
 struct Shared {
-    /// Whose it is.
+    /// The group.
     name: GroupName,
     log: Arc<dyn TopicLog>,
     committers: Arc<Committers>,
-    /// How far it is written and safe. Wakes the owner when a committer has written more, when there is more that is
-    /// safe, or when the health has changed.
+    /// Written and durable marks. Wakes the actor when either mark rises through a committer, or
+    /// when the health changes.
     state: Progress<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What a committer is to write, oldest first: each piece is written as a whole or not at all. While there is
-    /// one, nobody else writes.
+    /// Pieces for a committer to write, oldest first; each is written completely or not at all.
+    /// While there is one, the actor does not write itself.
     pieces: Vec<Piece>,
-    /// Bytes that were written and may not be synced.
+    /// Bytes that were written and may not be synced yet.
     unsynced: usize,
-    /// Somebody waits until everything before this mark is safe.
+    /// Everything before this mark should become durable as soon as possible.
     awaited: Mark,
     health: Health,
-    /// With a committer, or in its queue.
+    /// Whether it is with a committer, or in the committers' queue.
     queued: bool,
-    /// Will be in that queue in a moment.
+    /// Whether it will be queued shortly, for a sync that is not urgent.
     queued_later: bool,
-    /// A snapshot that is not safe yet, or before which something may be left: from where to where.
+    /// Start and end of the last snapshot, until the records before it can be removed.
     snapshot: Option<(Seq, Seq)>,
 }
 
 impl DiskLog {
-    /// Goes on at `next`; wakes the owner by `wake`.
+    /// Continues the log at `next`; `wake` wakes the actor.
     pub(in crate::groups) fn new(
         name: GroupName,
         log: Arc<dyn TopicLog>,
@@ -121,17 +124,17 @@ impl DiskLog {
         }
     }
 
-    /// Bytes of decisions after which there is to be another snapshot.
+    /// Bytes of decisions after which another snapshot is due.
     fn snapshot_due(&self) -> u64 {
         self.grown_max.max(2 * self.snapshot_bytes)
     }
 
-    /// What was appended since the last time.
+    /// The records appended since the last flush.
     fn take_piece(&mut self) -> Option<Piece> {
         if self.count == 0 {
             return None;
         }
-        // The next ones will be about as long together.
+        // The next piece will have about the same length.
         let open = String::with_capacity(self.open.len());
         let lines = std::mem::replace(&mut self.open, open);
         let count = std::mem::take(&mut self.count);
@@ -195,8 +198,8 @@ impl GroupLog for DiskLog {
     }
 
     fn is_busy(&self) -> bool {
-        // Twice as much may wait with every quarter that a snapshot is late: where a disk is always busy,
-        // nothing would ever be cut from the log.
+        // The limit doubles with every quarter by which the snapshot is late. Otherwise a disk that
+        // is always busy would never allow a snapshot, and the log would never be cut.
         let due = self.snapshot_due();
         let quarters = self.grown.saturating_sub(due) * 4 / due.max(1);
         let doublings = u32::try_from(quarters).unwrap_or(u32::MAX).min(BUSY_DOUBLINGS_MAX);
@@ -236,7 +239,7 @@ impl Shared {
         self.state.durable()
     }
 
-    /// Has a committer do what there is to do: now if somebody waits for it, otherwise in a moment.
+    /// Queues the log for a committer: at once if something waits for it, otherwise after a moment.
     fn ask(self: &Arc<Self>, state: &mut State) {
         if state.queued || state.health != Health::Good {
             return;
@@ -254,19 +257,19 @@ impl Shared {
         self.committers.push(Arc::clone(self) as Arc<dyn Commit>);
     }
 
-    /// Writes what waits for it, and says so.
+    /// Writes the waiting pieces and moves the written mark.
     fn write(&self) -> Result<(), LogError> {
         let (pieces, health) = {
             let state = self.state.lock();
             (state.pieces.clone(), state.health)
         };
         let Some(last) = pieces.last() else { return Ok(()) };
-        // Only now is it known whether there is room.
+        // The room is checked as late as possible.
         if health == Health::Full && !self.log.has_room() {
             return Err(LogError::Full);
         }
         let next = Seq(last.first.0 + last.count);
-        // Nobody sees these numbers, so none are reserved.
+        // These numbers are internal, so none are reserved in advance.
         self.log.append(&pieces, next, next)?;
         self.state.wrote(next.0, |state| {
             let done = state.pieces.drain(..pieces.len());
@@ -275,7 +278,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Syncs what was written, and says so.
+    /// Syncs the written bytes and moves the durable mark.
     fn sync(self: &Arc<Self>) -> Result<(), LogError> {
         let unsynced = self.state.lock().unsynced;
         if unsynced == 0 {
@@ -287,7 +290,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets go of what is before a snapshot, if that ends before `safe`.
+    /// Queues the removal of the records before a snapshot, if the snapshot ends before `safe`.
     fn forget_before(self: &Arc<Self>, safe: Seq) {
         let snapshot = self.state.lock().snapshot.take_if(|(_, end)| *end <= safe);
         if let Some((keep_from, _)) = snapshot {
@@ -298,7 +301,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether a committer has something to do that does not wait.
+    /// Whether a committer has urgent work.
     fn is_due(&self, durable: Mark) -> bool {
         let is_awaited = durable < self.awaited || self.unsynced > BUSY_BYTES;
         !self.pieces.is_empty() || is_awaited && self.unsynced > 0
@@ -312,7 +315,7 @@ impl State {
 impl Commit for Shared {
     fn commit(self: Arc<Self>) -> Option<usize> {
         let written = self.write();
-        // What there was room for is safe, whatever becomes of the rest.
+        // The part that was written is synced, even if the rest was not.
         let done = match &written {
             Ok(()) | Err(LogError::Full) => self.sync().and(written),
             Err(_) => written,
@@ -323,16 +326,16 @@ impl Commit for Shared {
             Ok(()) => Health::Good,
             Err(LogError::Full) => {
                 if before == Health::Good {
-                    tracing::error!(group = %self.name, "there is no room for what it decides: it stands still");
+                    tracing::error!(group = %self.name, "the disk is full: the group is stalled until there is room");
                 }
                 Health::Full
             }
             Err(error) => {
-                tracing::error!(group = %self.name, %error, "what it decided was not kept: it stands still");
+                tracing::error!(group = %self.name, %error, "cannot write the log of the group: it is stalled until the broker is restarted");
                 Health::Failed
             }
         };
-        // Whoever looks whether there is room again is not to be told that there is none.
+        // The actor polls for room and must not be woken when there is still none.
         if before != state.health {
             self.state.wake();
         }
@@ -349,7 +352,7 @@ impl Commit for Shared {
     }
 }
 
-/// A sync for which nobody waits: so that no more is lost with the power than a moment.
+/// A sync that nothing waits for. It limits how much a power failure loses.
 #[derive(Debug)]
 struct Later(Arc<Shared>);
 
@@ -368,8 +371,8 @@ impl Commit for Later {
     }
 }
 
-/// The end of records that a snapshot stands for: one segment after the other, with pauses. A disk that is
-/// told that hundreds of megabytes are free has no time for anything else.
+/// Removes the records that a snapshot replaces, one segment after the other with pauses. A disk
+/// that frees hundreds of megabytes at once is blocked for all other work.
 #[derive(Debug)]
 struct Removal {
     group: Arc<Shared>,
@@ -389,7 +392,7 @@ impl Commit for Removal {
             Ok(0) | Err(LogError::Broken(_)) => {}
             Ok(_) => self.group.committers.push_later(Arc::clone(&self) as Arc<dyn Commit>),
             Err(error) => {
-                tracing::error!(group = %self.group.name, %error, "old records stay");
+                tracing::error!(group = %self.group.name, %error, "cannot remove old records of the group");
             }
         }
         None
@@ -411,7 +414,7 @@ mod tests {
     use crate::log::SegmentLog;
     use crate::log::simulated::SimulatedDisk;
 
-    /// A log on a disk of its own, whose segments have an eighth of `log_bytes`.
+    /// A log on a simulated disk; its segments have an eighth of `log_bytes`.
     struct Rig {
         disk: SimulatedDisk,
         committers: Arc<Committers>,
@@ -441,7 +444,7 @@ mod tests {
             Self { disk, committers, store, log, wake }
         }
 
-        /// Writes a record of so many bytes, and a little more.
+        /// Writes a record of a little more than `bytes` bytes.
         fn write(&mut self, bytes: usize) {
             let payload = "x".repeat(bytes).into();
             let decision = Decision::Announced { serial: 1, topic: "job-done", payload };
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_is_behind_when_more_waits_for_a_slow_disk_than_may_and_says_when_it_is_not() {
+    async fn log_is_behind_while_too_much_waits_for_a_slow_disk() {
         let mut rig = Rig::new(1 << 30);
         rig.disk.hold_syncs(Path::new(DIR));
         let mut written = 0;
@@ -475,12 +478,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_snapshot_waits_for_a_busy_disk_and_not_for_ever() {
+    async fn snapshot_waits_for_a_busy_disk_but_not_forever() {
         let mut rig = Rig::new(1 << 20);
         rig.disk.hold_syncs(Path::new(DIR));
         rig.write(2 * BUSY_BYTES);
         assert!(rig.log.is_busy());
-        // Three times what a snapshot is due after.
+        // Three times the bytes after which a snapshot is due.
         rig.write(3 << 20);
         assert!(rig.log.wants_snapshot());
         rig.disk.release_syncs();
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_before_a_snapshot_goes_in_the_end() {
+    async fn records_before_a_snapshot_are_removed() {
         let mut rig = Rig::new(8_000);
         for _ in 0..10 {
             rig.write(1_000);
@@ -508,7 +511,7 @@ mod tests {
         rig.log.end_snapshot();
         rig.disk.release_syncs();
         rig.until_durable().await;
-        // What was put off is done before the end.
+        // Deferred work is completed before the committers end.
         rig.committers.close();
         let bounds = rig.store.bounds();
         assert_eq!((bounds.first, bounds.segments), (began, 1));

@@ -1,4 +1,4 @@
-//! What the feeding topics bring.
+//! Reads events from the feeding topics.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::group::Input;
 use crate::groups::log::Mark;
 use crate::topic::{Event, Reader};
 
-/// Events of each topic that an owner takes before it looks at anything else.
+/// Events of each topic that the actor consumes before it does anything else.
 const TURN_MAX: usize = 1024;
-/// Bytes of events that become one record, so that none gets too long to be read at once.
+/// Payload bytes that go into one record, so that every record can be read at once.
 const TAKEN_BYTES_MAX: usize = 1 << 20;
 
 impl Owner {
-    /// Takes what the feeding topics brought; whether there may be more.
+    /// Consumes new events of the feeding topics. Returns whether there may be more.
     pub(super) fn take_events(&mut self) -> bool {
         let mut more = false;
         let names: Vec<TopicName> = self.readers.keys().cloned().collect();
@@ -24,7 +24,8 @@ impl Owner {
                 continue;
             };
             if self.group.is_full() {
-                // It may be for long, and others could use what the disk answers with.
+                // The group may stay full for long. The memory that read-ahead data takes is better
+                // used elsewhere.
                 reader.rewind(reader.cursor());
                 continue;
             }
@@ -33,10 +34,10 @@ impl Owner {
             if let Some(lag) = found.lag {
                 tracing::warn!(
                     group = %self.group.name(), %topic, from = %lag.from, to = %lag.to,
-                    "events were gone before the group could take them"
+                    "events were trimmed before the group could consume them"
                 );
             }
-            // The disk wakes us when it has answered.
+            // The disk wakes the actor when it has read the data.
             more |= reader.is_behind() && !reader.waits_for_disk();
             let next = reader.cursor();
             self.feed(&topic, found.events, next);
@@ -47,7 +48,7 @@ impl Owner {
         more
     }
 
-    /// Has the topics let go of what is safe here.
+    /// Allows the topics to trim events that are safe in the group's records.
     pub(super) fn let_go(&mut self, safe: Mark) {
         while let Some((_, topic, next)) = self.taken.pop_front_if(|(mark, ..)| *mark <= safe) {
             if let Some(reader) = self.readers.get(&topic) {
@@ -56,7 +57,7 @@ impl Owner {
         }
     }
 
-    /// Feeds events of a topic to the machine, in portions, up to `next`.
+    /// Passes events of a topic to the state machine, in portions, up to `next`.
     fn feed(&mut self, topic: &TopicName, events: Vec<Event>, next: Seq) {
         let (mut portion, mut bytes) = (Vec::new(), 0);
         for event in events {
@@ -81,13 +82,14 @@ impl Owner {
         self.handle(Input::Events { topic, next, events, elsewhere }, None);
     }
 
-    /// How far each feeding topic is numbered.
+    /// The head of each feeding topic.
     pub(super) fn heads(&self) -> BTreeMap<TopicName, Seq> {
         let head = |(name, reader): (&TopicName, &Reader)| (name.clone(), reader.topic().head());
         self.readers.iter().map(head).collect()
     }
 
-    /// Reads the topics of the settings, each from where the group is, and no others.
+    /// Reads the topics in the settings, each from the group's position, and stops reading all
+    /// others.
     pub(super) fn follow_topics(&mut self) -> Result<(), ProtocolError> {
         let wanted = self.group.config().topics.clone();
         self.readers.retain(|name, _| wanted.contains(name));
@@ -97,7 +99,8 @@ impl Owner {
             }
             let next = self.group.taken(&name);
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
-            // A job that begins now is not to wait for what was taken before this start.
+            // Consumes up to the reader's position at once: a job that begins now must not wait for seqs
+            // before it.
             self.feed(&name, Vec::new(), reader.cursor());
             self.readers.insert(name, reader);
         }

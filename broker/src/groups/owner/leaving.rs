@@ -1,4 +1,4 @@
-//! The end of a group that was deleted: its log goes, and whoever asks for it is told so.
+//! The end of a deleted group: removes its log and rejects the remaining commands.
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -9,31 +9,31 @@ use crate::groups::no_such;
 use crate::topic::Health;
 
 impl Owner {
-    /// Nobody is answered any more, and whoever has asked is told so.
-    fn abandon(mut self, mut letters: mpsc::UnboundedReceiver<Letter>) {
+    /// Rejects all waiting and queued commands, because the deletion cannot be completed.
+    fn abandon(mut self, mut messages: mpsc::UnboundedReceiver<Letter>) {
         self.give_up();
-        letters.close();
-        while let Ok(letter) = letters.try_recv() {
-            self.refuse_letter(letter, &failed());
+        messages.close();
+        while let Ok(message) = messages.try_recv() {
+            self.refuse_letter(message, &failed());
         }
     }
 
-    /// The group was deleted: whoever asks for it from here on is told so.
+    /// Completes the deletion, then rejects the remaining commands.
     pub(super) async fn leave(
         mut self,
-        mut letters: mpsc::UnboundedReceiver<Letter>,
+        mut messages: mpsc::UnboundedReceiver<Letter>,
         stop: CancellationToken,
     ) {
         let mut retry_at = self.clock.now() + RETRY_MS;
         while self.log.durable() < self.appended {
             if self.log.health() == Health::Failed {
-                return self.abandon(letters);
+                return self.abandon(messages);
             }
-            // That it is gone is not said before its name is free.
+            // The deletion is confirmed only when the name is free again.
             self.send_up_to(self.appended - 1);
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(letter) = letters.recv() => self.put_off(letter),
+                Some(message) = messages.recv() => self.put_off(message),
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep_until(self.clock.instant(retry_at)) => {
                     self.log.retry();
@@ -44,24 +44,24 @@ impl Owner {
         if let Some(log) = self.log.store() {
             let cleared = tokio::task::spawn_blocking(move || log.clear()).await;
             if !matches!(cleared, Ok(Ok(()))) {
-                // Its last record says that it is gone, so a start removes what is left. Until then
-                // nobody can make one of the name.
-                tracing::error!(group = %self.group.name(), ?cleared, "the log of a deleted group stays");
+                // The last record says that the group was deleted, so the next start removes the
+                // files. Until then the name cannot be used.
+                tracing::error!(group = %self.group.name(), ?cleared, "cannot remove the log of a deleted group; the next start removes it");
                 self.send();
-                return self.abandon(letters);
+                return self.abandon(messages);
             }
         }
         self.job_names.forget(self.group.name());
-        // No letter comes after this.
+        // The actor receives no message after this.
         self.registry.remove(self.group.name());
         for (asked, mailbox) in self.watchers.take() {
             refuse([asked].into_iter(), &mailbox, &no_such(self.group.name()));
         }
-        for letter in std::mem::take(&mut self.backlog) {
-            self.open(letter);
+        for message in std::mem::take(&mut self.backlog) {
+            self.open(message);
         }
-        while let Ok(letter) = letters.try_recv() {
-            self.open(letter);
+        while let Ok(message) = messages.try_recv() {
+            self.open(message);
         }
         self.send();
     }

@@ -1,4 +1,4 @@
-//! The state machine of a group, and what is left of it after a fault.
+//! Guards a group's state machine against panics.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::clock::Moment;
 use crate::group::{Asked, Group, Input, Output};
 
-/// A group that decides nothing any more once it has panicked: by a mistake of ours, or because what it
-/// keeps outside of memory cannot be read. It is in the middle of something then, and nobody knows of what;
-/// its log has everything that it had decided before. The other groups go on.
+/// A group that makes no more decisions once it has panicked, because of a bug or because its page
+/// file cannot be read. Its state may then be inconsistent; its log holds every earlier decision.
+/// The other groups continue.
 #[derive(Debug)]
 pub(super) struct Machine {
     group: Group,
@@ -20,7 +20,7 @@ impl Machine {
         Self { group, is_broken: false }
     }
 
-    /// Whether it has panicked.
+    /// Whether the group has panicked.
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -45,12 +45,12 @@ impl Machine {
         self.group.take_waiters()
     }
 
-    /// Has it do something. `None` if it is broken, or is now.
+    /// Runs `what` on the group. Returns `None` if the group has panicked, before or now.
     pub(super) fn decide<T>(&mut self, what: impl FnOnce(&mut Group) -> T) -> Option<T> {
         if self.is_broken {
             return None;
         }
-        // What may be half done is not looked at again, except for who waits and which jobs there are.
+        // After a panic the state is read only for waiting connections and job names.
         let decided = catch_unwind(AssertUnwindSafe(|| what(&mut self.group)));
         let reason = match decided {
             Ok(decided) => return Some(decided),
@@ -61,8 +61,8 @@ impl Machine {
         let text = text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("unknown");
         tracing::error!(
             group = %self.group.name(), reason = text,
-            "a fault: the group stands still, and its topics keep what it has not taken. Start the broker anew, \
-             which goes on from the group's log"
+            "bug: the group has panicked and stopped. Its topics keep the events that it has not consumed. \
+             Restart the broker to continue from the group's log"
         );
         None
     }

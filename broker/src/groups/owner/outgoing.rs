@@ -1,6 +1,8 @@
-//! What leaves once the records that it rests on are safe: lines for connections, events for topics. Lines for the
-//! member that lives in the broker's process leave once the records are written, which is enough: if the process
-//! ends, they are there at the next start; if the machine does, there is nobody left who was told.
+//! Queue of outputs that wait for their records: lines for connections and events for topics.
+//!
+//! An output is sent once the records it depends on are durable. Lines for the member in the
+//! broker's own process are sent once the records are written. That is enough: after a crash of the
+//! process the records are still there, and a crash of the machine ends the worker, too.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,38 +12,41 @@ use tidings_protocol::ProtocolError;
 use crate::groups::log::Mark;
 use crate::mailbox::{ConnId, Lines, Mailbox, Parcel};
 
-/// What leaves, in its order for each connection and each topic.
+/// Waiting outputs, in order for each connection and each topic.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    /// Lines that rest on the records since the last mark, or before: one parcel for each connection.
+    /// Lines that depend on records since the last mark, or earlier ones: one message per
+    /// connection.
     open: IndexMap<ConnId, (Mailbox, Lines)>,
-    /// What rests on records up to a mark, and leaves once those are safe. Marks rise.
+    /// Outputs that may be sent once the records before their mark are durable. Marks rise.
     marked: VecDeque<(Mark, Leaving)>,
-    /// The same of what leaves once they are written.
+    /// Outputs that may be sent once the records before their mark are written.
     own: VecDeque<(Mark, Leaving)>,
 }
 
-/// Something that leaves.
+/// One output.
 pub(super) enum Leaving {
-    /// To a connection.
+    /// For a connection.
     Parcel(Mailbox, Parcel),
-    /// To a topic: serial, topic, event.
+    /// For a topic: serial, topic, payload.
     Event(u64, &'static str, String),
 }
 
 impl Outgoing {
-    /// Where lines for a connection go.
+    /// The line buffer of a connection.
     pub(super) fn lines(&mut self, conn: ConnId, mailbox: &Mailbox) -> &mut Lines {
         let new = || (mailbox.clone(), Lines::default());
         &mut self.open.entry(conn).or_insert_with(new).1
     }
 
-    /// Adds what rests on records up to a mark, which is not before an earlier one.
+    /// Adds an output that depends on the records before `mark`. `mark` must not be below an
+    /// earlier one.
     pub(super) fn push(&mut self, mark: Mark, leaving: Leaving) {
         self.marked.push_back((mark, leaving));
     }
 
-    /// The lines of all connections rest on records up to this mark. `own`: those in the broker's process.
+    /// Sets the mark for the lines of all connections. `own` names the connections in the broker's
+    /// process.
     pub(super) fn mark(&mut self, mark: Mark, own: &BTreeSet<ConnId>) {
         for (conn, (mailbox, lines)) in self.open.drain(..) {
             let leaving = Leaving::Parcel(mailbox, Parcel::Lines(lines));
@@ -50,19 +55,20 @@ impl Outgoing {
         }
     }
 
-    /// Everything before this mark has to be safe before all has left.
+    /// All outputs can be sent once everything before this mark is durable.
     pub(super) fn awaited(&self) -> Mark {
         self.marked.back().map_or(0, |(mark, _)| *mark)
     }
 
-    /// The next that may leave if everything before these marks is safe, and written.
+    /// Removes the next output that may be sent when everything before these marks is durable, or
+    /// written.
     pub(super) fn pop(&mut self, safe: Mark, written: Mark) -> Option<Leaving> {
         let own = self.own.pop_front_if(|(mark, _)| *mark <= written);
         let next = own.or_else(|| self.marked.pop_front_if(|(mark, _)| *mark <= safe))?;
         Some(next.1)
     }
 
-    /// Nothing leaves any more: whoever waits for an answer is told so.
+    /// Drops all outputs, and answers their commands with an error.
     pub(super) fn fail(&mut self, error: &ProtocolError) {
         self.mark(Mark::MAX, &BTreeSet::new());
         for (_, leaving) in self.own.drain(..).chain(self.marked.drain(..)) {

@@ -1,4 +1,4 @@
-//! Several threads that create, ask and delete groups at the same time.
+//! Several threads that create, use and delete groups at the same time.
 
 use std::marker::Sync;
 
@@ -12,7 +12,7 @@ use crate::at_once::at_once;
 const THREADS: usize = 8;
 
 impl Rig {
-    /// Creates a group in each thread, all at the same time, of the name that `name` gives for the thread.
+    /// Creates a group in each thread at the same time; `name` gives the name for each thread.
     fn create(&self, name: impl Fn(usize) -> String + Sync) -> Vec<Result<(), Code>> {
         let runtime = Handle::current();
         at_once(THREADS, |thread| {
@@ -25,7 +25,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn one_of_several_threads_creates_a_group() {
+async fn one_of_several_threads_creates_the_group() {
     let rig = Rig::new();
     for round in 0..100 {
         let mut created = rig.create(|_| format!("g{round}"));
@@ -37,7 +37,7 @@ async fn one_of_several_threads_creates_a_group() {
 }
 
 #[tokio::test]
-async fn threads_create_no_more_groups_than_there_may_be() {
+async fn threads_respect_the_group_limit() {
     const MAX: usize = 5;
     for _ in 0..50 {
         let mut rig = Rig::new();
@@ -50,7 +50,7 @@ async fn threads_create_no_more_groups_than_there_may_be() {
     }
 }
 
-/// How many answers a connection has received since the last call.
+/// Number of answers that a connection has received since the last call.
 fn answers(client: &Client) -> usize {
     let parcels = client.caller.mailbox.take(Waker::noop()).parcels;
     let answers = parcels.into_iter().map(|parcel| match parcel {
@@ -62,7 +62,7 @@ fn answers(client: &Client) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_letter_to_a_group_that_is_deleted_meanwhile_is_answered() {
+async fn every_message_to_a_group_being_deleted_is_answered() {
     const LETTERS: usize = 50;
     let mut rig = Rig::new();
     let mut boss = rig.client();
@@ -95,7 +95,7 @@ async fn every_letter_to_a_group_that_is_deleted_meanwhile_is_answered() {
                     tokio::task::yield_now().await;
                 }
             };
-            assert!(within(PATIENCE, answered).await, "letters are lost");
+            assert!(within(PATIENCE, answered).await, "messages are lost");
         }
     }
 }

@@ -1,23 +1,23 @@
-//! What leaves before it is synced: what the worker in the broker's process is told, and nothing else.
+//! Outputs that are sent before a sync: only those for the worker in the broker's own process.
 
 use super::*;
 
 const TEAM: &str = "data/groups/team";
 
-/// A broker with a worker of its own, and another one.
+/// A broker with a local worker, a remote worker and an operator.
 fn rig() -> (Rig, Client, Client, Client) {
     let mut rig = Rig::start(SimulatedDisk::new(1), Some(MemberId(1)), |_| ());
     let clients = (rig.client(), rig.client(), rig.client());
     (rig, clients.0, clients.1, clients.2)
 }
 
-/// What the system was handed of the group's records.
+/// The group's records that were written to the file system.
 fn written(rig: &Rig) -> String {
     let files = rig.disk.files().into_iter().filter(|(path, _)| path.starts_with(TEAM));
     files.map(|(_, bytes)| String::from_utf8_lossy(&bytes).replace('\0', "")).collect()
 }
 
-/// Waits until the group has written a record that was not there before.
+/// Waits until the group has written a given record.
 async fn until_written(rig: &Rig, record: &str) {
     let writing = async {
         while !written(rig).contains(record) {
@@ -30,7 +30,7 @@ async fn until_written(rig: &Rig, record: &str) {
 
 // PROTOCOL: T13
 #[tokio::test]
-async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_they_are_synced() {
+async fn local_worker_receives_tasks_once_written_and_others_once_synced() {
     let (rig, mut own, mut other, mut boss) = rig();
     assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
     assert!(own.ask("JOIN team credit=1").await.starts_with("+OK team "));
@@ -41,7 +41,7 @@ async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_th
     let task = own.answer().await;
     assert!(task.starts_with("TASK team:"), "{task}");
     until_written(&rig, &format!("\t{}\t", other.caller.member)).await;
-    // What was written is not safe, so nobody else hears of it, and what an operator asks is not answered.
+    // Written records are not durable yet, so the remote worker and the operator get no answer.
     boss.say("GROUP pause team");
     until_written(&rig, "paused").await;
     assert_eq!((other.heard(), boss.heard()), (None, None));
@@ -52,7 +52,7 @@ async fn tasks_for_the_own_worker_leave_when_they_are_written_and_others_when_th
 }
 
 #[tokio::test]
-async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
+async fn local_worker_receives_nothing_before_the_start_is_synced() {
     let (rig, _, _, mut boss) = rig();
     assert!(boss.ask("GROUP create team topics=none").await.starts_with("+OK team "));
     let disk = rig.disk.clone();
@@ -61,7 +61,7 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
     let mut rig = Rig::start(disk, Some(MemberId(1)), hold);
     let mut own = rig.client();
     own.say("JOIN team credit=1");
-    // It has joined by then.
+    // The local worker has joined by then.
     rig.client().say("GROUP pause team");
     until_written(&rig, "paused").await;
     assert_eq!(own.heard(), None);
@@ -72,28 +72,32 @@ async fn before_a_start_is_synced_not_even_the_own_worker_is_told_anything() {
 
 // PROTOCOL: R6, T13
 #[tokio::test]
-async fn a_topic_keeps_what_a_group_has_taken_until_that_is_synced() {
+async fn topic_keeps_consumed_events_until_the_group_has_synced() {
     let (rig, mut own, _, mut boss) = rig();
     let name = "work".parse().unwrap();
     let settings = TopicSettings { sync: Sync::Always, ..TopicSettings::default() };
     let topic = rig.topics.create(&name, settings, |_| ()).unwrap();
     assert!(boss.ask("GROUP create team topics=work key=none").await.starts_with("+OK team "));
     assert!(own.ask("JOIN team credit=2").await.starts_with("+OK team "));
-    let until_taken = async |next| {
-        let taking = async {
+    let until_consumed = async |next| {
+        let consuming = async {
             while topic.taken_by_all() != Some(next) {
                 tokio::task::yield_now().await;
             }
         };
-        assert!(within(PATIENCE, taking).await, "{:?}", topic.taken_by_all());
+        assert!(within(PATIENCE, consuming).await, "{:?}", topic.taken_by_all());
     };
     topic.append(ConnId::BROKER, ["one"]).unwrap();
     assert!(own.answer().await.ends_with(" one"));
-    until_taken(Seq(2)).await;
+    until_consumed(Seq(2)).await;
     rig.disk.hold_syncs(Path::new(TEAM));
     topic.append(ConnId::BROKER, ["two"]).unwrap();
     assert!(own.answer().await.ends_with(" two"));
-    assert_eq!(topic.taken_by_all(), Some(Seq(2)), "with the power the group would forget it");
+    assert_eq!(
+        topic.taken_by_all(),
+        Some(Seq(2)),
+        "a power failure would make the group forget it"
+    );
     rig.disk.release_syncs();
-    until_taken(Seq(3)).await;
+    until_consumed(Seq(3)).await;
 }

@@ -1,5 +1,5 @@
-//! The shell of the group: writes its records, lets out what rests on them, ends in the middle of
-//! something, and begins again with what was written.
+//! The group's actor in the simulation: writes records, sends the outputs that depend on them,
+//! crashes at any point, and restarts from what was written.
 
 use std::collections::VecDeque;
 
@@ -17,77 +17,78 @@ use crate::group::record::{Decision, Record};
 use crate::group::tests::simulation::difference;
 use crate::group::{Group, Input, JobAction, Output, Task};
 
-/// Of so many writes one is the last of its broker.
+/// One of this many writes is the last of its broker.
 const LAST_WRITE: u32 = 2500;
-/// Records after which there is a snapshot, and how many parts of one are written together at most.
+/// Records after which a snapshot is written, and the most parts of it that are written together.
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
 
-/// Of so many pieces one is not written by its owner, but by a committer before the next sync.
+/// One of this many pieces is left to a committer, which writes it before the next sync.
 const LEFT_TO_COMMITTER: u32 = 4;
 
-/// One in so many words of workers comes while the broker is busy for a moment, in which others may come.
+/// One of this many worker commands arrives while the broker is briefly busy, so that others may
+/// arrive, too.
 const BUSY: u32 = 16;
 const BUSY_MS_MAX: u64 = 20;
 
-/// When and how a broker is to end.
+/// A planned crash of the broker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Doom {
-    /// With which write from now on.
+    /// The number of writes until the crash.
     pub(super) writes: u64,
     pub(super) end: End,
-    /// That write was handed to the system.
+    /// Whether the last write still reached the operating system.
     pub(super) is_written: bool,
 }
 
-/// The one broker, and what is left of those before it.
+/// The current broker, with what remains of earlier ones.
 pub(super) struct Broker {
     pub(super) group: Group,
     pub(super) state: Running,
-    /// Raised with each start, so that nobody takes the end of what one did for another's.
+    /// Increased by each start, so that events of an earlier start are recognised.
     life: u64,
-    /// A moment of the broker's clock, and when that was.
+    /// A moment of the broker's clock, and the true time of it.
     moment: (Moment, Moment),
-    /// When it has last let time decide.
+    /// Time of the last tick.
     ticked: Moment,
-    /// The log from its newest whole snapshot on.
+    /// The log from the start of its newest complete snapshot.
     log: VecDeque<Batch>,
-    /// The number after that of the last record, of the last one that outlives the process, of the last one that is
-    /// safe, and of the last one of this start.
+    /// Number after the last record, after the last written one, after the last durable one, and
+    /// after the last one of this start.
     pub(super) appended: u64,
     pub(super) written: u64,
     pub(super) safe: u64,
     pub(super) begun: u64,
     is_syncing: bool,
-    /// Where the newest snapshot begins, and how many records there were when it was whole.
+    /// Start of the newest snapshot, and the number of records when it was complete.
     snapshot: (u64, u64),
-    /// Where the one begins that is being written.
+    /// Start of the snapshot in progress.
     snapshot_begin: u64,
     pub(super) unsent: VecDeque<Pending>,
-    /// What nobody was told that it is safe; whoever said it says it again.
+    /// Inputs without a confirmation that they are safe; their senders repeat them after a crash.
     pub(super) unsafe_inputs: VecDeque<(u64, Input, Said)>,
 }
 
-/// Whether it does anything.
+/// State of the broker.
 #[derive(Debug)]
 pub(super) enum Running {
     Moves,
-    /// Stopped, or (`anew`) without room on its disk: what comes waits.
+    /// Paused, or (`anew`) without room on its disk: input waits.
     Still {
         anew: bool,
         inbox: VecDeque<(Input, Said)>,
     },
-    /// Ended. What an operator wants waits for the next one.
+    /// Crashed. Commands of an operator wait for the next start.
     Down {
         backlog: VecDeque<(Input, Said)>,
     },
 }
 
-/// What one input led to: it is written as a whole, or not at all.
+/// The records of one input, which are written completely or not at all.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) records: Vec<Record>,
-    /// The number after that of its last record.
+    /// Number after its last record.
     end: u64,
 }
 
@@ -112,24 +113,24 @@ impl Broker {
         }
     }
 
-    /// Which of its lives it is in.
+    /// The number of its current start.
     pub(super) fn life(&self) -> u64 {
         self.life
     }
 
-    /// What its clock shows.
+    /// Reading of its clock.
     pub(super) fn moment(&self, now: Moment) -> Moment {
         self.moment.0 + now.since(self.moment.1)
     }
 
-    /// When time has something for it to decide.
+    /// Time of the group's next deadline.
     pub(super) fn deadline(&self) -> Option<Moment> {
         let moves = matches!(self.state, Running::Moves);
         let deadline = self.group.deadline().filter(|_| moves)?;
         Some(self.moment.1 + deadline.since(self.moment.0))
     }
 
-    /// Batches from a mark on.
+    /// Number of batches from a mark on.
     fn batches_after(&self, mark: u64) -> usize {
         self.log.len() - self.log.partition_point(|batch| batch.end <= mark)
     }
@@ -139,14 +140,14 @@ impl Broker {
         self.log.push_back(Batch { records, end: self.appended });
     }
 
-    /// Everything up to there is safe.
+    /// Everything before `upto` is durable.
     fn is_safe(&mut self, upto: u64) {
         self.safe = self.safe.max(upto);
         self.written = self.written.max(upto);
         self.cut();
     }
 
-    /// Cuts the log in front of the newest snapshot that is safe.
+    /// Removes the log before the newest durable snapshot.
     fn cut(&mut self) {
         let (begin, end) = self.snapshot;
         if self.safe >= end {
@@ -158,7 +159,7 @@ impl Broker {
 }
 
 impl World {
-    /// Somebody says something to the broker.
+    /// Sends an input to the broker.
     pub(super) fn feed(&mut self, input: Input, said: Said) -> Kept {
         match &mut self.broker.state {
             Running::Moves
@@ -182,13 +183,13 @@ impl World {
         }
     }
 
-    /// The group takes what was said together.
+    /// Passes inputs that arrived together to the group.
     fn handle(&mut self, said: Vec<(Input, Said)>) -> Kept {
         let moment = self.broker.moment(self.now);
         let (mut unsent, mut again) = (Vec::new(), Vec::new());
         for (input, said) in &said {
             self.note(|| match input {
-                // The time of day is none of its business.
+                // The trace leaves out the wall clock, which must make no difference.
                 Input::Start { run, anew, .. } => format!("<- start run={run} anew={anew}"),
                 input => format!("<- {input:?}"),
             });
@@ -244,14 +245,15 @@ impl World {
                 Output::JobName { name, known: false } => {
                     self.job_names.remove(&name);
                 }
-                Output::Deleted => unreachable!("nobody deletes it"),
+                Output::Deleted => unreachable!("the simulated group is never deleted"),
             }
         }
         self.check_suspects()?;
         self.write(records, unsent, again)
     }
 
-    /// A task is told of; whether it was released just now, and if so may be.
+    /// Reads a released task; `is_new` if it was released just now. Checks that its release was
+    /// allowed.
     fn read(&mut self, task: Task, is_new: bool) -> Result<Told, Broken> {
         self.order += 1;
         let released = if is_new {
@@ -271,7 +273,7 @@ impl World {
         Ok(told)
     }
 
-    /// What one input led to is on its way to the disk.
+    /// Starts writing the records of an input.
     fn write(
         &mut self,
         records: Vec<Record>,
@@ -280,7 +282,7 @@ impl World {
     ) -> Kept {
         let broker = &mut self.broker;
         let is_write = !records.is_empty();
-        // Nobody goes before what a committer is to write.
+        // Pieces that are left to a committer are written in order.
         let is_next = broker.written == broker.appended;
         if is_write {
             broker.append(records);
@@ -299,7 +301,8 @@ impl World {
             self.take_stock();
         }
         if !self.broker.is_syncing && self.broker.safe < self.broker.appended {
-            // Mostly at once, sometimes a little later, rarely so late that much is waiting.
+            // Syncs mostly end at once, sometimes a little later, and rarely so late that much is
+            // waiting.
             let slow_ms = match self.rng.u32(0..64) {
                 0 if self.is_faulty => self.rng.u64(50..1000),
                 1..8 => self.rng.u64(1..20),
@@ -317,7 +320,7 @@ impl World {
         self.send()
     }
 
-    /// The disk has what was written until now.
+    /// The disk has synced everything before `upto`.
     pub(super) fn synced(&mut self, life: u64, upto: u64) -> Kept {
         if life != self.broker.life {
             return Ok(());
@@ -328,7 +331,7 @@ impl World {
         self.write(Vec::new(), Vec::new(), Vec::new())
     }
 
-    /// Writes a piece of what the group holds, between whatever else it writes.
+    /// Writes a part of a snapshot between other records.
     fn take_stock(&mut self) {
         let moment = self.broker.moment(self.now);
         let mut records = Vec::new();
@@ -349,7 +352,7 @@ impl World {
         }
     }
 
-    /// Whether the broker ends with this write.
+    /// Whether the broker crashes with this write.
     fn is_last_write(&mut self) -> bool {
         if self.broker.safe == 0 {
             return false; // Before anything is safe, nobody was told that there is a group.
@@ -361,7 +364,7 @@ impl World {
         self.is_faulty && self.rng.u32(0..LAST_WRITE) == 0
     }
 
-    /// The broker ends, with whatever it was about to write. Nobody hears of what was not sent.
+    /// Crashes the broker during a write. Outputs that were not sent are lost.
     pub(super) fn crash(&mut self) -> Kept {
         if matches!(self.broker.state, Running::Down { .. }) || self.broker.safe == 0 {
             return Ok(());
@@ -389,8 +392,8 @@ impl World {
         Ok(())
     }
 
-    /// What is left of the log after so many of the batches that are not safe were handed to the
-    /// system: the group is what a start makes of it. Its last start, and its newest moment.
+    /// Restores the group from the log after a loss: the durable batches and `written` others survive.
+    /// Returns its last start and the time of its newest record.
     fn lose_unwritten(&mut self, end: End, written: usize) -> Result<(Stamp, Moment), Broken> {
         let moment = self.broker.moment(self.now);
         let broker = &mut self.broker;
@@ -406,7 +409,8 @@ impl World {
             format!("{upto} records are left, and {} were safe", broker.safe)
         })?;
         if upto == broker.appended {
-            // Not the one that goes on: its clock may go on at an earlier moment than this.
+            // A second restored group is compared, because the clock of the first may continue at
+            // an earlier moment.
             let differs = difference(&mut broker.group, survivors.again(), moment);
             Promise::RecordsSuffice.holds(differs.is_none(), || format!("other {differs:?}"))?;
         }
@@ -421,7 +425,7 @@ impl World {
         Ok((started, last))
     }
 
-    /// Another broker goes on.
+    /// Starts the next broker.
     pub(super) fn start(&mut self, end: End, started: Stamp, last: Moment) -> Kept {
         if end == End::Power {
             self.machine.reboot(self.now);
@@ -430,7 +434,7 @@ impl World {
         self.broker.moment = (here.moment_after(&started, last), self.now);
         let anew = !started.is_same_boot(&here);
         if anew {
-            // The time of day says whether their time has come, and it may be wrong.
+            // Whether their time has come depends on the wall clock, which may be wrong.
             self.hosts.forget_wishes();
             self.dues.forget_times();
             self.ranks.forget_times();
@@ -448,7 +452,7 @@ impl World {
         backlog.into_iter().try_for_each(|(input, said)| self.feed(input, said))
     }
 
-    /// The group begins to move.
+    /// Starts the group.
     pub(super) fn begin(&mut self, run: u64, anew: bool) -> Kept {
         self.turns.restart();
         if anew {
@@ -458,19 +462,19 @@ impl World {
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);
         let own = self.own.map(|index| self.workers[index].member);
-        // Another one at each start, of which only the first counts.
+        // A new `since` at each start; the group keeps the first one.
         let since = 1000 + run;
         self.handle(vec![(Input::Start { run, since, anew, stamp, own }, Said::Nothing)])?;
         self.broker.begun = self.broker.appended;
         Ok(())
     }
 
-    /// The broker stands still: stopped, or without room on its disk.
+    /// Pauses the broker: it is stopped, or its disk is full.
     pub(super) fn stand_still(&mut self) {
         if matches!(self.broker.state, Running::Moves) {
             self.totals.faults += 1;
             let anew = self.rng.bool();
-            self.note(|| format!("-- stands still, anew={anew}"));
+            self.note(|| format!("-- paused, anew={anew}"));
             let still_ms = self.rng.u64(500..2 * LEASE_MS);
             self.pause_for(anew, still_ms);
         }
@@ -482,7 +486,7 @@ impl World {
         self.schedule(still_ms, Happening::Moves { life });
     }
 
-    /// It goes on: what has come is read before leases are expired.
+    /// Continues after a pause. Input that has arrived is handled before leases expire.
     pub(super) fn move_again(&mut self, life: u64) -> Kept {
         if life != self.broker.life {
             return Ok(());
@@ -492,7 +496,7 @@ impl World {
         if anew {
             self.begin(self.broker.group.run(), true)?;
         }
-        // What workers have said one after the other is read, and taken, together.
+        // Consecutive commands of workers are read and applied together.
         while let Some((input, said)) = inbox.pop_front() {
             let mut some = vec![(input, said)];
             while some[0].1.is_of_worker()
@@ -509,7 +513,7 @@ impl World {
     }
 }
 
-/// Whoever is not told that this has happened says it again.
+/// Whether the sender repeats this input when it gets no confirmation.
 pub(super) fn is_said_again(input: &Input) -> bool {
     match input {
         Input::WithJob { what, .. } => *what != JobAction::Wait,

@@ -1,5 +1,5 @@
-//! What of a group's log a disk still has when the process or the power is gone: the real log, on a
-//! simulated disk, and the real start from it.
+//! Decides what part of a group's log survives a crash or a power failure: the real log and the
+//! real recovery, on a simulated disk.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,39 +14,39 @@ use crate::groups::restart::{GroupStorage, Recovered};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Piece, SegmentLog, TopicLog};
 
-/// So that a log here is one segment of a MiB mostly.
+/// Makes most logs here a single segment of 1 MiB.
 const LOG_BYTES: u64 = 8 << 20;
 
-/// How a broker ends.
+/// Kinds of crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The process is killed; what was handed to the system is written.
+    /// The process is killed; written data survives.
     Process,
-    /// The power goes, and with it or torn whatever was not synced.
+    /// The power fails; data that was not synced is lost or torn.
     Power,
 }
 
-/// What a start finds.
+/// The result of a recovery.
 pub(super) struct Survivors {
     pub(super) group: Group,
-    /// The last start, as the machine knew it.
+    /// Time of the last start, as the machine knew it.
     pub(super) started: Stamp,
-    /// The newest record's moment.
+    /// Time of the newest record.
     pub(super) last: Moment,
-    /// How many records there are.
+    /// Number of records.
     pub(super) records: u64,
     storage: GroupStorage,
 }
 
 impl Survivors {
-    /// Another start finds the same.
+    /// Recovers the group once more.
     pub(super) fn again(&mut self) -> Group {
         recover(&mut self.storage).group
     }
 }
 
-/// Ends a broker that has synced the `safe` batches of its log, of which the first record has the number
-/// `first`, and handed those in `written`, no fewer, to the system.
+/// Crashes a broker and recovers its log. The first `safe` batches were synced; `written` batches,
+/// at least as many, were written. `first` is the number of the first record.
 pub(super) fn survive(
     first: Seq,
     safe: &[Batch],
@@ -64,26 +64,26 @@ pub(super) fn survive(
         taken,
         stopped: Arc::default(),
     };
-    let name = "crawlers".parse().expect("it is a name");
+    let name = "crawlers".parse().expect("the name is valid");
     let (log, mut next) = (storage.fresh_at(&name, first), first.0);
     append(&log, safe, &mut next);
-    log.sync().expect("this disk does not fail");
+    log.sync().expect("the simulated disk does not fail");
     append(&log, written, &mut next);
     match end {
         End::Process => disk.kill(),
         End::Power => disk.cut_power(),
     }
-    // What the found group leaves to chance is drawn from the thread's source.
+    // Random choices of the recovered group come from the thread's source.
     fastrand::seed(rng.u64(..));
     let Recovered { group, log, started, last, .. } = recover(&mut storage);
-    let checked = log.verify().expect("what is whole is read");
+    let checked = log.verify().expect("an undamaged log can be read");
     let records = checked.iter().map(|file| file.events).sum();
     Survivors { group, started, last, records, storage }
 }
 
 fn recover(storage: &mut GroupStorage) -> Recovered {
-    let mut groups = storage.recover().expect("what is whole is read").whole;
-    groups.pop().expect("it has begun")
+    let mut groups = storage.recover().expect("an undamaged log can be read").whole;
+    groups.pop().expect("the group was created")
 }
 
 fn append(log: &SegmentLog, batches: &[Batch], next: &mut u64) {
@@ -99,6 +99,6 @@ fn append(log: &SegmentLog, batches: &[Batch], next: &mut u64) {
         .collect();
     let next = Seq(*next);
     if !pieces.is_empty() {
-        log.append(&pieces, next, next).expect("this disk has room");
+        log.append(&pieces, next, next).expect("the simulated disk has room");
     }
 }

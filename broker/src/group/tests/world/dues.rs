@@ -1,4 +1,4 @@
-//! What is wanted for later (`after=`).
+//! Checks that nothing is released before it is due (`after=`).
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::task::Told;
 use crate::clock::Moment;
 use crate::group::tests::site::is_linked;
 
-/// The longest that somebody wants something not to be looked at, alone or as a seed of a job.
+/// Longest `after=` of an announcement, and of a job's seed, in ms.
 const AFTER_MS_MAX: u64 = 600_000;
 const SEED_AFTER_MS_MAX: u64 = 60_000;
 
-/// When pages are due, in true time: those of which nobody knows but who wants them for later.
+/// Due times of pages that were announced only for later, in true time.
 #[derive(Debug, Default)]
 pub(super) struct Dues(BTreeMap<String, Moment>);
 
 impl Dues {
-    /// Somebody wants a page from then on. Whoever wants it first has it looked at for all.
+    /// A page is requested for `due` or later. The earliest request counts for all.
     pub(super) fn want(&mut self, url: &str, due: Moment) {
         if !is_linked(url) {
             let earliest = self.0.entry(url.to_owned()).or_insert(due);
@@ -25,12 +25,12 @@ impl Dues {
         }
     }
 
-    /// What was to wait for a time waits no more, as the wall clock may have it.
+    /// Forgets all times, because a reboot may have changed the wall clock.
     pub(super) fn forget_times(&mut self) {
         self.0.values_mut().for_each(|due| *due = Moment(0));
     }
 
-    /// A page is looked at.
+    /// Checks the release of a page.
     pub(super) fn check_release(&self, told: &Told) -> Kept {
         let due = self.0.get(&told.url).copied().unwrap_or_default();
         Promise::NeverBeforeDue.holds(told.at >= due, || {
@@ -40,11 +40,11 @@ impl Dues {
 }
 
 impl World {
-    /// Somebody wants a page for later, and perhaps changes their mind.
+    /// Announces a page for later, and perhaps changes that.
     pub(super) fn announce_for_later(&mut self) {
         let url = if self.rng.bool() { self.any_page() } else { self.new_page() };
         let after_ms = self.rng.u64(1..AFTER_MS_MAX);
-        // What is carried along is not forgotten in a restart, nor what a later event says of the same.
+        // Forwarded attributes must survive a restart and later events for the same URL.
         self.publish(&format!("{url} after={after_ms}ms pushed={after_ms} item=first"));
         self.named.insert(url.clone());
         if self.rng.bool() {
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// A job's first page: mostly at once.
+    /// A job's seed and its `after=`, which is mostly 0.
     pub(super) fn any_seed(&mut self) -> (String, u64) {
         if self.rng.u32(0..6) > 0 {
             return (self.any_page(), 0);

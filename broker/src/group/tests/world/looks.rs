@@ -1,51 +1,51 @@
-//! What was announced, and whether somebody has looked since.
+//! Checks that every announced URL is fetched afterwards.
 
 use std::collections::BTreeMap;
 
 use super::promises::{Kept, Promise};
 
-/// URLs that somebody was promised a look at, with the place of that promise in the order of things.
+/// Announced URLs that are not fetched yet, with the decision number of the announcement.
 #[derive(Debug, Default)]
 pub(super) struct Looks(BTreeMap<String, u64>);
 
 impl Looks {
-    /// The group has taken an announcement.
+    /// The group has consumed an announcement.
     pub(super) fn promise(&mut self, url: &str, order: u64) {
         self.0.insert(url.to_owned(), order);
     }
 
-    /// The group knows the end of a task that was released at this place. A look that began before
-    /// the announcement may have missed what was new.
+    /// The group knows the end of a task with this release number. A fetch that began before the
+    /// announcement may have missed the news.
     pub(super) fn ended(&mut self, url: &str, released: u64) {
         if self.0.get(url).is_some_and(|promised| released > *promised) {
             self.0.remove(url);
         }
     }
 
-    /// Somebody was told that nobody will look.
+    /// The publisher was informed that the URL will not be fetched.
     pub(super) fn given_up(&mut self, url: &str) {
         self.0.remove(url);
     }
 
-    /// Everything was dropped on purpose.
+    /// All entries were purged.
     pub(super) fn purge(&mut self) {
         self.0.clear();
     }
 
-    /// Somebody is to look at it.
+    /// Whether a fetch of the URL is still owed.
     pub(super) fn owes(&self, url: &str) -> bool {
         self.0.contains_key(url)
     }
 
-    /// What is still to be looked at.
+    /// URLs that must still be fetched.
     pub(super) fn owed(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Everything was looked at.
+    /// Checks that everything was fetched.
     pub(super) fn check_end(&self) -> Kept {
         Promise::NoTaskLost.holds(self.0.is_empty(), || {
-            format!("announced, and not fetched since: {:?}", self.0.keys())
+            format!("announced but not fetched since: {:?}", self.0.keys())
         })
     }
 }

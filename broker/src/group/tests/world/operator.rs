@@ -1,5 +1,5 @@
-//! Somebody at the controls: what is done to the group and its jobs while workers work, and what
-//! that has everybody expect.
+//! The operator: actions on the group and its jobs while workers work, and their effect on what the
+//! checkers expect.
 
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
 
@@ -15,11 +15,11 @@ use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 const OPERATOR: ConnId = ConnId(0);
-/// Jobs that are not done at the same time.
+/// Most unfinished jobs at a time.
 pub(super) const JOBS_MAX: usize = 8;
 
 impl World {
-    /// What an input has everybody expect from the moment at which it is dealt with; `moment` on the
+    /// Tells the checkers what to expect from an input once it is handled; `moment` is on the
     /// broker's clock.
     pub(super) fn expect(&mut self, input: &Input, moment: Moment) {
         match input {
@@ -36,7 +36,7 @@ impl World {
             Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
             Input::WithJob { name, what: JobAction::Wait, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
-                // For what is gone nobody waits: that is refused.
+                // A wait for a job that is gone is rejected.
                 pass.waits += u32::from(!pass.deleted);
             }
             Input::Gone { conn: WAITING } => {
@@ -65,7 +65,7 @@ impl World {
         self.feed(Input::Operate { asked: operator(), what }, said)
     }
 
-    /// Nothing is held up any more.
+    /// Resumes the group and all jobs.
     pub(super) fn resume_everything(&mut self) -> Kept {
         self.resume()?;
         let unfinished = self.passes.names(false);
@@ -77,7 +77,7 @@ impl World {
         self.feed(Input::Operate { asked: operator(), what }, Said::Nothing)
     }
 
-    /// A job is opened, seeded and closed: a new one, or the next pass of one that is done.
+    /// Opens, seeds and closes a job: a new one, or the next pass of a finished one.
     pub(super) fn open_job(&mut self) -> Kept {
         if self.passes.names(false).len() >= JOBS_MAX {
             return Ok(());
@@ -94,7 +94,7 @@ impl World {
         if self.rng.u32(0..4) == 0 {
             let kept_out = [self.rng.u64(..PAGES), self.rng.u64(..PAGES)];
             let patterns = kept_out.map(|number| format!("/p{number}$")).join(",");
-            settings.filter.exclude = patterns.parse().expect("they are patterns");
+            settings.filter.exclude = patterns.parse().expect("the patterns are valid");
         }
         settings.pages_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u64(1..6));
         settings.depth_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u32(0..3));
@@ -126,7 +126,7 @@ impl World {
         }
         self.close_named(&name)?;
         if self.rng.u32(0..4) == 0 {
-            // It may be done by then.
+            // The job may be done by then.
             let seed = self.any_page();
             self.passes.find_mut(&name).late.insert(seed.clone());
             self.publish(&format!("{seed} job={name}"));
@@ -135,25 +135,25 @@ impl World {
     }
 
     pub(super) fn any_scope() -> JobSettings {
-        JobSettings::parse([("scope", "any")]).expect("it is a setting")
+        JobSettings::parse([("scope", "any")]).expect("the setting is valid")
     }
 
     pub(super) fn open_named(&mut self, name: &str, settings: JobSettings) -> Kept {
-        let name = name.parse().expect("it is a name");
+        let name = name.parse().expect("the name is valid");
         self.feed(Input::OpenJob { asked: operator(), name, settings }, Said::Nothing)
     }
 
     pub(super) fn close_named(&mut self, name: &str) -> Kept {
-        let name = name.parse().expect("it is a name");
+        let name = name.parse().expect("the name is valid");
         self.feed(Input::CloseJob { asked: operator(), name }, Said::Nothing)
     }
 
-    /// Something is done with a job that is not done.
+    /// Acts on an unfinished job.
     pub(super) fn with_some_job(&mut self) -> Kept {
         let Some(name) = self.rng.choice(self.passes.names(false)) else { return Ok(()) };
         match self.rng.u32(0..12) {
             0 => {
-                let name = name.parse().expect("it is a name");
+                let name = name.parse().expect("the name is valid");
                 self.feed(Input::CancelJob { asked: operator(), name }, Said::Nothing)
             }
             1 => self.with_job(operator(), &name, JobAction::Pause),
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Only what is done can be deleted.
+    /// Only finished jobs can be deleted.
     pub(super) fn delete_some_job(&mut self) -> Kept {
         let done = self.rng.bool();
         let Some(name) = self.rng.choice(self.passes.names(done)) else { return Ok(()) };
@@ -178,11 +178,12 @@ impl World {
             }
             _ => Said::Nothing,
         };
-        let name = name.parse().expect("it is a name");
+        let name = name.parse().expect("the name is valid");
         self.feed(Input::WithJob { asked, name, what }, said)
     }
 
-    /// A job that was opened at this place was deleted, or is not done, or was forgotten before.
+    /// The answer to deleting a job that was opened at `opened`. It may have been deleted,
+    /// unfinished or forgotten before.
     pub(super) fn deleted(
         &mut self,
         name: &str,
@@ -193,12 +194,13 @@ impl World {
             return Ok(()); // The next pass has begun.
         };
         if answer.is_ok() {
-            // Who waited was told when it was done, and who came behind this was refused.
+            // Earlier waiters were answered when the job was done; later ones were rejected.
             (pass.deleted, pass.waits) = (true, 0);
         }
         let code = answer.as_ref().err().map(|error| error.code);
         if answer.is_ok() && !pass.done {
-            // That is decided, and its announcement on its way; without one not everything comes to its end.
+            // The end is decided and its announcement on its way; without the announcement the run
+            // would not end.
             return pass.check_end(name);
         }
         let done = pass.done;
@@ -206,10 +208,10 @@ impl World {
         Promise::NeverEarly.holds(fits, || format!("{name} is done: {done}, but {answer:?}"))
     }
 
-    /// Whoever waits for a job is told, once it is done and at once.
+    /// Checks that waiters are answered at once when the job is done, and not before.
     pub(super) fn told(&mut self, answer: &Result<Answer, ProtocolError>) -> Kept {
         let Ok(answer) = answer else { return Ok(()) };
-        let name = answer.ok.split(' ').next().expect("split gives one part at least");
+        let name = answer.ok.split(' ').next().expect("split returns at least one part");
         let Some(pass) = self.passes.get_mut(name) else { return Ok(()) };
         pass.waits = pass.waits.saturating_sub(1);
         let done = pass.done;
@@ -230,9 +232,9 @@ impl World {
         }
         if payload.starts_with("http") {
             let mut words = payload.split(' ');
-            let url = words.next().expect("split gives one part at least");
+            let url = words.next().expect("split returns at least one part");
             self.looks.given_up(url);
-            // An operator may have it begin anew at any time.
+            // The operator may retry the entry at any time.
             self.dues.want(url, Moment(0));
             if let Some(name) = words.find_map(|word| word.strip_prefix("job=")) {
                 self.passes.gave_up(name, url);

@@ -1,6 +1,6 @@
-//! Everything that can happen to one task, in every order, with a broker that ends at every write that
-//! this leads to, in every way. When more lives are asked for than the usual number, also at every
-//! write that comes later, until all is done.
+//! Tests all orders of events in the life of one task, with a crash of every kind at every write
+//! that follows directly. If more runs than usual are requested, it also crashes at every later
+//! write until all is done.
 
 use tidings_protocol::{After, Outcome, TaskId};
 
@@ -17,15 +17,15 @@ use crate::group::{Input, JobAction};
 /// What can happen to a task that the first worker holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// Its holder has links of the page to say, with its answer and on this connection only.
+    /// Its holder stages links for its answer, on this connection only.
     Children,
     /// Its holder answers.
     Ack,
-    /// Its lease runs out.
+    /// Its lease expires.
     Expiry,
     /// Another worker takes what it is given.
     Redelivery,
-    /// Its holder comes back on another connection.
+    /// Its holder reconnects on another connection.
     Reconnect,
 }
 
@@ -34,7 +34,7 @@ const EVENTS: [Event; 5] =
 const HOLDER: usize = 0;
 const OTHER: usize = 1;
 
-/// What came of it.
+/// Counts of the results.
 #[derive(Debug, Default)]
 struct Came {
     taken: u32,
@@ -43,8 +43,8 @@ struct Came {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "how much was tried")]
-fn all_orders_of_what_can_happen_to_a_task() {
+#[expect(clippy::print_stdout, reason = "prints what was tried")]
+fn task_survives_all_orders_of_events() {
     let (mut lives, mut came) = (0, Came::default());
     let seeds = seeds();
     let to_the_end = seeds.end - seeds.start > RUNS;
@@ -66,12 +66,12 @@ fn all_orders_of_what_can_happen_to_a_task() {
             }
         }
     }
-    println!("{lives} lives of one task: {came:?}");
+    println!("{lives} runs of one task: {came:?}");
     assert_eq!(orders(&EVENTS).len(), 120);
     assert!(came.taken > 1000 && came.stale > 1000 && came.crashed > 1000, "{came:?}");
 }
 
-/// One life: the events, and then whatever it takes until everything is done.
+/// One run: the events, and then everything until all is done.
 fn live(order: &[Event], half_open: bool, doom: Option<Doom>, to_the_end: bool, came: &mut Came) {
     let nature =
         Nature { clock_jumps: false, reboots: true, narrow: None, parallel_max: 1, traced: true };
@@ -83,7 +83,7 @@ fn live(order: &[Event], half_open: bool, doom: Option<Doom>, to_the_end: bool, 
     }
 }
 
-/// All orders of some things.
+/// All permutations.
 fn orders<T: Copy>(things: &[T]) -> Vec<Vec<T>> {
     let Some((first, rest)) = things.split_first() else { return vec![Vec::new()] };
     let place = |order: Vec<T>| {
@@ -112,7 +112,7 @@ impl World {
         self.open_with(&seed())?;
         self.pass(1)?;
         let task = self.workers[HOLDER].only_task();
-        // Of every other task there may be, chance decides.
+        // Other tasks take random steps.
         self.is_scripted = false;
         self.doom = doom;
         let mut has_links = false;
@@ -161,14 +161,14 @@ impl World {
         self.come_back(index)
     }
 
-    /// The holder comes to the end of its request, and says so with its answer.
+    /// The holder's request ends, and it answers.
     fn answer(&mut self, task: &TaskId, links: bool) -> Kept {
         self.end_request(task);
         let say = Say::ack(Outcome::Done, links);
         self.will_say(0, HOLDER, task, say)
     }
 
-    /// Time passes until the lease is over; the request has ended by then.
+    /// Time passes until the lease expires; the request has ended by then.
     fn run_out(&mut self, task: &TaskId) -> Kept {
         let Some(until) = self.workers[HOLDER].lease_of(task) else { return Ok(()) };
         self.pass(until.since(self.now))?;
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The broker hears first of the new connection, or first of the end of the old one.
+    /// The broker notices first the new connection, or first the end of the old one.
     fn reconnect(&mut self, half_open: bool) -> Kept {
         let Some(before) = self.workers[HOLDER].conn else { return Ok(()) };
         let gone = Input::Gone { conn: before };
@@ -199,5 +199,5 @@ impl World {
 /// A page with links to other hosts than its own.
 fn seed() -> String {
     let mut pages = (0..HOSTS).flat_map(|host| (0..PAGES).map(move |number| page(host, number)));
-    pages.find(|url| links_of(url).count() > 1).expect("there is one")
+    pages.find(|url| links_of(url).count() > 1).expect("some page has two links")
 }

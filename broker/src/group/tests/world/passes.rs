@@ -1,5 +1,4 @@
-//! Jobs as whoever opened them knows them: what must be true of a pass while it runs, and when its
-//! end is announced.
+//! Checks jobs: what must be true of a pass while it runs, and when its end may be announced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,7 @@ use crate::clock::Moment;
 use crate::group::tests::site::{host_number, links_of, redirect_of};
 use crate::job::JobSettings;
 
-/// The present pass of every job, by name, and every end that was announced.
+/// The current pass of every job, by name, and all announced ends.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     by_name: BTreeMap<String, Pass>,
@@ -25,34 +24,34 @@ pub(super) struct Passes {
 pub(super) struct Pass {
     pub(super) settings: JobSettings,
     pub(super) opened: u64,
-    /// Seeds that belong to it, and those that came so late that they may.
+    /// Seeds that belong to it, and seeds that came late and may belong to it.
     pub(super) seeds: BTreeSet<String>,
     pub(super) late: BTreeSet<String>,
     pub(super) paused: bool,
-    /// It is open, and waits to be closed.
+    /// Whether it is open and will be closed.
     pub(super) held: bool,
-    /// On the broker's clock: when nothing more of it may be released.
+    /// When its time limit ends, on the broker's clock.
     pub(super) ends: Option<Moment>,
-    /// Cancelled, or purged: not everything of it was reached.
+    /// Whether it was cancelled or purged, so that not all of its pages were fetched.
     pub(super) marred: bool,
     pub(super) done: bool,
     pub(super) deleted: bool,
-    /// Who waits for it.
+    /// Connections that wait for it.
     pub(super) waits: u32,
     completed: BTreeSet<String>,
-    /// What pages of it have moved to.
+    /// Redirect targets of its pages.
     targets: BTreeSet<String>,
-    /// Final, and no page: given up, or answered as that.
+    /// URLs with a final result other than a page.
     others: BTreeSet<String>,
-    /// Links from a seed to a page, for every way that was found to it.
+    /// Distances of each page from the seeds, one for each path that was found.
     depths: BTreeMap<String, BTreeSet<u32>>,
-    /// Found, and not final, by host.
+    /// Pages that were found and are not final, by host.
     missing: BTreeMap<u64, BTreeSet<String>>,
 }
 
 impl Passes {
-    /// A pass begins, at this place in the order of things. What was published for the one before
-    /// may be taken for this one.
+    /// A pass begins, with this decision number. Events for the previous pass may count for this
+    /// one.
     pub(super) fn open(&mut self, name: &str, settings: JobSettings, opened: u64) {
         let mut late = BTreeSet::new();
         if let Some(before) = self.by_name.remove(name) {
@@ -67,7 +66,7 @@ impl Passes {
     }
 
     pub(super) fn find_mut(&mut self, name: &str) -> &mut Pass {
-        self.by_name.get_mut(name).expect("a job that was opened")
+        self.by_name.get_mut(name).expect("the job was opened")
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Pass)> {
@@ -82,7 +81,7 @@ impl Passes {
         self.by_name.get_mut(name)
     }
 
-    /// Names of those that are done, or are not.
+    /// Names of finished, or of unfinished, jobs.
     pub(super) fn names(&self, done: bool) -> Vec<String> {
         let some = self.by_name.iter().filter(|(_, pass)| pass.done == done);
         some.map(|(name, _)| name.clone()).collect()
@@ -92,7 +91,8 @@ impl Passes {
         self.by_name.values().all(|pass| pass.done)
     }
 
-    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects to it.
+    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects
+    /// to it.
     pub(super) fn repairs(&mut self, name: &str, url: &str) -> bool {
         let done = self.by_name.get_mut(name).filter(|pass| pass.done);
         let Some(pass) = done.filter(|pass| pass.others.contains(url)) else { return false };
@@ -100,8 +100,8 @@ impl Passes {
         true
     }
 
-    /// When nothing waits any more, every URL of a finished pass has ended once, also if it was repaired, and the pass
-    /// has no more pages than it may have. `shown` is the answer to `JOB show`.
+    /// Checks the counts of a finished pass when nothing waits any more: every URL has ended once,
+    /// repaired ones included, and the page budget is kept. `shown` is the answer to `JOB show`.
     pub(super) fn check_counts(&self, name: &str, shown: &str) -> Kept {
         let counts = counts_of(shown);
         let (ended, completed) = (ended(&counts), counts["completed"]);
@@ -112,39 +112,42 @@ impl Passes {
         Promise::BudgetKept.holds(kept, || format!("more than {max:?} pages: {shown}"))
     }
 
-    /// Something of a job is released. `announced`: somebody else wants it, so it goes out whatever
-    /// holds the job up. `ticked`: when the broker, on its clock, has last let time decide.
+    /// Checks a release. `announced`: the page was also announced, so it may be released even if
+    /// the job is blocked. `ticked`: the broker's time of its last tick.
     pub(super) fn check_release(&self, told: &Told, announced: bool, ticked: Moment) -> Kept {
         let Some(name) = &told.job else { return Ok(()) };
         let url = &told.url;
         let Some(pass) = self.by_name.get(name) else {
             return Promise::NeverEarly
-                .holds(false, || format!("{name} is over, and {url} released"));
+                .holds(false, || format!("{name} has ended, but {url} was released"));
         };
         let kept = announced || told.goes_on() || !pass.paused;
-        Promise::BudgetKept.holds(kept, || format!("{name} is paused, and {url} released"))?;
+        Promise::BudgetKept.holds(kept, || format!("{name} is paused, but {url} was released"))?;
         let kept = announced || told.goes_on() || !pass.held;
-        Promise::BudgetKept.holds(kept, || format!("{name} is open, and {url} released"))?;
+        Promise::BudgetKept.holds(kept, || format!("{name} is open, but {url} was released"))?;
         let kept = pass.ends.is_none_or(|ends| ticked <= ends);
-        Promise::BudgetKept.holds(kept, || format!("{name} is out of time, and {url} released"))?;
-        Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, and {url} released"))
+        Promise::BudgetKept
+            .holds(kept, || format!("{name} is out of time, but {url} was released"))?;
+        Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, but {url} was released"))
     }
 
-    /// A page of a job is given to somebody.
+    /// Checks the depth of a released page.
     pub(super) fn check_depth(&self, told: &Told) -> Kept {
         let Told { url, depth, .. } = told;
         let Some(pass) = told.job.as_ref().and_then(|name| self.by_name.get(name)) else {
             return Ok(());
         };
         let max = pass.settings.depth_max.unwrap_or(u32::MAX);
-        Promise::DepthKept.holds(*depth <= max, || format!("{url} is at {depth} of {max}"))?;
+        Promise::DepthKept
+            .holds(*depth <= max, || format!("{url} has depth {depth}, above {max}"))?;
         let found = pass.depths.get(url);
         let is_late_seed = *depth == 0 && pass.late.contains(url);
         let is_there = is_late_seed || found.is_some_and(|depths| depths.contains(depth));
-        Promise::DepthKept.holds(is_there, || format!("{url} is at {depth}, and not at {found:?}"))
+        Promise::DepthKept
+            .holds(is_there, || format!("{url} has depth {depth} instead of one of {found:?}"))
     }
 
-    /// A page of a job has its final answer.
+    /// A page of a job has its final result.
     pub(super) fn answered(
         &mut self,
         name: &str,
@@ -154,7 +157,7 @@ impl Passes {
     ) -> Kept {
         let Told { url, depth, .. } = told;
         let Some(pass) = self.by_name.get_mut(name).filter(|pass| !pass.done) else {
-            let what = || format!("{name} is done, and then {url} is answered");
+            let what = || format!("{name} is done, but then {url} is answered");
             return Promise::NeverEarly.holds(false, what);
         };
         if outcome == Outcome::Redirect {
@@ -181,7 +184,7 @@ impl Passes {
         pass.check_budget(name, url)
     }
 
-    /// A page of a job was given up.
+    /// A page of a job has failed after its last attempt.
     pub(super) fn gave_up(&mut self, name: &str, url: &str) {
         if let Some(pass) = self.by_name.get_mut(name) {
             pass.others.insert(url.to_owned());
@@ -189,12 +192,12 @@ impl Passes {
         }
     }
 
-    /// The end of a pass is announced.
+    /// Checks the announced end of a pass.
     pub(super) fn announced(&mut self, payload: &str) -> Kept {
         let counts = counts_of(payload);
         let is_first = self.ended.insert((counts["number"], counts["pass"]));
         Promise::DoneOnce.holds(is_first, || format!("announced again: {payload}"))?;
-        let name = payload.split(' ').next().expect("split gives one part at least");
+        let name = payload.split(' ').next().expect("split returns at least one part");
         let pass = self.find_mut(name);
         pass.done = true;
         pass.check_end(name)?;
@@ -206,13 +209,13 @@ impl Passes {
 }
 
 impl Pass {
-    /// It has a seed.
+    /// Adds a seed.
     pub(super) fn seed(&mut self, url: &str) {
         self.seeds.insert(url.to_owned());
         self.find(url, 0);
     }
 
-    /// None of its patterns keeps a page out, which are ends of URLs.
+    /// Whether its patterns, which are endings of URLs, admit a page.
     fn wants(&self, url: &str) -> bool {
         let patterns = self.settings.filter.exclude.to_string();
         let mut ends = patterns.split(',').filter_map(|pattern| pattern.strip_suffix('$'));
@@ -232,17 +235,17 @@ impl Pass {
         }
     }
 
-    /// Pages of a host that it has found and that are not final.
+    /// Found pages of a host that are not final.
     pub(super) fn missing_on(&self, host: u64) -> impl Iterator<Item = &String> {
         self.missing.get(&host).into_iter().flatten()
     }
 
-    /// It has found a page that is not final.
+    /// Whether it has found the page and the page is not final.
     pub(super) fn misses(&self, url: &str) -> bool {
         self.missing.get(&host_number(url)).is_some_and(|missing| missing.contains(url))
     }
 
-    /// Nothing of its own may keep it from being released.
+    /// Whether nothing in the job's own state blocks its releases.
     pub(super) fn wants_turns(&self) -> bool {
         !(self.done || self.paused || self.held || self.marred || self.is_limited())
     }
@@ -259,10 +262,12 @@ impl Pass {
         Promise::BudgetKept.holds(kept, || format!("{name} has more than {max} pages"))?;
         let Some(max) = settings.host_pages_max else { return Ok(()) };
         let pages = self.completed.iter().filter(|url| host_number(url) == host).count() as u64;
-        Promise::BudgetKept.holds(pages <= max, || format!("{name}: h{host}.org gives {max}"))
+        Promise::BudgetKept
+            .holds(pages <= max, || format!("{name} has more than {max} pages of h{host}.org"))
     }
 
-    /// Whatever it has met is its own, and final; and it has met what its pages point to.
+    /// Checks that all pages of the finished pass belong to it and are final, and that it has met
+    /// their links.
     pub(super) fn check_end(&self, name: &str) -> Kept {
         let links: BTreeSet<&str> = self.completed.iter().flat_map(|url| links_of(url)).collect();
         let own = [&self.seeds, &self.late, &self.targets];
@@ -270,9 +275,10 @@ impl Pass {
             own.iter().any(|urls| urls.contains(*url)) || links.contains(url.as_str())
         };
         let stray = self.completed.iter().find(|url| !belongs(url));
-        Promise::NeverEarly.holds(stray.is_none(), || format!("{name} does not own {stray:?}"))?;
-        // With a budget, what was left over is no part of it; also what left it to be fetched at
-        // once, while others took the rest of the budget and did not come to be pages.
+        Promise::NeverEarly
+            .holds(stray.is_none(), || format!("{stray:?} does not belong to {name}"))?;
+        // With a budget, pages beyond it do not count. Neither do pages that were released from the
+        // job at once while others used the rest of the budget without becoming pages.
         let has_all = self
             .settings
             .pages_max
@@ -281,7 +287,8 @@ impl Pass {
             return Ok(());
         }
         let missing = self.missing.values().flatten().next();
-        Promise::NeverEarly.holds(missing.is_none(), || format!("{name} is without {missing:?}"))
+        Promise::NeverEarly
+            .holds(missing.is_none(), || format!("{name} has not finished {missing:?}"))
     }
 }
 

@@ -1,65 +1,64 @@
-//! What a group promises, and what is said when a promise is broken. Each checker believes what it
-//! sees from outside (hosts, workers, whoever reads the topics), never what the group says of itself.
+//! The promises of a group, and the report of a broken one. Checkers trust only what can be
+//! observed from outside (by hosts, workers and topic readers), never the group's own reports.
 
 use std::fmt;
 
 use crate::clock::Moment;
 
-/// A promise. Its checker is named behind it.
+/// A promise, with the type that checks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::group::tests) enum Promise {
-    /// A key has one request open at most, or as many as are set
+    /// A key has at most one open request, or as many as its setting allows
     /// ([`Hosts`](super::hosts::Hosts)).
     OneInFlight,
-    /// From the end of a request to the start of the next one passes the key's delay, and what
-    /// workers have asked for ([`Hosts`](super::hosts::Hosts)).
+    /// Between the end of a request and the start of the next one, the key rests for its delay and
+    /// for what workers requested ([`Hosts`](super::hosts::Hosts)).
     DelayKept,
-    /// What was announced is fetched, and the answer to that is known, unless somebody was told
-    /// otherwise ([`Looks`](super::looks::Looks)).
+    /// Announced URLs are fetched and their results known, unless the publisher was informed otherwise
+    /// ([`Looks`](super::looks::Looks)).
     NoTaskLost,
-    /// A member is given nothing that its credit does not allow, and holds one suspect at most
+    /// A member receives no more tasks than its credit allows, and holds at most one suspect
     /// ([`World::check_credit`](super::World)).
     CreditKept,
     /// The end of a pass is announced once ([`Passes`](super::passes::Passes)).
     DoneOnce,
-    /// And not before its last page is final ([`Passes`](super::passes::Passes)).
+    /// It is not announced before the last page is final ([`Passes`](super::passes::Passes)).
     NeverEarly,
-    /// No page of a job is further from its seeds than its links are, or than it may be, or one that
-    /// its patterns keep out ([`Passes`](super::passes::Passes)).
+    /// Pages of a job are within its depth and patterns, and their depth matches their links
+    /// ([`Passes`](super::passes::Passes)).
     DepthKept,
-    /// A job that may release nothing releases nothing, and none has more pages than it may
+    /// A job that is paused or has no budget left releases nothing
     /// ([`Passes`](super::passes::Passes)).
     BudgetKept,
-    /// Everybody who waits for a host gets a turn, and a host that may be asked is asked
+    /// Every job gets its turn on each host, and no host stays idle while work waits for it
     /// ([`Turns`](super::turns::Turns)).
     NoStarvation,
     /// Nothing is released before it is due ([`Dues`](super::dues::Dues)).
     NeverBeforeDue,
-    /// What is more urgent goes first, and of what is equally urgent the oldest
+    /// Higher priorities go first, and among equal ones the oldest
     /// ([`Ranks`](super::ranks::Ranks)).
     PriorityKept,
-    /// When the faults are over, everything comes to its end
-    /// ([`World::come_to_an_end`](super::World)).
+    /// When the faults are over, all work is finished ([`World::come_to_an_end`](super::World)).
     AllFinishes,
-    /// The id of a task that is held is good for one answer of its holder, and no other id is good
-    /// for anything ([`World::hear_answer`](super::World)).
+    /// The id of a held task is valid for one answer of its holder; no other id is valid
+    /// ([`World::hear_answer`](super::World)).
     IdsHold,
-    /// The records alone give the same group again ([`World::crash`](super::World)).
+    /// The records alone restore the same group ([`World::crash`](super::World)).
     RecordsSuffice,
 }
 
-/// A promise that was not kept.
+/// A promise that was broken.
 #[derive(Debug, Clone)]
 pub(in crate::group::tests) struct Broken {
     pub(in crate::group::tests) promise: Promise,
     pub(in crate::group::tests) what: String,
 }
 
-/// Nothing was broken; or it was, and nothing goes on.
+/// `Err` ends the run: a promise was broken.
 pub(in crate::group::tests) type Kept = Result<(), Broken>;
 
 impl Promise {
-    /// Says that it is broken, unless it is `kept`.
+    /// Returns an error unless the promise is `kept`.
     pub(super) fn holds(self, kept: bool, what: impl FnOnce() -> String) -> Kept {
         if kept { Ok(()) } else { Err(Broken { promise: self, what: what() }) }
     }

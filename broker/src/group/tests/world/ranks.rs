@@ -1,5 +1,5 @@
-//! Which of several pages goes first: the more urgent one, and of two that are equally urgent the one
-//! that was wanted first (`prio=`).
+//! Checks the order of releases (`prio=`): higher priorities go first, and among equal ones the
+//! page that was requested first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,33 +13,33 @@ use crate::clock::Moment;
 use crate::group::entry::EntryId;
 use crate::group::tests::site::{HOSTS, host_number, is_linked};
 
-/// The longest that a host rests after an answer, whatever its worker asks for.
+/// Longest rest of a host after an answer, requests of its worker included.
 const REST_MS_MAX: u64 = 10_000;
 
-/// Pages to which no others point, until somebody is first given them. Everything else there is on a
-/// host may go before them for reasons of its own; a lonely host has nothing else.
+/// Unlinked pages on lonely hosts, until their first release. On other hosts, other entries may go
+/// first for reasons of their own; lonely hosts have only these pages.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     waiting: BTreeMap<(u64, Lane), BTreeMap<String, Rank>>,
-    /// Were given to somebody, and wait in no order.
+    /// Pages that were released before, and now wait in no particular order.
     begun: BTreeSet<String>,
-    /// Entries of a lonely host that are begun, and perhaps not at their end.
+    /// Entries of a lonely host that were begun and may not have ended.
     open: BTreeSet<(u64, EntryId)>,
-    /// Hosts that may rest, and until when.
+    /// Hosts that may be resting, and until when.
     rest_until: BTreeMap<u64, Moment>,
-    /// All of them may, until then.
+    /// All hosts may be resting until then.
     all_rest_until: Moment,
     wishes: u64,
 }
 
-/// What decides when it is a page's turn.
+/// What decides the order of a page.
 #[derive(Debug, Clone, Copy)]
 struct Rank {
     prio: i16,
-    /// The place of the first wish for it among all.
+    /// Number of the first request for it.
     number: u64,
     due: Moment,
-    /// It was to wait for its time.
+    /// Whether it had to wait for its time.
     is_timed: bool,
 }
 
@@ -50,7 +50,7 @@ impl Rank {
 }
 
 impl Ranks {
-    /// The group knows what somebody wants, since then.
+    /// The group knows of a request since `at`.
     pub(super) fn want(&mut self, wish: &Wish, at: Moment) {
         self.wishes += 1;
         if is_linked(&wish.url) || self.begun.contains(&wish.url) {
@@ -65,17 +65,17 @@ impl Ranks {
         rank.is_timed &= is_timed;
     }
 
-    /// A job begins again: what it waited for it waits for no more.
+    /// A new pass begins; nothing waits for the job any more.
     pub(super) fn begin_pass(&mut self, name: &str) {
         self.waiting.retain(|(_, lane), _| lane.as_deref() != Some(name));
     }
 
-    /// Everything was dropped on purpose.
+    /// All entries were purged.
     pub(super) fn purge(&mut self) {
         self.waiting.clear();
     }
 
-    /// How much time has passed nobody knows, so nobody knows what is due.
+    /// The elapsed time is unknown, so it is unknown what is due.
     pub(super) fn forget_times(&mut self) {
         for (url, rank) in self.waiting.values_mut().flatten() {
             if rank.is_timed {
@@ -85,12 +85,12 @@ impl Ranks {
         self.waiting.values_mut().for_each(|lane| lane.retain(|_, rank| !rank.is_timed));
     }
 
-    /// All hosts may rest from now on.
+    /// All hosts may be resting from now on.
     pub(super) fn rest_all(&mut self, now: Moment) {
         self.all_rest_until = now + REST_MS_MAX;
     }
 
-    /// The group knows how a task came back, since then.
+    /// The group knows since `at` how a task was answered.
     pub(super) fn ended(&mut self, told: &Told, is_final: bool, at: Moment) {
         let host = host_number(&told.url);
         self.rest_until.insert(host, at + REST_MS_MAX);
@@ -99,7 +99,7 @@ impl Ranks {
         }
     }
 
-    /// Somebody is given a page.
+    /// Checks a release.
     pub(super) fn take(&mut self, told: &Told) -> Kept {
         let host = host_number(&told.url);
         if host >= HOSTS {
@@ -126,7 +126,7 @@ impl Ranks {
         })
     }
 
-    /// What could go at that moment on lonely hosts that nothing keeps from being asked.
+    /// Pages that could be released at that moment, on lonely hosts that are free.
     fn lonely_free_at(&self, at: Moment) -> impl Iterator<Item = (&String, &Rank)> {
         let lonely = self.waiting.iter().filter(move |((host, _), _)| {
             let rests = self.rest_until.get(host).is_some_and(|until| at < *until);
@@ -139,7 +139,7 @@ impl Ranks {
 }
 
 impl World {
-    /// Somebody wants several pages, some more than others.
+    /// Announces several pages with different priorities.
     pub(super) fn announce_by_rank(&mut self) {
         for _ in 0..self.rng.u32(2..8) {
             let url = self.new_page();

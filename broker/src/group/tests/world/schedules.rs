@@ -1,17 +1,17 @@
-//! URLs that the world wants to have looked at again and again.
+//! URLs that are scheduled for repeated fetches (`every=`).
 
 use super::World;
 use super::promises::{Kept, Promise, between};
 use crate::group::tests::site::PAGES;
 
-/// The longest that a host may take, with nothing else to do, to get through all its pages.
+/// Longest time that an idle host may take for all its pages.
 const SLACK_MS: u64 = PAGES * 5000;
 const EVERY_MS_MAX: u64 = 60_000;
 
 impl World {
-    /// A schedule begins, or another one for the same URL, or one changes or ends.
+    /// Adds, replaces, changes or ends a schedule.
     pub(super) fn announce_schedule(&mut self) {
-        // What is due and finds no room is missed.
+        // A schedule that is due while the group is full is skipped.
         if self.narrow.is_some() {
             return;
         }
@@ -28,7 +28,8 @@ impl World {
         self.scheduled.insert(url, every_ms);
     }
 
-    /// Somebody who has looked at a URL says how often that is to be done; or who looked long ago, and says nothing any more.
+    /// Changes the interval of a schedule: by a worker that has just fetched the URL, or by one
+    /// with outdated knowledge, which must have no effect.
     fn change_schedule(&mut self) {
         let scheduled = self.scheduled.iter_mut().collect::<Vec<_>>();
         let Some((url, every_ms)) = self.rng.choice(scheduled) else { return };
@@ -41,7 +42,7 @@ impl World {
         self.publish(&change);
     }
 
-    /// With nobody in the way, each URL is looked at in its time, whatever happened before. Then all
+    /// Checks that each scheduled URL is fetched in time when nothing hinders it. Then all
     /// schedules end.
     pub(super) fn finish_schedules(&mut self) -> Kept {
         let scheduled = std::mem::take(&mut self.scheduled);
@@ -51,7 +52,7 @@ impl World {
         self.pass(2 * EVERY_MS_MAX + SLACK_MS)?;
         for (url, every_ms) in scheduled {
             let begun = self.begun.get(&url).copied().unwrap_or_default();
-            // A look in between stands in for one.
+            // A fetch in between replaces a scheduled one.
             let most_ms = 2 * every_ms + SLACK_MS;
             Promise::AllFinishes.holds(self.now.since(begun) <= most_ms, || {
                 let ago = between(begun, self.now);

@@ -1,5 +1,5 @@
-//! What leaves the group's shell, and when: to the worker in the broker's process once its records are written, to
-//! everybody else once they are safe.
+//! Outputs of the group's actor, and when they are sent: to the local worker once the records are
+//! written, to all others once they are durable.
 
 use std::collections::VecDeque;
 
@@ -15,27 +15,27 @@ use crate::clock::Moment;
 use crate::group::{Answer, Input};
 use crate::mailbox::ConnId;
 
-/// What rests on the records before a mark.
+/// An output that depends on the records before a mark.
 #[derive(Debug)]
 pub(super) struct Pending {
     mark: u64,
     unsent: Unsent,
-    /// The group goes by it, as far as anybody can see: it or something behind it has left.
+    /// Whether the group visibly acts on it: it or a later output was sent.
     is_decided: bool,
-    /// It has left, to the worker in the broker's process, as its records are written.
+    /// Whether it was sent to the local worker, because its records are written.
     has_left: bool,
 }
 
-/// What leaves when its records are safe.
+/// Outputs that are sent when their records are safe.
 #[derive(Debug, Clone)]
 pub(super) enum Unsent {
-    /// Somebody wants looks, at this place in the order of things.
+    /// Requested fetches were consumed, with this decision number.
     Taken {
         order: u64,
         wishes: Vec<Wish>,
         at: Moment,
     },
-    /// `to`: it was released just now.
+    /// `to`: the member, if it was released just now.
     Task {
         conn: ConnId,
         told: Told,
@@ -46,7 +46,7 @@ pub(super) enum Unsent {
         answer: Result<Answer, ProtocolError>,
         at: Moment,
     },
-    /// The end of a pass, for somebody who waits.
+    /// The answer for a connection that waits for the end of a pass.
     Ended(Result<Answer, ProtocolError>),
     Announce {
         serial: u64,
@@ -62,7 +62,7 @@ impl Pending {
 }
 
 impl Unsent {
-    /// Whether it leaves by this connection.
+    /// Whether it is sent on this connection.
     fn is_to(&self, own: ConnId) -> bool {
         match self {
             Self::Task { conn, .. }
@@ -75,7 +75,7 @@ impl Unsent {
 }
 
 impl World {
-    /// What rests on what is safe leaves, and to the worker in the broker's process what rests on what is written.
+    /// Sends outputs with durable records, and outputs for the local worker with written records.
     pub(super) fn send(&mut self) -> Kept {
         while let Some((decided, unsent)) = self.next_to_own() {
             for decided in &decided {
@@ -101,8 +101,8 @@ impl World {
         Ok(())
     }
 
-    /// What leaves next to the worker in the broker's process; before it, what was decided up to there and shows in it,
-    /// whoever said it.
+    /// The next output for the local worker, after the outputs decided before it that it makes
+    /// visible.
     fn next_to_own(&mut self) -> Option<(Vec<Unsent>, Unsent)> {
         let own = self.workers[self.own?].conn?;
         let broker = &mut self.broker;
@@ -122,7 +122,8 @@ impl World {
         Some((decided.collect(), unsent))
     }
 
-    /// What was written has happened, though nobody hears of it. What was not is said again: that.
+    /// Drops all outputs after a crash. Written decisions remain in force although their outputs
+    /// are lost. Returns the inputs that their senders must repeat.
     pub(super) fn lose_unsent(&mut self) -> Result<VecDeque<(Input, Said)>, Broken> {
         let upto = self.broker.appended;
         for pending in std::mem::take(&mut self.broker.unsent) {

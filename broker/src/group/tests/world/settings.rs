@@ -1,4 +1,4 @@
-//! Somebody changes what the group is set to while it runs.
+//! Changes the group's settings while it runs.
 
 use super::operator::operator;
 use super::promises::Kept;
@@ -10,11 +10,11 @@ const DELAYS_MS: [u64; 3] = [500, DELAY_MS, 2000];
 
 impl World {
     pub(super) fn change_delay(&mut self) -> Kept {
-        let delay_ms = self.rng.choice(DELAYS_MS).expect("there are some");
+        let delay_ms = self.rng.choice(DELAYS_MS).expect("the list is not empty");
         self.set_delay(delay_ms)
     }
 
-    /// One change at a time: before it is known to be safe, a broker that ends may forget it.
+    /// One change at a time: until it is known to be safe, a crash may undo it.
     pub(super) fn set_delay(&mut self, delay_ms: u64) -> Kept {
         if self.hosts.is_delay_changing() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Who waits for a turn, and how often others went before.
+//! Checks fairness: how often others are served on a host before a waiting job's turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,31 +13,31 @@ use super::{DELAY_MS, LEASE_MS};
 use crate::clock::Moment;
 use crate::group::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, page};
 
-/// Others on a host before it is somebody's turn: what was announced alternates with the jobs, of
-/// which there are [`JOBS_MAX`](super::operator::JOBS_MAX) and the schedules; some more, as what a
-/// task goes on with goes before all of them and counts as its job's turn.
+/// Most releases of others on a host before a job's turn. Announced URLs alternate with up to
+/// [`JOBS_MAX`](super::operator::JOBS_MAX) jobs and the schedules. The limit is higher, because
+/// further requests of a task go first and count as its job's turn.
 const OTHERS_MAX: u32 = 30;
 
-/// A host that may be asked, with somebody to ask it, is asked within this time. Longer than any
-/// suspect in the way takes.
+/// A free host must get a request within this time if a worker has credit. Longer than any suspect
+/// that blocks the host takes.
 const IDLE_MS_MAX: u64 = 4 * LEASE_MS;
 
-/// Who waits on a host: for a job's pages, or (without one) for what was announced.
+/// A queue on a host: a job's pages, or (`None`) announced URLs.
 pub(super) type Lane = Option<String>;
 
-/// What is known of turns.
+/// What the checker knows of turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Host, and who waits there: releases of others since it began to wait, or had its turn.
+    /// Per host and queue: releases of others since it began to wait or had its last turn.
     passed_over: BTreeMap<(u64, Lane), u32>,
-    /// Released before, in which case it may rest, or be a suspect: it is waited for no more.
+    /// Pages that were released before. They may rest or be suspects, so their turn is not checked.
     away: BTreeSet<(Lane, String)>,
     leases: BTreeMap<TaskId, Lease>,
-    /// Hosts that nothing keeps from being asked, and since when.
+    /// Hosts that are free, and since when.
     idle_since: BTreeMap<u64, Moment>,
 }
 
-/// A task that a member has.
+/// A task that a member holds.
 #[derive(Debug)]
 struct Lease {
     member: MemberId,
@@ -46,42 +46,41 @@ struct Lease {
 }
 
 impl Turns {
-    /// A task is on its way to a member, or is lost on it.
+    /// A task was sent to a member; it may be lost on the way.
     pub(super) fn lease(&mut self, told: &Told, member: MemberId) {
         let (host, until) = (told.host(), told.until);
         self.leases.insert(told.id.clone(), Lease { member, host, until });
     }
 
-    /// A task has another end of its lease.
+    /// The lease of a task has a new end.
     pub(super) fn extend(&mut self, id: &TaskId, until: Moment) {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.until = lease.until.max(until);
         }
     }
 
-    /// All of them have.
+    /// All leases have a new end.
     pub(super) fn extend_all(&mut self, until: Moment) {
         self.leases.values_mut().for_each(|lease| lease.until = lease.until.max(until));
     }
 
-    /// A task is with nobody any more.
+    /// A task is not held any more.
     pub(super) fn release(&mut self, id: &TaskId) {
         self.leases.remove(id);
     }
 
-    /// When a lease of a member has last run out, of those that are remembered.
+    /// When a lease of a member last expired, among the leases that are remembered.
     pub(super) fn lost_by(&self, member: MemberId, now: Moment) -> Option<Moment> {
         let its = self.leases.values().filter(|lease| lease.member == member);
         its.map(|lease| lease.until).filter(|until| *until <= now).max()
     }
 
-    /// Tasks that a member has, as the group sees it.
+    /// Number of tasks that a member holds, as the group knows.
     pub(super) fn held_by(&self, member: MemberId) -> usize {
         self.leases.values().filter(|lease| lease.member == member).count()
     }
 
-    /// Something was announced: it waits, whatever came before. Jobs for which it waited already
-    /// have it wait there, too.
+    /// A URL was announced and waits. It now also waits in the queues of jobs that need it.
     pub(super) fn announce(&mut self, url: &str, passes: &Passes) {
         self.away.remove(&(None, url.to_owned()));
         for (name, _) in passes.iter().filter(|(_, pass)| pass.misses(url)) {
@@ -89,7 +88,7 @@ impl Turns {
         }
     }
 
-    /// Something was announced for later: it waits for a turn then, which nobody counts.
+    /// A URL was announced for later. Its turn is not checked.
     pub(super) fn announce_for_later(&mut self, url: &str, looks: &Looks, passes: &Passes) {
         let waits = looks.owes(url) && !self.away.contains(&(None, url.to_owned()));
         self.announce(url, passes);
@@ -98,23 +97,23 @@ impl Turns {
         }
     }
 
-    /// Somebody who waits for a page is not waited for.
+    /// A queue no longer waits for a page.
     pub(super) fn wait_no_more(&mut self, lane: Lane, url: &str) {
         self.away.insert((lane, url.to_owned()));
     }
 
-    /// A job begins again: its pages wait, whatever came before.
+    /// A new pass begins and its pages wait.
     pub(super) fn begin_pass(&mut self, name: &str) {
         self.away.retain(|(lane, _)| lane.as_deref() != Some(name));
     }
 
-    /// Everything is counted anew.
+    /// Starts all counts again.
     pub(super) fn restart(&mut self) {
         self.passed_over.clear();
         self.idle_since.clear();
     }
 
-    /// A turn was taken.
+    /// Checks and counts a release.
     pub(super) fn take(&mut self, told: &Told, looks: &Looks, passes: &Passes) -> Kept {
         if told.goes_on() {
             return Ok(());
@@ -130,14 +129,14 @@ impl Turns {
             let others = self.passed_over.entry((host, lane.clone())).or_default();
             *others += 1;
             Promise::NoStarvation.holds(*others <= OTHERS_MAX, || {
-                let who = lane.unwrap_or("what was announced".to_owned());
-                format!("{who} waits for h{host}.org, and {others} others went before")
+                let queue = lane.unwrap_or("the announced queue".to_owned());
+                format!("{queue} waits for h{host}.org, and {others} others went before")
             })?;
         }
         Ok(())
     }
 
-    /// Who waits on a host for something that was never released.
+    /// Queues on a host with pages that were never released.
     fn waiting_on(&self, host: u64, looks: &Looks, passes: &Passes) -> Vec<Lane> {
         let announced = self.has_announced(host, looks).then_some(None);
         let jobs = passes.iter().filter(|(_, pass)| pass.wants_turns());
@@ -153,7 +152,7 @@ impl Turns {
         owed.any(|url| !self.away.contains(&(None, url.to_owned())))
     }
 
-    /// To be called now and then. `could`: somebody has room, and the group releases.
+    /// Must be called regularly. `could`: a worker has credit, and the group is running.
     pub(super) fn check_idle(
         &mut self,
         now: Moment,
@@ -175,7 +174,7 @@ impl Turns {
             }
             let since = *self.idle_since.entry(host).or_insert(now);
             Promise::NoStarvation.holds(now.since(since) <= IDLE_MS_MAX, || {
-                format!("nobody asks {name} for {}, and could", between(since, now))
+                format!("{name} is idle for {} although a worker has credit", between(since, now))
             })?;
         }
         Ok(())

@@ -1,23 +1,23 @@
-//! What somebody who publishes wants looked at.
+//! Fetches that publishers request.
 
 use tidings_protocol::{After, Payload, Prio};
 
 use crate::group::{Input, JobAction};
 
-/// A look at a page that somebody wants.
+/// A requested fetch of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) url: String,
-    /// As a page of that job; without one, it is promised to whoever wants it.
+    /// The job of the page; `None` for an announcement, which promises a fetch to its publisher.
     pub(super) job: Option<String>,
-    /// The more, the sooner.
+    /// Priority; higher ones go first.
     pub(super) prio: i16,
-    /// Not before so much time has passed.
+    /// Delay before the fetch, in ms.
     pub(super) after_ms: u64,
 }
 
 impl Wish {
-    /// What an input wants, all of it.
+    /// All fetches that an input requests.
     pub(super) fn all_of(input: &Input) -> Vec<Self> {
         match input {
             Input::Events { events, .. } => {
@@ -38,8 +38,10 @@ impl Wish {
         let is_look = |url: &&str| url.starts_with("http") && !is_end && !is_change;
         let url = event.target().filter(is_look)?.to_owned();
         let job = event.attribute("job").map(str::to_owned);
-        let after = event.attribute("after").map(|after| after.parse().expect("it is a time"));
-        let prio = event.attribute("prio").map(|prio| prio.parse::<Prio>().expect("it is one"));
+        let after = event.attribute("after").map(|after| after.parse().expect("the time is valid"));
+        let prio = event
+            .attribute("prio")
+            .map(|prio| prio.parse::<Prio>().expect("the priority is valid"));
         let prio = prio.map_or(0, Prio::value);
         Some(Self { url, job, prio, after_ms: after.map_or(0, in_ms) })
     }
@@ -48,6 +50,6 @@ impl Wish {
 fn in_ms(after: After) -> u64 {
     match after {
         After::Ms(ms) => ms,
-        After::Time(_) => unreachable!("the wall clock says nothing here"),
+        After::Time(_) => unreachable!("the simulation uses no times of day here"),
     }
 }

@@ -1,4 +1,4 @@
-//! What is said to the broker, and by whom.
+//! Commands sent to the broker, with their senders.
 
 use tidings_protocol::{Hold, Outcome, Return, TaskId};
 
@@ -7,10 +7,10 @@ use crate::group::tests::site::{links_of, redirect_of};
 use crate::group::{Asked, Input, StagedLink};
 use crate::mailbox::ConnId;
 
-/// What a worker says about a task.
+/// A worker's command about a task.
 #[derive(Debug, Clone)]
 pub(super) enum Say {
-    /// `links`: with what it found.
+    /// `links`: whether it reports the links of the page.
     Ack {
         outcome: Outcome,
         hold: Hold,
@@ -32,12 +32,12 @@ impl Say {
     }
 }
 
-/// Whose answer it is that comes.
+/// The sender of a command, for matching its answer.
 #[derive(Debug, Clone)]
 pub(super) enum Said {
     Nothing,
     Purge,
-    /// Another delay is set.
+    /// Sets another delay.
     Delay(u64),
     Delete {
         name: String,
@@ -47,7 +47,7 @@ pub(super) enum Said {
         worker: usize,
         conn: ConnId,
     },
-    /// The holder of a task, about that.
+    /// A command of a task's holder.
     Task {
         worker: usize,
         conn: ConnId,
@@ -55,18 +55,18 @@ pub(super) enum Said {
         say: Say,
         may_be_stale: bool,
     },
-    /// About a task that is somebody else's, or nobody's.
+    /// A command about a task of another worker, or of none.
     Lie(TaskId),
 }
 
 impl Said {
-    /// Whether it is what a worker says of a task.
+    /// Whether it is a worker's command about a task.
     pub(super) fn is_of_worker(&self) -> bool {
         matches!(self, Self::Task { .. } | Self::Lie(_))
     }
 }
 
-/// The same, as the group hears it.
+/// The same command as an input of the group.
 pub(super) fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
     let task = told.id.clone();
     match say.clone() {
@@ -79,7 +79,7 @@ pub(super) fn input_of(asked: Asked, told: &Told, say: &Say) -> Input {
     }
 }
 
-/// A page's links if it has any to say, where it has moved to, and a link that nobody should stage.
+/// The links of a page if requested, its redirect target, and an invalid link.
 pub(super) fn staged(url: &str, outcome: Outcome, links: bool) -> Vec<StagedLink> {
     let link = |url: &str| StagedLink { url: url.into(), redirect: false, prio: 0 };
     let mut staged: Vec<_> = links_of(url).filter(|_| links).map(link).collect();

@@ -1,4 +1,5 @@
-//! Workers of every character: they stall, vanish, answer late, answer twice, and lie.
+//! Misbehaving workers: they stall, disappear, answer late or twice, and answer for tasks of
+//! others.
 
 use std::collections::BTreeMap;
 
@@ -19,39 +20,39 @@ use crate::mailbox::ConnId;
 
 pub(super) const CREDIT_MAX: u32 = 8;
 
-/// A worker: its tasks are its own memory, its requests belong to the hosts.
+/// A worker. It remembers its tasks; the hosts keep its requests.
 pub(super) struct Worker {
     pub(super) member: MemberId,
     pub(super) conn: Option<ConnId>,
-    /// Raised when it is killed.
+    /// Increased when the worker is killed.
     life: u64,
     tasks: BTreeMap<TaskId, Held>,
-    /// What it has asked for on this connection, oldest first; the first one was confirmed.
+    /// Credits that it requested on this connection, oldest first. The first one was confirmed.
     credits: Vec<u32>,
     last_said: Moment,
-    /// When it has last let a lease run out.
+    /// When a lease of it last expired.
     lost_at: Moment,
 }
 
-/// A task in a worker's hands.
+/// A task that a worker holds.
 struct Held {
     told: Told,
     request: Request,
-    /// What it has to say about it.
+    /// The answer that it will send.
     say: Option<Say>,
-    /// It has said so, on this connection.
+    /// Whether it has sent the answer on this connection.
     is_said: bool,
-    /// It has said so before, and does not know what came of it.
+    /// Whether it has sent the answer before, without learning the result.
     may_be_stale: bool,
 }
 
-/// What has become of the request for a task.
+/// State of the request for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Unmade,
     Open,
     Ended,
-    /// It has ended, and the group was told.
+    /// The request has ended and the group was informed.
     Over,
 }
 
@@ -68,23 +69,24 @@ impl Worker {
         }
     }
 
-    /// The most that it can be given now: until a change is confirmed, either is right.
+    /// The most tasks that it may be given. Until a change is confirmed, both the old and the new
+    /// credit are allowed.
     fn credit(&self) -> usize {
         self.credits.iter().max().map_or(0, |credit| *credit as usize)
     }
 
-    /// The task that it has.
+    /// Its only task.
     pub(super) fn only_task(&self) -> TaskId {
-        assert_eq!(self.tasks.len(), 1, "it has one task");
-        self.tasks.keys().next().expect("it has one").clone()
+        assert_eq!(self.tasks.len(), 1, "the worker has one task");
+        self.tasks.keys().next().expect("the worker has one task").clone()
     }
 
-    /// Until when it has a task.
+    /// End of its lease of a task.
     pub(super) fn lease_of(&self, task: &TaskId) -> Option<Moment> {
         self.tasks.get(task).map(|held| held.told.until)
     }
 
-    /// Its request for a task ends at this host, if it is open.
+    /// Ends its open request for a task. Returns the host.
     pub(super) fn ends_request(&mut self, task: &TaskId) -> Option<String> {
         let held = self.tasks.get_mut(task)?;
         if held.request != Request::Open {
@@ -101,7 +103,7 @@ impl Worker {
 }
 
 impl World {
-    /// A worker is given a task.
+    /// A worker receives a task.
     pub(super) fn give(&mut self, conn: ConnId, told: Told, is_new: bool) -> Kept {
         let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
             return Ok(()); // Nobody is there any more.
@@ -116,13 +118,13 @@ impl World {
         let mut held =
             Held { told, request: Request::Unmade, say: None, is_said: false, may_be_stale: false };
         self.begun.insert(request.clone(), self.now);
-        // Whatever it is told of too late, it does not begin.
+        // It does not begin a task that it receives too late.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
             held.say = Some(if self.rng.bool() || held.told.goes_on() {
                 Say::Nack { back: Return::Uncounted { after_ms: None }, hold: Hold::default() }
             } else {
                 let unasked = [Outcome::Robots, Outcome::Scope, Outcome::Trap];
-                Say::ack(self.rng.choice(unasked).expect("there are some"), false)
+                Say::ack(self.rng.choice(unasked).expect("the list is not empty"), false)
             });
             worker.tasks.insert(id.clone(), held);
             self.schedule(0, Happening::Speaks { worker: index, task: id });
@@ -137,7 +139,7 @@ impl World {
         if self.is_scripted {
             return Ok(());
         }
-        // A request never outlives its lease: that is the worker's part of the contract.
+        // A request never outlives its lease: the worker must ensure that.
         let left_ms = until.since(self.now);
         let most_ms = if self.rng.u32(0..8) == 0 && self.is_faulty { left_ms } else { 1500 };
         let lasts_ms = self.rng.u64(1..most_ms.min(left_ms));
@@ -146,16 +148,17 @@ impl World {
         Ok(())
     }
 
-    /// A member is given nothing that its credit does not allow. What is sent again is no gift.
+    /// Checks that a member receives no more tasks than its credit allows. A task that is sent
+    /// again does not count.
     fn check_credit(&self, index: usize, is_new: bool) -> Kept {
         let worker = &self.workers[index];
         let (held, credit) = (worker.held(self.now), worker.credit());
         Promise::CreditKept.holds(!is_new || held <= credit, || {
-            format!("worker {index} holds {held}, and wants {credit}")
+            format!("worker {index} holds {held} tasks with credit {credit}")
         })
     }
 
-    /// A request ends at its host, and its worker hears of it if it still exists.
+    /// A request ends at its host; its worker notices if it still exists.
     pub(super) fn request_ends(
         &mut self,
         host: &str,
@@ -177,7 +180,7 @@ impl World {
         self.decide(index, &told)
     }
 
-    /// A worker has what it asked for, and knows what to say.
+    /// A worker chooses its answer for a task.
     fn decide(&mut self, index: usize, told: &Told) -> Kept {
         let hold = self.any_hold();
         let say = match self.rng.u32(0..100) {
@@ -201,7 +204,7 @@ impl World {
             17..35 => Say::Touch { over: self.rng.u32(0..4) > 0, hold },
             35..38 => {
                 let outcomes = [Outcome::Failed, Outcome::Redirect];
-                let outcome = self.rng.choice(outcomes).expect("there are some");
+                let outcome = self.rng.choice(outcomes).expect("the list is not empty");
                 Say::Ack { outcome, hold, links: false }
             }
             _ => Say::Ack { outcome: Outcome::Done, hold, links: true },
@@ -228,7 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// A worker says what it has to say about a task, if it can and has not.
+    /// A worker sends its answer for a task, if it is connected and has not sent it.
     pub(super) fn speak(&mut self, index: usize, task: &TaskId) -> Kept {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
@@ -243,14 +246,15 @@ impl World {
         if matches!(say, Say::Ack { outcome: Outcome::Redirect, .. })
             && self.named.contains(&told.url)
         {
-            // Where an announced page has moved to is as good as announced.
+            // The redirect target of an announced page counts as announced, too.
             self.named.insert(redirect_of(&told.url));
         }
         let input = input_of(asked, &told, &say);
         self.feed(input, Said::Task { worker: index, conn, told, say, may_be_stale })
     }
 
-    /// The group goes by what a worker has said of a host. With the power it may forget that, but then all hosts rest.
+    /// The group acts on a worker's answer about a host. A power failure may undo that, but then
+    /// all hosts rest.
     pub(super) fn goes_by(&mut self, told: &Told, say: &Say, at: Moment) {
         let (Say::Ack { hold, .. } | Say::Nack { hold, .. } | Say::Touch { hold, .. }) = say;
         self.hosts.wish(&told.host(), *hold, at);
@@ -259,7 +263,7 @@ impl World {
         }
     }
 
-    /// The group knows for good what a worker has said about a task it holds.
+    /// A worker's answer for a held task is safe: the group cannot forget it.
     pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
         if !matches!(say, Say::Touch { .. }) {
             self.ranks.ended(told, matches!(say, Say::Ack { .. }), at);
@@ -282,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    /// Only the id of a task that is held is good for anything.
+    /// Checks that only ids of held tasks are accepted.
     pub(super) fn check_answer(
         said: &Said,
         answer: &Result<Answer, ProtocolError>,
@@ -291,19 +295,19 @@ impl World {
         let code = answer.as_ref().err().map(|error| error.code);
         match said {
             Said::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
-                format!("{id} is not held by whoever says so, and got {answer:?}")
+                format!("{id} is not held by the sender, and got {answer:?}")
             }),
             Said::Task { told, may_be_stale, .. } => {
                 let in_time = at < told.until && !may_be_stale;
                 Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
-                    format!("{} is held until {}, and stale at {at}", told.id, told.until)
+                    format!("{} is held until {}, but stale at {at}", told.id, told.until)
                 })
             }
             _ => Ok(()),
         }
     }
 
-    /// A worker hears what came of what it said.
+    /// A worker receives the result of its command.
     pub(super) fn hear_answer(
         &mut self,
         said: Said,
@@ -312,11 +316,11 @@ impl World {
     ) -> Kept {
         match said {
             Said::Join { worker, conn } => {
-                let joined = answer.expect("whoever joins is not refused").ok;
+                let joined = answer.expect("JOIN is not rejected").ok;
                 let since = field_number(&joined, "since").unwrap_or_default();
                 let is_same = since == *self.since.get_or_insert(since);
                 Promise::IdsHold.holds(is_same && since > 0, || {
-                    format!("{joined}, and it was {:?} before", self.since)
+                    format!("{joined}, but since was {:?} before", self.since)
                 })?;
                 let worker = &mut self.workers[worker];
                 if worker.conn == Some(conn) {
@@ -360,7 +364,7 @@ impl World {
                 self.will_say(stores_ms, index, &told.id, say)
             }
             (Say::Ack { .. }, Err(error)) if error.code == Code::Limit && self.rng.bool() => {
-                // There is no room for what it found, which it will find again.
+                // The group has no room for the links, which the worker will find again.
                 held.is_said = false;
                 let back = Return::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
                 let say = if held.request == Request::Over {
@@ -371,7 +375,7 @@ impl World {
                 self.will_say(1, index, &told.id, say)
             }
             (_, Err(error)) if error.code == Code::Limit => {
-                // It has asked for robots.txt often enough; the task is still its own.
+                // It has requested robots.txt often enough; it still holds the task.
                 held.is_said = false;
                 let say = Say::ack(Outcome::Failed, false);
                 self.will_say(1, index, &told.id, say)
@@ -391,18 +395,18 @@ impl World {
         }
     }
 
-    /// A worker's connection is gone; its process, too, or not.
+    /// A worker loses its connection, and perhaps its process.
     pub(super) fn vanish(&mut self) {
         let index = self.rng.usize(0..self.workers.len());
         let Some(conn) = self.workers[index].conn else { return };
         self.totals.faults += 1;
         if !self.is_own(index) && self.rng.bool() {
-            // Its memory is gone, its requests are not. Another one comes instead.
+            // Its memory is lost, but its requests go on. A new worker takes its place.
             self.forget_everything(index);
         }
         self.lose_conn(index);
         self.note(|| format!("-- worker {index} vanishes"));
-        // The broker may hear of it when the worker is back already.
+        // The broker may notice this only after the worker has returned.
         let unheard_ms = if self.rng.bool() { 0 } else { self.rng.u64(..10_000) };
         self.schedule(unheard_ms, Happening::Gone { conn });
         let away_ms = if self.rng.bool() { 2_000 } else { 2 * LEASE_MS };
@@ -427,7 +431,7 @@ impl World {
         }
     }
 
-    /// The broker is gone, and with it every connection and whatever lived in its process.
+    /// The broker crashes, which ends all connections and the local worker.
     pub(super) fn lose_everybody(&mut self) {
         for index in 0..self.workers.len() {
             if self.is_own(index) {
@@ -445,12 +449,12 @@ impl World {
         }
     }
 
-    /// Whether a worker lives in the broker's process.
+    /// Whether the worker runs in the broker's own process.
     fn is_own(&self, index: usize) -> bool {
         self.own == Some(index)
     }
 
-    /// A worker connects, and says what it could not.
+    /// A worker reconnects, and sends the answers that it could not send.
     pub(super) fn come_back(&mut self, index: usize) -> Kept {
         if self.workers[index].conn.is_some() {
             return Ok(());
@@ -470,7 +474,7 @@ impl World {
     pub(super) fn join(&mut self, index: usize, credit: u32) -> Kept {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
-        // Nothing is allowed before the first one is heard of.
+        // Nothing is allowed before the first credit is confirmed.
         if worker.credits.is_empty() {
             worker.credits.push(0);
         }
@@ -486,7 +490,7 @@ impl World {
         self.join(index, credit)
     }
 
-    /// A worker is alive, and says so.
+    /// A worker reports that it is alive.
     pub(super) fn ping(&mut self) -> Kept {
         let index = self.rng.usize(0..self.workers.len());
         let Some(conn) = self.workers[index].conn else { return Ok(()) };
@@ -494,7 +498,7 @@ impl World {
         self.feed(Input::Heard { conn }, Said::Nothing)
     }
 
-    /// A worker answers again what was answered.
+    /// A worker repeats the answer for an answered task.
     pub(super) fn answer_twice(&mut self) -> Kept {
         if self.answered.is_empty() {
             return Ok(());
@@ -503,7 +507,7 @@ impl World {
         self.lie(index, task)
     }
 
-    /// A worker says something about a task that is not its own.
+    /// A worker answers for a task that it does not hold.
     pub(super) fn tell_a_lie(&mut self) -> Kept {
         let index = self.rng.usize(0..self.workers.len());
         let others = self.workers.iter().enumerate().filter(|(other, _)| *other != index);
@@ -545,7 +549,7 @@ impl World {
         self.feed(input, Said::Lie(id))
     }
 
-    /// Whether somebody has room, as far as the group can know.
+    /// Whether any worker has credit, as far as the group can know.
     pub(super) fn somebody_has_room(&self) -> bool {
         let has_room = |worker: &Worker| {
             let credit = *worker.credits.first().unwrap_or(&0) as usize;
@@ -556,7 +560,7 @@ impl World {
         self.workers.iter().any(has_room)
     }
 
-    /// Takes note of leases that have run out: their members are given nothing until they speak.
+    /// Notes leases that have expired. Their members receive nothing until they send something.
     pub(super) fn note_losses(&mut self) {
         for worker in &mut self.workers {
             if let Some(at) = self.turns.lost_by(worker.member, self.now) {
