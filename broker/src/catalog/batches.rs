@@ -138,7 +138,7 @@ impl Replay<'_> {
             if self.found.next.is_some_and(|lost| batch.header.durable <= lost) {
                 break;
             }
-            self.damage(format!("bytes {at} to {} are no batch", next - 1));
+            self.damage(format!("bytes {at} to {} are not a valid batch", next - 1));
             at = next;
         }
         let rest = self.bytes.get(at..).unwrap_or_default();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(found.contents, contents(&runs[2]));
         let again = [&bytes[..ends[2]], &bytes[ends[1]..]].concat();
         damaged(&again, "records 41 to 41 appear again");
-        let found = damaged(&bytes[1..], "does not begin as it should");
+        let found = damaged(&bytes[1..], "does not begin with the right bytes");
         assert_eq!((found.contents, found.next), (contents(&runs[2]), Some(Seq(43))));
     }
 

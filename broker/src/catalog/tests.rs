@@ -121,7 +121,7 @@ fn a_damaged_journal_is_kept_and_what_can_be_read_is_in_effect() {
     bytes[end - 1] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let (catalog, findings) = open(&disk, &dir);
-    assert!(findings.iter().any(|text| text.contains("are no batch")), "{findings:?}");
+    assert!(findings.iter().any(|text| text.contains("are not a valid batch")), "{findings:?}");
     assert_eq!(lines(&catalog), ["cursor a kept 3 10"]);
     let aside: Vec<_> = disk.list(dir.path()).unwrap();
     let aside = aside.iter().find(|name| name.starts_with("catalog.log.damaged-")).unwrap();

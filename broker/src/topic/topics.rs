@@ -178,7 +178,7 @@ impl Topics {
         };
         for name in names {
             let ignored = |name: &str| {
-                tracing::warn!(name, "ignored: this is not the directory of a topic");
+                tracing::warn!(name, "this is not the directory of a topic; it is ignored");
             };
             let Ok(name) = TopicName::new(&name) else {
                 ignored(&name);
@@ -484,8 +484,8 @@ impl Topics {
             let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.next_told());
             if seq > next {
                 let text = format!(
-                    "next is {next}; {name} has not come to {seq}: has the broker started anew? \
-                     from=first is the oldest event kept"
+                    "next is {next}; topic {name} has not reached {seq}: was the broker restarted \
+                     without its data? from=first begins at the oldest event kept"
                 );
                 return Err(ProtocolError::new(Code::Conflict, text));
             }
