@@ -29,13 +29,13 @@ thread_local! {
     static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
 
-/// Whether the fault is present. All threads of a model run on one thread of the system.
+/// Whether the fault is on. All threads of a model run on one thread of the system.
 #[cfg(all(test, loom))]
 pub(crate) fn is(mutant: Mutant) -> bool {
     PRESENT.get() == Some(mutant)
 }
 
-/// Whether the fault is present: never.
+/// Whether the fault is on: never.
 #[cfg(not(all(test, loom)))]
 #[inline]
 pub(crate) const fn is(_: Mutant) -> bool {

@@ -126,7 +126,7 @@ mod models {
     use super::*;
     use crate::model::{check, finds};
 
-    /// A subscriber waits for a topic, while two topics are made.
+    /// A subscriber waits for a topic, while two topics are created.
     fn arrivals() {
         let shared = Arc::new((Arrivals::default(), Mutex::new(Vec::new())));
         let maker = {
@@ -147,16 +147,16 @@ mod models {
             if found.is_some() { Poll::Ready(()) } else { Poll::Pending }
         }));
         assert!(place.is_none());
-        maker.join().expect("a thread of a model ends");
+        maker.join().expect("no thread of the model panics");
     }
 
     #[test]
-    fn a_task_never_sleeps_through_the_topic_that_it_waits_for() {
+    fn a_new_topic_wakes_the_task_that_waits_for_it() {
         check(arrivals);
     }
 
     #[test]
-    fn a_waker_that_is_registered_after_the_look_is_found() {
+    fn a_waker_registered_after_the_search_is_found() {
         finds(Mutant::RegistersLate, arrivals, "deadlock");
     }
 }
