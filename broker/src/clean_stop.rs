@@ -5,11 +5,12 @@
 //! was whole and durable, so unreadable data there is damage.
 //!
 //! ```text
-//!   <data>/clean-stop      tidings clean-stop 1
-//!                          catalog catalog.log header=9f0e6a01 bytes=412 end=9 next=9
-//!                          groups/crawlers 00000000000000000001.log header=17.. bytes=9000 end=41 next=41
-//!                          topics/new-url 00000000000000000001.log header=a3.. bytes=700 end=8 next=8
-//!                          checksum 5d2c0b7e
+//!   <data>/clean-stop:
+//!     tidings clean-stop 1
+//!     catalog catalog.log header=9f0e6a01 bytes=412 end=9 next=9
+//!     groups/crawlers 00000000000000000001.log header=17.. bytes=9000 end=41 next=41
+//!     topics/new-url 00000000000000000001.log header=a3.. bytes=700 end=8 next=8
+//!     checksum 5d2c0b7e
 //! ```
 //!
 //! `header` is the checksum in the header of the file, `bytes` the offset after its last batch,

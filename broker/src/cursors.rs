@@ -122,7 +122,7 @@ impl Cursors {
 
     /// Whether the cursor exists or is about to be stored.
     pub(crate) fn has(&self, id: &CursorId) -> bool {
-        // In this order: a cursor that is no longer pending is stored by then.
+        // In this order: a cursor that has just left `coming` is stored by then.
         self.used.lock().contains_key(id)
             || self.coming.lock().contains_key(id)
             || self.catalog.contents().cursor(&id.topic, &id.cursor).is_some()

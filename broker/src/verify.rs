@@ -30,7 +30,7 @@ pub struct Verified {
     pub topics: Vec<VerifiedTopic>,
     /// The groups on disk, sorted by name.
     pub groups: Vec<VerifiedGroup>,
-    /// Groups whose repair was interrupted. They are missing until the next start, or the next
+    /// Groups with an interrupted repair. They are missing until the next start, or the next
     /// repair.
     pub cut_short: Vec<GroupName>,
     /// Descriptions of damage to the catalog.
@@ -44,8 +44,8 @@ pub struct Verified {
 /// Whether the ends of the logs at the last orderly stop are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stopped {
-    /// There is no record: no broker has stopped there in an orderly way, or only one of an earlier
-    /// version.
+    /// The record does not exist: only brokers of an earlier version, or none, have stopped there
+    /// in an orderly way.
     #[default]
     Unknown,
     /// There is a record.

@@ -164,7 +164,7 @@ impl<T: Watermarks> Watermarked<T> {
     }
 }
 
-/// A reader's wait for a mark. It tells the reader when there is no need to take the lock.
+/// A reader's wait for a mark. It tells the reader when it need not take the lock.
 #[derive(Debug)]
 pub struct Wait {
     mark: Mark,

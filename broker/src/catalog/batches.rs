@@ -20,7 +20,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Stands in the field for the topic's name.
 const NAME: &str = "catalog";
 
-/// Appends the header of a file whose first record has the seq `base`.
+/// Appends the header of a file that begins with the record `base`.
 pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
     let topic = TopicName::new(NAME).expect("the name is valid");
     let version = VERSION_1;
@@ -300,7 +300,7 @@ mod tests {
     fn unsynced_batches_may_be_lost_in_any_order() {
         let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
         let end = bytes.len();
-        // Two batches with one sync, of which only the second one reached the disk.
+        // Two batches with one sync. Only the second one reached the disk.
         encode(vec!["deleted b 6".parse().unwrap(); 10_000], Seq(41), Seq(41), 0, &mut bytes);
         bytes[end..end + 512].fill(0);
         let found = replay(&bytes).unwrap();

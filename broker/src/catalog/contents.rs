@@ -15,7 +15,7 @@ pub(crate) struct Contents {
     topics: BTreeMap<TopicName, Entry>,
     /// Number of cursors of all topics.
     cursors: usize,
-    /// Number of deleted topics whose next seq is kept.
+    /// Number of deleted topics with a stored next seq.
     deleted: usize,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Journal {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     clock: Clock,
-    /// `None`: there is no file to append to, so the next record begins a new one.
+    /// `None`: the next record begins a new file.
     active: Option<Active>,
     /// The seq of the next record.
     next: Seq,
@@ -224,7 +224,7 @@ impl Journal {
         }
     }
 
-    /// The end of the file; `None` if it is uncertain or there is no file.
+    /// The end of the file; `None` if it is uncertain or the file does not exist.
     pub(super) fn end(&self) -> Option<LogEnd> {
         let active = self.active.as_ref().filter(|_| !self.broken)?;
         let mut header = [0; SEGMENT_HEADER];

@@ -72,8 +72,8 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
         true
     }
     /// Asks the system to start writing this range to disk, without waiting. Otherwise it gathers
-    /// dirty pages for half a minute and then delays those who sync. A disk that does not support
-    /// this ignores the call.
+    /// dirty pages for half a minute and then delays every sync. A disk that does not support this
+    /// ignores the call.
     fn begin_writing(&self, _offset: u64, _length: u64) {}
 }
 

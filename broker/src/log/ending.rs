@@ -9,7 +9,7 @@ use super::segments::SegmentLog;
 use super::{LogEnd, LogError};
 
 impl SegmentLog {
-    /// Begins a new segment after one whose end is lost, so that every later start knows the loss.
+    /// Begins a new segment after one with a lost end, so that every later start knows the loss.
     pub(crate) fn begin_after_loss(&self) -> Result<(), LogError> {
         self.attempt(|log, writer| {
             let end = log.shared.lock().end;

@@ -49,8 +49,8 @@
 //!
 //! - `new.tmp`: a segment that was never completed; a start removes it.
 //! - `<base>.log.torn`: the first 4 MiB of what a start has cut off; removed with the segment.
-//! - `<base>.log.damaged`: a file of which nothing could be read; never touched again. Seqs
-//!   continue 2^26 after its base.
+//! - `<base>.log.damaged`: a file that could not be read at all; never touched again. Seqs continue
+//!   2^26 after its base.
 //!
 //! In files of version 1, batches begin with "TDB1" and their checksum covers the 60 bytes alone.
 //! Such a file is read and receives no more events. A start may still record in it, as in version
@@ -66,7 +66,7 @@ use tidings_protocol::{Seq, TopicName};
 
 /// The format version of new files.
 pub(crate) const VERSION: u16 = 2;
-/// The version whose batches have no address.
+/// The version in which batches have no address.
 pub(crate) const VERSION_1: u16 = 1;
 /// The version of the line protocol's `MSG` in payloads.
 const WIRE_VERSION: u16 = 1;

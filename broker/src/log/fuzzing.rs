@@ -114,7 +114,7 @@ static WRITTEN: LazyLock<SimulatedDisk> = LazyLock::new(|| {
     disk
 });
 
-/// Whatever happens to the files, every event read must be one that was written under that seq.
+/// With any damage to the files, every event that is read was written under its seq.
 fn damaged(choices: &mut Choices<'_>) {
     let disk = WRITTEN.copy();
     let files = disk.files();
@@ -170,7 +170,7 @@ fn damaged(choices: &mut Choices<'_>) {
     }
 }
 
-/// Files with valid checksums must not cause a panic, whatever they contain.
+/// Files with valid checksums must not cause a panic, even with invalid contents.
 fn crafted(choices: &mut Choices<'_>) {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(DIR.as_ref()).expect("the disk is empty");

@@ -3,7 +3,7 @@
 //! ```text
 //!   tail ──batches──▶ append ──▶ ┌ segment ┐┌ segment ┐┌ active segment │ free ┐
 //!   (memory)          sync  ──▶  └─────────┘└─────────┘└────────────────┴──────┘
-//!                                     ▲ read: whoever fell out of the tail
+//!                                     ▲ read: readers behind the tail
 //! ```
 //!
 //! | module | what it is |
@@ -159,7 +159,7 @@ pub(crate) struct LogEnd {
 pub(crate) struct Retention {
     /// Maximum bytes of all files; beyond it the oldest segment is removed.
     pub(crate) bytes_max: u64,
-    /// Segments whose newest event is older than this are removed.
+    /// Segments are removed if their newest event is older than this.
     pub(crate) oldest_unix_ms: Option<i64>,
     /// Maximum number of files; beyond it the oldest is removed.
     pub(crate) segments_max: usize,
@@ -221,8 +221,8 @@ pub(crate) enum LogError {
 /// One thread at a time appends, and one syncs. Any number of threads read and apply retention
 /// meanwhile.
 pub(crate) trait TopicLog: Debug + Send + Sync {
-    /// Writes `pieces`, whose seqs ascend and may leave gaps, and reserves the seqs below
-    /// `reserve`. `next` is the seq after the pieces; without pieces, the next seq to assign.
+    /// Writes `pieces` and reserves the seqs below `reserve`. The seqs of the pieces ascend and may
+    /// leave gaps. `next` is the seq after the pieces; without pieces, the next seq to assign.
     fn append(&self, pieces: &[Piece], next: Seq, reserve: Seq) -> Result<(), LogError>;
 
     /// Writes one piece if that costs only one write to allocated space and no other thread is
@@ -236,7 +236,7 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
     fn has_room(&self) -> bool;
 
     /// Reads whole lines from `from` on into `buffer`, as many as fit. `at` saves the search if it
-    /// is known. Batches whose newest event is older than `since` (unix ms) are skipped.
+    /// is known. Batches are skipped if their newest event is older than `since` (unix ms).
     fn read(
         &self,
         from: Seq,

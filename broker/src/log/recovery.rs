@@ -42,8 +42,8 @@ use super::{LogEnd, RESERVED_MAX};
 /// More seqs than a segment can hold, to continue after an unreadable one.
 const LOST_NUMBERS: u64 = 1 << 26;
 
-/// Number of newest segments whose batches are read. Recent ids are in them; a crash affects only
-/// the last one.
+/// Number of newest segments in which batches are read. Recent ids are in them; a crash affects
+/// only the last one.
 const RECENT: usize = 2;
 
 /// Maximum bytes of cut-off data that are kept.
@@ -301,9 +301,9 @@ impl Recovery {
         }
         let length = file.len()?;
         if scan.end < length {
-            // Truncate even if zeros follow. After a failed sync, other data may be on the disk under
-            // them. It must be gone before anything is written there, or part of it could look like a
-            // later batch.
+            // Truncate even if zeros follow. After a failed sync, other data may be on the disk
+            // under them. It must be gone before anything is written there, or part of it could
+            // look like a later batch.
             file.set_len(scan.end)?;
             file.set_len(length)?;
             file.sync_data()?;

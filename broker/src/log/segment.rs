@@ -38,11 +38,11 @@ impl Place {
 /// The next item of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A batch with a valid header, of which the file holds all bytes.
+    /// A batch with a valid header, complete in the file.
     Batch(Place),
-    /// From `offset` on there is no valid batch, up to `next`.
+    /// Nothing valid lies between `offset` and `next`.
     Bad { offset: u64, next: Place },
-    /// From `offset` on there is no batch. `zeros`: only zeros follow, as in allocated space that
+    /// No batch follows from `offset` on. `zeros`: only zeros follow, as in allocated space that
     /// was not used.
     End { offset: u64, zeros: bool },
 }
@@ -98,7 +98,7 @@ impl<'a> Walk<'a> {
         Ok(Step::End { offset, zeros })
     }
 
-    /// The batch whose header is at `offset`, if the header is valid and the file holds the whole
+    /// The batch with its header at `offset`, if the header is valid and the file holds the whole
     /// batch.
     fn batch_at(&mut self, offset: u64) -> io::Result<Option<Place>> {
         let (length, home) = (self.length, self.home);

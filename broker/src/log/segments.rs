@@ -115,7 +115,7 @@ pub(super) fn file_name(base: Seq) -> String {
 }
 
 impl SegmentLog {
-    /// A log whose directory is missing or empty. Nothing is read or written yet.
+    /// A log with a missing or empty directory. Nothing is read or written yet.
     pub(crate) fn fresh(options: SegmentOptions) -> Self {
         let first = options.first;
         let shared = Shared { end: first, ..Shared::default() };
@@ -513,7 +513,7 @@ impl TopicLog for SegmentLog {
             self.remove_oldest()?;
             self.sync_dir()?;
         }
-        // The reservation is no longer recorded anywhere.
+        // The reservation was recorded only in the removed files.
         writer.reserved = self.shared.lock().end;
         Ok(())
     }

@@ -173,7 +173,8 @@ impl ColdReads {
             (std::mem::take(&mut state.reads), std::mem::take(&mut state.errands))
         };
         self.0.ready.notify_all();
-        // A request may own the last reference to a value whose drop takes this lock.
+        // Dropped outside the lock: a request may own the last reference to a value, and the drop
+        // of that value may take this lock.
         drop((reads, errands));
     }
 }
@@ -202,7 +203,7 @@ impl Pool {
             if let Some(errand) = state.errands.pop_front() {
                 return Some(Work::Errand(errand));
             }
-            // Drop requests whose reader is gone.
+            // Drop the requests of readers that are gone.
             while state.reads.front().is_some_and(|read| Arc::strong_count(&read.answer) == 1) {
                 state.reads.pop_front();
             }

@@ -155,8 +155,8 @@ impl Marks {
         range
     }
 
-    /// The first event of which it is uncertain whether it is on the disk, after a failed sync. The
-    /// next start finds out. Until then the broker must not report it as missing.
+    /// After a failed sync, the first event that may or may not be on the disk. The next start
+    /// finds out. Until then the broker must not report it as missing.
     pub(super) fn doubtful(&self) -> Seq {
         let newest = self.lost.back().filter(|_| self.health == Health::Failed);
         newest.map_or(Seq(u64::MAX), |(range, code)| match code {

@@ -70,9 +70,9 @@ impl Memory {
         recount(&self.bytes, &topic.bytes, bytes)
     }
 
-    /// Evicts from the largest tail until all tails together are within their limit. A tail whose
-    /// events must stay is skipped; its publishers wait. Tails grow by whole blocks, so this is
-    /// rare and may visit all topics. The caller holds no tail's lock.
+    /// Evicts from the largest tail until all tails together are within their limit. It skips a
+    /// tail that must keep its events; publishers to that topic wait. Tails grow by whole blocks,
+    /// so this is rare and may visit all topics. The caller holds no tail's lock.
     pub(super) fn relieve(&self) {
         while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
             let mut topics: Vec<Arc<Topic>> =

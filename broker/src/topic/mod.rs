@@ -124,9 +124,9 @@ impl Topic {
         Ok(self.added(tail, first))
     }
 
-    /// Appends events of which some have an id, and skips those whose id is in the dedup window.
-    /// `ids` holds pairs of an index into `payloads`, ascending, and the hash from [`id_of`].
-    /// Returns the seq of each event, new or repeated.
+    /// Appends events, some with an id. An event is skipped if its id is in the dedup window. `ids`
+    /// holds pairs of an index into `payloads`, ascending, and the hash from [`id_of`]. Returns the
+    /// seq of each event, new or repeated.
     pub(crate) fn append_once(
         self: &Arc<Self>,
         origin: ConnId,
@@ -297,7 +297,7 @@ impl Topic {
     }
 
     /// Creates a group's reader, which begins at `from` and takes durable events only. A seq beyond
-    /// the head begins at the head; one that is no longer kept begins with a [`Lag`].
+    /// the head begins at the head; one below the oldest event kept begins with a [`Lag`].
     ///
     /// `wake` is notified when there are events again after the reader had taken all.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
@@ -390,8 +390,7 @@ impl Topic {
         match tail.newest(count) {
             Ok(seq) => Start::at(seq),
             Err(count) => {
-                // The log may hold later events of which the broker does not know whether they are
-                // safe.
+                // The log may hold later events that may or may not be safe.
                 let before = tail.first_kept().min(tail.marks.doubtful());
                 let newest = Newest { count, before, otherwise };
                 let (cursor, unknown) = self.find_newest(newest);
@@ -422,7 +421,7 @@ impl Topic {
         self.shared.cold().map(|cold| cold.index(log, base, from, waker))
     }
 
-    /// Requests events that are no longer in memory.
+    /// Requests events that the tail has evicted.
     fn read_log(
         &self,
         from: Seq,

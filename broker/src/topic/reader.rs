@@ -89,7 +89,7 @@ pub struct Reader {
     /// Whether the reader had everything at the last call.
     wait: Wait,
     /// The pending read of the log, and the first seq that was in memory when it was requested.
-    /// Whatever the log does not have before that seq was never kept.
+    /// Events before that seq that the log does not have were never kept.
     pending: Option<(Pending, Seq)>,
     /// Where to continue in the log.
     position: Option<Position>,
@@ -176,8 +176,8 @@ impl Reader {
 
     /// Passes encoded lines from the cursor on to `take`, each slice with the seq of its first
     /// line: at most `slices_max` slices, and no further slice after `bytes_max`. Costs a short
-    /// lock and nothing per event. Events that are no longer in memory are read from the log and
-    /// arrive with a later call.
+    /// lock and nothing per event. Evicted events are read from the log and arrive with a later
+    /// call.
     pub(crate) fn fetch(
         &mut self,
         bytes_max: usize,

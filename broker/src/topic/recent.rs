@@ -1,4 +1,4 @@
-//! The dedup window: the newest ids of a topic's events. An event whose `id=` is in it is not
+//! The dedup window: the newest ids of a topic's events. An event with one of these ids is not
 //! stored again.
 
 use std::collections::{HashMap, VecDeque};

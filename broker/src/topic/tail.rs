@@ -36,7 +36,7 @@ pub(crate) enum Form {
     Wire,
     /// The payload alone, for peers. A peer does not receive the events that it sent (`origin`).
     Bare {
-        /// The connection whose events are left out.
+        /// Events of this connection are left out.
         origin: ConnId,
     },
 }

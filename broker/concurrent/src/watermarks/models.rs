@@ -37,7 +37,7 @@ struct Topic {
 }
 
 impl Topic {
-    /// A topic with `head` events, of which none is visible or durable.
+    /// A topic with `head` events. None is visible or durable.
     fn new(head: u64) -> Arc<Self> {
         let levels = Levels { head, visible: 0, durable: 0, has_lost: false };
         let (visible, durable) = Default::default();
@@ -107,7 +107,7 @@ fn looks() {
     }
 }
 
-/// Two publishers, each of which moves the head.
+/// Two publishers. Each moves the head.
 fn two_publishers() {
     let topic = Topic::new(0);
     let publishers = [beside(&topic, Topic::append), beside(&topic, Topic::append)];

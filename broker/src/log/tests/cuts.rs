@@ -24,8 +24,8 @@ fn written() -> (SimulatedDisk, Vec<usize>) {
     (disk, ends)
 }
 
-/// After a cut at any byte, whatever bytes follow, the log holds exactly the complete batches,
-/// reuses no seq, and accepts events.
+/// After a cut at any byte, and with any bytes after it, the log holds exactly the complete
+/// batches, reuses no seq, and accepts events.
 fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
     let (disk, ends) = written();
     let (path, bytes) = newest(&disk);

@@ -114,7 +114,7 @@ impl Life {
         }
     }
 
-    /// Records what readers see, groups take and publishers are told.
+    /// Records what readers see, groups take and publishers receive as answers.
     fn look(&mut self, witness: &mut Witness) {
         let mut runs = Vec::new();
         match self.reader.fetch(100_000, 10, |first, lines| runs.push((first, lines))) {

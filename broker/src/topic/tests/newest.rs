@@ -118,8 +118,8 @@ fn evicted_events_count() {
     topics.close();
 }
 
-/// A topic with so many files that a start reads only the headers of most, and with gaps in some.
-/// Returns its events, as far as they are kept.
+/// A topic with many files, some with gaps. A start reads only the headers of most. Returns its
+/// events, as far as they are kept.
 fn many_files(folder: &Path) -> (Numbered, Arc<Topics>) {
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
     let small = TopicSettings { retain_bytes: 1 << 20, ..TopicSettings::default() };
