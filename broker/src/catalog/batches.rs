@@ -278,7 +278,7 @@ mod tests {
         let mut header = BatchHeader::decode(&bytes[ends[0]..]).unwrap();
         header.crc = crc32c::crc32c(&bytes[at..]);
         bytes[ends[0]..at].copy_from_slice(&header.encode());
-        let found = damaged(&bytes, "no record");
+        let found = damaged(&bytes, "not a valid record");
         assert_eq!((found.next, found.end), (Some(Seq(41)), bytes.len()));
     }
 

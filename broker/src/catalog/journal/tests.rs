@@ -54,7 +54,7 @@ impl Life {
         match self.rng.u32(..10) {
             0 => self.crash(),
             1 => {
-                // Room for a file of this size three times, and a bit more.
+                // Room for little more than the disk holds, or for everything.
                 let room = self.disk.used() + self.rng.u64(..4_000);
                 self.disk.set_room(if self.rng.bool() { room } else { 1 << 30 });
             }
