@@ -295,8 +295,8 @@ mod tests {
         fs::write(catalog, bytes).unwrap();
         let verified = verified(folder.path());
         assert!(verified.catalog_is_damaged && !verified.catalog.is_empty(), "{verified:?}");
-        let said = verified.catalog.join("; ");
-        assert!(said.contains("catalog.log: ") && !said.contains("kept as"), "{said}");
+        let text = verified.catalog.join("; ");
+        assert!(text.contains("catalog.log: ") && !text.contains("kept as"), "{text}");
     }
 
     #[test]

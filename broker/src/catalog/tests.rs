@@ -25,17 +25,17 @@ fn file_system() -> (Arc<dyn Disk>, TempDir) {
 type Answer = Receiver<Result<(), Code>>;
 
 fn write(catalog: &Catalog, line: &str) -> Answer {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     catalog.write(line.parse().unwrap(), move |result| {
         // Some tests drop the receiver.
-        let _ = tell.send(result.map_err(|error| error.code));
+        let _ = sender.send(result.map_err(|error| error.code));
     });
-    told
+    receiver
 }
 
 #[track_caller]
-fn answer(told: &Answer) -> Result<(), Code> {
-    told.recv_timeout(PATIENCE).expect("the catalog answers in time")
+fn answer(receiver: &Answer) -> Result<(), Code> {
+    receiver.recv_timeout(PATIENCE).expect("the catalog answers in time")
 }
 
 #[track_caller]
@@ -78,14 +78,14 @@ fn records_in_memory_take_effect_at_once() {
 fn the_last_clone_may_be_dropped_by_a_callback() {
     let (disk, dir) = file_system();
     let (catalog, _) = open(&disk, &dir);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let last = catalog.clone();
     catalog.write("reserved a 5".parse().unwrap(), move |result| {
         drop(last);
-        tell.send(result.is_ok()).unwrap();
+        sender.send(result.is_ok()).unwrap();
     });
     drop(catalog);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(true));
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn the_journal_is_compacted_when_most_of_it_is_obsolete() {
     let mut longest = 0;
     // Deletions are never merged, so each is written.
     for n in 0..60_000_u64 {
-        let told = write(&catalog, &format!("deleted {} {}", "x".repeat(60), n + 2));
+        let receiver = write(&catalog, &format!("deleted {} {}", "x".repeat(60), n + 2));
         if n % 1000 == 0 {
-            answer(&told).unwrap();
+            answer(&receiver).unwrap();
             longest = longest.max(dir.path().join("catalog.log").metadata().unwrap().len());
         }
     }

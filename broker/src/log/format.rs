@@ -9,8 +9,8 @@
 //!    8  u16  version (2)                        4  u16  flags: 1 clean, 2 identified
 //!   10  u16  length of the topic's name         6  u16  version of the wire form (1)
 //!   12  u32  zero                               8  u32  bytes of payload
-//!   16  u64  base: the first number in it      12  u32  events
-//!   24  u64  previous end                      16  u64  first number
+//!   16  u64  base: the first seq in it         12  u32  events
+//!   24  u64  previous end                      16  u64  first seq
 //!   32  u64  reserved                          24  u64  previous end
 //!   40  i64  created, unix ms                  32  u64  durable
 //!   48  64 bytes of the topic's name           40  u64  reserved

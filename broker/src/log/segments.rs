@@ -573,10 +573,10 @@ fn batches<'a>(
             batch.identified |= piece.identified;
             taken += 1;
         }
-        let (these, others) = rest.split_at(taken);
+        let (batch_pieces, remaining) = rest.split_at(taken);
         previous_end = batch.end();
-        batches.push((batch, these));
-        rest = others;
+        batches.push((batch, batch_pieces));
+        rest = remaining;
     }
     batches
 }

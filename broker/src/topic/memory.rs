@@ -11,8 +11,8 @@ use super::recent::{IDS_MAX, IDS_SHARE, IDS_TOTAL};
 use super::tail::Tail;
 use crate::config::Limits;
 
-/// While all tails together exceed their limit, a topic may hold only this fraction of its
-/// uncommitted bytes.
+/// While all tails together exceed their limit, the limit of uncommitted bytes of each topic is
+/// divided by this.
 const SQUEEZE: usize = 16;
 
 /// Memory use of the tails of all topics.

@@ -361,14 +361,14 @@ impl Topic {
 
     /// Resolves the position at which a reader begins.
     fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> Start {
-        let (here, told) = (tail.first_kept(), tail.next_told());
+        let (here, next) = (tail.first_kept(), tail.next_told());
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let first = kept.map_or(here, |kept| kept.first.min(here));
         let cursor = match from {
-            None => told,
+            None => next,
             Some(StartAt::First) => first,
             Some(StartAt::Seq(seq)) => seq,
-            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(told)),
+            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(next)),
             Some(StartAt::Newest(count)) => return self.resolve_newest(tail, count, None),
             Some(StartAt::Time(unix_ms)) => match (tail.resolve_time(unix_ms), kept) {
                 (Some(seq), _) => seq,
@@ -382,7 +382,7 @@ impl Topic {
                 }
             },
         };
-        Start::at(cursor.clamp(Seq(1), told))
+        Start::at(cursor.clamp(Seq(1), next))
     }
 
     /// Finds the position of the newest `count` events; if there are fewer, returns `otherwise`.

@@ -359,9 +359,9 @@ impl Tail {
             // The remaining batches lie in a block that is too large for them.
             let mut kept: usize = self.batches.iter().map(Batch::bytes).sum();
             while kept > bytes_max
-                && let Some(gone) = self.evict()
+                && let Some(evicted) = self.evict()
             {
-                kept -= gone.bytes();
+                kept -= evicted.bytes();
             }
             self.repack();
         }
@@ -409,14 +409,14 @@ impl Tail {
     /// The seq of the first of the newest `count` events; if there are fewer here, how many are
     /// missing. Lost events do not count.
     pub(super) fn newest(&self, count: u64) -> Result<Seq, u64> {
-        let told = self.next_told();
+        let next = self.next_told();
         if !self.marks.has_lost() {
             // Then every seq here has an event.
-            let here = told.0.saturating_sub(self.first_kept().0);
-            return if count <= here { Ok(Seq(told.0 - count)) } else { Err(count - here) };
+            let here = next.0.saturating_sub(self.first_kept().0);
+            return if count <= here { Ok(Seq(next.0 - count)) } else { Err(count - here) };
         }
         let mut missing = count;
-        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= told) {
+        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= next) {
             if missing <= batch.count {
                 return Ok(Seq(batch.end().0 - missing));
             }
@@ -427,7 +427,7 @@ impl Tail {
 
     /// The first event at or after this time; `None` if an evicted event may also be that recent.
     pub(super) fn resolve_time(&self, unix_ms: i64) -> Option<Seq> {
-        if self.evicted_unix_ms.is_some_and(|gone| gone >= unix_ms) {
+        if self.evicted_unix_ms.is_some_and(|evicted| evicted >= unix_ms) {
             return None;
         }
         let later = self.batches.partition_point(|batch| batch.unix_ms < unix_ms);

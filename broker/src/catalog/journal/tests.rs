@@ -142,7 +142,7 @@ fn record(rng: &mut Rng) -> Record {
 }
 
 #[test]
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
 fn confirmed_records_survive_power_cuts() {
     let seeds = lives::seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;

@@ -19,7 +19,7 @@ const STEPS: u32 = 120;
 
 // PROTOCOL: R2, R6
 #[test]
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
 fn no_confirmed_event_is_lost_in_a_power_cut() {
     let seeds = lives::seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;

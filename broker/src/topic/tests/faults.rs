@@ -181,11 +181,11 @@ fn events_evicted_during_a_cold_read_are_not_skipped() {
     topic.hold();
     topic.append(ConnId(1), ["event 21"]).unwrap();
     forget(&topic);
-    let (tell, told) = channel();
-    let waker = Waker::from(Arc::new(Tells(tell.into())));
+    let (sender, receiver) = channel();
+    let waker = Waker::from(Arc::new(Tells(sender.into())));
     let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), Form::Wire, waker);
     assert_eq!(text(&mut reader), "", "a read of the disk is pending");
-    told.recv_timeout(PATIENCE).unwrap();
+    receiver.recv_timeout(PATIENCE).unwrap();
     // The result is ready, but events are evicted before the reader takes it.
     topic.tail.lock().marks.queued = false;
     keep(&topic, &numbered(22..23));

@@ -243,7 +243,7 @@ fn live(seed: u64) {
 
 // PROTOCOL: R1, R2, R3
 #[test]
-#[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
+#[expect(clippy::print_stderr, reason = "the output must contain the seed")]
 fn no_confirmed_event_is_lost_and_no_seq_is_reused() {
     for seed in lives::seeds("TOPIC", RUNS) {
         // Several threads take part, so a seed makes a failure likely but not certain.
