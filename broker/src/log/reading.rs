@@ -252,7 +252,7 @@ impl View<'_> {
         }
     }
 
-    /// Logs that kept events cannot be read, once for each place.
+    /// Reports in the broker's own log that kept events cannot be read, once for each place.
     fn report(&self, found: &Found, offset: u64) {
         let Found::Lag(first, last) = found else { return };
         let reported = &mut self.log.shared.lock().reported;

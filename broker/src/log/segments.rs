@@ -16,7 +16,7 @@ use super::{
     reading,
 };
 
-/// Maximum payload of a batch before its last piece, so that the whole batch fits into a reader's
+/// Maximum payload of a batch with more than one piece, so that every batch fits into a reader's
 /// buffer.
 pub(super) const BATCH_BYTES: usize = 128 << 10;
 

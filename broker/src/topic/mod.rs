@@ -8,9 +8,8 @@
 //!                                  first_kept        cursor (a reader)     head
 //! ```
 //!
-//! One append makes one batch, takes one lock, and wakes each reader that has read everything once.
-//! A reader copies nothing: it takes slices of the same memory. A reader never skips events without
-//! a [`Lag`].
+//! One append makes one batch, takes one lock, and wakes each waiting reader once. A reader copies
+//! nothing: it takes slices of the same memory. A reader never skips events without a [`Lag`].
 //!
 //! | module | what it is |
 //! |---|---|
@@ -70,7 +69,7 @@ const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
 pub struct Topic {
     name: TopicName,
     id: u64,
-    /// The tail holds so much unreleased data that publishers must wait.
+    /// Publishers must wait, because too much in the tail is not durable or not consumed.
     pressed: AtomicBool,
     deleted: AtomicBool,
     /// Bytes of the tail, readable without its lock, to compare tails.
