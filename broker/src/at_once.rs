@@ -1,9 +1,9 @@
-//! Threads that start at the same moment, for tests of what they share.
+//! Threads that start at the same moment, for tests of shared state.
 
 use std::sync::Barrier;
 use std::thread;
 
-/// Calls `act` in so many threads, each with its number, and returns what they return, in the order of their numbers.
+/// Calls `act` in `threads` threads, each with its index, and returns their results in order.
 pub(crate) fn at_once<T: Send>(threads: usize, act: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(threads);
     let (act, barrier) = (&act, &barrier);

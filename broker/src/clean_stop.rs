@@ -1,24 +1,27 @@
 //! The record of an orderly stop: where each log ended.
 //!
-//! Without it, damage to the last batch of a log looks like a batch that a crash has cut off. A start cuts off
-//! such a batch without calling it damage. With the record, everything before the noted end was whole and safe, so what cannot be
-//! read there is damage.
+//! Without it, damage to the last batch of a log looks like a batch that a crash has cut off, which
+//! a start removes without reporting damage. With the record, everything before the recorded end
+//! was whole and durable, so unreadable data there is damage.
 //!
 //! ```text
-//!   <data>/clean-stop      tidings clean-stop 1
-//!                          catalog catalog.log header=9f0e6a01 bytes=412 end=9 next=9
-//!                          groups/crawlers 00000000000000000001.log header=17.. bytes=9000 end=41 next=41
-//!                          topics/new-url 00000000000000000001.log header=a3.. bytes=700 end=8 next=8
-//!                          checksum 5d2c0b7e
+//!   <data>/clean-stop:
+//!     tidings clean-stop 1
+//!     catalog catalog.log header=9f0e6a01 bytes=412 end=9 next=9
+//!     groups/crawlers 00000000000000000001.log header=17.. bytes=9000 end=41 next=41
+//!     topics/new-url 00000000000000000001.log header=a3.. bytes=700 end=8 next=8
+//!     checksum 5d2c0b7e
 //! ```
 //!
-//! `header` is the checksum in the header of the file, `bytes` is where its last batch ends, `end` the number after its last event,
-//! `next` the next number to be given. The checksum is CRC-32C of the lines before it.
+//! `header` is the checksum in the header of the file, `bytes` the offset after its last batch,
+//! `end` the seq after its last event, and `next` the next seq to assign. The checksum is CRC-32C
+//! of the lines before it.
 //!
-//! An orderly stop writes the record after it has synced and closed every log: to another name, synced, then
-//! renamed. No start removes it, because an old record does no harm. A file only grows: no start, no append and no
-//! error cuts it before the noted end. A file that replaces another one has another header, so the record does not apply to it. The
-//! record is therefore a lower bound: a log that has grown beyond it since is judged as one without a record.
+//! An orderly stop writes the record after it has synced and closed every log: to a temporary file,
+//! which is synced and renamed. A start does not remove the record, because an old record stays
+//! correct. No start, append or error truncates a file before the recorded end, and a file that
+//! replaces another one has another header, so the record does not apply to it. The record is
+//! therefore a lower bound: data beyond it is judged as without a record.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,25 +34,25 @@ use tidings_protocol::{GroupName, Seq, TopicName, field, field_number};
 use crate::log::LogEnd;
 use crate::log::disk::{Disk, FileSystem};
 
-/// The file's name.
+/// The file name.
 const FILE: &str = "clean-stop";
 
-/// The first line: what it is, and the version of its format.
+/// The first line: the kind of file and the version of its format.
 const FIRST_LINE: &str = "tidings clean-stop 1";
 
-/// What takes the place of a directory for the catalog.
+/// Stands for the directory of the catalog.
 const CATALOG: &str = "catalog";
 
-/// No record is longer: room for a hundred thousand logs.
+/// Maximum size of a record: enough for a hundred thousand logs.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// Where the logs of a data directory ended at the last orderly stop, as far as that is known.
+/// The ends of the logs of a data directory at the last orderly stop, as far as they are known.
 #[derive(Debug)]
 pub(crate) struct CleanStop {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     ends: BTreeMap<String, LogEnd>,
-    /// There is a record.
+    /// A record exists.
     is_present: bool,
 }
 
@@ -64,26 +67,27 @@ impl Default for CleanStop {
     }
 }
 
-/// The ends of logs, by what they are called in the record.
+/// The ends of logs, with their names in the record.
 pub(crate) type Ends = Vec<(String, LogEnd)>;
 
-/// What the log of a topic is called.
+/// The name of a topic's log in the record.
 pub(crate) fn of_topic(topic: &TopicName) -> String {
     format!("topics/{topic}")
 }
 
-/// What the log of a group is called.
+/// The name of a group's log in the record.
 pub(crate) fn of_group(group: &GroupName) -> String {
     format!("groups/{group}")
 }
 
-/// What the catalog is called.
+/// The name of the catalog in the record.
 pub(crate) fn of_catalog() -> String {
     CATALOG.to_owned()
 }
 
 impl CleanStop {
-    /// The record in a data directory, and what is wrong with it, in words. One that cannot be read is like none.
+    /// Reads the record in a data directory, and describes what is wrong with it. An unreadable
+    /// record has no ends.
     pub(crate) fn read(disk: Arc<dyn Disk>, dir: &Path) -> (Self, Option<String>) {
         let path = dir.join(FILE);
         let stop = Self { disk, dir: dir.to_owned(), ends: BTreeMap::new(), is_present: true };
@@ -99,17 +103,17 @@ impl CleanStop {
         }
     }
 
-    /// Whether there is one, even one that cannot be read.
+    /// Whether a record exists, even an unreadable one.
     pub(crate) fn is_present(&self) -> bool {
         self.is_present
     }
 
-    /// Where a log ended.
+    /// The recorded end of a log.
     pub(crate) fn end_of(&self, log: &str) -> Option<&LogEnd> {
         self.ends.get(log)
     }
 
-    /// Notes where logs end. What is known of other logs stays, as long as their files are there.
+    /// Records the ends of logs. Earlier ends of other logs stay while their files exist.
     pub(crate) fn replace(&self, ends: Ends) -> io::Result<()> {
         let mut all = self.ends.clone();
         all.retain(|log, end| self.disk.open(&self.file_of(log, end)).is_ok());
@@ -133,9 +137,7 @@ fn read(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     let file = disk.open(path)?;
     let length = file.len()?;
     if length > BYTES_MAX {
-        return Err(io::Error::other(format!(
-            "it has {length} bytes; at most {BYTES_MAX} make sense"
-        )));
+        return Err(io::Error::other(format!("it has {length} bytes; the limit is {BYTES_MAX}")));
     }
     let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     let read = file.read_at(&mut bytes, 0)?;
@@ -155,7 +157,7 @@ fn encode(ends: &BTreeMap<String, LogEnd>) -> String {
 }
 
 fn decode(bytes: &[u8]) -> Result<BTreeMap<String, LogEnd>, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let (lines, last) = text
         .strip_suffix('\n')
         .and_then(|text| text.rsplit_once('\n'))
@@ -166,7 +168,7 @@ fn decode(bytes: &[u8]) -> Result<BTreeMap<String, LogEnd>, String> {
     }
     let mut lines = lines.lines();
     if lines.next() != Some(FIRST_LINE) {
-        return Err("it is of a version that this version of the program cannot read".to_owned());
+        return Err("it has a format version that this program cannot read".to_owned());
     }
     let end = |line: &str| {
         let (log, rest) = line.split_once(' ')?;
@@ -180,7 +182,7 @@ fn decode(bytes: &[u8]) -> Result<BTreeMap<String, LogEnd>, String> {
         };
         Some((log.to_owned(), end))
     };
-    lines.map(|line| end(line).ok_or_else(|| format!("it makes no sense: {line}"))).collect()
+    lines.map(|line| end(line).ok_or_else(|| format!("it holds an invalid line: {line}"))).collect()
 }
 
 #[cfg(test)]
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_come_back_and_those_of_files_that_are_gone_do_not_stay() {
+    fn ends_are_kept_while_their_files_exist() {
         let dir = tempfile::tempdir().unwrap();
         let (stop, problem) = reread(dir.path());
         assert!(problem.is_none() && !stop.is_present());
@@ -221,9 +223,9 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = whole.clone().into_bytes();
                 bytes[at] ^= 1 << bit;
-                decode(&bytes).expect_err("it is damaged");
+                decode(&bytes).expect_err("damage is an error");
             }
-            decode(&whole.as_bytes()[..at]).expect_err("it is cut off");
+            decode(&whole.as_bytes()[..at]).expect_err("a truncated record is an error");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Who holds which durable cursor in this run of the broker, and which are forgotten.
+//! Which connection uses which durable cursor, and the expiry of unused cursors.
 //!
-//! Where a cursor is, the [`catalog`](crate::catalog) knows; here is what ends with the broker. A
-//! cursor is held by one connection at a time (`[K3]` of PROTOCOL.md), so that two readers never move
-//! it past each other.
+//! The [`catalog`](crate::catalog) stores where cursors are; this module has the state that ends
+//! with the broker. One connection at a time uses a cursor (`[K3]` of PROTOCOL.md), so that two
+//! readers never move it past each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::mailbox::{ConnId, Mailbox, Parcel};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
-/// A cursor that is held all the time is noted as that once a day, so that it is not idle when the
-/// broker is started after a long run.
+/// A cursor in continuous use is touched once a day, so that it does not count as idle when the
+/// broker restarts after a long run.
 const NOTED_EVERY_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Names a durable cursor.
+/// Identifies a durable cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct CursorId {
     pub(crate) topic: TopicName,
@@ -34,15 +34,15 @@ pub(crate) struct CursorId {
 pub(crate) struct Cursors {
     catalog: Catalog,
     idle_ms: i64,
-    /// When cursors are to expire next, as a [`Moment`].
+    /// The next time at which to look for expired cursors, as a [`Moment`].
     expire_at: AtomicU64,
-    /// Never locked while the catalog is written to.
+    /// Never locked during a write to the catalog.
     used: Arc<Mutex<HashMap<CursorId, Use>>>,
-    /// New ones that are not stored yet, and how many times that was asked.
+    /// New cursors that are not stored yet, with the number of pending requests.
     coming: Arc<Mutex<HashMap<CursorId, u32>>>,
 }
 
-/// A new cursor is to be stored. It counts as one as long as this is there.
+/// A pending request to store a new cursor. The cursor counts as existing while this value lives.
 #[derive(Debug)]
 pub(crate) struct Coming {
     id: CursorId,
@@ -63,26 +63,26 @@ impl Drop for Coming {
 
 #[derive(Debug)]
 enum Use {
-    /// A connection has it.
+    /// A connection uses it.
     Held { conn: ConnId, mailbox: Mailbox },
-    /// It is being forgotten, which has not taken effect.
+    /// Its removal is being written.
     Leaving,
 }
 
-/// A durable cursor, for people.
+/// A durable cursor, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CursorShow {
     pub(crate) name: CursorName,
-    /// The first number that was not seen.
+    /// The first seq that was not seen.
     pub(crate) next: Seq,
     pub(crate) held: bool,
-    /// When it was last moved or held, the latter to within a day.
+    /// When it was last moved or used; use is recorded to within a day.
     pub(crate) unix_ms: i64,
 }
 
 impl Cursors {
-    /// Nobody holds any. Nothing expires in the first hour, so that whoever was away because the
-    /// broker was can come back, and a clock that was set wrong does no harm at once.
+    /// No cursor is in use. None expires in the first hour, so that a subscriber which was
+    /// disconnected by the broker's outage can return, and a wrong clock does no harm at once.
     pub(crate) fn new(catalog: Catalog, limits: &Limits) -> Self {
         Self {
             catalog,
@@ -93,10 +93,10 @@ impl Cursors {
         }
     }
 
-    /// Gives a cursor to a connection, and says where it is; `None` if there is none of that name
-    /// yet. With `takeover` the connection that has it ends ([`Code::Replaced`]).
+    /// Assigns a cursor to a connection, and returns its position; `None` if no cursor of that name
+    /// exists yet. With `takeover`, the connection that uses it ends ([`Code::Replaced`]).
     ///
-    /// Refused with [`Code::Busy`] if another connection has it, or it is just being forgotten.
+    /// Fails with [`Code::Busy`] if another connection uses it, or if it is being removed.
     pub(crate) fn hold(
         &self,
         id: &CursorId,
@@ -114,32 +114,32 @@ impl Cursors {
         let stored = self.catalog.contents().cursor(&id.topic, &id.cursor);
         drop(used);
         if let Some(Use::Held { mailbox, .. }) = before {
-            let text = format!("connection {conn} took cursor {} over", id.cursor);
+            let text = format!("connection {conn} has taken over cursor {}", id.cursor);
             mailbox.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
         }
         Ok(stored.map(|cursor| cursor.next))
     }
 
-    /// Whether there is such a cursor, or will be.
+    /// Whether the cursor exists or is about to be stored.
     pub(crate) fn has(&self, id: &CursorId) -> bool {
-        // In this order: what was coming a moment ago is stored.
+        // In this order: a cursor that has just left `coming` is stored by then.
         self.used.lock().contains_key(id)
             || self.coming.lock().contains_key(id)
             || self.catalog.contents().cursor(&id.topic, &id.cursor).is_some()
     }
 
-    /// A new cursor is to be stored, whoever has it then.
+    /// Registers a request to store a new cursor, whichever connection uses it then.
     pub(crate) fn comes(&self, id: &CursorId) -> Coming {
         *self.coming.lock().entry(id.clone()).or_default() += 1;
         Coming { id: id.clone(), all: Arc::clone(&self.coming) }
     }
 
-    /// Whether a connection has a cursor, still.
+    /// Whether a connection still uses a cursor.
     pub(crate) fn is_held_by(&self, id: &CursorId, conn: ConnId) -> bool {
         matches!(self.used.lock().get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn)
     }
 
-    /// A connection gives a cursor back, unless it was taken over.
+    /// Ends the use of a cursor by a connection, unless another one has taken it over.
     pub(crate) fn release(&self, id: &CursorId, conn: ConnId, unix_ms: i64) {
         let mut used = self.used.lock();
         if matches!(used.get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn) {
@@ -149,17 +149,17 @@ impl Cursors {
         }
     }
 
-    /// Moves a cursor nowhere, so that it is not idle.
+    /// Renews the time of use, without moving the cursor.
     fn touch(&self, id: &CursorId, unix_ms: i64) {
         let (topic, cursor) = (id.topic.clone(), id.cursor.clone());
         let record = Record::Moved { topic, cursor, next: Seq(1), unix_ms };
-        // If it cannot be noted, it merely expires earlier.
+        // If the write fails, the cursor only expires earlier.
         self.catalog.write(record, |_| {});
     }
 
-    /// Removes a cursor; `done` is told when that is safe.
+    /// Removes a cursor; calls `done` when that is durable.
     ///
-    /// Refused with [`Code::NotFound`], and with [`Code::Busy`] while a connection has it.
+    /// Fails with [`Code::NotFound`], and with [`Code::Busy`] while a connection uses it.
     pub(crate) fn forget(
         &self,
         id: CursorId,
@@ -173,7 +173,7 @@ impl Cursors {
                 None => {}
             }
             if self.catalog.contents().cursor(&id.topic, &id.cursor).is_none() {
-                let text = format!("no cursor {} on {}", id.cursor, id.topic);
+                let text = format!("there is no cursor {} on {}", id.cursor, id.topic);
                 return Err(ProtocolError::new(Code::NotFound, text));
             }
             used.insert(id.clone(), Use::Leaving);
@@ -182,7 +182,8 @@ impl Cursors {
         Ok(())
     }
 
-    /// What is leaving has to be noted before, so that nobody takes it meanwhile.
+    /// Writes the removal. The caller has marked the cursor as `Leaving`, so that no connection
+    /// uses it meanwhile.
     fn write_forgotten(
         &self,
         id: CursorId,
@@ -196,7 +197,7 @@ impl Cursors {
         });
     }
 
-    /// The cursors on a topic, in the order of their names.
+    /// The cursors on a topic, sorted by name.
     pub(crate) fn list(&self, topic: &TopicName) -> Vec<CursorShow> {
         let used = self.used.lock();
         let contents = self.catalog.contents();
@@ -208,7 +209,7 @@ impl Cursors {
         contents.cursors(topic).map(show).collect()
     }
 
-    /// Lets cursors [`expire`](Self::expire) once an hour. To be called more often than that.
+    /// Runs [`expire`](Self::expire) once an hour. Must be called more often than that.
     pub(crate) fn tend(&self, now: Moment, unix_ms: i64) {
         if now.0 >= self.expire_at.load(Ordering::Relaxed) {
             self.expire_at.store((now + HOUR_MS).0, Ordering::Relaxed);
@@ -216,7 +217,8 @@ impl Cursors {
         }
     }
 
-    /// Forgets cursors that nobody has held or moved for [`Limits::cursor_idle_ms`] (`[K6]`).
+    /// Removes cursors that no connection has used or moved for [`Limits::cursor_idle_ms`]
+    /// (`[K6]`).
     pub(crate) fn expire(&self, unix_ms: i64) {
         let (mut idle, mut noted) = (Vec::new(), Vec::new());
         {
@@ -226,7 +228,7 @@ impl Cursors {
                 let idle_ms = unix_ms.saturating_sub(at.unix_ms);
                 match used.get(&id) {
                     Some(Use::Held { .. }) if idle_ms >= NOTED_EVERY_MS => noted.push(id),
-                    // The clock was ahead then: it is as if it were now.
+                    // The clock was ahead then, so the time of use is reset to now.
                     _ if idle_ms < 0 => noted.push(id),
                     None if idle_ms >= self.idle_ms => idle.push(id),
                     _ => {}
@@ -239,19 +241,19 @@ impl Cursors {
         }
         for id in idle {
             let CursorId { topic, cursor } = &id;
-            tracing::info!(%topic, %cursor, "a cursor that nobody used is forgotten");
+            tracing::info!(%topic, %cursor, "an unused cursor has expired");
             self.write_forgotten(id, |_| {});
         }
     }
 }
 
 fn held(id: &CursorId, conn: ConnId) -> ProtocolError {
-    let text = format!("connection {conn} has cursor {} on {}", id.cursor, id.topic);
+    let text = format!("connection {conn} uses cursor {} on {}", id.cursor, id.topic);
     ProtocolError::new(Code::Busy, text)
 }
 
 fn leaving(id: &CursorId) -> ProtocolError {
-    let text = format!("cursor {} on {} is just being forgotten", id.cursor, id.topic);
+    let text = format!("cursor {} on {} is being removed; try again", id.cursor, id.topic);
     ProtocolError::new(Code::Busy, text)
 }
 
@@ -289,14 +291,14 @@ mod tests {
 
     // PROTOCOL: K3
     #[test]
-    fn one_connection_at_a_time_has_a_cursor() {
+    fn one_connection_at_a_time_uses_a_cursor() {
         let cursors = cursors();
-        assert_eq!(hold(&cursors, "c", 1), Ok(None), "a new one");
+        assert_eq!(hold(&cursors, "c", 1), Ok(None), "the cursor is new");
         assert_eq!(hold(&cursors, "c", 2), Err(Code::Busy));
         assert_eq!(hold(&cursors, "d", 2), Ok(None), "another one");
         store(&cursors, "c", 7, 0);
         cursors.release(&id("c"), ConnId(2), 5);
-        assert_eq!(hold(&cursors, "c", 3), Err(Code::Busy), "it was not the second one's");
+        assert_eq!(hold(&cursors, "c", 3), Err(Code::Busy), "connection 2 did not use it");
         cursors.release(&id("c"), ConnId(1), 5);
         assert_eq!(hold(&cursors, "c", 3), Ok(Some(Seq(7))));
         let shown = cursors.list(&id("c").topic);
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_there_from_when_it_is_held_until_it_is_forgotten() {
+    fn a_cursor_exists_from_its_request_until_its_removal() {
         let cursors = cursors();
         assert!(!cursors.has(&id("c")));
         hold(&cursors, "c", 1).unwrap();
@@ -313,19 +315,19 @@ mod tests {
         assert!(cursors.has(&id("c")));
         cursors.release(&id("c"), ConnId(1), 0);
         drop(one);
-        assert!(cursors.has(&id("c")), "it is to be stored");
+        assert!(cursors.has(&id("c")), "a pending cursor exists");
         store(&cursors, "c", 7, 0);
         drop(other);
-        assert!(cursors.has(&id("c")), "it is stored");
+        assert!(cursors.has(&id("c")), "a stored cursor exists");
         assert!(cursors.coming.lock().is_empty());
         cursors.forget(id("c"), |result| result.unwrap()).unwrap();
         assert!(!cursors.has(&id("c")));
         drop(cursors.comes(&id("c")));
-        assert!(!cursors.has(&id("c")), "it never came");
+        assert!(!cursors.has(&id("c")), "a dropped request creates no cursor");
     }
 
     #[test]
-    fn who_is_taken_over_ends_and_gives_nothing_back() {
+    fn a_takeover_ends_the_former_connection() {
         let (cursors, older, newer) = (cursors(), Mailbox::new(), Mailbox::new());
         cursors.hold(&id("c"), ConnId(1), &older, true).unwrap();
         cursors.hold(&id("c"), ConnId(2), &newer, true).unwrap();
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_can_be_forgotten() {
+    fn only_unused_cursors_can_be_removed() {
         let cursors = cursors();
         let forget = |cursor: &str| {
             cursors.forget(id(cursor), |result| result.unwrap()).map_err(|error| error.code)
@@ -355,7 +357,7 @@ mod tests {
 
     // PROTOCOL: K6
     #[test]
-    fn a_cursor_expires_thirty_days_after_it_was_used() {
+    fn a_cursor_expires_thirty_days_after_its_last_use() {
         let cursors = cursors();
         let now = 1_000 * DAY_MS;
         store(&cursors, "ahead", 7, now + DAY_MS);
@@ -364,7 +366,11 @@ mod tests {
         store(&cursors, "young", 7, now - 30 * DAY_MS + 1);
         hold(&cursors, "held", 1).unwrap();
         cursors.tend(Moment(HOUR_MS - 1), now);
-        assert_eq!(names(&cursors), ["ahead", "held", "old", "young"], "not so soon");
+        assert_eq!(
+            names(&cursors),
+            ["ahead", "held", "old", "young"],
+            "none expires in the first hour"
+        );
         cursors.tend(Moment(HOUR_MS), now);
         assert_eq!(names(&cursors), ["ahead", "held", "young"]);
         cursors.release(&id("held"), ConnId(1), now);

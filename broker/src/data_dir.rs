@@ -1,15 +1,15 @@
-//! The directory in which a broker keeps everything that has to survive it.
+//! The data directory, and the lock that one broker holds on it.
 //!
 //! ```text
-//!   <data>/lock             held by the one process that works here; its number, for people
+//!   <data>/lock             locked by the one broker that uses it; contains its pid
 //!   <data>/topics/<topic>/  the segments of a topic's log
 //!   <data>/groups/<group>/  the segments of a group's log
 //! ```
 //!
-//! Others keep what is theirs beside it (the crawler its pages.db, a crawl with a broker of its own
-//! that one's directory in crawls/), so only the broker takes the
-//! lock. A name is made of letters, digits and three harmless signs, the first one a letter or digit,
-//! so it is the name of a directory, too.
+//! Other parts store their files beside these (the crawler its pages.db, a crawl with its own
+//! broker that broker's directory in crawls/), so only the broker takes the lock. A topic or group
+//! name consists of letters, digits and three harmless signs and begins with a letter or digit, so
+//! it is also a valid directory name.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,25 +21,24 @@ use tidings_protocol::TopicName;
 
 use crate::StartError;
 
-/// The file that is locked. It stays when the lock is given back: whoever removed it could remove
-/// it under a process that has just opened it, and then two would hold a lock.
+/// The locked file. It is not removed when the lock is released: another process may just have
+/// opened it, and a removal would allow a second lock.
 const LOCK: &str = "lock";
 
-/// A data directory that is this process's own for as long as the value lives.
+/// A data directory that belongs to this process while the value lives.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// The lock ends when this is closed, also by the death of the process. `None`: no broker has ever
-    /// worked here.
+    /// Closing the file releases the lock, also when the process dies. `None`: no broker has ever
+    /// used the directory.
     _lock: Option<File>,
 }
 
 impl DataDir {
-    /// Makes the directory if it is missing, for its owner only, and locks it.
+    /// Locks the directory, and creates it with mode 0700 if it is missing.
     ///
-    /// Fails with [`StartError::DataInUse`] at once if another process holds it; it waits for
-    /// nobody. An existing directory keeps its permissions, and is complained about if others may
-    /// write there.
+    /// Fails at once with [`StartError::DataInUse`] if another process holds the lock. An existing
+    /// directory keeps its permissions; if other users may write there, logs a warning.
     pub fn open(path: &Path) -> Result<Self, StartError> {
         let failed = |source| StartError::Data { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -64,15 +63,16 @@ impl DataDir {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // The number is for people: on a full disk the lock is as good without it.
+        // The pid is for operators. On a full disk the lock works without it.
         let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         if let Err(error) = noted {
-            tracing::warn!(%error, "the number of this process cannot be noted in the lock file");
+            tracing::warn!(%error, "cannot write the pid to the lock file");
         }
         Ok(Self { path: path.to_owned(), _lock: Some(lock) })
     }
 
-    /// Locks a directory in which nothing is to change: not even the lock file is made or written.
+    /// Locks a directory without changing anything in it: the lock file is neither created nor
+    /// written.
     ///
     /// Fails as [`open`](Self::open) does, and if the directory is missing.
     pub fn open_to_read(path: &Path) -> Result<Self, StartError> {
@@ -95,33 +95,33 @@ impl DataDir {
         }
     }
 
-    /// Where it is, as it was given.
+    /// The path, as given.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the logs of topics are; comes into being with the first of them.
+    /// The directory of topic logs; created with the first topic.
     pub(crate) fn topics(&self) -> PathBuf {
         self.path.join("topics")
     }
 
-    /// Where the logs of groups are; comes into being with the first of them.
+    /// The directory of group logs; created with the first group.
     pub(crate) fn groups(&self) -> PathBuf {
         self.path.join("groups")
     }
 
-    /// Where the log of a topic is.
+    /// The directory of a topic's log.
     pub(crate) fn topic(&self, topic: &TopicName) -> PathBuf {
         self.topics().join(topic.as_str())
     }
 }
 
-/// Whether the group or everybody may write there.
+/// Whether the group or other users may write there.
 fn others_may_write(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// The process that noted its number; none if it has not come to that yet.
+/// The pid in the lock file; `None` if it was not written yet.
 fn holder(lock: &mut File) -> Option<u32> {
     let mut text = String::new();
     lock.read_to_string(&mut text).ok()?;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_for_its_owner_only() {
+    fn a_new_directory_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let data = DataDir::open(&path).unwrap();
@@ -156,10 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_holds_it_and_the_other_is_told_who() {
+    fn a_second_process_is_rejected_with_the_pid_of_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        // What an earlier run left behind says nothing.
+        // The content that an earlier run left has no effect.
         fs::write(path.join(LOCK), "4294967295999\nand more").unwrap();
         let first = DataDir::open(path).unwrap();
         let error = DataDir::open(path).unwrap_err();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_is_an_error_that_names_it() {
+    fn an_error_names_the_directory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file/below");
         fs::write(folder.path().join("file"), "").unwrap();

@@ -1,7 +1,7 @@
-//! Checking a data directory in which no broker works, without changing anything.
+//! Verification of a data directory that no broker uses. Changes nothing.
 //!
-//! It is opened as a start would open it, on a disk that only pretends to write: so what is said here
-//! is what the next start will say and do. Then every checksum is checked.
+//! Opens the directory as a start would, on a disk that drops writes, so the findings are those of
+//! the next start. Then checks every checksum.
 
 use std::fs;
 use std::io;
@@ -23,61 +23,64 @@ use crate::log::{Checked, SegmentLog, SegmentOptions, TopicLog};
 
 pub use crate::groups::check::VerifiedGroup;
 
-/// What was found in a data directory.
+/// The findings in a data directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Topics that are on the disk, in the order of their names.
+    /// The topics on disk, sorted by name.
     pub topics: Vec<VerifiedTopic>,
-    /// Groups that are on the disk, in the order of their names.
+    /// The groups on disk, sorted by name.
     pub groups: Vec<VerifiedGroup>,
-    /// Groups of which the repair was cut short: they are absent until the next start, or the next repair.
+    /// Groups with an interrupted repair. They are missing until the next start, or the next
+    /// repair.
     pub cut_short: Vec<GroupName>,
-    /// What is wrong with the catalog, in words.
+    /// Descriptions of damage to the catalog.
     pub catalog: Vec<String>,
-    /// Something that was kept in the catalog cannot be read.
+    /// Kept data of the catalog cannot be read.
     pub catalog_is_damaged: bool,
-    /// Whether it is known where the logs ended at the last orderly stop.
+    /// Whether the ends of the logs at the last orderly stop are known.
     pub stopped: Stopped,
 }
 
-/// Whether it is known where the logs ended at the last orderly stop.
+/// Whether the ends of the logs at the last orderly stop are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stopped {
-    /// It was not noted: no broker has stopped there in an orderly way, or only one of an earlier version.
+    /// The record does not exist: only brokers of an earlier version, or none, have stopped there
+    /// in an orderly way.
     #[default]
     Unknown,
-    /// It was noted.
+    /// There is a record.
     Noted,
-    /// The note cannot be read; the text says why. Nothing else is damaged by that.
+    /// The record cannot be read; the text says why. The logs themselves are not damaged by that.
     Damaged(String),
 }
 
-/// What was found of one topic.
+/// The findings in one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedTopic {
     /// Its name.
     pub name: TopicName,
     /// Its files, oldest first.
     pub files: Vec<Checked>,
-    /// What the next start will say of it, in words. The torn end that a crash leaves is not damage.
+    /// What the next start will log about the topic. The torn end that a crash leaves is not
+    /// damage.
     pub findings: Vec<String>,
-    /// A file cannot be read at all: the next start will set it aside, or refuse to start.
+    /// A file is completely unreadable: the next start will set it aside, or fail.
     pub has_unreadable_file: bool,
-    /// The log ended further on at the last orderly stop.
+    /// At the last orderly stop the log was longer.
     pub has_lost_end: bool,
 }
 
 impl VerifiedTopic {
-    /// Whether something that was kept cannot be read.
+    /// Whether kept data cannot be read.
     pub fn is_damaged(&self) -> bool {
         self.has_unreadable_file || self.has_lost_end || self.files.iter().any(Checked::is_damaged)
     }
 }
 
-/// Checks everything in a data directory, or one topic of it. Blocks for as long as it takes to read
-/// it all.
+/// Verifies a data directory, or one topic of it. Blocks until everything is read.
 ///
-/// Fails with [`StartError::DataInUse`] if a broker works there: ask that one (`TOPIC verify`).
+/// Fails with [`StartError::DataInUse`] if a broker uses the directory; send `TOPIC verify` to that
+/// broker instead.
 pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartError> {
     let failed = |source| StartError::Data { path: path.to_owned(), source };
     let data = DataDir::open_to_read(path)?;
@@ -113,7 +116,7 @@ pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartEr
     Ok(verified)
 }
 
-/// The complete new log of a group, which has not got its place.
+/// The complete new log of a group, which was not renamed yet.
 struct Repair(GroupName);
 
 impl FromStr for Repair {
@@ -124,7 +127,7 @@ impl FromStr for Repair {
     }
 }
 
-/// What in a directory has a name of this kind.
+/// The names in a directory that parse as `T`.
 fn names<T: FromStr>(dir: &Path) -> io::Result<Vec<T>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries
@@ -192,7 +195,7 @@ mod tests {
     use crate::log::Piece;
     use crate::log::disk::Disk;
 
-    /// A data directory with a topic `t` of three batches of two events, and settings of it.
+    /// A data directory with settings for topic `t`, and three batches of two events in it.
     fn written() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let data = DataDir::open(folder.path()).unwrap();
@@ -245,7 +248,7 @@ mod tests {
             .collect()
     }
 
-    /// Verifies, and sees to it that nothing has changed.
+    /// Verifies, and checks that no file has changed.
     #[track_caller]
     fn verified(folder: &Path) -> Verified {
         let before = contents(folder);
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_is_said_to_be() {
+    fn an_undamaged_directory_has_no_findings() {
         let folder = written();
         let Verified { topics, catalog, catalog_is_damaged, .. } = verified(folder.path());
         assert_eq!((catalog, catalog_is_damaged), (Vec::new(), false));
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_loses_its_batch_and_says_so() {
+    fn a_flipped_bit_loses_its_batch_and_is_reported() {
         let folder = written();
         let path = segment(folder.path());
         let mut bytes = fs::read(&path).unwrap();
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_garbage_is_damage_and_stays_where_it_is() {
+    fn an_unreadable_file_is_damage_and_is_not_moved() {
         let folder = written();
         fs::write(segment(folder.path()), b"garbage").unwrap();
         let topic = &verified(folder.path()).topics[0];
@@ -292,12 +295,12 @@ mod tests {
         fs::write(catalog, bytes).unwrap();
         let verified = verified(folder.path());
         assert!(verified.catalog_is_damaged && !verified.catalog.is_empty(), "{verified:?}");
-        let said = verified.catalog.join("; ");
-        assert!(said.contains("catalog.log: ") && !said.contains("kept as"), "{said}");
+        let text = verified.catalog.join("; ");
+        assert!(text.contains("catalog.log: ") && !text.contains("kept as"), "{text}");
     }
 
     #[test]
-    fn a_directory_that_is_missing_or_in_use_is_an_error() {
+    fn a_missing_or_used_directory_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
         assert!(matches!(verify(&missing, None), Err(StartError::Data { .. })));

@@ -335,7 +335,7 @@ fn damage_at_the_end_of_a_log_is_no_crash_after_an_orderly_stop() {
     }
     flip(&data.join("groups/g"), "taken\tt\t2");
     let server = Server::start_in(folder, &["broker"], |_| ());
-    server.process.line_with("catalog.log: the last orderly stop left ");
+    server.process.line_with("catalog.log: the file had ");
     server.process.line_with("the file was whole at the last orderly stop; no event is lost");
     server.process.line_with("its log is damaged");
     let mut client = Talk::client(server.address);

@@ -257,7 +257,7 @@ fn a_cursor_is_one_subscribers_until_another_takes_it_over() {
     client.ask("PUB t one");
     until_cursor(&server, " held=yes ");
     let second = run(server.folder.path(), &words).expect_code(1);
-    assert!(second.stderr().contains("has cursor me"), "{}", second.stderr());
+    assert!(second.stderr().contains("uses cursor me"), "{}", second.stderr());
     let takes = [&words[..], &["--takeover"]].concat();
     let third = Running::start(&mut tidings(server.folder.path(), takes));
     let ended = first.finish().expect_code(1).stderr();

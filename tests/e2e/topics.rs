@@ -313,7 +313,7 @@ fn a_stray_file_among_the_topics_keeps_nobody_from_starting() {
     process.finish_by("TERM").expect_code(0);
     fs::write(topics.join("notes.txt"), "no topic").unwrap();
     let server = Server::start_in(folder, &["broker"], |_| ());
-    let warned = server.process.line_with("this is no directory of a topic; it is ignored");
+    let warned = server.process.line_with("this is not the directory of a topic; it is ignored");
     assert!(warned.contains("notes.txt"), "{warned}");
     topic(&server, &["show", "news"]).expect_code(0);
     assert_eq!(fs::read_to_string(topics.join("notes.txt")).unwrap(), "no topic");

@@ -1,28 +1,30 @@
-//! What threads of the broker share without holding one lock together: marks that are read without their lock, and
-//! wake-ups.
+//! State that threads of the broker share without a common lock: watermarks that are read without
+//! their lock, and wake-ups.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `watermarks` | how far a topic has come, and the tasks that wait for that to change |
-//! | `progress` | how far the log of a group is written and synced |
-//! | `mailbox` | the way to the task of one connection |
+//! | `watermarks` | the watermarks of a topic, and the tasks that wait for them |
+//! | `progress` | the watermarks of a group's log |
+//! | `mailbox` | the mailbox of one connection |
 //! | `waiters` | a set of tasks that one event wakes; the tasks that wait for a new topic |
-//! | `sync` | the atomics and the lock of all of these |
+//! | `sync` | the atomics and the lock that these modules use |
 //!
 //! # Models
 //!
-//! With `--cfg loom`, `sync` names the types of [loom](https://docs.rs/loom), and the tests are models of these types,
-//! each beside its type. loom runs a model in every order of its threads, with every value that the memory orderings
-//! let a load return, and ends with a panic if all threads sleep. `mutants` has faults that a model must find.
+//! With `--cfg loom`, `sync` uses the types of [loom](https://docs.rs/loom), and the tests are
+//! models, each beside the type that it checks. loom runs a model in every order of its threads,
+//! with every value that the memory orderings let a load return, and panics if all threads sleep.
+//! `mutants` has faults that a model must find.
 //!
 //! ```text
 //! RUSTFLAGS='--cfg loom' cargo test -p tidings-concurrent --target-dir target/loom
 //! ```
 //!
-//! Loom and not shuttle, because the promises rest on `Acquire` and `Release`: shuttle runs programs as if every
-//! ordering were `SeqCst`, and draws the order of the threads by chance. The models are small enough to be run through.
+//! Loom and not shuttle, because correctness depends on `Acquire` and `Release`. Shuttle runs
+//! programs as if every ordering were `SeqCst`, and chooses the order of threads at random. These
+//! models are small enough for an exhaustive run.
 //!
-//! The crate has no runtime and does no IO; its manifest shows it. So the models are built in seconds.
+//! The crate has no runtime and does no IO, so the models build in seconds.
 
 mod mailbox;
 #[cfg(all(test, loom))]

@@ -1,4 +1,4 @@
-//! The way to the task of one connection.
+//! The mailbox of one connection.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,12 +7,13 @@ use std::task::Waker;
 use crate::mutants::{self, Mutant};
 use crate::sync::{Arc, Mutex};
 
-/// The way to one connection. Cheap to clone; sending never blocks and never fails: what reaches a
-/// connection that is gone is dropped.
+/// The sending and receiving end of a connection's mailbox. Cheap to clone. Sending never blocks or
+/// fails: a message to a connection that is gone is dropped.
 ///
-/// It has no bound of its own: its users bound what they send.
+/// The mailbox itself has no limit; its senders limit what they send.
 ///
-/// A task that takes what there is has its waker registered under the same lock: what comes later wakes it.
+/// [`take`](Self::take) registers the waker under the lock that it empties the mailbox with, so
+/// every later message wakes the task.
 pub struct Mailbox<P>(Arc<Mutex<Inbox<P>>>);
 
 struct Inbox<P> {
@@ -23,33 +24,33 @@ struct Inbox<P> {
     owner: Option<Waker>,
 }
 
-/// What was in a mailbox.
+/// The content of a mailbox.
 #[derive(Debug)]
 pub struct Taken<P> {
-    /// In order.
+    /// The messages, in order.
     pub parcels: VecDeque<P>,
-    /// [`Mailbox::renew`] was called since the last look.
+    /// [`Mailbox::renew`] was called since the last [`take`](Mailbox::take).
     pub renewing: bool,
     /// [`Mailbox::close`] was called.
     pub closing: bool,
 }
 
 impl<P> Mailbox<P> {
-    /// An empty mailbox without an owner yet.
+    /// An empty mailbox that wakes no task yet.
     pub fn new() -> Self {
         let (closing, renewing, gone) = (false, false, false);
         let inbox = Inbox { parcels: VecDeque::new(), closing, renewing, gone, owner: None };
         Self(Arc::new(Mutex::new(inbox)))
     }
 
-    /// Puts a parcel in, after all that are there, and wakes the connection.
+    /// Appends a message and wakes the connection.
     pub fn send(&self, parcel: P) {
         let mut inbox = self.0.lock();
         if inbox.gone {
             return;
         }
         inbox.parcels.push_back(parcel);
-        // Only the first parcel wakes: the owner takes all there are.
+        // Only the first message wakes the task, because it takes all.
         let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
         drop(inbox);
         if let Some(owner) = owner {
@@ -57,12 +58,12 @@ impl<P> Mailbox<P> {
         }
     }
 
-    /// Has the connection send what is pending and close, because the broker stops.
+    /// Tells the connection to send what is pending and close, because the broker stops.
     pub fn close(&self) {
         self.flag(|inbox| inbox.closing = true);
     }
 
-    /// Has the connection renew its pass, because rights have changed.
+    /// Tells the connection to look up its permissions again, because they have changed.
     pub fn renew(&self) {
         self.flag(|inbox| inbox.renewing = true);
     }
@@ -78,7 +79,7 @@ impl<P> Mailbox<P> {
         }
     }
 
-    /// Takes all there is; has `owner` woken for what comes next.
+    /// Takes the whole content, and registers `owner` to be woken by the next message.
     pub fn take(&self, owner: &Waker) -> Taken<P> {
         let mut inbox = self.0.lock();
         let parcels = std::mem::take(&mut inbox.parcels);
@@ -95,7 +96,7 @@ impl<P> Mailbox<P> {
         taken
     }
 
-    /// Drops what is in it, and whatever comes: the connection is gone.
+    /// Drops the content and all later messages, because the connection is gone.
     pub fn abandon(&self) {
         let mut inbox = self.0.lock();
         inbox.gone = true;
@@ -139,7 +140,7 @@ mod models {
     use super::*;
     use crate::model::{check, finds};
 
-    /// The owner of a mailbox: takes what there is, and sleeps until it has seen enough.
+    /// The owner of a mailbox: takes its content and sleeps, until `is_enough`.
     fn receive(mailbox: &Mailbox<u8>, mut is_enough: impl FnMut(Taken<u8>) -> bool) {
         block_on(poll_fn(|cx| {
             if is_enough(mailbox.take(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
@@ -161,11 +162,12 @@ mod models {
         let place = |parcel| received.iter().position(|of| *of == parcel);
         assert!(place(1) < place(2), "{received:?} is not in the sender's order");
         for sender in senders {
-            sender.join().expect("a thread of a model ends");
+            sender.join().expect("no thread of the model panics");
         }
     }
 
-    /// The task that waits is dropped, and another one goes on: requests over HTTP on one connection.
+    /// A waiting task is dropped and another one continues, as with HTTP requests on one
+    /// connection.
     fn two_owners() {
         let mailbox = Mailbox::new();
         let sender = {
@@ -178,10 +180,10 @@ mod models {
             received.extend(taken.parcels);
             received == [1]
         });
-        sender.join().expect("a thread of a model ends");
+        sender.join().expect("no thread of the model panics");
     }
 
-    /// Rights change, and the broker stops.
+    /// Permissions change, and the broker stops.
     fn renew_and_close() {
         let mailbox = Mailbox::new();
         let broker = {
@@ -197,7 +199,7 @@ mod models {
             taken.closing
         });
         assert_eq!(renewals, 1);
-        broker.join().expect("a thread of a model ends");
+        broker.join().expect("no thread of the model panics");
     }
 
     /// A group sends to a connection that ends.
@@ -209,12 +211,12 @@ mod models {
         };
         mailbox.take(Waker::noop());
         mailbox.abandon();
-        sender.join().expect("a thread of a model ends");
+        sender.join().expect("no thread of the model panics");
         assert_eq!(mailbox.take(Waker::noop()).parcels, []);
     }
 
     #[test]
-    fn an_owner_never_sleeps_through_a_parcel_and_has_them_in_order() {
+    fn every_message_wakes_the_owner_and_order_is_kept() {
         check(two_senders);
     }
 
@@ -224,27 +226,27 @@ mod models {
     }
 
     #[test]
-    fn an_owner_never_sleeps_through_a_renewal_or_the_end() {
+    fn renewal_and_close_wake_the_owner() {
         check(renew_and_close);
     }
 
     #[test]
-    fn nothing_stays_in_the_mailbox_of_a_connection_that_is_gone() {
+    fn an_abandoned_mailbox_stays_empty() {
         check(send_and_abandon);
     }
 
     #[test]
-    fn a_waker_that_is_registered_after_the_look_is_found_by_senders() {
+    fn two_senders_find_a_late_registration() {
         finds(Mutant::RegistersLate, two_senders, "deadlock");
     }
 
     #[test]
-    fn a_waker_that_is_registered_after_the_look_is_found_by_the_next_owner() {
+    fn two_owners_find_a_late_registration() {
         finds(Mutant::RegistersLate, two_owners, "deadlock");
     }
 
     #[test]
-    fn a_waker_that_is_registered_after_the_look_is_found_by_the_end() {
+    fn close_finds_a_late_registration() {
         finds(Mutant::RegistersLate, renew_and_close, "deadlock");
     }
 }

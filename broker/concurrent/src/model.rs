@@ -1,4 +1,4 @@
-//! How models are run.
+//! Runs loom models, with and without a fault.
 
 use std::env;
 use std::process::Command;
@@ -11,25 +11,26 @@ use loom::sync::Notify;
 
 use crate::mutants::{self, Mutant};
 
-/// Threads are interrupted at most so often in one run of a model, unless `LOOM_MAX_PREEMPTIONS` says otherwise. Every
-/// mutant is found with two.
+/// Maximum number of preemptions in one run of a model, unless `LOOM_MAX_PREEMPTIONS` is set. Two
+/// are enough to find every mutant.
 const PREEMPTIONS_MAX: usize = 3;
 
 /// Runs a model in every order of its threads.
 ///
-/// Of each atomic, loom remembers the last access only. A thread that loads a mark before it stores it would hide the
-/// looks of other threads, and orders would be left out; so no code here does.
+/// loom remembers only the last access to each atomic. If a thread loaded a mark before storing it,
+/// the loads of other threads would be hidden and some orders skipped; so no code here does that.
 pub(crate) fn check(model: fn()) {
     let mut builder = Builder::new();
     builder.preemption_bound.get_or_insert(PREEMPTIONS_MAX);
     builder.check(model);
 }
 
-/// Set for the process that runs a model with a fault.
+/// Set in the process that runs a model with a fault.
 const CHILD: &str = "TIDINGS_MUTANT";
 
-/// Runs a model with a fault present: it must end with a panic that says so. In a process of its own, which runs the test
-/// that calls this: when all threads of a model sleep, loom cannot drop them, and aborts.
+/// Runs a model with a fault, and requires a panic with `message`. The model runs in a process of
+/// its own, which repeats the calling test: when all threads of a model sleep, loom cannot drop
+/// them and aborts.
 #[track_caller]
 pub(crate) fn finds(mutant: Mutant, model: fn(), message: &str) {
     if env::var_os(CHILD).is_some() {
@@ -37,16 +38,16 @@ pub(crate) fn finds(mutant: Mutant, model: fn(), message: &str) {
         return check(model);
     }
     let test = thread::current();
-    let test = test.name().expect("a test's thread has its name");
-    let program = env::current_exe().expect("a test is a program");
+    let test = test.name().expect("a test thread is named after its test");
+    let program = env::current_exe().expect("the test program has a path");
     let run = Command::new(program).args(["--exact", test, "--nocapture"]).env(CHILD, "1").output();
     let run = run.expect("a test can be started");
     let printed = String::from_utf8_lossy(&run.stderr);
     assert!(!run.status.success(), "the model does not find {mutant:?}");
-    assert!(printed.contains(message), "{mutant:?} is found by something else: {printed}");
+    assert!(printed.contains(message), "{mutant:?} caused another panic: {printed}");
 }
 
-/// What stands for the `Notify` of tokio: one permit, which the next wait takes.
+/// Stands in for tokio's `Notify`: one permit, which the next wait takes.
 #[derive(Debug, Default)]
 pub(crate) struct Permit(Notify);
 

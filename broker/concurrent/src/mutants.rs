@@ -1,5 +1,5 @@
-//! Faults that a model must find, each at the one line that would make it. Only a model can have one present; otherwise
-//! every [`is`] is `false` at compile time, and nothing of the fault is built.
+//! Faults that a model must find, each at the one line that would contain it. Only a model can turn
+//! one on; otherwise every [`is`] is `false` at compile time, and the fault is not compiled.
 
 #[cfg(all(test, loom))]
 use std::cell::Cell;
@@ -13,13 +13,14 @@ pub(crate) enum Mutant {
     RelaxedLoad,
     /// The head is stored after the marks that it bounds.
     HeadLast,
-    /// That events were lost is stored after the marks that pass them.
+    /// `has_lost` is stored after the marks that pass the lost events.
     LossLast,
     /// Tasks are woken before the mark that they wait for is stored.
     WakesFirst,
-    /// A task that looked without the lock does not look again when it registers its waker under the lock.
+    /// A task that checked without the lock does not check again when it registers its waker under
+    /// the lock.
     LooksOnce,
-    /// A task looks before it registers its waker, and not again.
+    /// A task checks before it registers its waker, and not again.
     RegistersLate,
 }
 
@@ -28,20 +29,20 @@ thread_local! {
     static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
 
-/// Whether the fault is present. All threads of a model run on one thread of the system.
+/// Whether the fault is on. All threads of a model run on one thread of the system.
 #[cfg(all(test, loom))]
 pub(crate) fn is(mutant: Mutant) -> bool {
     PRESENT.get() == Some(mutant)
 }
 
-/// Whether the fault is present: never.
+/// Whether the fault is on: never.
 #[cfg(not(all(test, loom)))]
 #[inline]
 pub(crate) const fn is(_: Mutant) -> bool {
     false
 }
 
-/// Makes a fault present in the models that this thread runs.
+/// Turns a fault on for the models that this thread runs.
 #[cfg(all(test, loom))]
 pub(crate) fn set(mutant: Mutant) {
     PRESENT.set(Some(mutant));

@@ -1,4 +1,5 @@
-//! How far the log of a group is written and synced. The group's owner reads it without a lock.
+//! The watermarks of a group's log: written and synced. The group's owner reads them without a
+//! lock.
 
 use std::fmt::Debug;
 use std::task::Waker;
@@ -6,12 +7,13 @@ use std::task::Waker;
 use crate::mutants::{self, Mutant};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, look, publish};
 
-/// The marks of a log, and the state that its owner and the committers share behind a lock.
+/// The watermarks of a log, and the state that its owner and the committers share behind a lock.
 ///
 /// - `durable <= written`, for a thread that loads `durable` first.
-/// - A thread that sees a mark sees what was done before the mark moved there: what rests on records before `durable` may
-///   leave.
-/// - An owner that looks, finds nothing, and then waits for `waker` is woken when a committer moves a mark.
+/// - A thread that sees a mark also sees everything done before the mark moved there. So an answer
+///   that depends on records before `durable` may be sent.
+/// - An owner that finds nothing new and then waits for `waker` is woken when a committer moves a
+///   mark.
 #[derive(Debug)]
 pub struct Progress<S> {
     written: AtomicU64,
@@ -33,7 +35,7 @@ impl<S> Progress<S> {
         self.state.lock()
     }
 
-    /// Everything before this mark outlives the process.
+    /// Everything before this mark survives a crash of the process.
     #[inline]
     pub fn written(&self) -> u64 {
         look(&self.written)
@@ -45,17 +47,18 @@ impl<S> Progress<S> {
         look(&self.durable)
     }
 
-    /// The owner itself has written everything before `mark`, under the lock, so that no committer writes meanwhile.
+    /// The owner has written everything before `mark` itself. It holds the lock, so that no
+    /// committer writes meanwhile.
     pub fn owner_wrote(&self, _lock: &MutexGuard<'_, S>, mark: u64) {
         publish(&self.written, mark);
     }
 
-    /// A committer has written everything before `mark`, which changes the state.
+    /// A committer has written everything before `mark`; `change` updates the state.
     pub fn wrote(&self, mark: u64, change: impl FnOnce(&mut S)) {
         self.moved(&self.written, mark, change);
     }
 
-    /// A committer has synced everything before `mark`, which changes the state.
+    /// A committer has synced everything before `mark`; `change` updates the state.
     pub fn synced(&self, mark: u64, change: impl FnOnce(&mut S)) {
         self.moved(&self.durable, mark, change);
     }
@@ -69,7 +72,7 @@ impl<S> Progress<S> {
             change(state);
             publish(which, mark);
         }
-        // Not before: the owner wakes up and locks the state.
+        // After the lock is released, because the woken owner takes it.
         if !mutants::is(Mutant::WakesFirst) {
             self.wake();
         }
@@ -93,7 +96,7 @@ mod models {
     use crate::model::{Permit, check, finds};
     use crate::sync::Ordering;
 
-    /// A log of which the disk has synced everything before a mark, as the system knows it.
+    /// A log, with the mark up to which the disk has really synced.
     struct Log {
         synced: AtomicU64,
         progress: Progress<u64>,
@@ -105,7 +108,7 @@ mod models {
             Arc::new(Self { synced, progress })
         }
 
-        /// What a committer does, as often as there is something to write.
+        /// One commit of a committer.
         fn commit(&self, mark: u64) {
             self.progress.wrote(mark, |state| *state += 1);
             self.synced.store(mark, Ordering::Relaxed);
@@ -113,7 +116,7 @@ mod models {
         }
     }
 
-    /// The owner waits until its records are safe; only then a confirmation leaves.
+    /// The owner waits until its records are durable, and only then sends a confirmation.
     fn owner_and_committer() {
         let wake = StdArc::new(Permit::default());
         let log = Log::new(&wake);
@@ -138,10 +141,10 @@ mod models {
             before = (durable, written);
             wake.wait();
         }
-        committer.join().expect("a thread of a model ends");
+        committer.join().expect("no thread of the model panics");
     }
 
-    /// Of two committers and the owner, each changes the state only under the lock.
+    /// The owner and a committer write, and each changes the state only under the lock.
     fn owner_writes_too() {
         let wake = StdArc::new(Permit::default());
         let log = Log::new(&wake);
@@ -160,17 +163,17 @@ mod models {
         }
         let durable = log.progress.durable();
         assert!(durable <= log.progress.written());
-        committer.join().expect("a thread of a model ends");
+        committer.join().expect("no thread of the model panics");
         assert!(log.progress.durable() <= log.progress.written());
     }
 
     #[test]
-    fn a_confirmation_leaves_after_the_sync_and_the_owner_never_sleeps_through_it() {
+    fn every_sync_wakes_the_owner_and_precedes_the_confirmation() {
         check(owner_and_committer);
     }
 
     #[test]
-    fn what_the_owner_writes_itself_is_written_before_it_is_durable() {
+    fn durable_stays_behind_what_the_owner_writes() {
         check(owner_writes_too);
     }
 

@@ -1,4 +1,5 @@
-//! The atomics and the lock of this crate: those of std and `parking_lot`, or, with `--cfg loom`, those of loom.
+//! The atomics and the lock of this crate: from std and `parking_lot`, or with `--cfg loom` from
+//! loom.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::Arc;
@@ -34,14 +35,15 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Moves a mark: a thread that [sees](look) it there sees what this thread did before.
+/// Stores a mark. A thread that [loads](look) the new value also sees everything that this thread
+/// did before.
 #[inline]
 pub(crate) fn publish(mark: &AtomicU64, to: u64) {
     let is_weak = mutants::is(Mutant::RelaxedStore);
     mark.store(to, if is_weak { Ordering::Relaxed } else { Ordering::Release });
 }
 
-/// Where a mark is.
+/// Loads a mark.
 #[inline]
 pub(crate) fn look(mark: &AtomicU64) -> u64 {
     let is_weak = mutants::is(Mutant::RelaxedLoad);

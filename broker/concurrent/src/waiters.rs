@@ -7,17 +7,17 @@ use slab::Slab;
 use crate::mutants::{self, Mutant};
 use crate::sync::Mutex;
 
-/// Tasks that are woken, all of them at once, when something has happened. A lock protects the set.
+/// Tasks that one event wakes, all at once. A lock protects the set.
 #[derive(Debug, Default)]
 pub struct Waiters {
     waiting: Slab<Waker>,
-    /// Rises when all are taken: a place is valid in its own epoch only.
+    /// Rises whenever all wakers are taken. A place is valid only in its own epoch.
     epoch: u64,
-    /// Where the mark that they wait for was when they were taken last.
+    /// The value of their mark when the wakers were last taken.
     mark: u64,
 }
 
-/// The place of a task in a set.
+/// The place of a task's waker in a set.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     epoch: u64,
@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 impl Waiters {
-    /// Registers `waker`, which is woken once, unless it is registered at `place` already.
+    /// Registers `waker`, to be woken once, unless it is already registered at `place`.
     pub fn wait(&mut self, place: Option<Place>, waker: &Waker) -> Place {
         match place {
             Some(place) if place.epoch == self.epoch => place,
@@ -33,14 +33,14 @@ impl Waiters {
         }
     }
 
-    /// Removes the waker at this place, if it was not taken.
+    /// Removes the waker at `place`, if it is still registered.
     pub fn leave(&mut self, place: Option<Place>) {
         if let Some(place) = place.filter(|place| place.epoch == self.epoch) {
             self.waiting.remove(place.key);
         }
     }
 
-    /// Takes all wakers, for being woken without the lock.
+    /// Takes all wakers, so that they can be woken without the lock.
     pub fn take(&mut self) -> Slab<Waker> {
         if self.waiting.is_empty() {
             return Slab::new();
@@ -49,14 +49,14 @@ impl Waiters {
         std::mem::take(&mut self.waiting)
     }
 
-    /// The same if they wait for a mark that has moved to `mark` since; otherwise takes none. A task that finds its mark
-    /// unmoved relies on its waker being here still.
+    /// Takes all wakers if their mark has moved since the last call; otherwise none. A task that
+    /// has found its mark unmoved relies on its waker staying here.
     pub fn take_at(&mut self, mark: u64) -> Slab<Waker> {
         let has_moved = std::mem::replace(&mut self.mark, mark) != mark;
         if has_moved { self.take() } else { Slab::new() }
     }
 
-    /// Returns the memory of [`take`](Self::take) for the next time.
+    /// Returns the memory of [`take`](Self::take) for reuse.
     pub fn give_back(&mut self, woken: Slab<Waker>) {
         if self.waiting.is_empty() && self.waiting.capacity() < woken.capacity() {
             self.waiting = woken;
@@ -64,13 +64,14 @@ impl Waiters {
     }
 }
 
-/// The tasks that wait for a topic that does not exist yet. One set for all names: topics are few, and seldom made.
+/// The tasks that wait for a topic that does not exist yet. One set serves all names, because few
+/// topics are ever created.
 #[derive(Debug, Default)]
 pub struct Arrivals(Mutex<Waiters>);
 
 impl Arrivals {
-    /// Returns what `look` finds. If it finds nothing, the next [`announce`](Self::announce) wakes `waker`, which is
-    /// registered at `place` then.
+    /// Returns what `look` finds. If it finds nothing, `waker` is registered at `place`, and the
+    /// next [`announce`](Self::announce) wakes it.
     pub fn look<T>(
         &self,
         place: &mut Option<Place>,
@@ -79,7 +80,7 @@ impl Arrivals {
     ) -> Option<T> {
         let is_late = mutants::is(Mutant::RegistersLate);
         if !is_late {
-            // Before the look, so that what comes between the two wakes the task.
+            // Register before the search, so that a topic created in between wakes the task.
             *place = Some(self.register(*place, waker));
         }
         let found = look();
@@ -99,12 +100,12 @@ impl Arrivals {
         waiters.wait(None, waker)
     }
 
-    /// Waits no longer.
+    /// Stops waiting.
     pub fn leave(&self, place: Option<Place>) {
         self.0.lock().leave(place);
     }
 
-    /// Wakes all tasks. To be called when what they look for is there.
+    /// Wakes all tasks. Call it once the topic can be found.
     pub fn announce(&self) {
         let woken = self.0.lock().take();
         for (_, waker) in woken {
@@ -125,7 +126,7 @@ mod models {
     use super::*;
     use crate::model::{check, finds};
 
-    /// A subscriber waits for a topic, while two topics are made.
+    /// A subscriber waits for a topic, while two topics are created.
     fn arrivals() {
         let shared = Arc::new((Arrivals::default(), Mutex::new(Vec::new())));
         let maker = {
@@ -146,16 +147,16 @@ mod models {
             if found.is_some() { Poll::Ready(()) } else { Poll::Pending }
         }));
         assert!(place.is_none());
-        maker.join().expect("a thread of a model ends");
+        maker.join().expect("no thread of the model panics");
     }
 
     #[test]
-    fn a_task_never_sleeps_through_the_topic_that_it_waits_for() {
+    fn a_new_topic_wakes_the_task_that_waits_for_it() {
         check(arrivals);
     }
 
     #[test]
-    fn a_waker_that_is_registered_after_the_look_is_found() {
+    fn a_waker_registered_after_the_search_is_found() {
         finds(Mutant::RegistersLate, arrivals, "deadlock");
     }
 }

@@ -1,4 +1,4 @@
-//! How far a topic has come, read without its lock, and the tasks that wait for that to change.
+//! The watermarks of a topic, readable without its lock, and the tasks that wait for them.
 
 use std::fmt::Debug;
 use std::task::Waker;
@@ -9,20 +9,20 @@ use crate::mutants::{self, Mutant};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, look, publish};
 use crate::waiters::{Place, Waiters};
 
-/// How far a topic has come. Marks are numbers of events, half-open: `visible <= head`, `durable <= head`.
+/// The watermarks of a topic. All are seqs and half-open: `visible <= head`, `durable <= head`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Levels {
-    /// The next number to be given.
+    /// The next seq to assign.
     pub head: u64,
-    /// The number after the newest event that subscribers are shown.
+    /// The seq after the newest event that subscribers may see.
     pub visible: u64,
-    /// The first number that is not yet as safe as the topic promises, or lost.
+    /// The first seq that is neither as safe as the topic promises nor lost.
     pub durable: u64,
     /// Some events before `durable` were lost.
     pub has_lost: bool,
 }
 
-/// A mark that tasks wait for.
+/// A watermark that tasks wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// [`Levels::visible`].
@@ -31,26 +31,27 @@ pub enum Mark {
     Durable,
 }
 
-/// A value with watermarks, as its lock protects it. No mark ever goes back.
+/// A value with watermarks, which only rise. Its lock protects it.
 pub trait Watermarks {
-    /// Where the marks are.
+    /// The current watermarks.
     fn levels(&self) -> Levels;
 
-    /// The tasks that are woken when a mark moves.
+    /// The tasks to wake when a mark moves.
     fn waiters(&mut self, mark: Mark) -> &mut Waiters;
 }
 
-/// A value behind a lock. Its watermarks are read without the lock:
+/// A value behind a lock, with watermarks that are read without the lock:
 ///
-/// - A thread that sees a mark sees what was done before the mark moved there.
-/// - A thread that looks again never sees a mark further back.
-/// - A thread that loads `visible` or `durable`, and then `head`, finds `visible <= head` and `durable <= head`.
-/// - A thread that sees a mark behind lost events sees that events were lost.
-/// - A task that finds a mark unmoved under the lock, and registers its waker under the same lock, is woken when the mark
-///   moves, and sees the new mark then.
+/// - A thread that sees a mark also sees everything done before the mark moved there.
+/// - A thread that reads a mark again never sees a lower value.
+/// - A thread that loads `visible` or `durable`, and then `head`, finds `visible <= head` and
+///   `durable <= head`.
+/// - A thread that sees a mark beyond lost events also sees that events were lost.
+/// - A task that finds a mark unmoved under the lock, and registers its waker under the same lock,
+///   is woken when the mark moves, and then sees the new value.
 #[derive(Debug)]
 pub struct Watermarked<T> {
-    // Stored under the lock only, so that they do not go back.
+    // Stored only under the lock, so that they never go back.
     head: AtomicU64,
     visible: AtomicU64,
     durable: AtomicU64,
@@ -59,7 +60,7 @@ pub struct Watermarked<T> {
 }
 
 impl<T: Watermarks> Watermarked<T> {
-    /// A value that nothing waits for yet.
+    /// Wraps a value for which no task waits yet.
     pub fn new(mut value: T) -> Self {
         let Levels { head, visible, durable, has_lost } = value.levels();
         value.waiters(Mark::Visible).take_at(visible);
@@ -73,14 +74,14 @@ impl<T: Watermarks> Watermarked<T> {
         }
     }
 
-    /// Locks the value. A caller that moves a mark hands the lock to [`moved`](Self::moved).
+    /// Locks the value. A caller that moves a mark passes the guard to [`moved`](Self::moved).
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock()
     }
 
-    /// After a mark has moved: publishes the marks, unlocks the value, and wakes the tasks that wait for a mark that has
-    /// moved, and `others`.
+    /// Publishes the marks after one has moved, unlocks the value, and wakes `others` and the tasks
+    /// that wait for a mark that has moved.
     pub fn moved(&self, mut value: MutexGuard<'_, T>, others: Vec<Waker>) {
         let levels = value.levels();
         if !mutants::is(Mutant::WakesFirst) {
@@ -107,11 +108,11 @@ impl<T: Watermarks> Watermarked<T> {
     }
 
     fn publish(&self, Levels { head, visible, durable, has_lost }: Levels) {
-        // Before the marks that pass lost events. The stores of these order this one.
+        // Stored before the marks that pass the lost events. Their release stores order this one.
         if !mutants::is(Mutant::LossLast) {
             self.has_lost.store(has_lost, Ordering::Relaxed);
         }
-        // Before the marks that it bounds.
+        // Stored before the marks that it bounds.
         if !mutants::is(Mutant::HeadLast) {
             publish(&self.head, head);
         }
@@ -125,13 +126,13 @@ impl<T: Watermarks> Watermarked<T> {
         }
     }
 
-    /// The next number to be given.
+    /// The next seq to assign.
     #[inline]
     pub fn head(&self) -> u64 {
         look(&self.head)
     }
 
-    /// Where a mark is.
+    /// The value of a mark.
     #[inline]
     pub fn mark(&self, mark: Mark) -> u64 {
         match mark {
@@ -140,10 +141,10 @@ impl<T: Watermarks> Watermarked<T> {
         }
     }
 
-    /// Where a mark is, and whether an event before it may have been lost.
+    /// The value of a mark, and whether an event before it may have been lost.
     #[inline]
     pub fn mark_and_loss(&self, mark: Mark) -> (u64, bool) {
-        // In this order: the loss is published before the mark.
+        // In this order, because the loss is published before the mark.
         let mark = self.mark(mark);
         (mark, self.has_lost())
     }
@@ -154,8 +155,8 @@ impl<T: Watermarks> Watermarked<T> {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Registers `waker`, which is woken when `durable` moves; `None` if it is beyond `number` already. A caller that has
-    /// registered it before says at which `place`.
+    /// Registers `waker` to be woken when `durable` moves; `None` if it is already beyond `number`.
+    /// `place` is where the caller registered it before.
     pub fn wait_durable(&self, number: u64, place: Option<Place>, waker: &Waker) -> Option<Place> {
         let value = &mut *self.lock();
         let is_passed = value.levels().durable > number && !mutants::is(Mutant::LooksOnce);
@@ -163,46 +164,48 @@ impl<T: Watermarks> Watermarked<T> {
     }
 }
 
-/// A reader's wait for a mark: whether the reader has to look under the lock at all.
+/// A reader's wait for a mark. It tells the reader when it need not take the lock.
 #[derive(Debug)]
 pub struct Wait {
     mark: Mark,
-    /// Where the waker is registered, if it is.
+    /// The place of the registered waker.
     place: Option<Place>,
-    /// Where the mark was when the reader had everything. As long as it is there, the waker is registered.
+    /// The value of the mark when the reader had everything. While the mark has this value, the
+    /// waker is registered.
     at: Option<u64>,
 }
 
 impl Wait {
-    /// For a reader that has not looked yet.
+    /// The wait of a new reader.
     pub fn new(mark: Mark) -> Self {
         Self { mark, place: None, at: None }
     }
 
-    /// Which mark it waits for.
+    /// The mark that the reader waits for.
     pub fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Whether the reader had everything before the mark, and the mark has not moved since.
+    /// Whether the reader had everything, and the mark has not moved since.
     #[inline]
     pub fn goes_on<T: Watermarks>(&self, on: &Watermarked<T>) -> bool {
         self.at.is_some_and(|at| at == on.mark(self.mark))
     }
 
-    /// Under the lock: the reader has everything, and `waker` is woken when there is more.
+    /// Begins the wait of a reader that has everything. The caller holds the lock; `waker` is woken
+    /// when the mark moves.
     pub fn begin(&mut self, value: &mut impl Watermarks, waker: &Waker) {
         let Levels { visible, durable, .. } = value.levels();
         self.place = Some(value.waiters(self.mark).wait(self.place, waker));
         self.at = Some(if self.mark == Mark::Visible { visible } else { durable });
     }
 
-    /// The reader looks again, whether the mark has moved or not.
+    /// Ends the wait: the reader checks again, whether or not the mark has moved.
     pub fn end(&mut self) {
         self.at = None;
     }
 
-    /// Under the lock: the waker is not woken any more.
+    /// Ends the wait and removes the waker. The caller holds the lock.
     pub fn leave(&mut self, value: &mut impl Watermarks) {
         self.at = None;
         value.waiters(self.mark).leave(self.place.take());

@@ -1,9 +1,9 @@
-//! The bytes of the journal: the header of a segment, then batches, as in
-//! [`log::format`](crate::log::format). The topic's name is `catalog`, numbers count records, and
-//! a payload is lines of records. Everything in a batch takes effect, or nothing of it.
+//! The encoding of the journal: a segment header and batches, as in
+//! [`log::format`](crate::log::format). The topic's name is `catalog`, seqs count records, and a
+//! payload is lines of records. A batch takes effect as a whole or not at all.
 //!
-//! A batch says what was synced when it counted (*durable*). So what is no batch and has one
-//! behind it that says it was safe was lost by the disk; otherwise it is what a crash left.
+//! A batch also records what was synced when it was written (*durable*). So invalid data that a
+//! later batch declares durable was lost by the disk; other invalid data is what a crash has left.
 
 use memchr::memmem;
 use tidings_protocol::{Seq, TopicName};
@@ -14,23 +14,23 @@ use crate::log::format::{
     BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
 };
 
-/// Payload after which a batch is closed.
+/// A batch is closed at this payload size.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// What takes the place of a topic's name.
+/// Stands in the field for the topic's name.
 const NAME: &str = "catalog";
 
-/// Appends the header of a file whose first record has the number `base`.
+/// Appends the header of a file that begins with the record `base`.
 pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
-    let topic = TopicName::new(NAME).expect("it is a name");
+    let topic = TopicName::new(NAME).expect("the name is valid");
     let version = VERSION_1;
     let header =
         SegmentHeader { version, topic, base, previous_end: base, reserved: base, unix_ms };
     out.extend_from_slice(&header.encode());
 }
 
-/// Appends records, the first of which has the number `first`, as batches; returns the number after
-/// the last one. What comes before `durable` is safe when they count.
+/// Appends records as batches, beginning with the seq `first`, and returns the seq after the last
+/// one. Everything before `durable` is safe when these records take effect.
 pub(super) fn encode(
     records: impl IntoIterator<Item = Record>,
     first: Seq,
@@ -42,7 +42,7 @@ pub(super) fn encode(
         let header = BatchHeader {
             first,
             count,
-            bytes: u32::try_from(lines.len()).expect("a batch is closed long before"),
+            bytes: u32::try_from(lines.len()).expect("a batch is closed long before that size"),
             previous_end: first,
             durable: durable.min(first),
             reserved: first,
@@ -69,24 +69,24 @@ pub(super) fn encode(
     if count == 0 { next } else { encode_batch(next, count, &lines) }
 }
 
-/// What a file came to.
+/// The result of replaying a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Replayed {
     pub(super) contents: Contents,
-    /// The number of the next record; known once one was read, or the header.
+    /// The seq of the next record; known from the header, or once a record was read.
     pub(super) next: Option<Seq>,
-    /// Where the last good batch ends.
+    /// The offset after the last valid batch.
     pub(super) end: usize,
-    /// Something is lost that had been synced, or at least not merely torn off at the end.
+    /// Data was lost that had been synced, or that was not merely torn off at the end.
     pub(super) damaged: bool,
-    /// What is wrong, in words that follow the name of the file.
+    /// Descriptions of damage, to be prefixed with the file name.
     pub(super) problems: Vec<String>,
 }
 
-/// Applies every good batch of a file.
+/// Applies every valid batch of a file.
 ///
-/// Fails only if the file is of a version that this program does not know: what it means then is
-/// not for this program to judge.
+/// Fails only if the file is of a version that this program does not know, because its meaning may
+/// be different then.
 pub(super) fn replay(bytes: &[u8]) -> Result<Replayed, FormatError> {
     let mut replay = Replay {
         bytes,
@@ -118,7 +118,7 @@ struct Replay<'a> {
     found: Replayed,
 }
 
-/// A batch in a file.
+/// A valid batch of the file.
 struct Batch {
     header: BatchHeader,
     records: Result<Vec<Record>, NotARecord>,
@@ -138,12 +138,12 @@ impl Replay<'_> {
             if self.found.next.is_some_and(|lost| batch.header.durable <= lost) {
                 break;
             }
-            self.damage(format!("bytes {at} to {} are no batch", next - 1));
+            self.damage(format!("bytes {at} to {} are not a valid batch", next - 1));
             at = next;
         }
         let rest = self.bytes.get(at..).unwrap_or_default();
         if rest.iter().any(|byte| *byte != 0) {
-            let problem = format!("it ends in {} bytes that are no whole batch", rest.len());
+            let problem = format!("its last {} bytes are an incomplete batch", rest.len());
             self.found.problems.push(problem);
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Replay<'_> {
         self.found.problems.push(problem);
     }
 
-    /// The batch that begins at `at`, if there is one with all its bytes as they were written.
+    /// The batch at `at`, if its header and payload are valid.
     fn batch_at(&self, at: usize) -> Result<Option<Batch>, FormatError> {
         let bytes = self.bytes.get(at..).unwrap_or_default();
         let header = match BatchHeader::decode(bytes) {
@@ -195,7 +195,7 @@ impl Replay<'_> {
         Ok(Some(Batch { header, records, end: at + BATCH_HEADER + length }))
     }
 
-    /// The next batch from `at` on, and where it begins.
+    /// The next batch from `at` on, and its offset.
     fn search(&self, at: usize) -> Result<Option<(usize, Batch)>, FormatError> {
         for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC_1) {
             if let Some(batch) = self.batch_at(at + found)? {
@@ -219,7 +219,7 @@ mod tests {
     use super::super::record::tests::any_record;
     use super::*;
 
-    /// A file with one batch per run of records, and where each of them ends.
+    /// A file with one batch per item of `runs`, and the end of each batch.
     fn file(runs: &[Vec<Record>]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut next) = (Vec::new(), Seq(40));
         encode_header(next, 7, &mut bytes);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_left_alone() {
+    fn a_newer_version_is_an_error() {
         let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..SEGMENT_HEADER - 4]);
@@ -270,20 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn a_good_batch_of_something_else_is_damage_also_at_the_end() {
+    fn a_valid_batch_with_invalid_records_is_damage() {
         let (mut bytes, ends) = file(&[vec!["deleted a 5".parse().unwrap()]]);
-        // As many bytes, and a verb that a later version may have.
+        // The same number of bytes, with a verb that a newer version might have.
         let at = ends[0] + BATCH_HEADER;
         bytes[at..at + 7].copy_from_slice(b"removed");
         let mut header = BatchHeader::decode(&bytes[ends[0]..]).unwrap();
         header.crc = crc32c::crc32c(&bytes[at..]);
         bytes[ends[0]..at].copy_from_slice(&header.encode());
-        let found = damaged(&bytes, "no record");
+        let found = damaged(&bytes, "not a valid record");
         assert_eq!((found.next, found.end), (Some(Seq(41)), bytes.len()));
     }
 
     #[test]
-    fn what_is_missing_in_the_middle_is_named() {
+    fn missing_records_are_reported() {
         let runs: Vec<_> =
             (2..5).map(|n| vec![Record::Deleted { topic: name(), next: Seq(n) }]).collect();
         let (bytes, ends) = file(&runs);
@@ -292,15 +292,15 @@ mod tests {
         assert_eq!(found.contents, contents(&runs[2]));
         let again = [&bytes[..ends[2]], &bytes[ends[1]..]].concat();
         damaged(&again, "records 41 to 41 appear again");
-        let found = damaged(&bytes[1..], "does not begin as it should");
+        let found = damaged(&bytes[1..], "does not begin with the right bytes");
         assert_eq!((found.contents, found.next), (contents(&runs[2]), Some(Seq(43))));
     }
 
     #[test]
-    fn what_was_not_synced_may_be_lost_in_any_order() {
+    fn unsynced_batches_may_be_lost_in_any_order() {
         let (mut bytes, _) = file(&[vec!["deleted a 5".parse().unwrap()]]);
         let end = bytes.len();
-        // Two batches with one sync, of which the second alone reached the disk.
+        // Two batches with one sync. Only the second one reached the disk.
         encode(vec!["deleted b 6".parse().unwrap(); 10_000], Seq(41), Seq(41), 0, &mut bytes);
         bytes[end..end + 512].fill(0);
         let found = replay(&bytes).unwrap();

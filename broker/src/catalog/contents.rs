@@ -1,4 +1,4 @@
-//! What the catalog holds: the sum of its records.
+//! The contents of the catalog: the result of its records.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::record::Record;
 use super::settings::TopicSettings;
 use crate::config::Limits;
 
-/// Everything that must survive besides the events themselves.
+/// Everything but events that must survive a restart.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// No entry is empty.
+    /// No entry equals the default.
     topics: BTreeMap<TopicName, Entry>,
-    /// Cursors of all topics.
+    /// Number of cursors of all topics.
     cursors: usize,
-    /// Topics with a number from before they were deleted.
+    /// Number of deleted topics with a stored next seq.
     deleted: usize,
 }
 
@@ -27,23 +27,23 @@ struct Entry {
     cursors: BTreeMap<CursorName, Cursor>,
 }
 
-/// Where a durable cursor is.
+/// The position of a durable cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// The first number that was not seen.
+    /// The first seq that was not seen.
     pub(crate) next: Seq,
-    /// When it was last moved or held.
+    /// When the cursor was last moved or used.
     pub(crate) unix_ms: i64,
 }
 
-/// How many of what is bounded there may be.
+/// Limits of the catalog.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     cursors_max: usize,
     deleted_max: usize,
 }
 
-/// What is bounded and about to come, on top of the contents.
+/// Additions that are pending and count towards the limits.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Coming {
     cursors: usize,
@@ -57,7 +57,7 @@ impl Bounds {
 }
 
 impl Contents {
-    /// Makes a record take effect. Order matters.
+    /// Applies a record. The order of records matters.
     pub(crate) fn apply(&mut self, record: &Record) {
         let topic = match record {
             Record::Settings { topic, .. }
@@ -78,13 +78,13 @@ impl Contents {
         }
     }
 
-    /// Records that give the same contents when they are applied to empty ones.
+    /// Records that reproduce these contents when they are applied to empty ones.
     pub(crate) fn snapshot(&self) -> impl Iterator<Item = Record> {
         self.topics.iter().flat_map(|(topic, entry)| entry.snapshot(topic))
     }
 
-    /// Why a record would be one too many of its kind, with what is `coming` before it; otherwise
-    /// it is among that from here on.
+    /// Checks a record against the limits, together with the pending additions in `coming`. An
+    /// accepted addition is added to those.
     pub(super) fn admit(
         &self,
         record: &Record,
@@ -96,7 +96,7 @@ impl Contents {
                 let max = bounds.cursors_max;
                 if self.cursors + coming.cursors >= max {
                     let text = format!(
-                        "there are {max} durable cursors, and no more are allowed; TOPIC forget \
+                        "there are already {max} durable cursors, which is the limit; TOPIC forget \
                          removes one"
                     );
                     return Err(ProtocolError::new(Code::Limit, text));
@@ -109,7 +109,7 @@ impl Contents {
                 let max = bounds.deleted_max;
                 if self.deleted + coming.deleted >= max {
                     let text = format!(
-                        "the next numbers of {max} deleted topics are kept, and no more can be"
+                        "the next seqs of {max} deleted topics are kept, which is the limit"
                     );
                     return Err(ProtocolError::new(Code::Limit, text));
                 }
@@ -120,22 +120,22 @@ impl Contents {
         Ok(())
     }
 
-    /// The settings that a topic was given, if it was.
+    /// The settings of a topic, if it has its own.
     pub(crate) fn settings(&self, topic: &TopicName) -> Option<TopicSettings> {
         self.topics.get(topic)?.settings
     }
 
-    /// All topics that were given settings, in the order of their names.
+    /// All topics with their own settings, sorted by name.
     pub(crate) fn with_settings(&self) -> impl Iterator<Item = (&TopicName, TopicSettings)> {
         self.topics.iter().filter_map(|(topic, entry)| Some((topic, entry.settings?)))
     }
 
-    /// The number at which a topic begins that was deleted.
+    /// The seq at which a deleted topic begins again.
     pub(crate) fn next_of_deleted(&self, topic: &TopicName) -> Option<Seq> {
         self.topics.get(topic)?.deleted
     }
 
-    /// The end of the numbers that may have been given in a topic in memory.
+    /// The seq below which a topic in memory may have assigned all seqs.
     pub(crate) fn reserved(&self, topic: &TopicName) -> Option<Seq> {
         self.topics.get(topic)?.reserved
     }
@@ -145,7 +145,7 @@ impl Contents {
         self.topics.get(topic)?.cursors.get(cursor).copied()
     }
 
-    /// The durable cursors on a topic, in the order of their names.
+    /// The durable cursors on a topic, sorted by name.
     pub(crate) fn cursors(&self, topic: &TopicName) -> impl Iterator<Item = (&CursorName, Cursor)> {
         let cursors = self.topics.get(topic).map(|entry| &entry.cursors);
         cursors.into_iter().flatten().map(|(name, cursor)| (name, *cursor))
@@ -182,7 +182,7 @@ impl Entry {
     }
 
     fn snapshot(&self, topic: &TopicName) -> impl Iterator<Item = Record> {
-        // A deletion forgets what stands before it.
+        // A deletion resets everything before it, so it comes first.
         let deleted = self.deleted.map(|next| Record::Deleted { topic: topic.clone(), next });
         let settings = self.settings;
         let settings = settings.map(|settings| Record::Settings { topic: topic.clone(), settings });
@@ -217,18 +217,18 @@ mod tests {
 
     // PROTOCOL: K7, R7
     #[test]
-    fn a_deleted_topic_leaves_its_number_and_nothing_else() {
+    fn a_deleted_topic_keeps_only_its_next_seq() {
         let before = "settings a sync=memory retain-bytes=1g retain-age=30d\nreserved a 9\n\
                       cursor a c 3 0\n";
         assert_eq!(lines(&contents(&format!("{before}deleted a 7"))), ["deleted a 7"]);
         assert!(lines(&contents(&format!("{before}deleted a 1"))).is_empty());
-        // A move that was under way brings nothing back.
+        // A move that was pending does not restore the cursor.
         let after = contents(&format!("{before}deleted a 7\nmoved a c 5 1"));
         assert_eq!(lines(&after), ["deleted a 7"]);
     }
 
     #[test]
-    fn a_cursor_moves_forward_only_and_not_once_it_is_forgotten() {
+    fn a_move_neither_moves_back_nor_restores_a_cursor() {
         let moved = contents("cursor a c 3 10\nmoved a c 7 20\nmoved a c 5 30");
         assert_eq!(lines(&moved), ["cursor a c 7 30"]);
         assert!(lines(&contents("cursor a c 3 10\nforgotten a c\nmoved a c 7 20")).is_empty());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_and_deleted_topics_are_bounded() {
+    fn cursors_and_deleted_topics_are_limited() {
         let bounds = Bounds { cursors_max: 2, deleted_max: 1 };
         let contents = contents("cursor a c 3 10\ndeleted b 4");
         let mut coming = Coming::default();
@@ -244,13 +244,13 @@ mod tests {
             let record = line.parse().unwrap();
             contents.admit(&record, &bounds, &mut coming).map_err(|error| error.code)
         };
-        assert_eq!(admitted("cursor a c 1 0"), Ok(()), "it is there");
+        assert_eq!(admitted("cursor a c 1 0"), Ok(()), "the cursor exists");
         assert_eq!(admitted("cursor b c 1 0"), Ok(()));
         assert_eq!(admitted("cursor c c 1 0"), Err(Code::Limit));
         assert_eq!(admitted("moved c c 1 0"), Ok(()), "it changes nothing");
         assert_eq!(admitted("deleted b 9"), Ok(()));
         assert_eq!(admitted("deleted a 9"), Err(Code::Limit));
-        assert_eq!(admitted("deleted a 1"), Ok(()), "there is nothing to keep");
+        assert_eq!(admitted("deleted a 1"), Ok(()), "seq 1 is the default");
     }
 
     proptest! {

@@ -1,10 +1,10 @@
-//! The file of the catalog: records are appended, and now and then, also at every start, it is
-//! written anew.
+//! The journal file of the catalog. Records are appended. Every start rewrites the file, and so
+//! does compaction.
 //!
 //! ```text
-//!   catalog.log                     what counts
-//!   catalog.log.tmp                 a new one on its way; worth nothing
-//!   catalog.log.damaged-<unix ms>   what an earlier start could not read as a whole
+//!   catalog.log                     the journal
+//!   catalog.log.tmp                 a new journal being written; ignored by a start
+//!   catalog.log.damaged-<unix ms>   a copy of a damaged journal
 //! ```
 
 use std::io::{self, IoSlice};
@@ -21,52 +21,52 @@ use crate::log::LogEnd;
 use crate::log::disk::{Disk, DiskFile, is_full};
 use crate::log::format::{FormatError, SEGMENT_HEADER, SegmentHeader};
 
-/// The file's name.
+/// The file name.
 const FILE: &str = "catalog.log";
 
-/// A file of fewer bytes is not written anew.
+/// Smaller files are not compacted.
 const COMPACT_BYTES_MIN: u64 = 1 << 20;
 
-/// A file is written anew when it has become so many times as large as it was then.
+/// A file is compacted when it has grown by this factor since it was written.
 const COMPACT_FACTOR: u64 = 4;
 
-/// The journal, of which there is one at a time.
+/// The journal. A data directory has one.
 #[derive(Debug)]
 pub(super) struct Journal {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     clock: Clock,
-    /// `None`: there is none yet, or none to append to, so that the next record begins a new one.
+    /// `None`: the next record begins a new file.
     active: Option<Active>,
-    /// The number of the next record.
+    /// The seq of the next record.
     next: Seq,
-    /// The file cannot be read as a whole, and is to be kept under this name when it is replaced.
+    /// The name under which to keep the damaged file when it is replaced.
     aside: Option<PathBuf>,
-    /// Writing failed, and what is on the disk is uncertain.
+    /// A write failed, and the content of the disk is uncertain.
     broken: bool,
 }
 
 #[derive(Debug)]
 struct Active {
     file: Arc<dyn DiskFile>,
-    /// Where the next batch goes.
+    /// The offset of the next batch.
     bytes: u64,
-    /// When it is due to be written anew.
+    /// The size at which to compact the file.
     compact_at: u64,
 }
 
 /// Why records were not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum JournalError {
-    /// There is no room. Nothing has changed.
-    #[error("there is no room on the disk")]
+    /// The disk is full. Nothing was changed.
+    #[error("the disk is full")]
     Full,
-    /// Writing or syncing failed, now or before.
+    /// A write or sync failed, now or earlier.
     #[error("writing to the disk failed")]
     Broken,
 }
 
-/// What is wrong with the journal in a directory, in words, and whether something that was kept cannot
+/// Checks the journal in a directory. Returns descriptions of damage, and whether kept data cannot
 /// be read. Changes nothing.
 pub(super) fn check(
     disk: &dyn Disk,
@@ -83,7 +83,7 @@ pub(super) fn check(
     Ok((problems(&found, &path), found.damaged))
 }
 
-/// Applies every good batch of a file, which ended at `stopped` at the last orderly stop.
+/// Applies every valid batch of a file. `stopped`: where the file ended at the last orderly stop.
 fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<batches::Replayed, FormatError> {
     let mut found = batches::replay(bytes)?;
     let header = SegmentHeader::checksum(bytes);
@@ -94,20 +94,20 @@ fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<batches::Replayed, F
     if found.end < ended {
         found.damaged = true;
         found.problems.push(format!(
-            "the last orderly stop left {ended} whole bytes, and from byte {} on they cannot be read",
+            "the file had {ended} valid bytes at the last orderly stop, and from byte {} on they cannot be read",
             found.end
         ));
     }
     Ok(found)
 }
 
-/// What is wrong with a file, in words.
+/// Descriptions of damage, prefixed with the path.
 fn problems(found: &batches::Replayed, path: &Path) -> Vec<String> {
     found.problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect()
 }
 
 impl Journal {
-    /// The journal in a directory, what its records come to, and what was wrong with it, in words.
+    /// Opens the journal in a directory. Returns it with its contents and descriptions of damage.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -150,18 +150,18 @@ impl Journal {
             let unix_ms = self.clock.unix_ms();
             self.aside = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
         }
-        // Nobody knows whether what was read is on the disk, or in the system's memory only after a
-        // sync that failed: to sync it again would prove nothing. So it is written again.
+        // After a failed sync of an earlier run, the data that was read may be in the system's
+        // memory only, and another sync would prove nothing. So it is written again.
         match self.rewrite(found.contents.snapshot()) {
             Ok(()) => {}
-            // What there is stays, so nothing is lost by going on.
-            Err(JournalError::Full) => findings.push(format!("{name}: no room to write it anew")),
-            Err(JournalError::Broken) => return Err(io::Error::other("it cannot be written anew")),
+            // The old file stays, so nothing is lost.
+            Err(JournalError::Full) => findings.push(format!("{name}: no room to rewrite it")),
+            Err(JournalError::Broken) => return Err(io::Error::other("it cannot be rewritten")),
         }
         Ok((self, found.contents, findings))
     }
 
-    /// Makes records safe. `contents` are those of all records before.
+    /// Makes records durable. `contents` is the result of all earlier records.
     pub(super) fn append(
         &mut self,
         records: &[Record],
@@ -189,13 +189,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the file anew if it holds much that does not count any more.
+    /// Compacts the file if most of it is obsolete.
     pub(super) fn compact_if_due(&mut self, contents: &Contents) {
         let due = self.active.as_ref().is_some_and(|active| active.bytes > active.compact_at);
         if self.broken || !due {
             return;
         }
-        // If there is no room for it, what there is grows, and it is tried again later.
+        // If the disk is full, the file keeps growing and compaction is tried later.
         if self.rewrite(contents.snapshot()) == Err(JournalError::Full)
             && let Some(active) = &mut self.active
         {
@@ -203,13 +203,13 @@ impl Journal {
         }
     }
 
-    /// Puts a new file with these records in place of what there is. Until the very end that is
-    /// what counts, so a failure before it changes nothing.
+    /// Replaces the file by one with these records. The old file stays in effect until the rename,
+    /// so a failure before it changes nothing.
     fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> Result<(), JournalError> {
         let mut bytes = Vec::new();
         let unix_ms = self.clock.unix_ms();
         batches::encode_header(self.next, unix_ms, &mut bytes);
-        // The file counts once all of it is synced.
+        // The file takes effect only when all of it is synced.
         let durable = Seq(u64::MAX);
         let next = batches::encode(records, self.next, durable, unix_ms, &mut bytes);
         match self.replace(&bytes) {
@@ -224,7 +224,7 @@ impl Journal {
         }
     }
 
-    /// Where the file ends; `None` if that is uncertain, or if there is none.
+    /// The end of the file; `None` if it is uncertain or the file does not exist.
     pub(super) fn end(&self) -> Option<LogEnd> {
         let active = self.active.as_ref().filter(|_| !self.broken)?;
         let mut header = [0; SEGMENT_HEADER];
@@ -237,15 +237,15 @@ impl Journal {
     fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.dir.join(FILE);
         if let Some(aside) = &self.aside {
-            // A copy, so that there is a file of the right name at every moment.
+            // A copy rather than a rename, so that a file of the right name always exists.
             self.create(aside, &read(&*self.disk.open(&path)?)?)?;
-            tracing::warn!(file = %aside.display(), "the damaged catalog is kept");
+            tracing::warn!(file = %aside.display(), "kept a copy of the damaged catalog");
         }
         let temporary = self.dir.join(format!("{FILE}.tmp"));
         let file = self.create(&temporary, bytes)?;
         self.disk.rename(&temporary, &path)?;
-        // Whatever is written to the file from here on may be lost with its name, so also a lack of
-        // room is no excuse.
+        // Until this sync, later records could be lost together with the new name. So even a full
+        // disk counts as a failure here.
         self.disk.sync_dir(&self.dir).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(file)
     }
@@ -259,7 +259,7 @@ impl Journal {
 
     fn give_up(&mut self, error: &io::Error) -> JournalError {
         let dir = self.dir.display();
-        tracing::error!(%dir, %error, "the catalog cannot be written any more");
+        tracing::error!(%dir, %error, "the catalog cannot be written any more; changes are rejected until a restart");
         self.broken = true;
         JournalError::Broken
     }
@@ -280,7 +280,7 @@ impl Active {
         match self.file.write_at(&mut [IoSlice::new(bytes)], self.bytes) {
             Ok(()) => self.file.sync_data().map_err(Failure::Io)?,
             Err(error) if is_full(&error) => {
-                // Some of it may be there, and must not be found later.
+                // Part of the data may have been written, and must not be found later.
                 self.file.set_len(self.bytes).map_err(Failure::Io)?;
                 self.file.sync_data().map_err(Failure::Io)?;
                 return Err(Failure::Full);
@@ -292,7 +292,7 @@ impl Active {
     }
 }
 
-/// Everything in a file.
+/// Reads a whole file.
 fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];
@@ -303,7 +303,7 @@ fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An error that says which file it is about.
+/// Adds the path of the file to an error.
 fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

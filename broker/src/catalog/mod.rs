@@ -1,24 +1,24 @@
-//! The catalog: everything but events that must survive, in one small journal.
+//! The catalog: everything but events that must survive a restart, in one small journal.
 //!
 //! ```text
-//!   write(record, done) ──▶ queue ──▶ a thread of its own: one turn of records, one sync
+//!   write(record, done) ──▶ queue ──▶ its thread: all queued records, one sync
 //!                                       │ then
-//!                                       ├──▶ contents: what is safe, for everybody to read
+//!                                       ├──▶ contents: all durable records, for any reader
 //!                                       └──▶ done
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`record`] | one change, as a line |
-//! | [`settings`] | what a topic is told |
-//! | [`contents`] | the sum of the records; pure |
+//! | [`settings`] | the settings of a topic |
+//! | [`contents`] | the result of all records; pure |
 //! | [`turn`] | records that are written together; pure |
-//! | [`batches`] | the bytes of the journal; pure |
+//! | [`batches`] | the encoding of the journal; pure |
 //! | [`journal`] | the file |
 //!
-//! Topics' settings, the next numbers of deleted topics, the reserved numbers of topics in memory,
-//! durable cursors, and the positions of groups are all small and change often or never. One file
-//! for all of them costs one sync for whatever changes at the same time.
+//! It holds the settings of topics, the next seqs of deleted topics, the reserved seqs of topics in
+//! memory, durable cursors, and the positions of groups. All are small. With one file, one sync
+//! covers all changes that arrive together.
 
 mod batches;
 mod contents;
@@ -51,8 +51,8 @@ pub(crate) use self::contents::{Contents, Cursor};
 pub(crate) use self::record::Record;
 pub use self::settings::{Sync, TopicSettings};
 
-/// What is wrong with the catalog in a directory, in words, and whether something that was kept cannot be
-/// read. Changes nothing.
+/// Checks the catalog in a directory. Returns descriptions of damage, and whether kept data cannot
+/// be read. Changes nothing.
 pub(crate) fn check(
     disk: &dyn Disk,
     dir: &Path,
@@ -63,14 +63,14 @@ pub(crate) fn check(
 
 /// The catalog of a broker. Cheap to clone.
 ///
-/// The last clone that is dropped closes it.
+/// Dropping the last clone closes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Catalog(Arc<Owner>);
 
 #[derive(Debug)]
 struct Owner {
     shared: Arc<Shared>,
-    /// `None` without a journal, and once it is closed. Returns where the journal ends.
+    /// `None` without a journal, and after `close`. The thread returns the end of the journal.
     thread: Mutex<Option<JoinHandle<Option<LogEnd>>>>,
 }
 
@@ -79,14 +79,14 @@ struct Shared {
     contents: RwLock<Contents>,
     bounds: Bounds,
     queue: Mutex<Queue>,
-    /// Something was queued, or the catalog is closed.
+    /// A record was queued, or the catalog was closed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// Somebody writes them.
+    /// A thread writes the queued records to a journal.
     has_journal: bool,
     closed: bool,
 }
@@ -105,11 +105,11 @@ impl fmt::Debug for Waiting {
 }
 
 impl Catalog {
-    /// The catalog in a directory that exists, and what was wrong with it, in words. `stopped` is where it ended at
-    /// the last orderly stop, if that is known. Blocks.
+    /// Opens the catalog in an existing directory, and returns it with descriptions of damage.
+    /// `stopped` is its end at the last orderly stop, if known. Blocks.
     ///
-    /// Fails if the journal is there and cannot be read, or is of a later version: it is never
-    /// taken for an empty one.
+    /// Fails if an existing journal cannot be read or is of a newer version: it is never treated as
+    /// an empty one.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -127,20 +127,20 @@ impl Catalog {
         Ok((Self(Arc::new(Owner { shared, thread })), findings))
     }
 
-    /// A catalog that is gone when the broker is.
+    /// A catalog in memory, which ends with the broker.
     pub(crate) fn in_memory(limits: &Limits) -> Self {
         let shared = Arc::new(Shared::new(Contents::default(), limits, false));
         Self(Arc::new(Owner { shared, thread: Mutex::new(None) }))
     }
 
-    /// Has a record take effect once it is safe, after those that were written before, and then calls
-    /// `done`, from the catalog's own thread. In memory both happen at once, so nothing is to be
-    /// locked that `done` locks. `done` must not block.
+    /// Writes a record. It takes effect when it is durable, after all earlier records; then `done`
+    /// is called on the catalog's thread. A catalog in memory does both within this call, so the
+    /// caller must not hold a lock that `done` takes. `done` must not block.
     ///
-    /// - [`Code::Full`]: there is no room on the disk. Nothing has changed, it may be tried again.
-    /// - [`Code::Limit`]: there are too many of the kind. Nothing has changed.
-    /// - [`Code::NotDurable`]: writing failed, and does so for ever after. Perhaps it takes effect
-    ///   after a restart.
+    /// - [`Code::Full`]: the disk is full. Nothing was changed; the caller may try again later.
+    /// - [`Code::Limit`]: a limit was reached. Nothing was changed.
+    /// - [`Code::NotDurable`]: a write failed, and all later ones fail as well. The record may take
+    ///   effect after a restart.
     /// - [`Code::Closing`]: the catalog is closed.
     pub(crate) fn write(
         &self,
@@ -157,19 +157,20 @@ impl Catalog {
             drop(queue);
             shared.changed.notify_one();
         } else {
-            // With the queue's lock, so that records take effect in their order.
+            // The queue stays locked, so that records take effect in their order.
             let result = shared.take_effect(record);
             drop(queue);
             done(result);
         }
     }
 
-    /// What is safe. Nothing is to be written while this is held.
+    /// The durable contents. The caller must not write while it holds the guard.
     pub(crate) fn contents(&self) -> RwLockReadGuard<'_, Contents> {
         self.0.shared.contents.read()
     }
 
-    /// Writes everything that is queued, and ends the thread. Returns where the journal ends, the first time. Blocks.
+    /// Writes everything queued and ends the thread. The first call returns the end of the journal.
+    /// Blocks.
     pub(crate) fn close(&self) -> Option<LogEnd> {
         self.0.close()
     }
@@ -180,10 +181,11 @@ impl Owner {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
         let thread = self.thread.lock().take();
-        // The last clone may be dropped by a `done`, on the thread itself, which then ends anyway.
+        // A `done` may drop the last clone on the catalog's thread, which cannot join itself and
+        // ends anyway.
         let thread = thread.filter(|thread| thread.thread().id() != thread::current().id())?;
         thread.join().unwrap_or_else(|_| {
-            tracing::error!("the catalog's thread has panicked");
+            tracing::error!("the catalog thread has panicked");
             None
         })
     }
@@ -213,7 +215,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes what is queued until the catalog is closed. Returns where the journal ends.
+    /// Writes queued records until the catalog is closed. Returns the end of the journal.
     fn serve(&self, mut journal: Journal) -> Option<LogEnd> {
         loop {
             let waiting = {
@@ -227,7 +229,7 @@ impl Shared {
                 return journal.end();
             }
             self.turn(waiting, &mut journal);
-            // Afterwards, so that nobody waits for it.
+            // Compact after the callbacks, so that no caller waits for it.
             journal.compact_if_due(&self.contents.read());
         }
     }
@@ -253,15 +255,16 @@ impl Shared {
     }
 }
 
-/// What a peer is told. What the disk said is in the broker's own log.
+/// The error for a client. The broker's log has the error of the system.
 fn refusal(error: JournalError) -> ProtocolError {
     let (code, text) = match error {
         JournalError::Full => {
             (Code::Full, "the disk is full: nothing was changed; try again later")
         }
-        JournalError::Broken => {
-            (Code::NotDurable, "writing to the disk failed: nothing is stored until a restart")
-        }
+        JournalError::Broken => (
+            Code::NotDurable,
+            "writing to the disk failed: nothing is stored until the broker is restarted",
+        ),
     };
     ProtocolError::new(code, text)
 }

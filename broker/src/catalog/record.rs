@@ -1,4 +1,4 @@
-//! What is written to the catalog's journal: one line each.
+//! Records of the catalog's journal, one line each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,36 +9,36 @@ use super::settings::TopicSettings;
 
 /// One change of the [`Contents`](super::Contents).
 ///
-/// | line | |
+/// | line | effect |
 /// |---|---|
-/// | `settings <topic> sync=.. retain-bytes=.. retain-age=..` | it is kept so from here on |
-/// | `deleted <topic> <next>` | everything about it is forgotten but its next number |
-/// | `reserved <topic> <below>` | the numbers below may have been given |
-/// | `cursor <topic> <cursor> <next> <unix ms>` | it exists, and is there |
-/// | `moved <topic> <cursor> <next> <unix ms>` | if it exists, it is there at least |
-/// | `forgotten <topic> <cursor>` | it does not exist |
+/// | `settings <topic> sync=.. retain-bytes=.. retain-age=..` | sets the settings |
+/// | `deleted <topic> <next>` | removes everything of the topic but its next seq |
+/// | `reserved <topic> <below>` | the seqs below may have been assigned |
+/// | `cursor <topic> <cursor> <next> <unix ms>` | creates the cursor, or sets it |
+/// | `moved <topic> <cursor> <next> <unix ms>` | moves an existing cursor forward |
+/// | `forgotten <topic> <cursor>` | removes the cursor |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The settings that a topic was given.
+    /// The settings of a topic.
     Settings { topic: TopicName, settings: TopicSettings },
-    /// A topic is gone, with its cursors; one of the name begins
-    /// at `next`. Number 1 says nothing, so there is nothing to keep then.
+    /// A topic was deleted with its cursors; a new one of that name begins at `next`. Seq 1 is the
+    /// default and is not stored.
     Deleted { topic: TopicName, next: Seq },
-    /// Numbers of a topic in memory below `below` may have been given, so that they are not given
+    /// Seqs of a topic in memory below `below` may have been assigned, and must not be assigned
     /// again after a restart.
     Reserved { topic: TopicName, below: Seq },
-    /// A durable cursor is there, whatever was before.
+    /// A durable cursor is at `next`, wherever it was before.
     Cursor {
         topic: TopicName,
         cursor: CursorName,
-        /// The first number that was not seen.
+        /// The first seq that was not seen.
         next: Seq,
-        /// When it was last moved or held.
+        /// When the cursor was last moved or used.
         unix_ms: i64,
     },
-    /// A durable cursor is there or further. One that was forgotten in between stays forgotten.
+    /// A durable cursor is at `next` or further. A cursor that was removed meanwhile stays removed.
     Moved { topic: TopicName, cursor: CursorName, next: Seq, unix_ms: i64 },
-    /// A durable cursor is gone.
+    /// A durable cursor was removed.
     Forgotten { topic: TopicName, cursor: CursorName },
 }
 
@@ -59,9 +59,9 @@ impl fmt::Display for Record {
     }
 }
 
-/// A line that no record looks like: of another version, or damaged.
+/// The line of a newer version, or a damaged line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it holds a line that is no record")]
+#[error("it holds a line that is not a valid record")]
 pub(crate) struct NotARecord;
 
 impl FromStr for Record {
@@ -118,7 +118,7 @@ pub(super) mod tests {
         prop::sample::select(names.to_vec()).prop_map(|name| name.parse().unwrap())
     }
 
-    /// Records about few things, so that they meet.
+    /// Records with few distinct names, so that they affect each other.
     pub(in crate::catalog) fn any_record() -> impl Strategy<Value = Record> {
         let topic = || name(["new-url", "a", "TDB1"]);
         let cursor = || name(["indexer", "b", "7"]);
@@ -140,7 +140,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_lines_are_rejected() {
         for line in [
             "",
             "deleted",

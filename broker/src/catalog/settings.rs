@@ -1,4 +1,4 @@
-//! What a topic is told to keep, and how safely.
+//! The settings of a topic: retention and when an event counts as safe.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,41 +7,41 @@ use tidings_protocol::{Code, ProtocolError, format_ms, parse_ms};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The settings of a topic. Displayed as they are given: `sync=always retain-bytes=1g
-/// retain-age=30d`.
+/// The settings of a topic. They are displayed in the form in which they are given: `sync=always
+/// retain-bytes=1g retain-age=30d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicSettings {
     /// When an event counts as safe. Default always.
     pub sync: Sync,
-    /// Bytes of files; beyond them the oldest segment goes. Default 1 GiB, at least
-    /// [`RETAIN_BYTES_MIN`](Self::RETAIN_BYTES_MIN).
+    /// Maximum bytes of files; beyond it retention removes the oldest segment. Default 1 GiB, at
+    /// least [`RETAIN_BYTES_MIN`](Self::RETAIN_BYTES_MIN).
     pub retain_bytes: u64,
-    /// Milliseconds after which events go; 0: never for their age. Default 30 days.
+    /// Age in milliseconds after which events are removed; 0: never. Default 30 days.
     pub retain_age_ms: u64,
 }
 
 /// When an event of a topic is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sync {
-    /// When it is synced to the disk.
+    /// When it is synced to disk.
     #[default]
     Always,
-    /// When it is written; the next sync makes it safe.
+    /// When it is written; the next sync makes it durable.
     Interval,
-    /// When it is in memory. Nothing of the topic's events is on the disk.
+    /// When it is in memory. The topic's events are not written to disk.
     Memory,
 }
 
 impl TopicSettings {
-    /// The least value of `retain-bytes`.
+    /// The minimum of `retain-bytes`.
     pub const RETAIN_BYTES_MIN: u64 = 1 << 20;
 
     /// The keys that [`parse`](Self::parse) knows.
     pub const KEYS: [&str; 3] = ["sync", "retain-bytes", "retain-age"];
 
-    /// What `settings` make of `base`; what they do not name stays.
+    /// Applies `settings` to `base`; what they do not name keeps its value.
     ///
-    /// Refused with [`Code::BadArgument`] if a key is unknown or a value is none.
+    /// Fails with [`Code::BadArgument`] if a key is unknown or a value is invalid.
     pub fn parse(settings: &[(&str, &str)], base: Self) -> Result<Self, ProtocolError> {
         let mut parsed = base;
         for &(key, value) in settings {
@@ -64,7 +64,7 @@ impl TopicSettings {
                 _ => {
                     let known = Self::KEYS.join("=, ");
                     return Err(bad(format!(
-                        "{key}= is no setting of a topic; there are {known}="
+                        "{key}= is not a setting of a topic; the settings are {known}="
                     )));
                 }
             }
@@ -90,7 +90,7 @@ impl fmt::Display for TopicSettings {
 impl Sync {
     const ALL: [Self; 3] = [Self::Always, Self::Interval, Self::Memory];
 
-    /// The word on the wire.
+    /// The word in the protocol.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -113,19 +113,19 @@ impl FromStr for Sync {
         Self::ALL
             .into_iter()
             .find(|sync| sync.as_str() == word)
-            .ok_or_else(|| bad(format!("sync={word} should be always, interval or memory")))
+            .ok_or_else(|| bad(format!("sync={word}: expected always, interval or memory")))
     }
 }
 
-/// Units of bytes from the largest, so that the shortest text is found first.
+/// Units of bytes, largest first, so that the shortest text is found first.
 const UNITS: [(&str, u64); 4] = [("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10), ("", 1)];
 
 fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, unit) = UNITS
         .iter()
         .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)))
-        .expect("every text ends in nothing");
-    // A sign, which `parse` would take, is none of a count.
+        .expect("every text has the empty suffix");
+    // `parse` would accept a sign.
     let is_count = digits.bytes().all(|byte| byte.is_ascii_digit());
     is_count.then(|| digits.parse::<u64>().ok()?.checked_mul(*unit)).flatten()
 }
@@ -164,7 +164,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays() {
+    fn omitted_settings_keep_their_value() {
         assert_eq!(
             TopicSettings::default().to_string(),
             "sync=always retain-bytes=1g retain-age=30d"
@@ -192,7 +192,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_refused() {
+    fn unknown_keys_and_invalid_values_are_rejected() {
         for setting in
             [("sync", "no"), ("sync", ""), ("retain-age", "5"), ("retain-age", "3651d"), ("x", "1")]
         {

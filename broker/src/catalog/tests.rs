@@ -1,4 +1,4 @@
-//! Catalogs on a disk, and on one that fails.
+//! Tests of catalogs on disk, and on a failing disk.
 
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::log::disk::{DiskFile, FileSystem, Space};
 
-/// How long anything may take before a test fails instead of hanging.
+/// A test fails after this time instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(disk: &Arc<dyn Disk>, dir: &TempDir) -> (Catalog, Vec<String>) {
@@ -25,17 +25,17 @@ fn file_system() -> (Arc<dyn Disk>, TempDir) {
 type Answer = Receiver<Result<(), Code>>;
 
 fn write(catalog: &Catalog, line: &str) -> Answer {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     catalog.write(line.parse().unwrap(), move |result| {
-        // Not everybody waits for it.
-        let _ = tell.send(result.map_err(|error| error.code));
+        // Some tests drop the receiver.
+        let _ = sender.send(result.map_err(|error| error.code));
     });
-    told
+    receiver
 }
 
 #[track_caller]
-fn answer(told: &Answer) -> Result<(), Code> {
-    told.recv_timeout(PATIENCE).expect("an answer comes")
+fn answer(receiver: &Answer) -> Result<(), Code> {
+    receiver.recv_timeout(PATIENCE).expect("the catalog answers in time")
 }
 
 #[track_caller]
@@ -48,16 +48,16 @@ fn lines(catalog: &Catalog) -> Vec<String> {
 }
 
 #[test]
-fn what_was_confirmed_is_there_again() {
+fn confirmed_records_survive_a_restart() {
     let (disk, dir) = file_system();
     let (catalog, findings) = open(&disk, &dir);
     assert!(findings.is_empty());
-    assert!(!dir.path().join("catalog.log").exists(), "nothing was written yet");
+    assert!(!dir.path().join("catalog.log").exists(), "the first record creates the file");
     written(&catalog, "cursor a c 3 10");
     written(&catalog, "moved a c 7 20");
     let last = write(&catalog, "reserved a 5");
     catalog.close();
-    assert_eq!(answer(&last), Ok(()), "what is queued is written");
+    assert_eq!(answer(&last), Ok(()), "close writes queued records");
     assert_eq!(answer(&write(&catalog, "reserved a 6")), Err(Code::Closing));
     let (catalog, findings) = open(&disk, &dir);
     assert!(findings.is_empty(), "{findings:?}");
@@ -65,7 +65,7 @@ fn what_was_confirmed_is_there_again() {
 }
 
 #[test]
-fn without_a_directory_it_takes_effect_at_once() {
+fn records_in_memory_take_effect_at_once() {
     let catalog = Catalog::in_memory(&Limits { cursors_max: 1, ..Limits::default() });
     assert_eq!(write(&catalog, "cursor a c 3 10").try_recv(), Ok(Ok(())));
     assert_eq!(write(&catalog, "cursor a d 3 10").try_recv(), Ok(Err(Code::Limit)));
@@ -75,29 +75,29 @@ fn without_a_directory_it_takes_effect_at_once() {
 }
 
 #[test]
-fn the_last_clone_may_be_dropped_by_an_answer() {
+fn the_last_clone_may_be_dropped_by_a_callback() {
     let (disk, dir) = file_system();
     let (catalog, _) = open(&disk, &dir);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let last = catalog.clone();
     catalog.write("reserved a 5".parse().unwrap(), move |result| {
         drop(last);
-        tell.send(result.is_ok()).unwrap();
+        sender.send(result.is_ok()).unwrap();
     });
     drop(catalog);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(true));
 }
 
 #[test]
-fn the_journal_is_written_anew_before_it_is_much_longer_than_what_it_holds() {
+fn the_journal_is_compacted_when_most_of_it_is_obsolete() {
     let (disk, dir) = file_system();
     let (catalog, _) = open(&disk, &dir);
     let mut longest = 0;
-    // Deletions are never made one, so each is written.
+    // Deletions are never merged, so each is written.
     for n in 0..60_000_u64 {
-        let told = write(&catalog, &format!("deleted {} {}", "x".repeat(60), n + 2));
+        let receiver = write(&catalog, &format!("deleted {} {}", "x".repeat(60), n + 2));
         if n % 1000 == 0 {
-            answer(&told).unwrap();
+            answer(&receiver).unwrap();
             longest = longest.max(dir.path().join("catalog.log").metadata().unwrap().len());
         }
     }
@@ -109,7 +109,7 @@ fn the_journal_is_written_anew_before_it_is_much_longer_than_what_it_holds() {
 }
 
 #[test]
-fn a_damaged_journal_is_kept_and_what_can_be_read_is_in_effect() {
+fn a_damaged_journal_is_kept_and_its_valid_records_apply() {
     let (disk, dir) = file_system();
     let path = dir.path().join("catalog.log");
     let (catalog, _) = open(&disk, &dir);
@@ -121,7 +121,7 @@ fn a_damaged_journal_is_kept_and_what_can_be_read_is_in_effect() {
     bytes[end - 1] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let (catalog, findings) = open(&disk, &dir);
-    assert!(findings.iter().any(|text| text.contains("are no batch")), "{findings:?}");
+    assert!(findings.iter().any(|text| text.contains("are not a valid batch")), "{findings:?}");
     assert_eq!(lines(&catalog), ["cursor a kept 3 10"]);
     let aside: Vec<_> = disk.list(dir.path()).unwrap();
     let aside = aside.iter().find(|name| name.starts_with("catalog.log.damaged-")).unwrap();
@@ -134,7 +134,7 @@ fn a_damaged_journal_is_kept_and_what_can_be_read_is_in_effect() {
 }
 
 #[test]
-fn an_empty_file_is_no_empty_catalog() {
+fn an_empty_file_is_not_an_empty_catalog() {
     let (disk, dir) = file_system();
     std::fs::write(dir.path().join("catalog.log"), "").unwrap();
     let (catalog, findings) = open(&disk, &dir);
@@ -143,7 +143,7 @@ fn an_empty_file_is_no_empty_catalog() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error() {
+fn an_unreadable_journal_is_an_error() {
     let (disk, dir) = file_system();
     let path = dir.path().join("catalog.log");
     std::fs::create_dir(&path).unwrap();
@@ -153,7 +153,7 @@ fn what_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn a_torn_end_is_cut_off_and_written_over() {
+fn a_torn_end_is_cut_off_and_overwritten() {
     let (disk, dir) = file_system();
     let path = dir.path().join("catalog.log");
     let (catalog, _) = open(&disk, &dir);
@@ -172,7 +172,7 @@ fn a_torn_end_is_cut_off_and_written_over() {
     assert_eq!(lines(&catalog), ["cursor a c 5 30"]);
 }
 
-/// The file system, with a given number of bytes to write and of syncs that go well.
+/// The file system, with a number of bytes that can be written and of syncs that succeed.
 #[derive(Debug, Clone)]
 struct Failing {
     room: Arc<AtomicUsize>,
@@ -250,7 +250,7 @@ fn failing() -> (Failing, Arc<dyn Disk>, TempDir) {
 }
 
 #[test]
-fn a_full_disk_refuses_changes_nothing_and_may_have_room_again() {
+fn a_full_disk_rejects_records_until_there_is_room() {
     let (failing, disk, dir) = failing();
     let (catalog, _) = open(&disk, &dir);
     for room in [0, 100, 200] {
@@ -264,7 +264,7 @@ fn a_full_disk_refuses_changes_nothing_and_may_have_room_again() {
     for room in [0, 1, 63, 70] {
         failing.room.store(room, Ordering::Relaxed);
         assert_eq!(answer(&write(&catalog, "moved a c 7 20")), Err(Code::Full), "{room}");
-        assert_eq!(std::fs::read(&path).unwrap(), before, "nothing of it is found later");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "the rejected record is not in the file");
     }
     assert_eq!(lines(&catalog), ["cursor a c 3 10"]);
     failing.room.store(1000, Ordering::Relaxed);
@@ -282,7 +282,7 @@ fn a_failed_sync_is_final() {
     assert_eq!(answer(&write(&catalog, "moved a c 7 20")), Err(Code::NotDurable));
     failing.syncs.store(1000, Ordering::Relaxed);
     assert_eq!(answer(&write(&catalog, "moved a c 8 30")), Err(Code::NotDurable));
-    assert_eq!(lines(&catalog), ["cursor a c 3 10"], "what is not safe is not shown");
+    assert_eq!(lines(&catalog), ["cursor a c 3 10"], "records that are not durable have no effect");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is written together: records that wait, with those of the same thing made one.
+//! Records that are written with one sync, merged where possible.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use tidings_protocol::{CursorName, ProtocolError, TopicName};
 use super::contents::{Bounds, Coming, Contents};
 use super::record::Record;
 
-/// Records that are to be written with one sync.
+/// Records to be written with one sync.
 ///
-/// A hundred moves of one cursor are one record, so that whoever says `SEEN` for every event costs a
-/// line per sync.
+/// A hundred moves of one cursor become one record, so that a subscriber which sends `SEEN` for
+/// every event costs one line per sync.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     records: Vec<Record>,
-    /// Where in `records` the newest one about a thing is, if a later one may be made one with it.
+    /// The index in `records` of the newest record for a key, into which a later one may be merged.
     newest: HashMap<Key, usize>,
     coming: Coming,
 }
 
-/// What later records replace.
+/// What a record is about, for merging.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Reserved(TopicName),
@@ -27,12 +27,12 @@ enum Key {
 }
 
 impl Turn {
-    /// The records in their order.
+    /// The records in order.
     pub(super) fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// Adds a record, or refuses it. `contents` are those before the turn.
+    /// Adds a record, or rejects it. `contents` is the state before these records.
     pub(super) fn add(
         &mut self,
         record: Record,
@@ -47,7 +47,7 @@ impl Turn {
         contents.admit(&record, bounds, &mut self.coming)?;
         match key {
             Some(key) => drop(self.newest.insert(key, self.records.len())),
-            // It may end other things: nothing moves across it.
+            // The record may end a topic or cursor, so later records must not be merged across it.
             None => self.newest.clear(),
         }
         self.records.push(record);
@@ -65,7 +65,7 @@ fn key(record: &Record) -> Option<Key> {
     }
 }
 
-/// Makes `earlier` have the effect of both, if one record can. They have the same key.
+/// Merges `later` into `earlier` if one record can have the effect of both. Both have the same key.
 fn absorb(earlier: &mut Record, later: &Record) -> bool {
     match (&mut *earlier, later) {
         (
@@ -76,7 +76,7 @@ fn absorb(earlier: &mut Record, later: &Record) -> bool {
             *unix_ms = *later_unix_ms;
             true
         }
-        // That it exists is for the contents to admit.
+        // The contents must check a new cursor against the limit.
         (Record::Moved { .. }, Record::Cursor { .. }) => false,
         _ => {
             *earlier = later.clone();
@@ -103,16 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn moves_that_wait_together_are_one() {
+    fn pending_moves_are_merged() {
         let lines =
             ["moved a c 5 1", "reserved a 2", "moved a c 9 2", "reserved a 4", "moved a c 7 3"];
         assert_eq!(turn(&lines), ["moved a c 9 3", "reserved a 4"]);
         let lines = ["moved a c 5 1", "forgotten a c", "moved a c 9 2"];
-        assert_eq!(turn(&lines), lines, "nothing moves across an end");
+        assert_eq!(turn(&lines), lines, "records are not merged across a removal");
     }
 
     #[test]
-    fn a_cursor_that_comes_twice_counts_once() {
+    fn a_cursor_created_twice_counts_once() {
         let (contents, limits) =
             (Contents::default(), Limits { cursors_max: 1, ..Limits::default() });
         let (mut turn, bounds) = (Turn::default(), Bounds::new(&limits));
@@ -121,7 +121,7 @@ mod tests {
         assert!(add("cursor a c 2 0").is_ok());
         assert!(add("cursor a d 1 0").is_err());
         assert!(add("moved a d 1 0").is_ok());
-        assert!(add("cursor a d 1 0").is_err(), "there was nothing to move");
+        assert!(add("cursor a d 1 0").is_err(), "the move did not create the cursor");
     }
 
     proptest! {

@@ -1,7 +1,7 @@
-//! Group commit: threads that write what topics and groups have gathered, sync it, and say so.
+//! Group commit: threads that write and sync the pending events of topics and groups.
 //!
-//! While one commit of a log is under way the next one gathers, so one sync serves everything that
-//! arrived meanwhile, however many there are who wait for it. A log is with one thread at a time.
+//! While one commit of a log runs, events for the next one gather. So one sync serves all
+//! publishers that wait, however many there are. At most one thread commits a log at a time.
 #![expect(clippy::disallowed_methods, reason = "owns the threads that block on the disk")]
 
 use std::collections::VecDeque;
@@ -12,34 +12,35 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Threads that commit: as many logs can be synced at once.
+/// Number of commit threads, which is the number of logs that can be synced at once.
 const THREADS: usize = 4;
 
-/// How far committers step back behind the threads that deliver.
+/// Niceness of the commit threads, so that threads which deliver events run first.
 const NICE: i32 = 10;
 
-/// While events stream in, a sync is begun no sooner than so long after the one before, or when so
-/// many bytes wait: a sync costs as much processor time as hundreds of events.
+/// Under a steady stream of events, a sync begins at the earliest this long after the one before,
+/// or when this many bytes are pending. A sync costs as much CPU time as hundreds of events.
 const PACE: Duration = Duration::from_millis(1);
 const PACE_BYTES: usize = 32 << 10;
-/// If nothing more came in so much time, everybody waits for a confirmation, and so nobody is served
-/// by waiting for more.
+/// If no event arrives within this time, all publishers are waiting for confirmations, so waiting
+/// longer would help none of them.
 const PACE_STEP: Duration = Duration::from_micros(100);
 
-/// Until what was put off is done: so much that a disk has ended with one part of it before the next.
+/// Delay of work that was queued with `push_later`: long enough for a disk to finish one part
+/// before the next.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Something that gathers what is to be written to a log of its own.
+/// A topic or group that gathers writes for its own log.
 pub(crate) trait Commit: Debug + Send + Sync {
-    /// Writes what has gathered. Returns how many bytes have gathered meanwhile; `None` if there is
-    /// nothing more to do.
+    /// Writes what has gathered. Returns the bytes that have gathered meanwhile; `None` if nothing
+    /// is left to do.
     fn commit(self: Arc<Self>) -> Option<usize>;
 
     /// Bytes that wait for the next commit.
     fn waiting_bytes(&self) -> usize;
 }
 
-/// The threads that commit.
+/// The commit threads.
 #[derive(Debug)]
 pub(crate) struct Committers {
     queue: Arc<Queue>,
@@ -55,10 +56,10 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     logs: VecDeque<Arc<dyn Commit>>,
-    /// What is queued at a moment, or when all ends; the earliest first.
+    /// Work that is due at a time, or at shutdown; the earliest first.
     later: VecDeque<(Instant, Arc<dyn Commit>)>,
     closed: bool,
-    /// What comes later is left.
+    /// Delayed work is dropped.
     abandoned: bool,
 }
 
@@ -72,26 +73,26 @@ impl Committers {
                 let thread = thread::Builder::new().name(format!("commit-{number}"));
                 thread
                     .spawn(move || {
-                        // Deliveries do not wait for a commit, so it does not push them aside. Where a
-                        // system does not allow that, it does.
+                        // Deliveries do not wait for a commit, so a commit should not take CPU time
+                        // from them. A system that forbids the change of priority runs both alike.
                         let _ = rustix::process::setpriority_process(None, NICE);
                         queue.run();
                     })
-                    .expect("a thread can be started")
+                    .expect("the system can start a thread")
             })
             .collect();
         Self { queue, threads: Mutex::new(threads) }
     }
 
-    /// Has a log committed. Who asks sees to it that it is queued once until all is done.
+    /// Queues a commit of a log. The caller must not queue it again before all is done.
     pub(crate) fn push(&self, log: Arc<dyn Commit>) {
         self.queue.state.lock().logs.push_back(log);
         self.queue.ready.notify_one();
     }
 
-    /// Has something committed after a pause: it is a part of what would keep the disk busy for long.
+    /// Queues a commit after a delay, for one part of work that would keep the disk busy for long.
     pub(crate) fn push_later(&self, log: Arc<dyn Commit>) {
-        // Inside the lock, so that moments rise.
+        // Taken inside the lock, so that the times ascend.
         let state = &mut *self.queue.state.lock();
         if !state.abandoned {
             state.later.push_back((Instant::now() + PAUSE, log));
@@ -99,21 +100,21 @@ impl Committers {
         }
     }
 
-    /// Commits what is queued, and ends the threads.
+    /// Commits everything queued, and ends the threads.
     pub(crate) fn close(&self) {
         self.queue.state.lock().closed = true;
         self.queue.ready.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
-        // The last of a broker may be dropped by what one of them wakes.
+        // A commit thread itself may drop the broker's last reference, and cannot join itself.
         for thread in threads.into_iter().filter(|one| one.thread().id() != thread::current().id())
         {
-            // A thread that panicked has said so.
+            // A panic of the thread has already been reported.
             let _ = thread.join();
         }
     }
 
-    /// Ends the threads, and leaves what is queued. What one is just writing it ends first, so that
-    /// nothing is written any more after this.
+    /// Ends the threads and drops everything queued. A running commit finishes first, so nothing is
+    /// written after this call.
     pub(crate) fn abandon(&self) {
         {
             let state = &mut *self.queue.state.lock();
@@ -131,13 +132,14 @@ impl Queue {
             let began = Instant::now();
             if let Some(waiting) = Arc::clone(&log).commit() {
                 self.pace(&*log, waiting, began);
-                // However much streams into this one, others have their turn.
+                // A log with a steady stream goes to the back of the queue, so that other logs get
+                // their turn.
                 self.state.lock().logs.push_back(log);
             }
         }
     }
 
-    /// Lets events gather, after a commit that `began` then, if they stream in.
+    /// Under a steady stream, lets events gather after a commit that began at `began`.
     fn pace(&self, log: &dyn Commit, mut waiting: usize, began: Instant) {
         while waiting > 0 && waiting < PACE_BYTES && began.elapsed() < PACE {
             let is_wanted = {

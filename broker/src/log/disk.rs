@@ -1,5 +1,5 @@
-//! What the log asks of a disk: behind a trait, so that a simulation can lose, tear and reorder
-//! whatever was not synced.
+//! The file system calls of the log, behind a trait, so that a simulated disk can lose, tear and
+//! reorder unsynced writes.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -11,34 +11,34 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags};
 
-/// Pieces that the kernel takes in one call.
+/// Maximum number of slices in one system call.
 const PIECES_MAX: usize = 1024;
 
-/// A place for files. Every call blocks.
+/// A file system. Every call blocks.
 pub(crate) trait Disk: Debug + Send + Sync {
-    /// Makes a directory for its owner only, and those above it; one that exists is left as it is.
+    /// Creates a directory with mode 0700, and its parents. An existing one stays as it is.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Names of what is in a directory, in no order.
+    /// The names in a directory, in no order.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Makes a new file that only its owner may read, in place of an older one of that name.
+    /// Creates a file with mode 0600, and replaces an older one of that name.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file for reading and writing.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name, in place of whatever has that.
+    /// Renames a file, and replaces an existing one of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes creations, names and removals in a directory safe.
+    /// Makes creations, renames and removals in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// How much room there is, also for a directory that is still to be made.
+    /// Free space, also for a directory that does not exist yet.
     fn space(&self, dir: &Path) -> io::Result<Space>;
 }
 
-/// Room that is left on the disk for what must be written even when it is full: positions, answers
-/// to tasks. On a small disk a sixteenth of it.
+/// Space that stays free for what must be written even to a full disk: cursors, answers to tasks.
+/// On a small disk, a sixteenth of it.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// How much room a disk has, in bytes.
+/// Space of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) free: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Bytes that are left alone, so that what must be written can be.
+    /// Bytes that must stay free.
     pub(crate) fn reserve(&self) -> u64 {
         RESERVE_BYTES.min(self.total / 16)
     }
@@ -56,24 +56,24 @@ impl Space {
 pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Its length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Reads from `offset` until `buffer` is full or the file ends; returns how much.
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all of `pieces`, one after the other.
+    /// Writes all of `pieces` in order.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Makes what was written safe. After an error nobody knows what is: it must not be asked
-    /// again as if nothing had happened.
+    /// Makes the written data durable. After an error the state of the disk is unknown, and another
+    /// call must not be taken as proof that the data is safe.
     fn sync_data(&self) -> io::Result<()>;
-    /// Cuts the file, or fills it up with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, length: u64) -> io::Result<()>;
-    /// Takes room for what will be written, as zeros; a disk that cannot do that ignores it.
+    /// Allocates zeroed space for later writes. A disk that does not support this ignores the call.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
-    /// Whether what is written can be read again. A file that is only checked drops it.
+    /// Whether written data can be read again. A file that is only checked drops writes.
     fn keeps_writes(&self) -> bool {
         true
     }
-    /// Has the disk begin with what was written there, which need not be safe. Otherwise the system
-    /// gathers it for half a minute, and then keeps the disk from those who wait for it. A disk that
-    /// cannot be told ignores it.
+    /// Asks the system to start writing this range to disk, without waiting. Otherwise it gathers
+    /// dirty pages for half a minute and then delays every sync. A disk that does not support this
+    /// ignores the call.
     fn begin_writing(&self, _offset: u64, _length: u64) {}
 }
 
@@ -179,14 +179,14 @@ impl DiskFile for RealFile {
     }
 
     fn begin_writing(&self, offset: u64, length: u64) {
-        // What is not wanted in memory is written at once, and stays there until it is. Where a system
-        // has no use for the advice, it writes later.
+        // The advice makes the system write these pages out soon; they stay in memory until
+        // written. If it ignores the advice, it writes them later.
         let length = NonZeroU64::new(length);
         let _ = rustix::fs::fadvise(&self.0, offset, length, Advice::DontNeed);
     }
 }
 
-/// Whether an error says that there is no room, which may change.
+/// Whether an error means that the disk is full, which may change.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_for_their_owner_and_take_thousands_of_pieces() {
+    fn files_are_private_and_accept_thousands_of_slices() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");

@@ -1,4 +1,4 @@
-//! Where a log ends: noted at an orderly stop, and what follows an end that is lost.
+//! Where a log ends: recorded at an orderly stop, and the new segment after a lost end.
 
 use std::io;
 
@@ -9,16 +9,17 @@ use super::segments::SegmentLog;
 use super::{LogEnd, LogError};
 
 impl SegmentLog {
-    /// Begins a segment behind one of which the end is lost, so that what was lost is known at every later start.
+    /// Begins a new segment after one with a lost end, so that every later start knows the loss.
     pub(crate) fn begin_after_loss(&self) -> Result<(), LogError> {
         self.attempt(|log, writer| {
             let end = log.shared.lock().end;
-            // A file that takes the place of the damaged one differs from it in its header.
+            // The time differs, so that this header differs from that of a damaged file of the same
+            // name.
             log.roll(writer, end, writer.reserved, writer.newest_unix_ms + 1)
         })
     }
 
-    /// Where the newest file ends.
+    /// The end of the newest file.
     pub(super) fn ending(&self, next: Seq) -> io::Result<Option<LogEnd>> {
         let (path, bytes, end) = {
             let shared = self.shared.lock();
@@ -29,7 +30,7 @@ impl SegmentLog {
         let read = self.options.disk.open(&path)?.read_at(&mut header, 0)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let next = next.max(end);
-        // A damaged header says nothing about whose file it is.
+        // With a damaged header the file cannot be identified.
         let header = SegmentHeader::checksum(&header[..read]);
         Ok(header.map(|header| LogEnd { file, header, bytes, end, next }))
     }

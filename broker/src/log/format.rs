@@ -1,6 +1,7 @@
 //! The format of segment files, version 2.
 //!
-//! A segment is a header and then batches, each a header and the bytes that go on the wire:
+//! A segment is a header followed by batches. A batch is a header followed by its events as on the
+//! wire:
 //!
 //! ```text
 //!  segment header, 128 bytes                  batch header, 64 bytes, at any offset
@@ -8,8 +9,8 @@
 //!    8  u16  version (2)                        4  u16  flags: 1 clean, 2 identified
 //!   10  u16  length of the topic's name         6  u16  version of the wire form (1)
 //!   12  u32  zero                               8  u32  bytes of payload
-//!   16  u64  base: the first number in it      12  u32  events
-//!   24  u64  previous end                      16  u64  first number
+//!   16  u64  base: the first seq in it         12  u32  events
+//!   24  u64  previous end                      16  u64  first seq
 //!   32  u64  reserved                          24  u64  previous end
 //!   40  i64  created, unix ms                  32  u64  durable
 //!   48  64 bytes of the topic's name           40  u64  reserved
@@ -19,51 +20,55 @@
 //!                                                       and of the batch's address
 //! ```
 //!
-//! All numbers are little-endian; magic, flags and versions are as they stand. A file is named after
-//! its base, in 20 digits: `00000000000000000077.log`.
+//! All integers are little-endian. Magic, flags and versions are literal. A file is named after its
+//! base, in 20 digits: `00000000000000000077.log`.
 //!
-//! The *address* is not in the file: it is the topic's name, the file's base and the offset of the batch,
-//! each number in 8 bytes. A copy of a batch that a disk wrote to the wrong place, in this file or another,
-//! is therefore no batch, and nothing is learned from it.
+//! The *address* is not stored: it is the topic's name, the file's base and the offset of the
+//! batch, each integer in 8 bytes. If a disk writes a batch to a wrong place, in this file or
+//! another, its checksum is wrong there, so the copy is ignored.
 //!
-//! *Previous end* is the number after the newest event that was written before: if it is less than
-//! the first number, the numbers between the two were given to nothing that was kept (a gap).
-//! *Durable* is the number up to which everything had been synced when the batch was written: what
-//! comes before it in the file and cannot be read was lost by the disk; what comes after it may
-//! merely have been cut off by a crash. Numbers below *reserved* may have been seen by subscribers
-//! and are never given again; each header repeats what holds of that, so the last one counts. A
-//! batch without events carries only that, and its first number is the next one to be given; with
-//! the flag *clean* it says that the broker stopped in an orderly way, and that nobody has seen more.
+//! - *Previous end* is the seq after the newest event written before. If it is less than the first
+//!   seq, no kept event has the seqs between the two (a gap).
+//! - *Durable* is the seq up to which everything had been synced when the batch was written.
+//!   Earlier data of the file that cannot be read was lost by the disk; later data may only have
+//!   been cut off by a crash.
+//! - Seqs below *reserved* may have been seen by subscribers and are never assigned again. Each
+//!   header repeats the value, so the last one counts.
+//! - A batch without events carries only these values, and its first seq is the next one to assign.
+//!   With the flag *clean* it records an orderly stop, after which no seq beyond it has been seen.
 //!
-//! The numbers of a file rise: a batch begins no earlier than the one before it ends. All of a file is
-//! synced, and cut after its last batch, before there is one with a higher base. In the newest one
-//! zeros follow, room that was taken in advance; only after a clean batch there may be none. Where
-//! they are missing, or are no zeros, something may have been cut off.
+//! Seqs ascend within a file: a batch begins no earlier than the one before it ends. A file is
+//! synced and truncated after its last batch before a file with a higher base exists. In the newest
+//! file, allocated zeros follow the last batch; only after a clean batch there may be none. If they
+//! are missing or not zero, data may have been cut off.
 //!
-//! The payload is `MSG <topic> <seq> <payload>` CRLF for each event: wire version 1 is that of
+//! The payload is `MSG <topic> <seq> <payload>` CRLF for each event; wire version 1 is that of
 //! protocol 0.1. *Identified* batches hold at least one event with an `id=`.
 //!
-//! Beside the segments there may be `new.tmp` (a segment that was never begun, removed at a start),
-//! `<base>.log.torn` (the first 4 MiB of what a start has cut off, removed with the segment) and
-//! `<base>.log.damaged` (a file of which nothing could be read, never touched again: numbers go on
-//! 2^26 beyond its base).
+//! A directory may contain three other kinds of files:
 //!
-//! In files of version 1 batches begin with "TDB1", and their checksum is of the 60 bytes alone. Such a file
-//! is read, and gets no more events; a start may still note in it, as version 2 does, how far numbers were
-//! given. The [catalog](crate::catalog) goes on with that form: its numbers have no holes, so that a copy shows
-//! in them.
+//! - `new.tmp`: a segment that was never completed; a start removes it.
+//! - `<base>.log.torn`: the first 4 MiB of what a start has cut off; removed with the segment.
+//! - `<base>.log.damaged`: a file that could not be read at all; never touched again. Seqs continue
+//!   2^26 after its base.
 //!
-//! A change that an older program would misread takes a new version of the segment, one of `MSG` a
-//! new wire version. Files of all versions stay readable, with fixtures in `tests/fixtures/log`; a
-//! program that meets a later version than its own refuses to start and leaves the file alone.
+//! In files of version 1, batches begin with "TDB1" and their checksum covers the 60 bytes alone.
+//! Such a file is read and receives no more events. A start may still record in it, as in version
+//! 2, how far seqs were assigned. The [catalog](crate::catalog) still uses this form: its seqs have
+//! no gaps, so a misplaced copy is noticed.
+//!
+//! A change that an older program would misread needs a new segment version; a change of `MSG`
+//! needs a new wire version. Files of all versions stay readable, with fixtures in
+//! `tests/fixtures/log`. A program that meets a newer version refuses to start and leaves the file
+//! alone.
 
 use tidings_protocol::{Seq, TopicName};
 
-/// Version of the format that logs are written in.
+/// The format version of new files.
 pub(crate) const VERSION: u16 = 2;
-/// Version whose batches do not know where they were written.
+/// The version in which batches have no address.
 pub(crate) const VERSION_1: u16 = 1;
-/// Version of the line protocol's `MSG` in the payloads.
+/// The version of the line protocol's `MSG` in payloads.
 const WIRE_VERSION: u16 = 1;
 
 /// Bytes of a segment's header.
@@ -72,33 +77,33 @@ pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 64;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"TIDINGSL";
-/// How a batch begins, and how one without an address does.
+/// Magic of a batch with an address, and of one without.
 const BATCH_MAGIC: &[u8; 4] = b"TDB2";
 pub(crate) const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
-/// What they have in common.
+/// The common prefix of both.
 pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
 
 const CLEAN: u16 = 1;
 const IDENTIFIED: u16 = 2;
 
-/// What a segment file says about itself.
+/// The header of a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// [`VERSION`], or an earlier one.
     pub(crate) version: u16,
-    /// Whose segment it is.
+    /// The topic that the segment belongs to.
     pub(crate) topic: TopicName,
-    /// The first number that may be in it; also in the file's name.
+    /// The first seq that the file may hold; also the file's name.
     pub(crate) base: Seq,
-    /// The number after the newest event in the segments before it.
+    /// The seq after the newest event in the earlier segments.
     pub(crate) previous_end: Seq,
-    /// Numbers below may have been seen.
+    /// Seqs below this may have been seen.
     pub(crate) reserved: Seq,
-    /// When it was made, which is about the time of its first event.
+    /// Creation time, which is about the time of its first event.
     pub(crate) unix_ms: i64,
 }
 
-/// A file that batches are written to.
+/// The file that a batch belongs to, as the first part of the batch's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Home(u32);
 
@@ -108,55 +113,55 @@ impl Home {
         Self(crc32c::crc32c_append(name, &base.0.to_le_bytes()))
     }
 
-    /// The checksum of a header that lies at `offset` of the file.
+    /// The checksum of a batch header at `offset` of the file.
     pub(super) fn checksum(self, header: &[u8], offset: u64) -> u32 {
         let address = crc32c::crc32c_append(self.0, &offset.to_le_bytes());
         crc32c::crc32c_append(address, header)
     }
 }
 
-/// What a batch says about itself.
+/// The header of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// The first event's number; without events, the next one's.
+    /// The seq of the first event; without events, the next seq to assign.
     pub(crate) first: Seq,
-    /// How many events.
+    /// Number of events.
     pub(crate) count: u32,
     /// Bytes of payload.
     pub(crate) bytes: u32,
-    /// The number after the newest event before it.
+    /// The seq after the newest event before this batch.
     pub(crate) previous_end: Seq,
-    /// What was synced when it was written.
+    /// Everything before this seq was synced when the batch was written.
     pub(crate) durable: Seq,
-    /// Numbers below may have been seen.
+    /// Seqs below this may have been seen.
     pub(crate) reserved: Seq,
-    /// When its newest event was appended.
+    /// Append time of its newest event.
     pub(crate) unix_ms: i64,
     /// CRC-32C of the payload.
     pub(crate) crc: u32,
-    /// The broker stopped after it.
+    /// An orderly stop followed this batch.
     pub(crate) clean: bool,
     /// At least one event has an `id=`.
     pub(crate) identified: bool,
 }
 
-/// Why bytes are no header.
+/// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
-    /// There are too few bytes.
+    /// Too few bytes.
     #[error("it ends before its header does")]
     Short,
-    /// They do not begin as they should.
-    #[error("it does not begin as it should")]
+    /// The magic is wrong.
+    #[error("it does not begin with the right bytes")]
     Magic,
-    /// A version that this program does not know.
+    /// This program does not know the version.
     #[error("it is of format version {0}, which this version of the program cannot read")]
     Version(u16),
     /// The checksum is wrong.
     #[error("the checksum of its header is wrong")]
     Checksum,
-    /// The checksum is right, and the content makes no sense.
-    #[error("its header makes no sense")]
+    /// The checksum is right, but the fields contradict each other.
+    #[error("the fields of its header contradict each other")]
     Senseless,
 }
 
@@ -173,7 +178,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl SegmentHeader {
-    /// The header as it is in the file.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         let name = self.topic.as_str().as_bytes();
@@ -191,12 +196,12 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The checksum in the first bytes of a file, if it is right.
+    /// The checksum in the first bytes of a file, if it is correct.
     pub(crate) fn checksum(bytes: &[u8]) -> Option<u32> {
         Self::decode(bytes).ok().map(|_| u32_at(bytes, SEGMENT_HEADER - 4))
     }
 
-    /// Reads the first bytes of a file.
+    /// Decodes the first bytes of a file.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..SEGMENT_HEADER).ok_or(FormatError::Short)?;
         if &bytes[..8] != SEGMENT_MAGIC {
@@ -224,17 +229,17 @@ impl SegmentHeader {
 }
 
 impl BatchHeader {
-    /// The number after the last event's.
+    /// The seq after the last event.
     pub(crate) fn end(&self) -> Seq {
         Seq(self.first.0 + u64::from(self.count))
     }
 
-    /// The header as it is in the file, if it lies at `offset` there.
+    /// Encodes the header for a batch at `offset`.
     pub(crate) fn encode_at(&self, home: Home, offset: u64) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
     }
 
-    /// The header as it is in a file of [`VERSION_1`].
+    /// Encodes the header as in a file of [`VERSION_1`].
     pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC_1, crc32c::crc32c)
     }
@@ -259,8 +264,8 @@ impl BatchHeader {
         bytes
     }
 
-    /// Reads the first bytes of a batch that lies at `offset`, or of one that does not know where it lies.
-    /// Whether the payload is right is another question.
+    /// Decodes the header of a batch at `offset`, or of one without an address. Does not check the
+    /// payload.
     pub(crate) fn decode_at(bytes: &[u8], home: Home, offset: u64) -> Result<Self, FormatError> {
         match Self::decode(bytes) {
             Err(FormatError::Magic) => {
@@ -270,7 +275,7 @@ impl BatchHeader {
         }
     }
 
-    /// Reads the first bytes of a batch in a file of [`VERSION_1`].
+    /// Decodes the header of a batch in a file of [`VERSION_1`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         Self::decode_with(bytes, *BATCH_MAGIC_1, crc32c::crc32c)
     }
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_as_they_were() {
+    fn headers_survive_encoding_and_decoding() {
         let old = SegmentHeader { version: VERSION_1, ..segment() };
         for header in [segment(), old] {
             assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_lies_elsewhere_is_none() {
+    fn a_batch_at_another_address_is_invalid() {
         let bytes = batch().encode_at(home("new-url", 77), 128);
         for (topic, base, offset) in
             [("new-urk", 77, 128), ("new-url", 78, 128), ("new-url", 77, 192)]
@@ -373,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_named() {
+    fn error_names_a_newer_version() {
         let mut bytes = segment().encode();
         bytes[8] = 9;
         let crc = crc32c::crc32c(&bytes[..SEGMENT_HEADER - 4]);

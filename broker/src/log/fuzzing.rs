@@ -1,4 +1,4 @@
-//! Segment files that are not what was written, on the simulated disk.
+//! Fuzzing of damaged and forged segment files, on the simulated disk.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,12 +13,12 @@ use crate::fuzzing::Choices;
 
 const DIR: &str = "data/topics/t";
 const SEGMENT_BYTES: u64 = 600;
-/// Room for every batch that is written here.
+/// Larger than every batch of these logs.
 const BUFFER: usize = 4 << 10;
-/// Events of the log that is damaged, one or two in a batch.
+/// Events of the damaged log, one or two per batch.
 const EVENTS: u64 = 18;
 
-/// A log with the damage that the bytes say, or files that never were one, with checksums that are right.
+/// Runs one case: a log with damage as the input says, or forged files with valid checksums.
 pub(crate) fn log(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     if choices.byte() & 1 == 0 { damaged(&mut choices) } else { crafted(&mut choices) }
@@ -28,18 +28,21 @@ fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, super::Recovered)> {
     let options = SegmentOptions {
         disk: Arc::new(disk.clone()),
         dir: DIR.into(),
-        topic: "t".parse().expect("it is a name"),
+        topic: "t".parse().expect("the name is valid"),
         first: Seq(1),
         segment_bytes: SEGMENT_BYTES,
         reserve_part: 1,
         stopped: None,
     };
-    // What is of a later version is refused, and so is what cannot be read.
+    // A newer version and an unreadable file are errors.
     SegmentLog::open(options, 3).ok()
 }
 
 fn line(seq: u64) -> String {
-    format!("MSG t {seq} /{}\r\n", "x".repeat(usize::try_from(seq * 7 % 40).expect("it is small")))
+    format!(
+        "MSG t {seq} /{}\r\n",
+        "x".repeat(usize::try_from(seq * 7 % 40).expect("the length is small"))
+    )
 }
 
 fn append(log: &SegmentLog, first: u64, count: u64) {
@@ -56,8 +59,8 @@ fn append(log: &SegmentLog, first: u64, count: u64) {
     log.sync().expect("this disk does not fail");
 }
 
-/// Everything that a reader is served. What is said of numbers never goes back. `honest`: batches have as many lines
-/// as they say.
+/// Everything that a reader receives. Its seqs must never go back. `honest`: every batch has as
+/// many lines as its header says.
 fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
     while let Some(base) = log.newest(EVENTS, Seq(u64::MAX)).unknown {
         if log.index(base).is_err() {
@@ -67,21 +70,21 @@ fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
     let (mut served, mut cursor, mut at) = (Vec::new(), 0, None);
     let mut buffer = vec![0; BUFFER];
     loop {
-        // What cannot be read because a batch is larger than the buffer is an error of the reader.
+        // A batch larger than the buffer is an error.
         let Ok(found) = log.read(Seq(cursor), at, None, &mut buffer) else { return served };
         let next = match found {
             Found::Lines { first, end, runs, at: position } => {
-                assert_eq!(first.0, cursor, "lines begin where they should");
+                assert_eq!(first.0, cursor, "lines begin at the cursor");
                 for (number, run) in runs {
-                    assert!(number.0 == cursor || !honest, "and so does every run");
+                    assert!(number.0 == cursor || !honest, "every run begins after the one before");
                     cursor = number.0;
                     for line in buffer[run].split_inclusive(|byte| *byte == b'\n') {
                         served.push((cursor, line.to_vec()));
                         cursor = cursor.saturating_add(1);
                     }
                 }
-                assert!(end.0 == cursor || !honest, "as many come as were promised");
-                assert!(end > first, "and some do");
+                assert!(end.0 == cursor || !honest, "the header and the lines agree on the count");
+                assert!(end > first, "a read of lines returns at least one");
                 at = Some(position);
                 end.0
             }
@@ -90,17 +93,17 @@ fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
                 let Some(next) = last.0.checked_add(1) else { return served };
                 next
             }
-            Found::Skip(_) => panic!("nobody asked for a time"),
+            Found::Skip(_) => panic!("the read has no time limit"),
             Found::End => return served,
         };
         cursor = next;
     }
 }
 
-/// A log as it was written, with a hole in its numbers.
+/// A valid log with a gap in its seqs.
 static WRITTEN: LazyLock<SimulatedDisk> = LazyLock::new(|| {
     let disk = SimulatedDisk::new(1);
-    let (log, _) = open(&disk).expect("it is new");
+    let (log, _) = open(&disk).expect("a new disk can be opened");
     let mut first = 1;
     while first <= EVENTS {
         append(&log, first, 1 + first % 2);
@@ -111,7 +114,7 @@ static WRITTEN: LazyLock<SimulatedDisk> = LazyLock::new(|| {
     disk
 });
 
-/// Whatever happens to the files, what is served was written under that number, and goes on.
+/// With any damage to the files, every event that is read was written under its seq.
 fn damaged(choices: &mut Choices<'_>) {
     let disk = WRITTEN.copy();
     let files = disk.files();
@@ -128,7 +131,7 @@ fn damaged(choices: &mut Choices<'_>) {
                 1 => bytes.truncate(at),
                 2 => bytes[at..end].fill(0),
                 3 => drop(bytes.drain(at..end)),
-                // What was written elsewhere, with its checksums.
+                // Data from another place, with its checksums.
                 4 => drop(bytes.splice(at..end, whole[from..].iter().copied().take(end - at))),
                 5 => drop(bytes.splice(at..at, whole[from..].iter().copied().take(value.into()))),
                 _ => {}
@@ -138,8 +141,12 @@ fn damaged(choices: &mut Choices<'_>) {
     let Some((log, found)) = open(&disk) else { return };
     let events = served(&log, true);
     for (seq, bytes) in &events {
-        assert_eq!(String::from_utf8_lossy(bytes), line(*seq), "{seq} was never written so");
-        assert!(*seq < found.next.0, "{} is given again", found.next);
+        assert_eq!(
+            String::from_utf8_lossy(bytes),
+            line(*seq),
+            "event {seq} differs from what was written"
+        );
+        assert!(*seq < found.next.0, "seq {} is assigned again", found.next);
     }
     for checked in log.verify().expect("the files can be read") {
         let _ = checked.lost_events();
@@ -147,19 +154,23 @@ fn damaged(choices: &mut Choices<'_>) {
     append(&log, found.next.0, 2);
     drop(log);
     disk.cut_power();
-    let (log, again) = open(&disk).expect("it was there before");
-    assert!(again.next.0 >= found.next.0 + 2, "what was confirmed counts");
+    let (log, again) = open(&disk).expect("the disk was opened before");
+    assert!(again.next.0 >= found.next.0 + 2, "confirmed events have their seqs");
     let later = served(&log, true);
     let confirmed = [found.next.0, found.next.0 + 1];
     for seq in events.iter().map(|(seq, _)| *seq).chain(confirmed) {
         assert!(later.iter().any(|(other, _)| *other == seq), "{seq} was served, or confirmed");
     }
     for (seq, bytes) in &later {
-        assert_eq!(String::from_utf8_lossy(bytes), line(*seq), "{seq} was never written so");
+        assert_eq!(
+            String::from_utf8_lossy(bytes),
+            line(*seq),
+            "event {seq} differs from what was written"
+        );
     }
 }
 
-/// Files whose checksums say nothing against them: nothing panics, whatever they claim.
+/// Files with valid checksums must not cause a panic, even with invalid contents.
 fn crafted(choices: &mut Choices<'_>) {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(DIR.as_ref()).expect("the disk is empty");
@@ -167,14 +178,16 @@ fn crafted(choices: &mut Choices<'_>) {
         let base = choices.number();
         let header = SegmentHeader {
             version: if choices.byte() < 0xF0 { VERSION } else { VERSION_1 },
-            topic: if choices.byte() < 0xF0 { "t" } else { "u" }.parse().expect("it is a name"),
+            topic: if choices.byte() < 0xF0 { "t" } else { "u" }
+                .parse()
+                .expect("the name is valid"),
             base: Seq(base),
             previous_end: Seq(choices.number()),
             reserved: Seq(choices.number()),
             unix_ms: choices.number().cast_signed(),
         };
         let mut bytes = header.encode().to_vec();
-        let home = Home::new(&"t".parse().expect("it is a name"), Seq(base));
+        let home = Home::new(&"t".parse().expect("the name is valid"), Seq(base));
         for _ in 0..choices.byte() % 8 {
             batch(choices, home, &mut bytes);
         }
@@ -203,9 +216,9 @@ fn batch(choices: &mut Choices<'_>, home: Home, bytes: &mut Vec<u8>) {
         count: if flags & 1 == 0 {
             lines.into()
         } else {
-            u32::try_from(choices.number() >> 32).expect("these are 32 bits")
+            u32::try_from(choices.number() >> 32).expect("the value has 32 bits")
         },
-        bytes: u32::try_from(payload.len()).expect("it is short"),
+        bytes: u32::try_from(payload.len()).expect("the payload is short"),
         previous_end: Seq(choices.number()),
         durable: Seq(choices.number()),
         reserved: Seq(choices.number()),

@@ -1,4 +1,4 @@
-//! An index of one segment: where its batches begin, and which of its numbers are empty.
+//! An index of one segment: where its batches begin, and which seqs have no event.
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use super::Newest;
 use super::format::BatchHeader;
 use super::segments::{Segment, Shared};
 
-/// Bytes of a segment between two places of its index.
+/// Bytes of a segment between two entries of its index.
 const INDEX_BYTES: u64 = 256 << 10;
 
-/// Some places of a segment, and all its empty numbers.
+/// Some offsets of a segment, and all its seqs without an event.
 #[derive(Debug, Clone)]
 pub(super) struct Index {
-    /// A number and an offset: no batch before the offset holds the number. Both rise; there is one place for
-    /// each [`INDEX_BYTES`] or so.
+    /// Pairs of a seq and an offset: no batch before the offset holds the seq. Both ascend, with
+    /// about one pair per [`INDEX_BYTES`].
     places: Vec<(Seq, u64)>,
-    /// The ranges of numbers that no batch holds, oldest first: a crash or a full disk left them empty, or their
+    /// Ranges of seqs that no batch holds, oldest first: a crash or a full disk left them, or their
     /// batch is damaged.
     empty: Vec<Range<Seq>>,
-    /// The number after the newest event of the batches that were added.
+    /// The seq after the newest event of the added batches.
     end: Seq,
 }
 
@@ -30,10 +30,10 @@ impl Index {
         Self { places: Vec::new(), empty: Vec::new(), end: base }
     }
 
-    /// Adds the next batch, which lies at `offset`. Returns whether readers need to know the change.
+    /// Adds the next batch, at `offset`. Returns whether readers need the updated index.
     pub(super) fn add(&mut self, header: &BatchHeader, offset: u64) -> bool {
         let last = self.places.last();
-        // Numbers go up, whatever has come to lie in the file.
+        // Entries must ascend, even if the file holds misplaced batches.
         let is_far =
             last.is_none_or(|(seq, last)| header.first > *seq && offset >= last + INDEX_BYTES);
         if is_far {
@@ -50,12 +50,12 @@ impl Index {
         is_far || leaves_empty
     }
 
-    /// The number after the newest event of the batches that were added.
+    /// The seq after the newest event of the added batches.
     pub(super) fn end(&self) -> Seq {
         self.end
     }
 
-    /// Ends the index of a segment whose numbers end at `end`: those that no batch holds are empty.
+    /// Completes the index of a segment that ends at `end`: seqs that no batch holds are empty.
     pub(super) fn end_at(&mut self, end: Seq) {
         if self.end < end {
             self.empty.push(self.end..end);
@@ -63,14 +63,14 @@ impl Index {
         }
     }
 
-    /// The offset at which a search for `seq` begins, if it is not the first batch.
+    /// The offset at which a search for `seq` begins; `None` for the first batch.
     pub(super) fn offset(&self, seq: Seq) -> Option<u64> {
         let after = self.places.partition_point(|(first, _)| *first <= seq);
         after.checked_sub(1).map(|at| self.places[at].1)
     }
 
-    /// Where the newest `count` events of the numbers from `base` up to before `end` begin; if there are fewer,
-    /// how many are missing.
+    /// The seq of the first of the newest `count` events in `base..end`; if there are fewer, how
+    /// many are missing.
     pub(super) fn newest(&self, base: Seq, end: Seq, count: u64) -> Result<Seq, u64> {
         let (mut missing, mut end) = (count, end);
         let below = self.empty.partition_point(|empty| empty.start < end);
@@ -109,7 +109,7 @@ impl Shared {
         Newest { missing, from: self.first(before), unknown: None }
     }
 
-    /// The number below which no event is kept, or `before` if that is less.
+    /// The seq below which no event is kept, or `before` if that is less.
     fn first(&self, before: Seq) -> Seq {
         self.segments.front().map_or(self.end, |oldest| oldest.previous_end).min(before)
     }

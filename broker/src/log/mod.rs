@@ -1,26 +1,26 @@
-//! The log of a topic: batches of events on disk, in the order of their numbers.
+//! The log of a topic: batches of events on disk, ordered by seq.
 //!
 //! ```text
 //!   tail ──batches──▶ append ──▶ ┌ segment ┐┌ segment ┐┌ active segment │ free ┐
 //!   (memory)          sync  ──▶  └─────────┘└─────────┘└────────────────┴──────┘
-//!                                     ▲ read: whoever fell out of the tail
+//!                                     ▲ read: readers behind the tail
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`format`] | headers of segments and batches |
-//! | [`committer`] | group commit: the threads that write and sync what has gathered |
-//! | [`disk`] | the calls to the file system, behind a trait |
-//! | [`index`] | where the batches of a segment begin, and which numbers are empty |
-//! | [`ending`] | where a log ends, and what follows an end that is lost |
-//! | [`read_only`] | a disk that changes nothing, for checks |
-//! | [`segment`] | walking through one file, whatever has become of it |
-//! | [`segments`] | the log as segment files: appending, syncing, retention |
-//! | [`recovery`] | what a start finds |
-//! | [`reading`] | reading from a number on; checking everything |
+//! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
+//! | [`disk`] | the file system calls, behind a trait |
+//! | [`index`] | where the batches of a segment begin, and which seqs have no event |
+//! | [`ending`] | where a log ends, and how it continues after a lost end |
+//! | [`read_only`] | a disk that drops all writes, for checks |
+//! | [`segment`] | a walk through the batches of one file, damaged or not |
+//! | [`segments`] | the log as segment files: append, sync, retention |
+//! | [`recovery`] | opening a log, after an orderly stop or a crash |
+//! | [`reading`] | reading from a seq on; verification |
 //!
-//! Everything here blocks. It is called by threads of its own ([`topic`](crate::topic)), never by
-//! the runtime's.
+//! Everything here blocks. It runs on threads of [`topic`](crate::topic), never on those of the
+//! runtime.
 
 pub(crate) mod committer;
 pub(crate) mod disk;
@@ -35,7 +35,7 @@ mod recovery;
 mod segment;
 mod segments;
 #[cfg(any(test, feature = "fuzzing"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests have it lose what was written"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests simulate power loss"))]
 pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
@@ -50,192 +50,193 @@ use tidings_protocol::Seq;
 pub(crate) use self::recovery::Recovered;
 pub(crate) use self::segments::{SegmentLog, SegmentOptions};
 
-/// Most numbers that are reserved at once. Subscribers never see a number that is not reserved
-/// safely, so this bounds what they are ahead of the disk. After a crash so many are skipped at
-/// most, and twice as many more where the end of the log is torn: what was reserved is not known.
+/// Maximum number of seqs that are reserved at once. Subscribers see an event only if the
+/// reservation of its seq is safe, so this bounds how far they can be ahead of the disk. A crash
+/// skips at most this many seqs, and twice as many more if the end of the log is torn, because then
+/// the last reservation is unknown.
 pub(crate) const RESERVED_MAX: u64 = 1 << 16;
 
-/// Events to be appended: contiguous numbers, encoded as they go on the wire.
+/// Events to append: consecutive seqs, encoded as on the wire.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
-    /// The first one's number.
+    /// The seq of the first event.
     pub(crate) first: Seq,
-    /// How many; at least 1.
+    /// Number of events; at least 1.
     pub(crate) count: u64,
-    /// When they were appended; never less than the piece before.
+    /// Append time; never less than that of the piece before.
     pub(crate) unix_ms: i64,
     /// Whole lines.
     pub(crate) wire: Bytes,
-    /// One of them has an `id=`.
+    /// At least one event has an `id=`.
     pub(crate) identified: bool,
 }
 
 /// Where a log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// The oldest number kept; `end` if there is none.
+    /// The oldest seq kept; `end` if there is none.
     pub(crate) first: Seq,
-    /// The number after the newest event that was written.
+    /// The seq after the newest event that was written.
     pub(crate) end: Seq,
-    /// When the oldest segment was begun; `None` if there is none.
+    /// Creation time of the oldest segment; `None` if there is none.
     pub(crate) oldest_unix_ms: Option<i64>,
-    /// Bytes of files.
+    /// Bytes of all files.
     pub(crate) bytes: u64,
-    /// Files.
+    /// Number of files.
     pub(crate) segments: usize,
 }
 
 /// What is safe after a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Synced {
-    /// Everything before this number survives the loss of power.
+    /// Events before this seq survive a power loss.
     pub(crate) durable: Seq,
-    /// Numbers below this are not given to other events after it.
+    /// Seqs below this are not assigned to other events after a power loss.
     pub(crate) reserved: Seq,
 }
 
-/// What there is to read from a number on.
+/// The result of a read from a seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Whole lines without a hole, the first of which is event `first`; `end` is the number after
-    /// the last. `at` is where it goes on.
+    /// Whole lines without a gap, from event `first` up to before `end`. Reading continues at `at`.
     Lines {
-        /// The first line's number.
+        /// The seq of the first line.
         first: Seq,
-        /// The number after the last line's.
+        /// The seq after the last line.
         end: Seq,
-        /// Where in the buffer each run of lines lies, and the number of its first line.
+        /// The place of each run of lines in the buffer, and the seq of its first line.
         runs: Vec<(Seq, std::ops::Range<usize>)>,
-        /// Where reading goes on.
+        /// Where reading continues.
         at: Position,
     },
-    /// These were kept and are gone, both included.
+    /// These events were kept and are gone (inclusive range).
     Lag(Seq, Seq),
-    /// These were never given to an event that was kept, both included.
+    /// No kept event ever had these seqs (inclusive range).
     Gap(Seq, Seq),
-    /// Nothing that was asked for lies before this number, and there is more from there on.
+    /// Nothing before this seq matches the request; reading can continue there.
     Skip(Seq),
-    /// There is nothing from there on.
+    /// There is nothing from the requested seq on.
     End,
 }
 
-/// Where the newest events begin.
+/// The position of the newest events of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Newest {
-    /// How many events fewer there are than were counted for.
+    /// How many of the requested events do not exist.
     pub(crate) missing: u64,
-    /// The first of these events; if some are missing, the number below which no event is kept.
+    /// The first of the events; if some are missing, the seq below which no event is kept.
     pub(crate) from: Seq,
-    /// The segment whose events are not known, so that they and older ones were not counted.
+    /// The segment without an index. Its events, and older ones, were not counted.
     pub(crate) unknown: Option<Seq>,
 }
 
-/// A place in a log, to go on from without a search.
+/// A place in a log from which reading can continue without a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     base: Seq,
     offset: u64,
-    /// The number that is next there. A reader at another one searches.
+    /// The next seq at this place. A reader at another seq must search.
     next: Seq,
 }
 
-/// Where a log ends after it was closed.
+/// The end of a log that was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogEnd {
-    /// The name of its newest file.
+    /// The name of the newest file.
     pub(crate) file: String,
-    /// The checksum in the header of that file. A file that replaces it has another one.
+    /// The checksum in the header of that file. A file that replaces it has another checksum.
     pub(crate) header: u32,
-    /// Where its last batch ends.
+    /// The offset after the last batch.
     pub(crate) bytes: u64,
-    /// The number after its last event.
+    /// The seq after the last event.
     pub(crate) end: Seq,
-    /// The next number to be given.
+    /// The next seq to assign.
     pub(crate) next: Seq,
 }
 
-/// What a log should keep.
+/// How much of a log is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
-    /// Bytes of files; beyond them the oldest segment goes.
+    /// Maximum bytes of all files; beyond it the oldest segment is removed.
     pub(crate) bytes_max: u64,
-    /// Segments whose newest event is older go.
+    /// Segments are removed if their newest event is older than this.
     pub(crate) oldest_unix_ms: Option<i64>,
-    /// Files; beyond them the oldest goes.
+    /// Maximum number of files; beyond it the oldest is removed.
     pub(crate) segments_max: usize,
-    /// From here on everything is kept, whatever the above say.
+    /// Everything from this seq on is kept, regardless of the other limits.
     pub(crate) keep_from: Seq,
-    /// Files that go at once.
+    /// Maximum number of files to remove in one call.
     pub(crate) at_once: usize,
 }
 
-/// What became of one file, for people.
+/// The result of checking one file, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The file.
     pub path: PathBuf,
-    /// Events that can be read.
+    /// Number of readable events.
     pub events: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// What is wrong with it, in words.
+    /// What is wrong with the file, as text.
     pub problems: Vec<String>,
-    /// Events that were kept and cannot be read, both included.
+    /// Events that were kept and cannot be read (inclusive ranges).
     pub lost: Vec<(Seq, Seq)>,
 }
 
 impl Checked {
-    /// Whether it is not what was written.
+    /// Whether the file differs from what was written.
     pub fn is_damaged(&self) -> bool {
         !(self.problems.is_empty() && self.lost.is_empty())
     }
 
-    /// Events that were kept and cannot be read.
+    /// Number of events that were kept and cannot be read.
     pub fn lost_events(&self) -> u64 {
         self.lost.iter().map(|(from, to)| to.0 - from.0 + 1).sum()
     }
 }
 
-/// Why a log did not do what it was asked.
+/// Why an operation on a log failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
-    /// There is no room. Nothing has changed; it may be tried again later.
-    #[error("there is no room on the disk")]
+    /// The disk is full. Nothing was changed; the caller may try again later.
+    #[error("the disk is full")]
     Full,
-    /// Writing or syncing failed, and what is on the disk is uncertain: nothing is appended any
-    /// more until the log was recovered.
+    /// A write or sync failed, and the content of the disk is uncertain. The log rejects all
+    /// appends until it is opened again.
     #[error("writing to the disk failed: {0}")]
     Broken(String),
-    /// A file could not be read, or removed.
+    /// A file could not be read or removed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A log that a topic can be kept in: as files here, or replicated elsewhere.
+/// The log of a topic: files here, or perhaps a replicated log elsewhere.
 ///
-/// One thread appends at a time, and one syncs; any number read and retain meanwhile.
+/// One thread at a time appends, and one syncs. Any number of threads read and apply retention
+/// meanwhile.
 pub(crate) trait TopicLog: Debug + Send + Sync {
-    /// Writes `pieces`, whose numbers rise and may leave a hole, and reserves the numbers below
-    /// `reserve`. `next` is the number after them, or the next one to be given if there are none.
+    /// Writes `pieces` and reserves the seqs below `reserve`. The seqs of the pieces ascend and may
+    /// leave gaps. `next` is the seq after the pieces; without pieces, the next seq to assign.
     fn append(&self, pieces: &[Piece], next: Seq, reserve: Seq) -> Result<(), LogError>;
 
-    /// Writes one piece, if that takes no more than handing it to the system: there is a place for it, and nobody
-    /// else writes. Otherwise nothing has changed, and [`append`](Self::append) says why.
+    /// Writes one piece if that costs only one write to allocated space and no other thread is
+    /// writing. Otherwise changes nothing and returns false; use [`append`](Self::append) then.
     fn append_at_once(&self, piece: &Piece) -> bool;
 
-    /// Makes everything that was appended before safe. More may be appended meanwhile.
+    /// Makes everything appended before the call durable. Other threads may append meanwhile.
     fn sync(&self) -> Result<Synced, LogError>;
 
-    /// Whether there seems to be room again, after [`LogError::Full`].
+    /// Whether the disk seems to have room again, after [`LogError::Full`].
     fn has_room(&self) -> bool;
 
-    /// Reads lines from `from` on into `buffer`, as many as fit into its length, going on at `at`
-    /// if that is known. Batches whose newest event is older than `since` (unix ms) are skipped.
+    /// Reads whole lines from `from` on into `buffer`, as many as fit. `at` saves the search if it
+    /// is known. Batches are skipped if their newest event is older than `since` (unix ms).
     fn read(
         &self,
         from: Seq,
@@ -244,21 +245,21 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
         buffer: &mut [u8],
     ) -> Result<Found, LogError>;
 
-    /// Counts the newest `count` events before a number, without reading the disk. Empty numbers do not count, nor do
-    /// events that were damaged when their segment was indexed.
+    /// Finds the newest `count` events before a seq, without reading the disk. Seqs without an
+    /// event do not count, nor do events that were damaged when their segment was indexed.
     fn newest(&self, count: u64, before: Seq) -> Newest;
 
-    /// Reads which events the segment that begins at `base` has, for [`newest`](Self::newest).
+    /// Builds the index of the segment that begins at `base`, for [`newest`](Self::newest).
     fn index(&self, base: Seq) -> Result<(), LogError>;
 
-    /// Where it begins and ends.
+    /// Where the log begins and ends.
     fn bounds(&self) -> Bounds;
 
-    /// Lets go of the oldest segments; returns how many.
+    /// Removes the oldest segments as `retention` says; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
 
-    /// Notes that `next` is the next number to be given, and that nobody has seen more. Returns where the log ends
-    /// now, if it has a file.
+    /// Records that `next` is the next seq to assign, so that the next start skips none. Returns
+    /// where the log ends, if it has a file.
     fn close(&self, next: Seq) -> Result<Option<LogEnd>, LogError>;
 
     /// Removes every event.

@@ -1,4 +1,4 @@
-//! A disk that reads another one and changes nothing on it.
+//! A disk that reads another disk and drops all writes.
 
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::disk::{Disk, DiskFile, Space};
 
-/// A disk on which nothing changes: writes are accepted and dropped.
+/// A disk that accepts writes and drops them.
 #[derive(Debug)]
 pub(crate) struct ReadOnlyDisk {
     disk: Arc<dyn Disk>,
@@ -19,7 +19,8 @@ impl ReadOnlyDisk {
         Self { disk, sets_aside: AtomicBool::new(false) }
     }
 
-    /// Whether a file would have been set aside: one that cannot be read gets the extension `.damaged`.
+    /// Whether the caller has renamed or created a `.damaged` file, which would set an unreadable
+    /// file aside.
     pub(crate) fn sets_aside(&self) -> bool {
         self.sets_aside.load(Ordering::Relaxed)
     }
@@ -66,7 +67,7 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// A file that is only read. One that would be new is empty.
+/// A file that is only read. A newly created one is empty.
 #[derive(Debug)]
 struct ReadOnlyFile(Option<Arc<dyn DiskFile>>);
 

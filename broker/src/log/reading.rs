@@ -1,4 +1,4 @@
-//! Reading a log from a number on, and checking all of it.
+//! Reads a log from a seq on, and verifies all of it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::segment::{Place, Step, Walk, is_whole};
 use super::segments::{Segment, SegmentLog};
 use super::{Checked, Found, LogError, Position};
 
-/// Damaged places that are reported. Thousands of readers may come upon each of them.
+/// Maximum number of damaged places that are logged. Thousands of readers may meet the same one.
 const REPORTED_MAX: usize = 100;
 
 /// A segment as a reader sees it.
@@ -21,8 +21,8 @@ struct View<'a> {
     segment: &'a Segment,
     file: Arc<dyn DiskFile>,
     home: Home,
-    /// The number after its newest event, as far as anybody knows. Batches that go beyond are strays, or
-    /// not for this read yet.
+    /// The seq after the segment's newest event, as known at the start of this read. Batches beyond
+    /// it are misplaced, or were appended later.
     end: Seq,
 }
 
@@ -45,13 +45,13 @@ pub(super) fn read(
         });
         match read {
             Ok(found) => break found,
-            // It was let go of meanwhile.
+            // Retention has removed the segment meanwhile.
             Err(_) if !log.shared.lock().has(segment.base) => {}
             Err(source) => return Err(LogError::Io { path: segment.path, source }),
         }
     };
     Ok(match found {
-        // Whoever asks for a time does not ask for numbers.
+        // A reader that asks for a time does not need to know about gaps.
         Found::Gap(_, last) if since.is_some() => Found::Skip(Seq(last.0 + 1)),
         found => found,
     })
@@ -59,7 +59,7 @@ pub(super) fn read(
 
 /// [`TopicLog::index`](super::TopicLog::index).
 pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
-    // A segment that is gone is not counted any more.
+    // A removed segment needs no index.
     let Ok((segment, end)) = locate(log, base) else { return Ok(()) };
     if segment.base != base || segment.index.is_some() {
         return Ok(());
@@ -76,13 +76,13 @@ pub(super) fn index(log: &SegmentLog, base: Seq) -> Result<(), LogError> {
     }
 }
 
-/// The segment that `from` is in, if it is anywhere, and the number after its newest event;
-/// otherwise what there is to say.
+/// Finds the segment that contains `from`, and the seq after its newest event. If there is none,
+/// returns the result for the reader.
 fn locate(log: &SegmentLog, from: Seq) -> Result<(Segment, Seq), Found> {
     let shared = log.shared.lock();
     let after = shared.segments.partition_point(|segment| segment.base <= from);
     let next = shared.segments.get(after).map(|next| (next.previous_end, next.base));
-    // Where the events before the next segment end, and where it begins.
+    // Where the events before the next segment end, and where that segment begins.
     let (end, base) = next.unwrap_or((shared.end, shared.end));
     match after.checked_sub(1) {
         Some(at) if from < end => Ok((shared.segments[at].clone(), end)),
@@ -90,8 +90,8 @@ fn locate(log: &SegmentLog, from: Seq) -> Result<(Segment, Seq), Found> {
     }
 }
 
-/// What to say to a reader at `from` when the next thing that is there begins at `base`, before
-/// which events were kept up to `previous_end`.
+/// The result for a reader at `from` when the next batch begins at `base` and events had been kept
+/// up to `previous_end`.
 fn before(from: Seq, previous_end: Seq, base: Seq) -> Found {
     if from < previous_end {
         Found::Lag(from, Seq(previous_end.0 - 1))
@@ -102,7 +102,7 @@ fn before(from: Seq, previous_end: Seq, base: Seq) -> Found {
     }
 }
 
-/// The file of a segment. The one that was read last stays open: readers tend to stay together.
+/// Opens the file of a segment. The last one stays open, because readers tend to be close together.
 fn open(log: &SegmentLog, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
     if let Some((base, file)) = &log.shared.lock().opened
         && *base == segment.base
@@ -130,7 +130,7 @@ impl View<'_> {
         }
         let at = at.filter(|at| at.base == self.segment.base && at.next == from);
         let offset = at.map_or_else(|| self.find(from), |at| Ok(at.offset))?;
-        // Nearly always what is wanted is right there.
+        // Nearly always the lines are right there.
         if let Some(found) = self.lines(from, offset, since, buffer)? {
             return Ok(found);
         }
@@ -152,7 +152,7 @@ impl View<'_> {
         }
         let bytes = place.end() - place.offset;
         if bytes > buffer.len() as u64 && is_whole(&*self.file, &place)? {
-            let text = format!("a batch of {bytes} bytes does not fit into the buffer");
+            let text = format!("a batch of {bytes} bytes is larger than the read buffer");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let found = Found::Lag(from, Seq(header.end().0 - 1));
@@ -160,14 +160,14 @@ impl View<'_> {
         Ok(found)
     }
 
-    /// Whether the segment after this one was begun before `since`, so that all of this one is older.
+    /// Whether the next segment was created before `since`, so that all of this one is older.
     fn is_older(&self, since: i64) -> bool {
         let shared = self.log.shared.lock();
         let after = shared.segments.partition_point(|other| other.base <= self.segment.base);
         shared.segments.get(after).is_some_and(|next| next.unix_ms < since)
     }
 
-    /// Where to begin to look for `from`.
+    /// The offset at which to search for `from`.
     fn find(&self, from: Seq) -> io::Result<u64> {
         let index = match &self.segment.index {
             Some(index) => Arc::clone(index),
@@ -176,13 +176,13 @@ impl View<'_> {
         Ok(index.offset(from).unwrap_or(SEGMENT_HEADER as u64))
     }
 
-    /// Segments of an earlier run have no index until somebody looks for something in them.
+    /// Builds the index of a segment of an earlier run, when a reader first needs it.
     fn build_index(&self) -> io::Result<Arc<Index>> {
         let mut index = Index::new(self.segment.base);
         let mut walk = Walk::new(&*self.file, self.home, SEGMENT_HEADER as u64, self.segment.bytes);
         loop {
             match walk.next()? {
-                // Those of later numbers are strays.
+                // Batches with later seqs are misplaced.
                 Step::Batch(place) if place.header.end() <= self.end => {
                     index.add(&place.header, place.offset);
                 }
@@ -200,7 +200,7 @@ impl View<'_> {
         Ok(index)
     }
 
-    /// The good lines for `from` that lie at `offset`, if there are any.
+    /// Reads the valid lines from `from` on that lie at `offset`, if there are any.
     fn lines(
         &self,
         from: Seq,
@@ -219,8 +219,8 @@ impl View<'_> {
         Ok((!runs.is_empty()).then_some(Found::Lines { first: from, end, runs, at }))
     }
 
-    /// The first batch at or after `offset` with something for who asks for `from` and later, and
-    /// not older than `since`; and what is left of the question when older ones are behind.
+    /// Finds the first batch at or after `offset` that has events from `from` on and is not older
+    /// than `since`. Returns it with the new cursor, which has moved past older batches.
     fn seek(
         &self,
         from: Seq,
@@ -252,28 +252,28 @@ impl View<'_> {
         }
     }
 
-    /// Says that events are gone that should be there; once for each place.
+    /// Reports in the broker's own log that kept events cannot be read, once for each place.
     fn report(&self, found: &Found, offset: u64) {
         let Found::Lag(first, last) = found else { return };
         let reported = &mut self.log.shared.lock().reported;
         if reported.len() < REPORTED_MAX && reported.insert((self.segment.base, offset)) {
             let path = self.segment.path.display();
-            tracing::error!(%path, offset, %first, %last, "events are damaged and cannot be read");
+            tracing::error!(%path, offset, %first, %last, "events on disk are damaged and cannot be read; tidings verify shows all damage");
         }
     }
 }
 
 /// Lines that were found in a buffer.
 struct Lines {
-    /// The number after the last one's; before there is one, that of the first.
+    /// The seq after the last line; initially that of the first line.
     end: Seq,
     runs: Vec<(Seq, std::ops::Range<usize>)>,
 }
 
 impl Lines {
-    /// Takes good batches without a hole between them from a buffer that begins with one, from an offset
-    /// in a file, and ends with the first that is too old, or goes beyond `limit`. Returns how many bytes
-    /// of it are done with.
+    /// Takes valid consecutive batches from a buffer that begins with a batch at `offset` of a
+    /// file. Stops at the first batch that is too old or goes beyond `limit`. Returns the number of
+    /// bytes that were processed.
     fn take(
         &mut self,
         bytes: &mut [u8],
@@ -300,8 +300,8 @@ impl Lines {
         at
     }
 
-    /// Adds a run of lines. Small ones are moved up to the one before, over its header, so that a
-    /// socket is not handed crumbs.
+    /// Adds a run of lines. A small run is moved up to the one before it, over its header, so that
+    /// a socket receives few large slices.
     fn add(&mut self, run: std::ops::Range<usize>, bytes: &mut [u8]) {
         const SMALL: usize = 16 << 10;
         if let Some((_, last)) = self.runs.last_mut().filter(|_| run.len() < SMALL) {
@@ -314,7 +314,7 @@ impl Lines {
     }
 }
 
-/// Where the line after the first `count` begins.
+/// The offset of the line after the first `count` lines.
 fn skip(lines: &[u8], count: u64) -> usize {
     let Some(nth) = count.checked_sub(1) else { return 0 };
     let nth = usize::try_from(nth).unwrap_or(usize::MAX);
@@ -342,7 +342,7 @@ pub(super) fn verify(log: &SegmentLog) -> Vec<Checked> {
             opened.and_then(|opened| file.check(&*opened, log.home(segment.base), segment, end))
         {
             if !log.shared.lock().has(segment.base) {
-                // It was let go of meanwhile.
+                // Retention has removed the segment meanwhile.
                 continue;
             }
             (file.events, file.lost) = (0, Vec::new());
@@ -355,7 +355,7 @@ pub(super) fn verify(log: &SegmentLog) -> Vec<Checked> {
 }
 
 impl Checked {
-    /// Checks a segment, which should hold the events before `end`.
+    /// Checks a segment, which should hold all events up to before `end`.
     fn check(
         &mut self,
         file: &dyn DiskFile,
@@ -367,12 +367,13 @@ impl Checked {
         let read = file.read_at(&mut bytes, 0)?;
         match SegmentHeader::decode(&bytes[..read]) {
             Ok(header) if header.base != segment.base => {
-                self.problems.push(format!("it says that it begins with event {}", header.base));
+                self.problems
+                    .push(format!("its header says that it begins with event {}", header.base));
             }
             Ok(_) => {}
             Err(error) => self.problems.push(error.to_string()),
         }
-        // Events from here on are accounted for by the next batch.
+        // The next batch accounts for the events from here on.
         let mut cursor = segment.base;
         let mut walk = Walk::new(file, home, SEGMENT_HEADER as u64, segment.bytes);
         loop {
@@ -380,7 +381,8 @@ impl Checked {
                 Step::Batch(place) => {
                     let header = place.header;
                     if header.end() > end && header.count > 0 {
-                        let text = format!("the batch at byte {} belongs elsewhere", place.offset);
+                        let text =
+                            format!("the batch at byte {} belongs to another place", place.offset);
                         self.problems.push(text);
                         continue;
                     }
@@ -396,13 +398,15 @@ impl Checked {
                 }
                 Step::Bad { offset, next } => {
                     let bytes = next.offset - offset;
-                    self.problems.push(format!("{bytes} bytes from byte {offset} on are no batch"));
+                    self.problems
+                        .push(format!("{bytes} bytes from byte {offset} on are not a valid batch"));
                 }
                 Step::End { offset, zeros } => {
                     if !zeros {
                         let bytes = segment.bytes - offset;
-                        let text =
-                            format!("its last {bytes} bytes, from {offset} on, are no batch");
+                        let text = format!(
+                            "its last {bytes} bytes, from {offset} on, are not a valid batch"
+                        );
                         self.problems.push(text);
                     }
                     self.miss(cursor, end);
@@ -415,7 +419,7 @@ impl Checked {
         }
     }
 
-    /// The events from `from` up to before `end` should be there and are not.
+    /// Records that the events from `from` up to before `end` are missing.
     fn miss(&mut self, from: Seq, end: Seq) {
         if from < end {
             self.lost.push((from, Seq(end.0 - 1)));

@@ -1,23 +1,24 @@
-//! What a start finds: segments of an orderly stop, of a crash, or of a disk that lies.
+//! Opens a log after an orderly stop, after a crash, or on a disk that has lost data.
 //!
-//! Only headers are read, and the payloads of what was not known to be synced. Five things can be
-//! wrong with a file, and each is dealt with differently:
+//! Recovery reads only headers, and the payloads that may not have been synced. It distinguishes
+//! five kinds of damage:
 //!
-//! - **The end is torn**: after the last good batch comes something that no batch says was synced. A
-//!   crash does that. It is cut off, and what it held, if anything, kept beside the file.
-//! - **A batch in the middle is damaged**: a later one says that it had been synced. It stays where
-//!   it is; readers are told what is missing when they come there.
-//! - **The end is lost**: the log ended further on at the last [orderly stop](crate::clean_stop), so no crash has torn
-//!   it. It stays where it is as well, and the next events go to a new file.
-//! - **A batch lies where it was not written**, whole: it is no batch, as its checksum is of another
-//!   [address](super::format). In files of version 1 it would be one: those with numbers of a newer file, or
-//!   of later than what had been synced, are passed over, and nothing is learned from them.
-//! - **Nothing in the file can be read**: it is set aside under another name, and numbers go on far
-//!   behind what it may have held. A file that cannot be read is never taken for an empty one.
+//! - **The end is torn**: after the last valid batch follows data that no batch records as synced.
+//!   A crash causes this. The data is cut off and, if there is any, kept beside the file.
+//! - **A batch in the middle is damaged**: a later batch records that it had been synced. It stays
+//!   where it is, and a reader that reaches it receives a `Lag`.
+//! - **The end is lost**: at the last [orderly stop](crate::clean_stop) the log was longer, so no
+//!   crash has torn it. The file stays as it is, and the next events go to a new file.
+//! - **A whole batch lies in the wrong place**: its checksum is for another
+//!   [address](super::format), so it is ignored. In files of version 1 it would be valid. There, a
+//!   batch with seqs of a newer file, or beyond what had been synced, is skipped, and its header is
+//!   not trusted.
+//! - **Nothing in the file can be read**: the file is renamed, and seqs continue far after any that
+//!   it may have held. An unreadable file is never treated as an empty one.
 //!
-//! What a start finds counts as safe from then on, and what it concludes is the same at the next
-//! start, also if the power goes in between: whatever may only be in the system's memory is written
-//! again and synced before anybody hears of it.
+//! After recovery, everything that it found counts as durable, and the next start reaches the same
+//! result even after a power loss in between. Therefore data that may only be in the system's
+//! memory is written again and synced before it is used.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -38,41 +39,42 @@ use super::segments::{
 };
 use super::{LogEnd, RESERVED_MAX};
 
-/// More numbers than a segment can hold, for going on behind one that cannot be read.
+/// More seqs than a segment can hold, to continue after an unreadable one.
 const LOST_NUMBERS: u64 = 1 << 26;
 
-/// So many of the newest segments are where recent ids are; the last one is where a crash happened.
+/// Number of newest segments in which batches are read. Recent ids are in them; a crash affects
+/// only the last one.
 const RECENT: usize = 2;
 
-/// Bytes of what was cut off that are kept.
+/// Maximum bytes of cut-off data that are kept.
 const TORN_BYTES: u64 = 4 << 20;
 
-/// Bytes that are written again in one call.
+/// Bytes that are rewritten in one call.
 const REWRITE_BYTES: usize = 256 << 10;
 
-/// What a start found.
+/// The result of opening a log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Recovered {
-    /// The next number to be given.
+    /// The next seq to assign.
     pub(crate) next: Seq,
-    /// Numbers below this are reserved safely.
+    /// Seqs below this are durably reserved.
     pub(crate) reserved: Seq,
-    /// When the newest event was appended; 0 if there is none.
+    /// Append time of the newest event; 0 if there is none.
     pub(crate) newest_unix_ms: i64,
-    /// The lines of the newest batches that hold an `id=`, oldest first, with the number of the
-    /// first line of each.
+    /// The lines of the newest batches with an `id=`, oldest first, each with the seq of its first
+    /// line.
     pub(crate) identified: Vec<(Seq, Vec<u8>)>,
-    /// What was wrong, in words.
+    /// Descriptions of damage.
     pub(crate) findings: Vec<String>,
-    /// The log ended further on at the last orderly stop.
+    /// At the last orderly stop the log was longer.
     pub(crate) has_lost_end: bool,
 }
 
 impl SegmentLog {
-    /// The log in a directory, which need not exist. At most `identified_max` batches with ids are
-    /// read back.
+    /// Opens the log in a directory, which need not exist. Reads back at most `identified_max`
+    /// batches with ids.
     ///
-    /// Fails if a file cannot be opened or read although it is there, or is of a later version.
+    /// Fails if an existing file cannot be opened or read, or is of a newer version.
     pub(crate) fn open(
         options: SegmentOptions,
         identified_max: usize,
@@ -96,49 +98,49 @@ struct Recovery {
     shared: Shared,
     writer: Writer,
     found: Recovered,
-    /// The newest batches with ids, in the order of their numbers.
+    /// The newest batches with ids, ascending by seq.
     identified: VecDeque<(Arc<dyn DiskFile>, Place)>,
     identified_max: usize,
-    /// Numbers below were perhaps given, but no file says so.
+    /// Seqs below this may have been assigned, although no file records it.
     floor: Seq,
 }
 
-/// What the headers of a file say, wherever they are in it.
+/// What all valid headers of a file say.
 #[derive(Default)]
 struct Survey {
     first: Option<Place>,
-    /// Events before this number had been synced.
+    /// Events before this seq had been synced.
     synced: Seq,
-    /// Numbers below may have been seen. The last header knows what those before it say, and whether
-    /// an orderly stop has made it void.
+    /// Seqs below this may have been seen. The last header repeats what earlier ones say, unless an
+    /// orderly stop has reset it.
     reserved: Option<Seq>,
 }
 
-/// What is to be kept of a file.
+/// The part of a file to keep.
 struct Scan {
     index: Index,
-    /// Where the good part ends.
+    /// The offset after the valid part.
     end: u64,
-    /// The number after the newest event there, or after those that were skipped.
+    /// The seq after the newest event of that part, or after those that were skipped.
     next: Seq,
-    /// Where the first batch lies that may be in the system's memory only.
+    /// The offset of the first batch that may be in the system's memory only.
     unsynced: Option<u64>,
-    /// There is something behind the good part that is not zeros.
+    /// Data other than zeros follows the valid part.
     torn: bool,
-    /// Something in the good part is missing.
+    /// Something within the valid part is missing.
     damaged: bool,
-    /// An orderly stop came last.
+    /// The last batch records an orderly stop.
     is_stopped: bool,
-    /// It ends here, before all that was safe does.
+    /// The offset at which the valid part ends, if it ends before what was durable.
     lost_from: Option<u64>,
 }
 
-/// What of a file was synced, so that what cannot be read of it was lost by the disk.
+/// The synced part of a file. Data of it that cannot be read was lost by the disk.
 #[derive(Clone, Copy)]
 struct Safe {
-    /// Events before this number.
+    /// Events before this seq.
     events: Seq,
-    /// Everything before this place.
+    /// All bytes before this offset.
     bytes: u64,
 }
 
@@ -156,37 +158,37 @@ impl Recovery {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.conclude(),
             Err(error) => return Err(named(&error, &dir)),
         };
-        // Before a segment was made the directory was made safe.
+        // The directory was made durable before its first segment was created.
         self.writer.has_dir = !bases.is_empty();
         for (at, base) in bases.iter().enumerate() {
             let path = dir.join(file_name(*base));
             let newer = bases.len() - at - 1;
             self.segment(*base, &path, newer).map_err(|error| named(&error, &path))?;
         }
-        // Whoever named or removed the last file was perhaps killed before that was safe.
+        // The process may have been killed after a rename or removal, before it was durable.
         self.options.disk.sync_dir(&dir).map_err(|error| named(&error, &dir))?;
         self.conclude()
     }
 
-    /// The first numbers of the segments, in their order. Remains of an earlier start are removed.
+    /// The bases of the segments, ascending. Removes temporary files of an earlier start.
     fn sort(&mut self, names: Vec<String>) -> io::Result<Vec<Seq>> {
         let mut bases = Vec::new();
         for name in names {
             let (number, kind) = name.split_once('.').unwrap_or((&name, ""));
             match (number.parse().map(Seq), kind) {
                 (Ok(base), "log") if file_name(base) == name => bases.push(base),
-                // What was set aside earlier may have held numbers.
+                // A file that was set aside may have held seqs.
                 (Ok(base), "log.damaged") => self.floor = self.floor.max(beyond(base)),
                 (_, "tmp") => self.options.disk.remove(&self.options.dir.join(&name))?,
                 (Ok(_), "log.torn") => {}
-                _ => self.found.findings.push(format!("{name} is no file of a log; it is ignored")),
+                _ => self.found.findings.push(format!("{name} is not a log file; it is ignored")),
             }
         }
         bases.sort_unstable();
         Ok(bases)
     }
 
-    /// Takes in a segment; there are `newer` ones after it.
+    /// Adds a segment, which `newer` segments follow.
     fn segment(&mut self, base: Seq, path: &Path, newer: usize) -> io::Result<()> {
         let file = self.options.disk.open(path)?;
         let length = file.len()?;
@@ -197,7 +199,7 @@ impl Recovery {
             self.add(path, header, length);
             return Ok(());
         }
-        // Nothing more is written to a file of which that is not certain, or of an earlier version.
+        // Nothing is appended to a file of an earlier version, or with a damaged header.
         let is_ours = header.as_ref().is_some_and(|header| header.version == VERSION);
         let home = Home::new(&self.options.topic, base);
         let survey = survey(&*file, home, length)?;
@@ -207,7 +209,7 @@ impl Recovery {
             (None, None) => return self.set_aside(base, path),
         };
         let is_last = newer == 0;
-        // All of a segment was synced before there was one after it.
+        // A segment is synced completely before the next one is created.
         let synced = if is_last { survey.synced } else { Seq(u64::MAX) };
         let stopped = if is_last { self.stopped(&*file, path)? } else { None };
         let bytes = stopped.as_ref().map_or(0, |stopped| stopped.bytes);
@@ -215,7 +217,7 @@ impl Recovery {
         let safe = Safe { events: synced, bytes };
         let mut scan = self.scan(&file, home, base, length, safe, path)?;
         if let Some(reserved) = survey.reserved {
-            // The last header may be of what is torn, and of before an earlier start.
+            // The last header may belong to torn data, or precede an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
         if let Some(stopped) = stopped.filter(|_| scan.lost_from.is_some()) {
@@ -225,7 +227,7 @@ impl Recovery {
         } else if scan.torn {
             self.found.findings.push(format!("{}: its end is damaged", path.display()));
         }
-        let segment = self.shared.segments.back_mut().expect("it was just added");
+        let segment = self.shared.segments.back_mut().expect("the segment was just added");
         segment.index = Some(Arc::new(scan.index.clone()));
         if is_last {
             segment.bytes = scan.end;
@@ -237,7 +239,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Where the file ended at the last orderly stop, if that is known of it.
+    /// The recorded end of this file at the last orderly stop, if there is one.
     fn stopped(&self, file: &dyn DiskFile, path: &Path) -> io::Result<Option<LogEnd>> {
         let Some(stopped) = &self.options.stopped else { return Ok(None) };
         let mut header = [0; SEGMENT_HEADER];
@@ -248,11 +250,11 @@ impl Recovery {
         Ok(is_it.then(|| stopped.clone()))
     }
 
-    /// Leaves the newest segment as it is: some of its end is lost, although it was safe.
+    /// Keeps the newest segment as it is, although some of its durable data is lost.
     fn lose_end(&mut self, stopped: &LogEnd, path: &Path, scan: &mut Scan) {
         let (from, until) = (self.shared.end.max(scan.next), stopped.end);
         let lost = match until.0.saturating_sub(from.0) {
-            0 => "no event is lost with them".to_owned(),
+            0 => "no event is lost".to_owned(),
             1 => format!("event {from} cannot be read"),
             _ => format!("events {from} to {} cannot be read", until.0 - 1),
         };
@@ -268,7 +270,7 @@ impl Recovery {
         (scan.end, scan.damaged) = (stopped.bytes, true);
     }
 
-    /// Leaves the newest segment as if all of it had always been safe, and ready for more.
+    /// Makes the newest segment durable and ready for appends.
     fn settle(
         &mut self,
         file: &dyn DiskFile,
@@ -281,7 +283,7 @@ impl Recovery {
         let is_bare = scan.end == length && !scan.is_stopped;
         if is_bare && takes_room(file, length) {
             self.found.findings.push(format!(
-                "{} has no room taken behind its end: its last events may be missing",
+                "{}: no allocated space follows the last batch; the last events may be missing",
                 path.display()
             ));
         }
@@ -289,8 +291,9 @@ impl Recovery {
             self.keep_torn(file, path, scan.end, length)?;
         }
         if is_bare || scan.torn {
-            // Numbers that nobody knows of any more may have been reserved by what is missing. That is
-            // noted while it can still be seen, so that a start that is cut short changes nothing.
+            // The missing data may have reserved seqs that no header records now. The new
+            // reservation is written while the damage is still visible, so that an interrupted
+            // start changes nothing.
             let lost = (length - scan.end).saturating_add(2 * RESERVED_MAX);
             self.writer.reserved.0 = self.writer.reserved.0.saturating_add(lost);
             self.note_next(file, home, synced, scan)?;
@@ -298,9 +301,9 @@ impl Recovery {
         }
         let length = file.len()?;
         if scan.end < length {
-            // Also if there are zeros already: a sync that failed may have left something else below
-            // them. It must be gone before anything is written in its place, or a part of it could
-            // look like what comes next.
+            // Truncate even if zeros follow. After a failed sync, other data may be on the disk
+            // under them. It must be gone before anything is written there, or part of it could
+            // look like a later batch.
             file.set_len(scan.end)?;
             file.set_len(length)?;
             file.sync_data()?;
@@ -308,7 +311,7 @@ impl Recovery {
         if let Some(offset) = scan.unsynced {
             rewrite(file, offset, scan.end)?;
         }
-        // From here on all that was found counts as safe.
+        // From here on everything found counts as durable.
         file.sync_data()
     }
 
@@ -325,7 +328,7 @@ impl Recovery {
             Ok(header) if header.base == base && header.topic == self.options.topic => {
                 return Ok(Some(header));
             }
-            Ok(_) => "it is another segment than its name says".to_owned(),
+            Ok(_) => "its header belongs to another segment than its name".to_owned(),
             Err(error @ FormatError::Version(_)) => {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, error));
             }
@@ -335,14 +338,14 @@ impl Recovery {
         Ok(None)
     }
 
-    /// What a damaged header must have said, going by the first batch that is left.
+    /// Reconstructs a damaged header from the first valid batch.
     fn infer(&self, base: Seq, first: &Place) -> SegmentHeader {
         let is_first = first.offset == SEGMENT_HEADER as u64;
         SegmentHeader {
             version: VERSION,
             topic: self.options.topic.clone(),
             base,
-            // If in doubt there is something missing, rather than nothing.
+            // In doubt, report missing events rather than none.
             previous_end: if is_first { first.header.previous_end.min(base) } else { base },
             reserved: self.writer.reserved,
             unix_ms: first.header.unix_ms,
@@ -350,8 +353,8 @@ impl Recovery {
     }
 
     fn add(&mut self, path: &Path, header: &SegmentHeader, bytes: u64) {
-        // A newer file knows where those before it end. Batches of later numbers there are strays: they
-        // came to lie where they were not written.
+        // A newer file records where the events of earlier files end. Batches with later seqs in
+        // those are misplaced.
         self.shared.end = header.previous_end;
         self.identified.retain(|(_, place)| place.header.end() <= header.previous_end);
         self.writer.reserved = header.reserved.max(header.base);
@@ -366,8 +369,8 @@ impl Recovery {
         });
     }
 
-    /// Walks through the batches of a file as far as they are to be kept: up to the first that is not
-    /// whole, unless it had been synced.
+    /// Walks through the batches to keep: up to the first invalid one, unless that one had been
+    /// synced.
     fn scan(
         &mut self,
         file: &Arc<dyn DiskFile>,
@@ -380,7 +383,7 @@ impl Recovery {
         let mut scan = Scan {
             index: Index::new(base),
             end: SEGMENT_HEADER as u64,
-            // Events of this file before this number are accounted for.
+            // Events of this file before this seq are accounted for.
             next: base,
             unsynced: None,
             torn: false,
@@ -393,7 +396,7 @@ impl Recovery {
             match walk.next()? {
                 Step::Batch(place) => {
                     let header = &place.header;
-                    // One without events may have come right after what was synced.
+                    // A batch without events may directly follow the synced part.
                     if !safe.covers(&place) {
                         let follows =
                             header.first >= scan.next && header.previous_end == self.shared.end;
@@ -401,7 +404,7 @@ impl Recovery {
                             scan.damaged = true;
                             scan.end = place.end();
                             self.found.findings.push(format!(
-                                "{}: the batch at byte {} belongs elsewhere",
+                                "{}: the batch at byte {} belongs to another place",
                                 path.display(),
                                 place.offset
                             ));
@@ -457,7 +460,7 @@ impl Recovery {
         }
     }
 
-    /// Copies what a crash left at the end, before it is cut off.
+    /// Copies the torn end to another file, before it is cut off.
     fn keep_torn(
         &mut self,
         file: &dyn DiskFile,
@@ -469,7 +472,7 @@ impl Recovery {
         let mut rest = vec![0; usize::try_from((length - end).min(TORN_BYTES)).unwrap_or(0)];
         let read = file.read_at(&mut rest, end)?;
         let used = rest[..read].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        // Best effort: it is for somebody who wants to know, and the disk may be full.
+        // Best effort: the copy is only for diagnosis, and the disk may be full.
         let kept = self.options.disk.create(&aside).and_then(|copy| {
             copy.write_at(&mut [IoSlice::new(&rest[..used])], 0)?;
             copy.sync_data()
@@ -479,13 +482,13 @@ impl Recovery {
             |()| format!("cut off, and kept as {}", aside.display()),
         );
         self.found.findings.push(format!(
-            "{} ends in {used} bytes that are no whole batch, as after a crash: {kept}",
+            "{}: the last {used} bytes are an incomplete batch, as after a crash: {kept}",
             path.display()
         ));
         Ok(())
     }
 
-    /// Notes how far numbers may have been given: the next start would not know.
+    /// Records up to where seqs may have been assigned, because the next start cannot find out.
     fn note_next(
         &self,
         file: &dyn DiskFile,
@@ -510,7 +513,7 @@ impl Recovery {
         if !file.keeps_writes() {
             return Ok(());
         }
-        // Zeros behind it say that it is the end.
+        // Zeros after the record mark the end of the log.
         file.set_len(file.len()?.max(scan.end + 2 * BATCH_HEADER as u64))?;
         match file.write_at(&mut [IoSlice::new(&note.encode_at(home, scan.end))], scan.end) {
             Ok(()) => {
@@ -518,7 +521,7 @@ impl Recovery {
                 scan.end += BATCH_HEADER as u64;
                 Ok(())
             }
-            // It is not worth a topic that cannot be read.
+            // A missing record is better than a topic that cannot be opened.
             Err(error) if is_full(&error) => file.set_len(scan.end),
             Err(error) => Err(error),
         }
@@ -529,21 +532,23 @@ impl Recovery {
         self.options.disk.rename(path, &aside)?;
         self.floor = self.floor.max(beyond(base));
         self.found.findings.push(format!(
-            "no event in {} can be read; it was set aside as {}",
+            "{}: no event in it can be read; the file was set aside as {}",
             path.display(),
             aside.display()
         ));
         Ok(())
     }
 
-    /// Adds to each index the numbers at its end that no batch holds: now it is known where the segments end.
+    /// Adds the seqs after the last batch to each index, now that the ends of all segments are
+    /// known.
     fn end_indexes(&mut self) {
         let mut end = self.shared.end;
         for segment in self.shared.segments.iter_mut().rev() {
             let ends = std::mem::replace(&mut end, segment.previous_end).max(segment.base);
             if let Some(index) = &mut segment.index {
                 if index.end() > ends {
-                    // It has strays. A reader that needs an index builds one without them.
+                    // The index contains misplaced batches. A reader that needs one builds it
+                    // without them.
                     segment.index = None;
                 } else if index.end() < ends {
                     Arc::make_mut(index).end_at(ends);
@@ -555,8 +560,8 @@ impl Recovery {
     fn conclude(mut self) -> io::Result<(SegmentLog, Recovered)> {
         let newest = self.shared.segments.back().map_or(Seq(0), |segment| segment.base);
         if self.floor > beyond(newest) || newest == Seq(0) {
-            // The newest numbers were in a file that is gone. They were kept, so they are missed
-            // and not a gap: the log ends where they may have ended.
+            // The newest seqs were in a file that is gone. Their events were kept, so readers must
+            // receive a `Lag` and not a `Gap`: the log ends where those events may have ended.
             self.found.next = self.found.next.max(self.floor);
             self.shared.end = self.shared.end.max(self.floor);
             self.writer.active = None;
@@ -578,7 +583,7 @@ impl Recovery {
     }
 }
 
-/// Reads every header that can be found in a file.
+/// Reads every valid header of a file.
 fn survey(file: &dyn DiskFile, home: Home, length: u64) -> io::Result<Survey> {
     let mut survey = Survey::default();
     let mut walk = Walk::new(file, home, SEGMENT_HEADER as u64, length);
@@ -595,8 +600,8 @@ fn survey(file: &dyn DiskFile, home: Home, length: u64) -> io::Result<Survey> {
     }
 }
 
-/// Writes the bytes from `offset` to `end` again. After a sync that failed, the system may believe
-/// that they are on the disk when they are not; it writes what was written anew.
+/// Rewrites the bytes from `offset` to `end`. After a failed sync the system may wrongly regard
+/// them as written; it writes them once they are written again.
 fn rewrite(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
     let mut bytes = vec![0; REWRITE_BYTES];
     while offset < end {
@@ -611,18 +616,18 @@ fn rewrite(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether room is taken in advance on this disk, so that a file does not end with its last batch.
+/// Whether this disk allocates space, so that a file is longer than its last batch requires.
 fn takes_room(file: &dyn DiskFile, length: u64) -> bool {
     let taken = file.allocate(length, BATCH_HEADER as u64).and_then(|()| file.len());
     taken.is_ok_and(|taken| taken > length)
 }
 
-/// A number that no event of the segment that begins at `base` can have.
+/// A seq above all that the segment beginning at `base` can hold.
 fn beyond(base: Seq) -> Seq {
     Seq(base.0.saturating_add(LOST_NUMBERS))
 }
 
-/// An error that says which file it is about.
+/// Adds the path of the file to an error.
 fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

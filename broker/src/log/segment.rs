@@ -1,7 +1,7 @@
-//! Walking through one segment file, whatever has become of it.
+//! A walk through the batches of one segment file, damaged or not.
 //!
-//! Where a header is damaged, the next good one is searched for. Nobody can publish one: headers
-//! hold control characters, and events do not.
+//! After a damaged header, the walk searches for the next valid one. A publisher cannot forge a
+//! header, because headers contain control characters and events do not.
 
 use std::io;
 
@@ -10,22 +10,22 @@ use memchr::memmem;
 use super::disk::DiskFile;
 use super::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, FormatError, Home};
 
-/// Bytes that are read together.
+/// Bytes that are read at once.
 const WINDOW: usize = 64 << 10;
 
 /// Bytes that are read after a jump over a long payload.
 const GLANCE: usize = 4 << 10;
 
-/// A batch in a file.
+/// The place of a batch in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where its header begins.
+    /// The offset of its header.
     pub(super) offset: u64,
     pub(super) header: BatchHeader,
 }
 
 impl Place {
-    /// Where the next batch begins.
+    /// The offset of the next batch.
     pub(super) fn end(&self) -> u64 {
         self.offset + (BATCH_HEADER as u64) + u64::from(self.header.bytes)
     }
@@ -35,15 +35,15 @@ impl Place {
     }
 }
 
-/// What a walk comes upon.
+/// The next item of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A batch with a good header, which lies in the file with all its bytes.
+    /// A batch with a valid header, complete in the file.
     Batch(Place),
-    /// From `offset` on there is no batch, up to the next good header.
+    /// Nothing valid lies between `offset` and `next`.
     Bad { offset: u64, next: Place },
-    /// There is no batch from `offset` on. `zeros`: nothing but zeros, as in room that was taken
-    /// and not used.
+    /// No batch follows from `offset` on. `zeros`: only zeros follow, as in allocated space that
+    /// was not used.
     End { offset: u64, zeros: bool },
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Step {
 pub(super) struct Walk<'a> {
     file: &'a dyn DiskFile,
     home: Home,
-    /// The walk ends there.
+    /// The offset at which the walk ends.
     length: u64,
     offset: u64,
     window: Vec<u8>,
@@ -59,7 +59,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Begins at `offset`, which is between batches, and ends at `length`.
+    /// A walk from `offset`, which must be between batches, to `length`.
     pub(super) fn new(file: &'a dyn DiskFile, home: Home, offset: u64, length: u64) -> Self {
         Self { file, home, length, offset, window: Vec::new(), window_at: 0 }
     }
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
                     return Ok(Step::Bad { offset, next });
                 }
             }
-            // The magic may lie across two windows.
+            // The magic may cross the border between two windows.
             let overlap = ANY_BATCH_MAGIC.len() - 1;
             if at + searched as u64 >= length || searched <= overlap {
                 break;
@@ -98,13 +98,14 @@ impl<'a> Walk<'a> {
         Ok(Step::End { offset, zeros })
     }
 
-    /// The batch whose header begins at `offset`, if it is good and the file holds it whole.
+    /// The batch with its header at `offset`, if the header is valid and the file holds the whole
+    /// batch.
     fn batch_at(&mut self, offset: u64) -> io::Result<Option<Place>> {
         let (length, home) = (self.length, self.home);
         let header =
             match BatchHeader::decode_at(self.bytes_at(offset, BATCH_HEADER)?, home, offset) {
                 Ok(header) => header,
-                // A later program wrote it: it is neither damaged nor to be cut off.
+                // A newer program wrote it, so it must not be treated as damaged or cut off.
                 Err(error @ FormatError::Version(_)) => {
                     let text = format!("the batch at byte {offset}: {error}");
                     return Err(io::Error::new(io::ErrorKind::Unsupported, text));
@@ -115,7 +116,7 @@ impl<'a> Walk<'a> {
         Ok((place.end() <= length).then_some(place))
     }
 
-    /// At least `wanted` bytes from `offset` on, fewer only at the end.
+    /// At least `wanted` bytes from `offset` on; fewer only at the end.
     fn bytes_at(&mut self, offset: u64, wanted: usize) -> io::Result<&[u8]> {
         let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = wanted.min(left);
@@ -128,12 +129,13 @@ impl<'a> Walk<'a> {
             self.window.truncate(read);
             self.window_at = offset;
         }
-        let start = usize::try_from(offset - self.window_at).expect("it lies in the window");
+        let start =
+            usize::try_from(offset - self.window_at).expect("the offset lies in the window");
         Ok(&self.window[start.min(self.window.len())..])
     }
 }
 
-/// Whether a batch's payload is what was written.
+/// Whether the payload of a batch matches its checksum.
 pub(super) fn is_whole(file: &dyn DiskFile, place: &Place) -> io::Result<bool> {
     let mut crc = 0;
     let (mut at, end) = (place.payload(), place.end());
@@ -150,7 +152,7 @@ pub(super) fn is_whole(file: &dyn DiskFile, place: &Place) -> io::Result<bool> {
     Ok(crc == place.header.crc)
 }
 
-/// A batch's payload; shorter than it should be if the file is.
+/// Reads the payload of a batch; it is short if the file is.
 pub(super) fn payload(file: &dyn DiskFile, place: &Place) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; place.header.bytes as usize];
     let read = file.read_at(&mut bytes, place.payload())?;

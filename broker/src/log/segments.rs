@@ -1,4 +1,4 @@
-//! A log in segment files of one directory.
+//! A log stored as segment files in one directory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
@@ -16,40 +16,42 @@ use super::{
     reading,
 };
 
-/// Payload after which a batch is closed, so that it fits into a reader's buffer with its last line.
+/// Maximum payload of a batch with more than one piece, so that every batch fits into a reader's
+/// buffer.
 pub(super) const BATCH_BYTES: usize = 128 << 10;
 
-/// Room that is taken on the disk in advance: a sync that does not change a file's length is cheaper.
+/// Space that is allocated ahead. A sync is cheaper when it does not change the length of the file.
 const ALLOCATE_BYTES: u64 = 1 << 20;
 
-/// Where and how a log is kept.
+/// Location and limits of a log.
 #[derive(Debug, Clone)]
 pub(crate) struct SegmentOptions {
     pub(crate) disk: Arc<dyn Disk>,
-    /// The directory; it is made when the first event is appended.
+    /// The directory. It is created with the first event.
     pub(crate) dir: PathBuf,
-    /// Whose log it is.
+    /// The topic of the log.
     pub(crate) topic: TopicName,
-    /// The first number of a log without segments.
+    /// The first seq of a log without segments.
     pub(crate) first: Seq,
-    /// Bytes after which a new segment is begun.
+    /// Size at which a new segment is begun.
     pub(crate) segment_bytes: u64,
-    /// Which part of the room that is left to others is left by this log: 1 is all of it, 4 a quarter.
+    /// Divisor of the free space that this log must leave to others: with 1 it leaves all of the
+    /// reserve, with 4 a quarter.
     pub(crate) reserve_part: u64,
-    /// Where the log ended at the last orderly stop, if that is known.
+    /// Where the log ended at the last orderly stop, if known.
     pub(crate) stopped: Option<LogEnd>,
 }
 
-/// A log in segment files.
+/// A log stored as segment files.
 #[derive(Debug)]
 pub(crate) struct SegmentLog {
     pub(super) options: SegmentOptions,
-    /// What readers need; locked for moments.
+    /// The state that readers need; locked only briefly.
     pub(super) shared: Mutex<Shared>,
-    /// Locked while something is written.
+    /// Locked during each write.
     pub(super) writer: Mutex<Writer>,
-    /// Locked while segments are removed, so that they go in their order: what was removed before a
-    /// directory is synced is gone for good after it.
+    /// Locked during removals, so that segments are removed in order. A removal is final once the
+    /// directory is synced.
     pub(super) removal: Mutex<()>,
 }
 
@@ -57,11 +59,11 @@ pub(crate) struct SegmentLog {
 pub(super) struct Shared {
     /// Oldest first.
     pub(super) segments: VecDeque<Segment>,
-    /// The number after the newest event that was written.
+    /// The seq after the newest event that was written.
     pub(super) end: Seq,
-    /// The file that was read last, to read on in.
+    /// The file that was read last, kept open for the next read.
     pub(super) opened: Option<(Seq, Arc<dyn DiskFile>)>,
-    /// Damaged places that were reported, by segment and offset.
+    /// Damaged places that were logged, by segment and offset.
     pub(super) reported: BTreeSet<(Seq, u64)>,
 }
 
@@ -71,49 +73,49 @@ pub(super) struct Segment {
     pub(super) path: PathBuf,
     pub(super) base: Seq,
     pub(super) previous_end: Seq,
-    /// When it was made.
+    /// Creation time.
     pub(super) unix_ms: i64,
     /// Bytes that were written; the file may be longer.
     pub(super) bytes: u64,
-    /// Built when it is first needed in segments of an earlier run.
+    /// For segments of an earlier run, built when it is first needed.
     pub(super) index: Option<Arc<Index>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) active: Option<Active>,
-    /// The number after the newest event that was synced.
+    /// The seq after the newest event that was synced.
     pub(super) durable: Seq,
-    /// Reserved by what was written, and by what was synced.
+    /// Seqs below this are reserved by a written batch, which may not be synced yet.
     pub(super) reserved: Seq,
-    /// When the newest event was appended.
+    /// Append time of the newest event.
     pub(super) newest_unix_ms: i64,
-    /// Why nothing is written any more.
+    /// Why the log rejects writes, after a failure.
     pub(super) broken: Option<String>,
-    /// The directory exists, and power loss does not change that.
+    /// The directory exists, and would after a power loss.
     pub(super) has_dir: bool,
 }
 
-/// The segment that is written to.
+/// The segment that receives new batches.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) home: Home,
-    /// Where the next batch goes.
+    /// The offset of the next batch.
     pub(super) offset: u64,
     /// The length of the file.
     pub(super) allocated: u64,
-    /// The index so far, as it is published to readers when it grows.
+    /// The index so far. It is published to readers when it grows.
     pub(super) index: Index,
 }
 
-/// The name of a segment's file.
+/// The file name of a segment.
 pub(super) fn file_name(base: Seq) -> String {
     format!("{:020}.log", base.0)
 }
 
 impl SegmentLog {
-    /// A log whose directory does not exist, or holds nothing. Nothing is read or written yet.
+    /// A log with a missing or empty directory. Nothing is read or written yet.
     pub(crate) fn fresh(options: SegmentOptions) -> Self {
         let first = options.first;
         let shared = Shared { end: first, ..Shared::default() };
@@ -122,7 +124,7 @@ impl SegmentLog {
         Self { options, shared, writer, removal: Mutex::default() }
     }
 
-    /// What the headers in the segment that begins at `base` are bound to.
+    /// The home of the batches in the segment that begins at `base`.
     pub(super) fn home(&self, base: Seq) -> Home {
         Home::new(&self.options.topic, base)
     }
@@ -131,15 +133,15 @@ impl SegmentLog {
         self.options.dir.join(name)
     }
 
-    /// Makes the directory, and makes that safe.
+    /// Creates the directory and makes it durable.
     fn make_dir(&self) -> Result<(), WriteError> {
         let (disk, dir) = (&self.options.disk, &self.options.dir);
         disk.create_dir(dir)?;
-        // The directories above may be new, too.
+        // The parent directories may be new as well.
         for above in dir.ancestors().skip(1).take(3) {
             let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
             match disk.sync_dir(above) {
-                // Whoever may not look into it has not made anything in it just now.
+                // A directory that this process cannot read is not one that it just created.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 synced => synced.map_err(WriteError::Broken)?,
             }
@@ -147,7 +149,7 @@ impl SegmentLog {
         Ok(())
     }
 
-    /// Ends the active segment and begins one at `base`.
+    /// Closes the active segment and begins a new one at `base`.
     pub(super) fn roll(
         &self,
         writer: &mut Writer,
@@ -160,7 +162,7 @@ impl SegmentLog {
             writer.has_dir = true;
         }
         if let Some(active) = &mut writer.active {
-            // All of it, and its length, is safe before there is a segment after it.
+            // The old segment and its length must be durable before the next one exists.
             active.cut()?;
         }
         let previous_end = self.shared.lock().end;
@@ -176,7 +178,7 @@ impl SegmentLog {
         let allocated = file.len()?;
         file.sync_data().map_err(WriteError::Broken)?;
         self.options.disk.rename(&temporary, &path)?;
-        // From here on a start may find it: there is no way back to the segment before.
+        // From here on a start may find the new segment, so the old one must not be written again.
         self.options.disk.sync_dir(&self.options.dir).map_err(WriteError::Broken)?;
         let (home, index) = (self.home(base), Index::new(base));
         let published = Some(Arc::new(index.clone()));
@@ -184,18 +186,18 @@ impl SegmentLog {
         writer.reserved = reserved;
         let segment = Segment { path, base, previous_end, unix_ms, bytes, index: published };
         let segments = &mut self.shared.lock().segments;
-        // One of that name held no event, or this one would begin later. It was just replaced.
+        // An existing segment with this base held no events. The new file has just replaced it.
         segments.pop_back_if(|last| last.base == base);
         segments.push_back(segment);
         Ok(())
     }
 
-    /// Whether so many bytes more are for the next segment.
+    /// Whether `bytes` more must go to the next segment.
     fn is_over(&self, active: &Active, bytes: u64) -> bool {
         active.offset > SEGMENT_HEADER as u64 && active.offset + bytes > self.options.segment_bytes
     }
 
-    /// Writes `slices`, `bytes` in all, to the end of the active segment, or nothing.
+    /// Appends `slices`, `bytes` in total, to the active segment; writes all of them or nothing.
     fn put(
         &self,
         active: &mut Active,
@@ -208,7 +210,7 @@ impl SegmentLog {
             Ok(())
         });
         if matches!(written, Err(WriteError::Full)) {
-            // A part of it may be there. It is refused, so no start may find it.
+            // Part of the data may have been written. It was rejected, so no start may find it.
             active.cut()?;
         }
         written?;
@@ -216,9 +218,9 @@ impl SegmentLog {
         Ok(())
     }
 
-    /// Takes room for `bytes` more in the active segment.
+    /// Allocates space for `bytes` more in the active segment.
     fn allocate(&self, active: &mut Active, bytes: u64) -> Result<(), WriteError> {
-        // Zeros behind the end tell a start that nothing was cut off.
+        // Zeros after the last batch show a start that nothing was cut off.
         let needed = active.offset + bytes + BATCH_HEADER as u64;
         if needed <= active.allocated {
             return Ok(());
@@ -229,7 +231,7 @@ impl SegmentLog {
             .min(self.options.segment_bytes.saturating_sub(active.allocated));
         let length = ahead.max(needed - active.allocated);
         active.file.allocate(active.allocated, length)?;
-        // A file system that cannot take room leaves the length as it was.
+        // A file system without allocation leaves the length unchanged.
         active.allocated = active.file.len()?.max(active.offset);
         Ok(())
     }
@@ -257,7 +259,7 @@ impl SegmentLog {
             self.check_space(bytes + SEGMENT_HEADER as u64)?;
             self.roll(writer, first, reserve, unix_ms)?;
         }
-        let active = writer.active.as_mut().expect("a segment was just begun");
+        let active = writer.active.as_mut().expect("the active segment exists or was just begun");
         let (mut headers, mut offset) = (Vec::with_capacity(batches.len()), active.offset);
         for (header, _) in &batches {
             headers.push((offset, header.encode_at(active.home, offset)));
@@ -278,7 +280,7 @@ impl SegmentLog {
         writer.reserved = newest.reserved;
         let mut shared = self.shared.lock();
         if newest.count > 0 {
-            // One without events comes before a hole, and does not fill it.
+            // A batch without events precedes a gap, and does not fill it.
             shared.end = newest.end();
         }
         let segment = shared.segments.back_mut().expect("the active segment is the last one");
@@ -289,7 +291,7 @@ impl SegmentLog {
         Ok(())
     }
 
-    /// Runs something that writes.
+    /// Runs a write, and stops all later ones if it leaves the disk in an uncertain state.
     pub(super) fn attempt<T>(
         &self,
         work: impl FnOnce(&Self, &mut Writer) -> Result<T, WriteError>,
@@ -297,7 +299,7 @@ impl SegmentLog {
         self.work(&mut self.writer.lock(), work)
     }
 
-    /// The same, by whoever has the lock.
+    /// As [`attempt`](Self::attempt), for a caller that holds the lock.
     fn work<T>(
         &self,
         writer: &mut Writer,
@@ -324,7 +326,7 @@ impl SegmentLog {
         shared.opened.take_if(|(base, _)| *base == oldest.base);
         shared.reported.retain(|(base, _)| *base > oldest.base);
         drop(shared);
-        // What a crash left of it goes with it.
+        // Removes what a crash had left of this segment as well.
         let _ = self.options.disk.remove(&torn_path(&oldest.path));
         match self.options.disk.remove(&oldest.path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -336,7 +338,7 @@ impl SegmentLog {
         }
     }
 
-    /// Makes removals safe.
+    /// Makes removals durable.
     fn sync_dir(&self) -> Result<(), LogError> {
         let dir = &self.options.dir;
         let synced = self.options.disk.sync_dir(dir);
@@ -345,7 +347,7 @@ impl SegmentLog {
 }
 
 impl Active {
-    /// Cuts off what is behind the last batch, and makes all of it safe.
+    /// Truncates the file after its last batch and syncs it.
     fn cut(&mut self) -> Result<(), WriteError> {
         if self.allocated > self.offset {
             self.file.set_len(self.offset).map_err(WriteError::Broken)?;
@@ -356,12 +358,12 @@ impl Active {
 }
 
 impl Shared {
-    /// Whether there is a segment that begins there.
+    /// Whether a segment begins at `base`.
     pub(super) fn has(&self, base: Seq) -> bool {
         self.segments.binary_search_by_key(&base, |segment| segment.base).is_ok()
     }
 
-    /// Whether the oldest segment is to go. The newest one never is.
+    /// Whether retention removes the oldest segment. The newest one always stays.
     fn may_go(&self, retention: &Retention, is_old: impl Fn(i64) -> bool) -> bool {
         let Some(next) = self.segments.get(1) else { return false };
         let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
@@ -395,7 +397,7 @@ impl TopicLog for SegmentLog {
     }
 
     fn sync(&self) -> Result<Synced, LogError> {
-        // Nothing is locked while the disk works: what is written meanwhile is for the next sync.
+        // No lock is held during the sync. Later writes belong to the next sync.
         let (file, synced) = self.attempt(|log, writer| {
             let file = writer.active.as_ref().map(|active| Arc::clone(&active.file));
             let (durable, reserved) = (log.shared.lock().end, writer.reserved);
@@ -448,13 +450,13 @@ impl TopicLog for SegmentLog {
             let end = log.shared.lock().end;
             let has_events = log.shared.lock().segments.back().is_some_and(|last| last.base < end);
             if has_events && is_old(writer.newest_unix_ms) && retention.keep_from >= end {
-                // Only what is not written to any more can go.
+                // Only a segment that is not active can be removed.
                 log.roll(writer, end, writer.reserved, writer.newest_unix_ms)?;
             }
             Ok(())
         });
         match rolled {
-            // On a full disk it is more important than ever that what can go goes.
+            // Retention is most important when the disk is full.
             Ok(()) | Err(LogError::Full) => {}
             Err(error) => return Err(error),
         }
@@ -501,7 +503,8 @@ impl TopicLog for SegmentLog {
         let writer = &mut *self.writer.lock();
         let _removal = self.removal.lock();
         writer.active = None;
-        // The newest one knows which numbers were given, so it goes when the others are gone for good.
+        // The newest segment records the assigned seqs, so it is removed last, after the removal of
+        // the others is durable.
         while self.shared.lock().segments.len() > 1 {
             self.remove_oldest()?;
         }
@@ -510,7 +513,7 @@ impl TopicLog for SegmentLog {
             self.remove_oldest()?;
             self.sync_dir()?;
         }
-        // What was reserved is not noted anywhere any more.
+        // The reservation was recorded only in the removed files.
         writer.reserved = self.shared.lock().end;
         Ok(())
     }
@@ -520,17 +523,17 @@ impl TopicLog for SegmentLog {
     }
 }
 
-/// Where what was cut off a file is kept.
+/// The path that keeps what was cut off a file.
 pub(super) fn torn_path(path: &Path) -> PathBuf {
     path.with_extension("log.torn")
 }
 
-/// Bytes of a batch in its file.
+/// Bytes of a batch with its header.
 fn batch_bytes(header: &BatchHeader) -> u64 {
     BATCH_HEADER as u64 + u64::from(header.bytes)
 }
 
-/// Cuts pieces into batches: contiguous, and not too long.
+/// Groups pieces into batches of consecutive seqs and limited size.
 fn batches<'a>(
     pieces: &'a [Piece],
     end: Seq,
@@ -555,7 +558,7 @@ fn batches<'a>(
     }
     let (mut batches, mut rest, mut previous_end) = (Vec::new(), pieces, end);
     while !rest.is_empty() {
-        assert!(rest[0].first >= previous_end, "numbers rise");
+        assert!(rest[0].first >= previous_end, "seqs ascend");
         let mut batch = header(rest[0].first, previous_end);
         let mut taken = 0;
         for piece in rest {
@@ -563,27 +566,27 @@ fn batches<'a>(
             if piece.first != batch.end() || taken > 0 && bytes > BATCH_BYTES {
                 break;
             }
-            batch.count += u32::try_from(piece.count).expect("a piece is at most some 64 KiB");
-            batch.bytes = u32::try_from(bytes).expect("a batch is at most some 128 KiB");
+            batch.count += u32::try_from(piece.count).expect("a piece has at most about 64 KiB");
+            batch.bytes = u32::try_from(bytes).expect("a batch has at most about 128 KiB");
             batch.unix_ms = piece.unix_ms.max(batch.unix_ms);
             batch.crc = crc32c::crc32c_append(batch.crc, &piece.wire);
             batch.identified |= piece.identified;
             taken += 1;
         }
-        let (these, others) = rest.split_at(taken);
+        let (batch_pieces, remaining) = rest.split_at(taken);
         previous_end = batch.end();
-        batches.push((batch, these));
-        rest = others;
+        batches.push((batch, batch_pieces));
+        rest = remaining;
     }
     batches
 }
 
-/// Why something was not written.
+/// Why a write failed.
 pub(super) enum WriteError {
-    /// There is no room; nothing was changed.
+    /// The disk is full; nothing was changed.
     Full,
-    /// What is on the disk is uncertain. That is what every sync that fails comes to, also one for
-    /// want of room.
+    /// The content of the disk is uncertain. Every failed sync leads to this, even one for lack of
+    /// space.
     Broken(io::Error),
 }
 

@@ -1,8 +1,9 @@
-//! A disk in memory that loses, tears and reorders whatever was not synced, as one seed has it.
+//! A simulated disk in memory. It loses, tears and reorders unsynced writes as its seed decides.
 //!
-//! What is *live* is what the running system sees; what is *safe* survives when the power goes. Each
-//! change is live at once. At a power cut any subset of the changes that no sync covers has become
-//! safe, whole or torn; after a sync that failed, too, and then nobody tries again.
+//! The *live* state is what the running system sees; the *safe* state survives a power cut. Each
+//! change is live at once. At a power cut, a random subset of the unsynced changes becomes safe,
+//! whole or torn. After a failed sync the same happens, and the system does not try those changes
+//! again.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
@@ -17,14 +18,14 @@ use super::disk::{Disk, DiskFile, Space};
 const SECTOR: usize = 512;
 const ROOT: usize = 0;
 
-/// A disk; clones are handles of the same one.
+/// A simulated disk. Clones are handles of the same disk.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedDisk(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Syncs are held no more.
+    /// Notified when stalled syncs may continue.
     released: Condvar,
 }
 
@@ -32,27 +33,27 @@ struct Shared {
 struct State {
     rng: Rng,
     nodes: Vec<Node>,
-    /// Files that were opened before the last cut cannot be used any more.
+    /// Number of restarts. A file that was opened before the last one is unusable.
     boots: u64,
     room: u64,
     faults: Faults,
-    /// Syncs of files in here wait.
+    /// Syncs of files in this directory wait.
     held: Option<PathBuf>,
 }
 
-/// What is to go wrong. A count says how many calls of that kind still go well; then one fails, or,
-/// where the power or the process is gone, all that follow.
+/// Planned faults. Each count is the number of calls of that kind that still succeed. Then one call
+/// fails; after `off_in`, all calls fail.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Calls that change something.
+    /// Changes until the power or the process is gone.
     pub(crate) off_in: Option<u64>,
-    /// Syncs of files and directories.
+    /// Syncs of files and directories until one fails.
     pub(crate) sync_in: Option<u64>,
-    /// Reads.
+    /// Reads until one fails.
     pub(crate) read_in: Option<u64>,
-    /// [`Disk::space`] tells of more room than there is, as if others were writing, too.
+    /// [`Disk::space`] reports more room than there is, as if other programs were writing, too.
     pub(crate) hides_full: bool,
-    /// Room cannot be taken in advance.
+    /// Space cannot be allocated ahead.
     pub(crate) no_allocate: bool,
 }
 
@@ -62,7 +63,7 @@ enum Node {
     Dir(Layers<Entries, Naming>),
 }
 
-/// What is seen, what survives, and the difference.
+/// What the system sees, what survives, and the changes between the two.
 #[derive(Debug, Clone)]
 struct Layers<T, C> {
     live: T,
@@ -70,7 +71,7 @@ struct Layers<T, C> {
     unsynced: Vec<C>,
 }
 
-/// The nodes that names stand for.
+/// The node of each name.
 type Entries = BTreeMap<String, usize>;
 
 #[derive(Debug, Clone)]
@@ -87,7 +88,7 @@ enum Naming {
 }
 
 impl SimulatedDisk {
-    /// An empty disk with more room than anybody needs.
+    /// An empty disk with practically unlimited room.
     pub(crate) fn new(seed: u64) -> Self {
         Self::with(State {
             rng: Rng::with_seed(seed),
@@ -99,7 +100,7 @@ impl SimulatedDisk {
         })
     }
 
-    /// Another disk with the same content and the same future.
+    /// A copy with the same content and the same random future.
     pub(crate) fn copy(&self) -> Self {
         Self::with(self.0.state.lock().clone())
     }
@@ -108,37 +109,37 @@ impl SimulatedDisk {
         Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
-    /// Has syncs of the files in a directory wait, as on a slow disk, until they are released.
+    /// Makes syncs of the files in a directory wait, as on a slow disk, until `release_syncs`.
     pub(crate) fn hold_syncs(&self, dir: &Path) {
         self.0.state.lock().held = Some(dir.to_owned());
     }
 
-    /// Lets syncs go on.
+    /// Lets waiting syncs continue.
     pub(crate) fn release_syncs(&self) {
         self.0.state.lock().held = None;
         self.0.released.notify_all();
     }
 
-    /// How many bytes all files together may have.
+    /// Limits the bytes of all files together.
     pub(crate) fn set_room(&self, bytes: u64) {
         self.0.state.lock().room = bytes;
     }
 
-    /// Bytes that all files have together.
+    /// Bytes of all files together.
     pub(crate) fn used(&self) -> u64 {
         self.0.state.lock().used()
     }
 
-    /// What is to go wrong from now on.
+    /// Sets the planned faults.
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.0.state.lock().faults = faults;
     }
 
-    /// The power goes and comes back. Faults are over.
+    /// Cuts the power and turns it on again. Clears the faults.
     pub(crate) fn cut_power(&self) {
         let state = &mut *self.0.state.lock();
         state.restart();
-        // Disks that had no time, disks that had nearly enough, and everything between.
+        // Percentage of unsynced changes that survive: none, about half, nearly all, all.
         let survives = [0, 50, 90, 100][state.rng.usize(..4)];
         for node in &mut state.nodes {
             node.settle(&mut state.rng, survives);
@@ -149,17 +150,17 @@ impl SimulatedDisk {
         }
     }
 
-    /// The process is killed and another one started; the system goes on. Faults are over.
+    /// Kills the process and starts another one; the system keeps running. Clears the faults.
     pub(crate) fn kill(&self) {
         self.0.state.lock().restart();
     }
 
-    /// Every file, in the order of their names, with what is live in it.
+    /// Every file with its live content, sorted by path.
     pub(crate) fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let state = self.0.state.lock();
         let (mut files, mut dirs) = (Vec::new(), vec![(PathBuf::new(), ROOT)]);
         while let Some((path, dir)) = dirs.pop() {
-            for (name, node) in state.entries(dir).expect("it is one") {
+            for (name, node) in state.entries(dir).expect("the node is a directory") {
                 match &state.nodes[*node] {
                     Node::File(file) => files.push((path.join(name), file.live.clone())),
                     Node::Dir(_) => dirs.push((path.join(name), *node)),
@@ -170,12 +171,12 @@ impl SimulatedDisk {
         files
     }
 
-    /// Changes a file behind everybody's back, for good.
+    /// Changes a file permanently, without any handle.
     #[track_caller]
     pub(crate) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let state = &mut *self.0.state.lock();
         let node = state.find(path).expect("the file exists");
-        let file = state.file(node).expect("it is a file");
+        let file = state.file(node).expect("the node is a file");
         change(&mut file.live);
         file.safe.clone_from(&file.live);
         file.unsynced.clear();
@@ -185,7 +186,7 @@ impl SimulatedDisk {
 impl State {
     fn restart(&mut self) {
         self.boots += 1;
-        // Nobody has them open any more.
+        // No process has the files without a name open any more.
         let have_names = self.have_names();
         for (node, _) in self.nodes.iter_mut().zip(have_names).filter(|(_, has_name)| !has_name) {
             *node = Node::File(Layers::new());
@@ -205,7 +206,7 @@ impl State {
         self.room.saturating_sub(self.used())
     }
 
-    /// For each node whether it has a name, or may have one after a cut.
+    /// For each node, whether it has a name or may have one after a power cut.
     fn have_names(&self) -> Vec<bool> {
         let (mut reached, mut queue) = (vec![false; self.nodes.len()], vec![ROOT]);
         while let Some(node) = queue.pop() {
@@ -221,7 +222,8 @@ impl State {
         reached
     }
 
-    /// A call that changes something: the last one before the end is done by halves.
+    /// Counts a change. The last change before the power goes is done only in part: it returns
+    /// false.
     fn change(&mut self) -> io::Result<bool> {
         match &mut self.faults.off_in {
             None => Ok(true),
@@ -255,7 +257,7 @@ impl State {
         Ok(node)
     }
 
-    /// The directory that a file is in, and the file's name.
+    /// The directory of a file, and the file's name.
     fn parent(&self, path: &Path) -> io::Result<(usize, String)> {
         let name = names(path).pop().ok_or(ErrorKind::InvalidInput)?;
         Ok((self.find(path.parent().unwrap_or(Path::new("")))?, name))
@@ -269,7 +271,7 @@ impl State {
     }
 
     fn name(&mut self, dir: usize, naming: Naming) {
-        let Node::Dir(dir) = &mut self.nodes[dir] else { panic!("a file holds no names") };
+        let Node::Dir(dir) = &mut self.nodes[dir] else { panic!("only a directory holds names") };
         naming.apply(&mut dir.live);
         dir.unsynced.push(naming);
     }
@@ -286,20 +288,20 @@ impl State {
             return Err(io::Error::other("the power went"));
         }
         if is_due(&mut self.faults.sync_in) {
-            // Names are in a journal: either it goes on with them, or nothing goes on.
+            // Names are in a journal, which is either written on or stopped as a whole.
             if let node @ Node::File(_) = &mut self.nodes[node] {
                 node.settle(&mut self.rng, 50);
             }
             let kinds = [ErrorKind::Other, ErrorKind::StorageFull];
             return Err(kinds[self.rng.usize(..kinds.len())].into());
         }
-        // What a sync that failed has dropped is not written now.
+        // Changes that an earlier failed sync has dropped are not written now.
         self.nodes[node].settle(&mut self.rng, 100);
         Ok(())
     }
 }
 
-/// Counts down, and is true once.
+/// Counts down; true once, at zero.
 fn is_due(count: &mut Option<u64>) -> bool {
     match count {
         Some(0) => {
@@ -330,7 +332,7 @@ impl<T: Default, C> Layers<T, C> {
 }
 
 impl Node {
-    /// What is not synced becomes safe, or will never be: each change for itself, and in part.
+    /// Makes each unsynced change safe or drops it, some of them in part.
     fn settle(&mut self, rng: &mut Rng, survives_percent: u32) {
         match self {
             Self::File(file) => {
@@ -361,7 +363,7 @@ impl Change {
         }
     }
 
-    /// Applies less than all of it.
+    /// Applies only part of a change.
     fn tear(self, file: &mut Vec<u8>, rng: &mut Rng) {
         let Self::Write { offset, mut bytes } = self else { return };
         let end = offset + bytes.len();
@@ -372,7 +374,7 @@ impl Change {
                 write(file, offset, &bytes);
             }
             2 => {
-                // Sectors for themselves, and zeros where there was no file before.
+                // Single sectors, with zeros where the file was shorter.
                 let mut at = offset;
                 while at < end {
                     let next = (at / SECTOR + 1) * SECTOR;
@@ -499,7 +501,7 @@ impl Disk for SimulatedDisk {
 #[derive(Debug)]
 struct SimulatedFile {
     disk: SimulatedDisk,
-    /// Its name when it was opened.
+    /// The path at which it was opened.
     path: PathBuf,
     node: usize,
     boots: u64,
@@ -561,7 +563,7 @@ impl DiskFile for SimulatedFile {
             self.disk.0.released.wait(&mut state);
         }
         drop(state);
-        // Meanwhile the power may have gone.
+        // The power may have gone while the sync waited.
         self.state()?.sync(self.node)
     }
 

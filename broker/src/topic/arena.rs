@@ -1,42 +1,42 @@
-//! Memory for encoded batches: filled in order, given back in order, counted honestly.
+//! An arena for encoded batches: blocks are filled and freed in order, and their whole capacity is
+//! counted.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Size of the first blocks of a topic. Small, because many topics see few events.
+/// Size of a topic's first blocks. Small, because many topics receive few events.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
-/// Size that blocks grow to. A block is allocated once for hundreds of small batches, and is the
-/// unit in which memory comes back.
+/// Maximum size of a block. One allocation serves hundreds of small batches. Memory is freed by
+/// whole blocks.
 const BLOCK_BYTES_MAX: usize = 256 << 10;
-/// A block is at most this part of what there is, so that a tail never loses much at once and one
-/// that has to be short (there are many) has small blocks.
+/// A block is at most 1/16 of the arena, so that an eviction never frees much at once and short
+/// tails have small blocks.
 const BLOCKS_MIN: usize = 16;
 
-/// Blocks of memory that batches are encoded into one after the other.
+/// Blocks of memory into which batches are encoded one after the other.
 ///
-/// A batch is a slice of a block and keeps the whole block alive, so `bytes` counts the capacity
-/// of blocks, not the length of batches. Batches are released in the order in which they were
-/// taken.
+/// A batch is a slice of a block and keeps the whole block alive, so `bytes` counts the capacity of
+/// blocks, not the length of batches. Batches are released in the order in which they were sealed.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
-    /// The unsealed end of the newest block; what is in it is the batch being encoded.
+    /// The unsealed end of the newest block: the batch being encoded.
     open: BytesMut,
-    /// Oldest first; the last one is the one that `open` is the end of.
+    /// Oldest first; `open` is the end of the last one.
     blocks: VecDeque<Block>,
-    /// Capacity of `blocks`.
+    /// Sum of the capacities of `blocks`.
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Block {
     capacity: usize,
-    /// Batches in it that were not released.
+    /// Batches in the block that were not released.
     live: usize,
 }
 
 impl Arena {
-    /// One block of exactly so many bytes, or none.
+    /// One block of exactly `bytes`, or none if 0.
     pub(super) fn of(bytes: usize) -> Self {
         let mut arena = Self::default();
         if bytes > 0 {
@@ -50,12 +50,12 @@ impl Arena {
         self.bytes
     }
 
-    /// Blocks allocated; the last one does not come back by itself.
+    /// Number of blocks. The last one is never freed by a release.
     pub(super) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether `more` bytes can be encoded without moving what is there.
+    /// Whether `more` bytes can be encoded without a reallocation.
     pub(super) fn has_room(&self, more: usize) -> bool {
         self.open.capacity() - self.open.len() >= more
     }
@@ -65,7 +65,7 @@ impl Arena {
         self.open.len()
     }
 
-    /// Begins a new block with room for at least `bytes`. The batch in the old one must be sealed.
+    /// Begins a new block for at least `bytes`. The batch in the old block must be sealed.
     pub(super) fn begin_block(&mut self, bytes: usize) {
         assert!(self.open.is_empty(), "a batch lies in one block");
         let share = self.bytes / BLOCKS_MIN;
@@ -75,36 +75,36 @@ impl Arena {
 
     fn add_block(&mut self, capacity: usize) {
         self.open = BytesMut::with_capacity(capacity);
-        // What the allocator gave is what counts.
+        // Count what the allocator returned.
         let capacity = self.open.capacity();
         self.bytes += capacity;
         self.blocks.push_back(Block { capacity, live: 0 });
     }
 
-    /// Where to encode; the caller made sure of the room.
+    /// The buffer to encode into. The caller has checked `has_room`.
     pub(super) fn open(&mut self) -> &mut BytesMut {
         &mut self.open
     }
 
-    /// Ends the batch; empty if nothing was encoded.
+    /// Ends the batch and returns it; empty if nothing was encoded.
     pub(super) fn seal(&mut self) -> Bytes {
         if self.open.is_empty() {
             return Bytes::new();
         }
-        let block = self.blocks.back_mut().expect("what is encoded lies in a block");
+        let block = self.blocks.back_mut().expect("an encoded batch lies in a block");
         block.live += 1;
         self.open.split().freeze()
     }
 
-    /// Releases the oldest batch that was sealed and not released. Its memory is free when the
-    /// rest of its block and the last reader of it are done, too.
+    /// Releases the oldest batch that is not released. Its memory is freed when the rest of its
+    /// block is released and no reader holds a slice.
     pub(super) fn release(&mut self) {
         let block = self.blocks.front_mut().expect("every sealed batch lies in a block");
         block.live -= 1;
         self.trim();
     }
 
-    /// A batch that was sealed elsewhere, moved here; there is room for it.
+    /// Copies a batch that was sealed elsewhere into this arena. The caller has checked `has_room`.
     pub(super) fn adopt(&mut self, batch: &Bytes) -> Bytes {
         self.open.extend_from_slice(batch);
         self.seal()
@@ -112,7 +112,7 @@ impl Arena {
 
     fn trim(&mut self) {
         while self.blocks.len() > 1 && self.blocks[0].live == 0 {
-            let block = self.blocks.pop_front().expect("there is more than one");
+            let block = self.blocks.pop_front().expect("there is more than one block");
             self.bytes -= block.capacity;
         }
     }

@@ -1,4 +1,4 @@
-//! A batch: events that were appended together, as the bytes that readers receive.
+//! A batch: events that were appended together, encoded as the bytes that readers receive.
 
 use bytes::Bytes;
 use memchr::memchr_iter;
@@ -6,34 +6,34 @@ use tidings_protocol::Seq;
 
 use crate::mailbox::ConnId;
 
-/// Events in a row, encoded once. All readers share its bytes.
+/// Consecutive events, encoded once. All readers share the bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch {
-    /// The first event's number.
+    /// The seq of the first event.
     pub(crate) first: Seq,
-    /// How many events; at least 1.
+    /// Number of events; at least 1.
     pub(crate) count: u64,
-    /// The connection they came from; it does not hear them as a peer.
+    /// The connection that sent them. As a peer, it does not receive them.
     pub(crate) origin: ConnId,
-    /// When they were appended; never less than the batch before.
+    /// Append time; never less than that of the batch before.
     pub(crate) unix_ms: i64,
     /// `MSG <topic> <seq> <payload>` CRLF for each event.
     pub(crate) wire: Bytes,
-    /// `<payload>` CRLF for each event, if somebody listened to that form when it was appended.
+    /// `<payload>` CRLF for each event, if a reader of bare lines existed at the append.
     pub(crate) bare: Bytes,
     /// At least one event has an `id=`.
     pub(crate) identified: bool,
-    /// It will never be safe, and is not shown any more.
+    /// The batch can never become durable, and is not shown any more.
     pub(crate) lost: bool,
 }
 
 impl Batch {
-    /// The number after the last event's.
+    /// The seq after the last event.
     pub(crate) fn end(&self) -> Seq {
         Seq(self.first.0 + self.count)
     }
 
-    /// Bytes that it takes where memory is not wasted.
+    /// Bytes that the batch needs when blocks are exactly filled.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.wire.len() + self.bare.len()
     }
@@ -41,8 +41,8 @@ impl Batch {
 
 /// The lines after the first `lines` of `encoded`; empty if it has no more.
 ///
-/// Payloads contain no line end, so events are found again by their line ends. This is needed
-/// once per subscription that begins in the middle of a batch, not per message.
+/// A payload contains no line end, so line ends separate events. This search runs once per
+/// subscription that begins in the middle of a batch, not per event.
 pub(crate) fn skip_lines(encoded: &Bytes, lines: u64) -> Bytes {
     if lines == 0 {
         return encoded.clone();
@@ -61,7 +61,7 @@ pub(crate) fn first_lines(mut encoded: Bytes, lines: u64) -> Bytes {
     encoded
 }
 
-/// How many whole lines `encoded` has.
+/// Number of whole lines in `encoded`.
 pub(crate) fn count_lines(encoded: &[u8]) -> u64 {
     memchr_iter(b'\n', encoded).count() as u64
 }

@@ -1,7 +1,8 @@
-//! Reading what fell out of the tail: on threads of its own, with a bounded number of buffers.
+//! Cold reads: threads that read events which a tail has evicted, with a bounded number of buffers.
 //!
-//! A reader asks, goes on when it is woken, and gives the buffer back when its socket has taken it. So
-//! however many readers lag, they cost at most [`Limits::cold_bytes_max`](crate::Limits) together.
+//! A reader requests a read, continues when it is woken, and returns the buffer when its socket has
+//! taken the bytes. So all lagging readers together use at most
+//! [`Limits::cold_bytes_max`](crate::Limits).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use tidings_protocol::Seq;
 
 use crate::log::{Found, LogError, Position, TopicLog};
 
-/// Bytes of a buffer: room for the longest batch and its header, and a few sends.
+/// Bytes of a buffer: enough for the longest batch with its header, and for a few sends.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Threads that read. Two, so that one long search does not stop everybody.
+/// Number of threads. Two, so that one long search does not block all other readers.
 const THREADS: usize = 2;
 
 /// The threads that read logs.
@@ -33,7 +34,7 @@ impl Drop for ColdReads {
 #[derive(Debug)]
 struct Pool {
     state: Mutex<State>,
-    /// There is work and a buffer for it.
+    /// There is a request and a buffer for it.
     ready: Condvar,
     buffers_max: usize,
 }
@@ -41,9 +42,9 @@ struct Pool {
 #[derive(Default)]
 struct State {
     reads: VecDeque<Request>,
-    /// Work that needs no buffer, such as checking a whole log.
+    /// Blocking calls that need no buffer, such as the verification of a log.
     errands: VecDeque<Box<dyn FnOnce() + Send>>,
-    /// Buffers that nobody uses, and how many there are in all.
+    /// The free buffers; below, the number of all buffers.
     idle: Vec<Box<[u8]>>,
     buffers: usize,
     closed: bool,
@@ -58,7 +59,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// A read that was asked for.
+/// A requested read.
 #[derive(Debug)]
 struct Request {
     log: Arc<dyn TopicLog>,
@@ -67,12 +68,12 @@ struct Request {
     answer: Arc<Mutex<Answer>>,
 }
 
-/// What a reader asks for.
+/// What to read.
 #[derive(Debug)]
 enum What {
-    /// Lines, not older than a time.
+    /// Lines that are not older than `since`.
     Lines { at: Option<Position>, since: Option<i64> },
-    /// Which events the segment that begins there has. The answer has none of them.
+    /// Builds the index of the segment that begins at this seq. The result carries no lines.
     Index(Seq),
 }
 
@@ -82,45 +83,46 @@ struct Answer {
     read: Option<Read>,
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// Runs of lines, each with its first number; the number after them; where it goes on.
+    /// Runs of lines, each with the seq of its first line; the seq after the last line; where to
+    /// continue.
     Lines(Vec<(Seq, Bytes)>, Seq, Position),
-    /// As [`Found`], or the disk failed.
+    /// Any other result of the log, or an error of the disk.
     Other(Result<Found, LogError>),
 }
 
-/// A read on its way. Dropped, it is not done if it has not begun.
+/// A requested read that may not have run yet. Dropping it cancels a read that has not begun.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// From which number on.
+    /// The first seq to read.
     pub(super) from: Seq,
     answer: Arc<Mutex<Answer>>,
 }
 
 impl Pending {
-    /// The answer, if it has come.
+    /// The result, if there is one.
     pub(super) fn take(&self) -> Option<Read> {
         self.answer.lock().read.take()
     }
 }
 
 impl ColdReads {
-    /// Starts the threads; all buffers together have at most `bytes_max`, and there is at least one
-    /// for each thread.
+    /// Starts the threads. All buffers together have at most `bytes_max`, but there is at least one
+    /// per thread.
     pub(super) fn start(bytes_max: usize) -> Self {
         let buffers_max = (bytes_max / BUFFER_BYTES).max(THREADS);
         let pool = Arc::new(Pool { state: Mutex::default(), ready: Condvar::new(), buffers_max });
         for number in 1..=THREADS {
             let pool = Arc::clone(&pool);
             let thread = thread::Builder::new().name(format!("cold-{number}"));
-            thread.spawn(move || pool.run()).expect("a thread can be started");
+            thread.spawn(move || pool.run()).expect("the system can start a thread");
         }
         Self(pool)
     }
 
-    /// Reads from `from` on, and wakes `waker` then.
+    /// Requests lines from `from` on; wakes `waker` with the result.
     pub(super) fn read(
         &self,
         log: &Arc<dyn TopicLog>,
@@ -132,7 +134,8 @@ impl ColdReads {
         self.request(log, from, What::Lines { at, since }, waker)
     }
 
-    /// Has `log` index the segment that begins at `base`, for a reader at `from`, and wakes `waker` then.
+    /// Requests the index of the segment that begins at `base`, for a reader at `from`; wakes
+    /// `waker` when it is built.
     pub(super) fn index(
         &self,
         log: &Arc<dyn TopicLog>,
@@ -152,7 +155,7 @@ impl ColdReads {
         Pending { from, answer }
     }
 
-    /// Does something that blocks, after what was asked for before; nothing once it is closed.
+    /// Runs a blocking call on one of the threads. After `close` the call is dropped.
     pub(super) fn run(&self, errand: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.closed {
@@ -162,7 +165,7 @@ impl ColdReads {
         }
     }
 
-    /// Ends the threads. What they have not begun is not done.
+    /// Ends the threads. Requests that have not begun are dropped.
     pub(super) fn close(&self) {
         let (reads, errands) = {
             let state = &mut *self.0.state.lock();
@@ -170,7 +173,8 @@ impl ColdReads {
             (std::mem::take(&mut state.reads), std::mem::take(&mut state.errands))
         };
         self.0.ready.notify_all();
-        // They may own the last of something that does not like to be dropped under a lock.
+        // Dropped outside the lock: a request may own the last reference to a value, and the drop
+        // of that value may take this lock.
         drop((reads, errands));
     }
 }
@@ -199,14 +203,14 @@ impl Pool {
             if let Some(errand) = state.errands.pop_front() {
                 return Some(Work::Errand(errand));
             }
-            // Whoever asked may not want it any more.
+            // Drop the requests of readers that are gone.
             while state.reads.front().is_some_and(|read| Arc::strong_count(&read.answer) == 1) {
                 state.reads.pop_front();
             }
             if !state.reads.is_empty()
                 && let Some(buffer) = state.buffer(self.buffers_max)
             {
-                let request = state.reads.pop_front().expect("it is not empty");
+                let request = state.reads.pop_front().expect("the queue is not empty");
                 return Some(Work::Read(request, buffer));
             }
             self.ready.wait(state);
@@ -251,7 +255,7 @@ impl State {
     }
 }
 
-/// A buffer that goes back to the pool when the last slice of it is dropped.
+/// A buffer that returns to the pool when its last slice is dropped.
 struct Lent {
     buffer: Box<[u8]>,
     pool: Arc<Pool>,
@@ -267,7 +271,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         let mut state = self.pool.state.lock();
-        // While nobody waits, a few are enough.
+        // Keep few free buffers while no request waits.
         if state.reads.is_empty() && state.idle.len() >= THREADS {
             state.buffers -= 1;
         } else {

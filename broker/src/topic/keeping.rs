@@ -1,4 +1,5 @@
-//! What of a topic is about its disk: commits, reservations, retention, its end.
+//! Writes a topic's events to its log: commits, reserved seqs, retention, and the close at
+//! shutdown.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::catalog::{Record, Sync};
 use crate::log::committer::Commit;
 use crate::log::{LogEnd, LogError, Retention};
 
-/// Bytes that one commit takes at most, so that confirmations come regularly.
+/// Maximum bytes of one commit, so that confirmations arrive regularly.
 const COMMIT_BYTES: usize = 1 << 20;
 
-/// Files of one topic; beyond them the oldest goes.
+/// Maximum number of files of one topic. Retention removes the oldest beyond it.
 const SEGMENTS_MAX: usize = 10_000;
 
 impl Topic {
-    /// Has a committer do what there is to do; without a log, reserves more numbers.
+    /// Queues a commit; a topic without a log reserves more seqs instead.
     pub(super) fn request_commit(self: &Arc<Self>, head: Seq) {
         if self.log.is_some() {
             return self.shared.commit(self);
@@ -36,18 +37,18 @@ impl Topic {
         self.shared.catalog.write(Record::Reserved { topic: name, below }, reserved);
     }
 
-    /// A topic in memory takes events as long as there are reserved numbers for them. It is tried
-    /// again from time to time, not with every event.
+    /// Handles a failed reservation. A topic in memory accepts events for as long as it has
+    /// reserved seqs. `tend` retries the reservation, not each event.
     fn fail_to_reserve(&self, tail: &mut Tail, error: &ProtocolError) {
         let full = error.code == Code::Full;
         let health = if full { Health::Full } else { Health::Failed };
         if tail.head() > tail.marks.reserved && tail.marks.health != health {
-            tracing::error!(topic = %self.name, %error, "there are no numbers for more events");
+            tracing::error!(topic = %self.name, %error, "cannot reserve seqs; events are rejected until the catalog can be written");
             tail.lose(health);
         }
     }
 
-    /// Makes sure that there are reserved numbers before the first event needs one.
+    /// Reserves seqs before the first event needs one.
     pub(super) fn reserve(self: &Arc<Self>) {
         let head = {
             let tail = &mut *self.tail.lock();
@@ -61,11 +62,11 @@ impl Topic {
     fn fail(&self, tail: &mut Tail, error: &LogError) {
         let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
         let (topic, from) = (&self.name, tail.durable());
-        tracing::error!(%topic, %from, %error, "events were not kept, and no more are taken");
+        tracing::error!(%topic, %from, %error, "events from this seq on could not be written; further events are rejected");
         tail.lose(health);
     }
 
-    /// What is to be done from time to time: syncs, a look whether a full disk has room again.
+    /// Periodic maintenance: due syncs, retention, and whether a full disk has room again.
     pub(super) fn tend(self: &Arc<Self>) {
         let Some(log) = &self.log else { return self.reserve_again() };
         let has_room = self.tail.lock().marks.health == Health::Full && log.has_room();
@@ -73,7 +74,7 @@ impl Topic {
             let tail = &mut *self.tail.lock();
             if has_room && tail.marks.health == Health::Full {
                 tail.marks.health = Health::Good;
-                tracing::info!(topic = %self.name, "there is room on the disk again");
+                tracing::info!(topic = %self.name, "the disk has room again; events are accepted");
             }
             tail.marks.sync_due |= tail.marks.unsynced;
             self.wants_commit(tail)
@@ -93,12 +94,16 @@ impl Topic {
         };
         match log.retain(&retention) {
             Ok(0) | Err(LogError::Broken(_)) => {}
-            Ok(removed) => tracing::debug!(topic = %self.name, removed, "old segments are gone"),
-            Err(error) => tracing::error!(topic = %self.name, %error, "old events stay"),
+            Ok(removed) => {
+                tracing::debug!(topic = %self.name, removed, "retention removed old segments")
+            }
+            Err(error) => {
+                tracing::error!(topic = %self.name, %error, "retention cannot remove old segments")
+            }
         }
     }
 
-    /// In memory: reserves numbers, also if that has failed before.
+    /// In memory: reserves seqs, also after an earlier failure.
     fn reserve_again(self: &Arc<Self>) {
         let head = {
             let tail = self.tail.lock();
@@ -110,13 +115,13 @@ impl Topic {
         }
     }
 
-    /// Takes no more events: the broker stops.
+    /// Rejects events from now on, because the broker stops.
     pub(super) fn stop(&self) {
         self.tail.lock().marks.closed = true;
     }
 
-    /// At the end of the broker, after it was [stopped](Self::stop) and everything was written:
-    /// notes where it ends, so that the next start leaves no gap. Returns where its log ends.
+    /// Called at shutdown, after [`stop`](Self::stop) and after everything was written. Records the
+    /// next seq, so that the next start leaves no gap. Returns where the log ends.
     pub(super) fn close(&self) -> Option<LogEnd> {
         let (head, health) = {
             let tail = self.tail.lock();
@@ -126,7 +131,7 @@ impl Topic {
             Some(log) if health == Health::Good => match log.close(head) {
                 Ok(end) => return end,
                 Err(error) => {
-                    tracing::error!(topic = %self.name, %error, "the log was not closed in order");
+                    tracing::error!(topic = %self.name, %error, "the log could not be closed; the next start treats this as a crash");
                 }
             },
             Some(_) => {}
@@ -166,7 +171,8 @@ impl Commit for Topic {
         let result = match log.append(&pieces, next, reserve) {
             Ok(()) if sync => log.sync().map(Some),
             Ok(()) => Ok(None),
-            // What is there is to be safe in its time, though there is no room for more.
+            // The disk has no room for more, but what was appended before must still become
+            // durable.
             Err(LogError::Full) if unsynced => log.sync().and(Err(LogError::Full)),
             Err(error) => Err(error),
         };
@@ -178,7 +184,8 @@ impl Commit for Topic {
             }
             Err(error) => self.fail(&mut tail, &error),
         }
-        // With the marks, so that who sees that all is done may rely on no more being done.
+        // Updated together with the watermarks: a thread that sees all events durable may rely on
+        // no further writes.
         tail.marks.queued = tail.marks.has_work(tail.head());
         let waiting = tail.marks.queued.then(|| tail.waiting_bytes());
         self.moved(tail);

@@ -1,13 +1,13 @@
-//! How far the events of a topic have come: numbered, seen, handed to the log, safe.
+//! Watermarks of a topic: which events are visible, handed to the log, and durable.
 //!
 //! ```text
 //!     kept on disk      │  being written   │    waits     │ not shown yet
 //!  ─────────────────────┼──────────────────┼──────────────┼──────────────▶
-//!                    durable             taken         visible         head
+//!                    durable           submitted       visible         head
 //! ```
 //!
-//! Subscribers are shown what is numbered, ahead of the disk, but no number that is not reserved:
-//! after a crash every number below the reservation is skipped, so none is ever given twice.
+//! Subscribers see an event before it is on disk, but only if its seq is reserved. After a crash
+//! the broker skips all reserved seqs, so no seq is ever assigned twice.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,28 +16,29 @@ use tidings_protocol::{Code, Fate, Seq};
 
 use crate::log::RESERVED_MAX;
 
-/// Numbers that are reserved for a topic that gets few events, and are skipped after a crash.
+/// Seqs that a topic with few events reserves. A crash skips them.
 const RESERVED_MIN: u64 = 1 << 10;
 
-/// Commits, as large as the last one, that the reserved numbers should last for.
+/// A reservation lasts for this many commits of the size of the last one.
 const RESERVED_COMMITS: u64 = 16;
 
-/// Ranges of lost events that are remembered one by one.
+/// Ranges of lost events that are remembered exactly.
 const LOST_MAX: usize = 1024;
 
-/// Whether a topic takes events.
+/// Whether a topic accepts events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It does.
+    /// It accepts events.
     Good,
-    /// The disk is full. It will when there is room again.
+    /// The disk is full. The topic accepts events again when there is room.
     Full,
-    /// Writing failed. It will after a restart, which finds out what is on the disk.
+    /// A write failed. The topic accepts events after a restart, which finds out what is on the
+    /// disk.
     Failed,
 }
 
 impl Health {
-    /// The refusal, if it takes none.
+    /// The error code for publishers; `None` if events are accepted.
     pub(crate) fn refusal(self) -> Option<Code> {
         match self {
             Self::Good => None,
@@ -47,35 +48,36 @@ impl Health {
     }
 }
 
-/// The marks of one topic; `durable <= taken <= head`.
+/// The watermarks of one topic; `durable <= taken <= head`.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and not a state")]
 pub(super) struct Marks {
-    /// The first number that is not as safe as the topic promises.
+    /// The first seq that is not as safe as the topic promises.
     pub(super) durable: Seq,
-    /// The first number that was not handed to the log.
+    /// The first seq that was not handed to the log.
     pub(super) taken: Seq,
-    /// Numbers below may be shown.
+    /// Seqs below this are reserved, so their events may be shown.
     pub(super) reserved: Seq,
-    /// How many numbers are reserved at once; 0: none ever.
+    /// Number of seqs reserved at once; 0 turns reservation off.
     reserve: u64,
-    /// Events that were numbered and will never be safe, oldest first.
+    /// Ranges of events that got a seq and can never become durable, oldest first.
     lost: VecDeque<(Range<Seq>, Code)>,
-    /// Of events before this number it is not remembered any more which were lost.
+    /// Below this seq, lost ranges have been forgotten; treat every event there as possibly lost.
     forgotten: Option<(Seq, Code)>,
     pub(super) health: Health,
-    /// The broker stops: no more numbers are given.
+    /// The broker stops: no seq is assigned any more.
     pub(super) closed: bool,
-    /// With the committer, or in its queue; in memory, numbers were asked for.
+    /// The topic is in the committer's queue or being committed; in memory, a reservation is
+    /// pending.
     pub(super) queued: bool,
-    /// What was appended is to be synced though there is nothing to append.
+    /// A sync is due, even if there is nothing to append.
     pub(super) sync_due: bool,
-    /// The log holds something that was not synced (`sync=interval`).
+    /// The log holds data that was not synced yet (`sync=interval`).
     pub(super) unsynced: bool,
 }
 
 impl Marks {
-    /// Begins at `next`, with numbers below `reserved` reserved.
+    /// Watermarks that begin at `next`, with seqs below `reserved` reserved.
     pub(super) fn new(next: Seq, reserved: Seq) -> Self {
         Self {
             durable: next,
@@ -92,34 +94,34 @@ impl Marks {
         }
     }
 
-    /// As [`new`](Self::new), for a topic that reserves so many numbers at once.
+    /// As [`new`](Self::new), for a topic that always reserves `reserve` seqs at once.
     pub(super) fn in_memory(next: Seq, reserved: Seq, reserve: u64) -> Self {
         Self { reserve, ..Self::new(next, reserved) }
     }
 
-    /// Nobody is shown a number before its event is safe, so none need to be reserved.
+    /// Turns reservation off: readers see no event before it is durable.
     pub(super) fn reserve_none(&mut self) {
         self.reserve = 0;
     }
 
-    /// Whether there is something for the committer when `head` is the next number.
+    /// Whether the committer has work, when `head` is the next seq.
     pub(super) fn has_work(&self, head: Seq) -> bool {
         self.health == Health::Good && (self.taken < head || self.sync_due)
             || self.lacks_numbers(head)
     }
 
-    /// Whether numbers can and should be reserved.
+    /// Whether seqs can and should be reserved.
     pub(super) fn lacks_numbers(&self, head: Seq) -> bool {
         self.health == Health::Good && self.reserves_little(head)
     }
 
-    /// Whether so few reserved numbers are left that more should be.
+    /// Whether few reserved seqs are left, so that more are needed.
     pub(super) fn reserves_little(&self, head: Seq) -> bool {
         self.reserved.0 < head.0.saturating_add(self.reserve / 2)
     }
 
-    /// The numbers below this are to be reserved with a commit of `count` events. `synced`: it is
-    /// synced, so that the next one can reserve more.
+    /// Returns the seq below which to reserve, for a commit of `count` events. `synced`: every
+    /// commit is synced, so the next one can extend the reservation.
     pub(super) fn reserve(&mut self, head: Seq, count: u64, synced: bool) -> Seq {
         if self.reserve > 0 {
             let wanted = if synced { count * RESERVED_COMMITS } else { RESERVED_MAX };
@@ -128,13 +130,13 @@ impl Marks {
         Seq(head.0.saturating_add(self.reserve))
     }
 
-    /// What the committer took is as safe as the topic promises.
+    /// Advances the watermarks after a commit.
     pub(super) fn settle(&mut self, durable: Seq, reserved: Seq) {
         self.durable = self.durable.max(durable);
         self.reserved = self.reserved.max(reserved);
     }
 
-    /// Nothing that is not safe yet will ever be. The events up to `head` are gone.
+    /// Marks the events from `durable` to `head` as lost, and returns that range.
     pub(super) fn lose(&mut self, head: Seq, health: Health) -> Range<Seq> {
         let range = self.durable..head;
         self.health = health;
@@ -153,8 +155,8 @@ impl Marks {
         range
     }
 
-    /// Where the events begin of which nobody knows whether they are on the disk, after a sync that
-    /// failed. The next start finds out; until then nobody is told that they are not there.
+    /// After a failed sync, the first event that may or may not be on the disk. The next start
+    /// finds out. Until then the broker must not report it as missing.
     pub(super) fn doubtful(&self) -> Seq {
         let newest = self.lost.back().filter(|_| self.health == Health::Failed);
         newest.map_or(Seq(u64::MAX), |(range, code)| match code {
@@ -168,10 +170,10 @@ impl Marks {
         !self.lost.is_empty()
     }
 
-    /// What has become of an event, and up to which number the same is true.
+    /// The state of an event, and the seq up to which the following events share it.
     pub(super) fn fate(&self, seq: Seq) -> (Fate, Seq) {
         if let Some((before, code)) = self.forgotten.filter(|(before, _)| seq < *before) {
-            // It may have been kept. Who is told otherwise sends it again.
+            // The event may have been kept. If the publisher sends it again, nothing is lost.
             return (Fate::Lost(code), before);
         }
         let at = self.lost.partition_point(|(range, _)| range.end <= seq);
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lost_is_told_from_what_is_safe_and_what_waits() {
+    fn fate_distinguishes_lost_safe_and_waiting_events() {
         let mut marks = Marks::new(Seq(10), Seq(100));
         assert_eq!(marks.fate(Seq(9)), (Fate::Safe, Seq(10)));
         assert_eq!(marks.fate(Seq(10)).0, Fate::Waiting);
@@ -202,7 +204,11 @@ mod tests {
         assert_eq!(marks.fate(Seq(30)).0, Fate::Waiting);
         marks.settle(Seq(40), Seq(100));
         assert_eq!(marks.fate(Seq(30)), (Fate::Safe, Seq(40)));
-        assert_eq!(marks.doubtful(), Seq(u64::MAX), "what was lost on a full disk is not there");
+        assert_eq!(
+            marks.doubtful(),
+            Seq(u64::MAX),
+            "events lost on a full disk are certainly not there"
+        );
         assert_eq!(marks.lose(Seq(40), Health::Failed), Seq(40)..Seq(40));
         assert_eq!(marks.health.refusal(), Some(Code::NotDurable));
         assert_eq!(marks.fate(Seq(40)).0, Fate::Waiting);
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_remembered_counts_as_lost() {
+    fn events_in_forgotten_ranges_count_as_lost() {
         let mut marks = Marks::new(Seq(0), Seq(100));
         for at in (0..10_000).step_by(2) {
             marks.settle(Seq(at + 1), Seq(0));

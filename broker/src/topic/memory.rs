@@ -1,4 +1,4 @@
-//! The memory that all tails share.
+//! The memory budget that all tails share.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,18 +11,19 @@ use super::recent::{IDS_MAX, IDS_SHARE, IDS_TOTAL};
 use super::tail::Tail;
 use crate::config::Limits;
 
-/// While all tails together are too much, a topic may be ahead of the disk by this part only.
+/// While all tails together exceed their limit, the limit of uncommitted bytes of each topic is
+/// divided by this.
 const SQUEEZE: usize = 16;
 
-/// What the tails of all topics take together.
+/// Memory use of the tails of all topics.
 #[derive(Debug)]
 pub(super) struct Memory {
     tail_bytes_max: usize,
     tails_bytes_max: usize,
     ahead_bytes_max: usize,
-    /// The sum of all topics' `bytes`.
+    /// Sum of `bytes` of all topics.
     bytes: AtomicUsize,
-    /// The sum of all topics' `ids`.
+    /// Sum of `ids` of all topics.
     ids: AtomicUsize,
     topics: RwLock<Vec<Weak<Topic>>>,
 }
@@ -39,39 +40,39 @@ impl Memory {
         }
     }
 
-    /// A new topic shares it.
+    /// Adds a new topic.
     pub(super) fn add(&self, topic: &Arc<Topic>) {
         let mut topics = self.topics.write();
         topics.retain(|known| known.strong_count() > 0);
         topics.push(Arc::downgrade(topic));
     }
 
-    /// How many ids a topic may remember.
+    /// Maximum number of ids that a topic may remember now.
     pub(super) fn ids_max(&self) -> usize {
         if self.ids.load(Ordering::Relaxed) > IDS_TOTAL { IDS_SHARE } else { IDS_MAX }
     }
 
-    /// Whether so much of a tail has to be in memory that nobody should publish.
+    /// Whether publishers to this tail must wait, because too much of it must stay in memory.
     pub(super) fn is_held_up(&self, tail: &Tail) -> bool {
         let crowded = self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max;
         let ahead_max = self.ahead_bytes_max / if crowded { SQUEEZE } else { 1 };
         tail.is_held_up(self.tail_bytes_max, ahead_max)
     }
 
-    /// Shrinks the tail to what one may have and counts it; whether it has grown. Called with the
-    /// tail's lock, so that a topic's own figures are never mixed up.
+    /// Shrinks the tail to the limit of one tail and updates the sums. Returns whether the tail has
+    /// grown. The caller holds the tail's lock, so that two updates of a topic do not mix.
     pub(super) fn account(&self, topic: &Topic, tail: &mut Tail) -> bool {
         tail.shrink_to(self.tail_bytes_max);
-        // One that was deleted goes with the last who knows it.
+        // A deleted topic is freed with its last reference.
         let (bytes, ids) =
             if topic.is_deleted() { (0, 0) } else { (tail.bytes(), tail.recent.len()) };
         recount(&self.ids, &topic.ids, ids);
         recount(&self.bytes, &topic.bytes, bytes)
     }
 
-    /// While all tails together are too much, the longest gives way; one that has to stay cannot
-    /// (who publishes there waits), so then the next. Tails grow by blocks, so this is seldom, and
-    /// may look at all topics. Called without any tail's lock.
+    /// Evicts from the largest tail until all tails together are within their limit. It skips a
+    /// tail that must keep its events; publishers to that topic wait. Tails grow by whole blocks,
+    /// so this is rare and may visit all topics. The caller holds no tail's lock.
     pub(super) fn relieve(&self) {
         while self.bytes.load(Ordering::Relaxed) > self.tails_bytes_max {
             let mut topics: Vec<Arc<Topic>> =
@@ -83,7 +84,7 @@ impl Memory {
         }
     }
 
-    /// Whether the topic gave some memory back.
+    /// Whether the topic freed memory.
     fn relieve_by(&self, topic: &Topic) -> bool {
         let tail = &mut *topic.tail.lock();
         let before = tail.bytes();
@@ -93,7 +94,7 @@ impl Memory {
     }
 }
 
-/// Puts a topic's new figure in place of its old one, also in the sum; whether it has grown.
+/// Replaces a topic's figure and updates the sum. Returns whether the figure has grown.
 fn recount(sum: &AtomicUsize, of_topic: &AtomicUsize, new: usize) -> bool {
     let before = of_topic.swap(new, Ordering::Relaxed);
     if new >= before {

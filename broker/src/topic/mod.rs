@@ -1,4 +1,5 @@
-//! Topics: append-only streams of one-line events, each encoded once as what readers receive.
+//! Topics: append-only streams of one-line events. Each event is encoded once, as the bytes that
+//! readers receive.
 //!
 //! ```text
 //!   append(run of payloads)         ┌───────────── tail, bounded in bytes ─────────────┐
@@ -7,18 +8,18 @@
 //!                                  first_kept        cursor (a reader)     head
 //! ```
 //!
-//! One append is one batch, one lock and one wake-up of each reader that has everything. A reader
-//! copies nothing: it takes slices of the same memory. Nothing is ever skipped without a [`Lag`].
+//! One append makes one batch, takes one lock, and wakes each waiting reader once. A reader copies
+//! nothing: it takes slices of the same memory. A reader never skips events without a [`Lag`].
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `tail`, `batch`, `arena` | the newest events in memory |
-//! | `marks` | how far they are safe, and what may be shown |
+//! | `marks` | watermarks: which events are durable, and which may be shown |
 //! | `reader` | cursors |
-//! | `keeping` | what of a topic is about its disk: commits, reservations, retention, its end |
-//! | `cold` | threads that read what fell out of the tail |
-//! | `recent` | ids of events, so that one that is sent again is known |
-//! | `topics`, `memory` | all topics of a broker, and the memory that they share |
+//! | `keeping` | writing to disk: commits, reserved seqs, retention, close |
+//! | `cold` | threads that read events which the tail has evicted |
+//! | `recent` | the dedup window: ids of recent events, to recognize a repeated publish |
+//! | `topics`, `memory` | all topics of a broker, and the memory budget that they share |
 
 mod arena;
 mod batch;
@@ -60,7 +61,7 @@ pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
 pub(crate) use tidings_concurrent::Place;
 
-/// Numbers that a topic without a log reserves at once: each costs a sync of the catalog.
+/// Seqs that a topic without a log reserves at once. Each reservation costs a sync of the catalog.
 const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
 
 /// One topic.
@@ -68,48 +69,48 @@ const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
 pub struct Topic {
     name: TopicName,
     id: u64,
-    /// So much has to be in memory that nobody should publish.
+    /// Publishers must wait, because too much in the tail is not durable or not consumed.
     pressed: AtomicBool,
     deleted: AtomicBool,
-    /// The tail's bytes, for comparing tails without their locks.
+    /// Bytes of the tail, readable without its lock, to compare tails.
     bytes: AtomicUsize,
     /// See [`Tail::next_told`].
     shows_safe: bool,
-    /// How many ids it remembers.
+    /// Number of ids in the dedup window.
     ids: AtomicUsize,
     settings: Mutex<TopicSettings>,
-    /// Its marks are read without its lock.
+    /// The watermarks can be read without the lock.
     tail: Watermarked<Tail>,
     log: Option<Arc<dyn TopicLog>>,
     shared: Arc<Shared>,
 }
 
 impl Topic {
-    /// Its name.
+    /// The topic's name.
     pub fn name(&self) -> &TopicName {
         &self.name
     }
 
-    /// A number that stands for it in this run of the broker.
+    /// Identifies the topic in this run of the broker.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// What it is told to keep, and how safely.
+    /// Retention and sync settings.
     pub fn settings(&self) -> TopicSettings {
         *self.settings.lock()
     }
 
-    /// It was deleted; one of the same name is another.
+    /// Whether the topic was deleted. A new topic of the same name is a different topic.
     pub(crate) fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire)
     }
 
-    /// Appends events, all of them one line without control characters (the protocol has seen to
-    /// that), and returns their numbers. Wakes every reader that had everything, once.
+    /// Appends events and returns their seqs. Each payload is one line without control characters;
+    /// the protocol layer has checked that. Wakes every waiting reader once.
     ///
-    /// The topic is locked while `payloads` runs. Refused with [`Code::Full`] or
-    /// [`Code::NotDurable`] while the disk takes nothing.
+    /// The topic is locked while `payloads` is iterated. Fails with [`Code::Full`] or
+    /// [`Code::NotDurable`] while the disk accepts no writes.
     pub fn append<'a>(
         self: &Arc<Self>,
         origin: ConnId,
@@ -122,9 +123,9 @@ impl Topic {
         Ok(self.added(tail, first))
     }
 
-    /// Appends events some of which have an id: `ids` are their places among `payloads`, rising,
-    /// and what [`id_of`] says. Those that were published lately are not appended again. Returns
-    /// the number of each event.
+    /// Appends events, some with an id. An event is skipped if its id is in the dedup window. `ids`
+    /// holds pairs of an index into `payloads`, ascending, and the hash from [`id_of`]. Returns the
+    /// seq of each event, new or repeated.
     pub(crate) fn append_once(
         self: &Arc<Self>,
         origin: ConnId,
@@ -165,7 +166,7 @@ impl Topic {
         tail.append(self.name.as_str(), origin, payloads, identified, now, unix_ms);
     }
 
-    /// Why it takes no events, if so.
+    /// The error for a publisher while the topic accepts no events.
     fn refuse(&self, tail: &Tail) -> Result<(), ProtocolError> {
         if self.is_deleted() {
             let text = format!("topic {} was just deleted; publish again", self.name);
@@ -177,21 +178,22 @@ impl Topic {
         let Some(code) = tail.marks.health.refusal() else { return Ok(()) };
         let text = match code {
             Code::Full => {
-                format!("the disk is full: {} takes no events until it has room", self.name)
+                format!("the disk is full: {} accepts no events until there is room", self.name)
             }
             _ => format!(
-                "writing to the disk failed: {} takes no events until the broker starts anew",
+                "writing to the disk failed: {} accepts no events until the broker is restarted",
                 self.name
             ),
         };
         Err(ProtocolError::new(code, text))
     }
 
-    /// After events from `first` on were added: shows them, has them written, wakes who waits.
+    /// Finishes an append that began at `first`: publishes the watermarks, requests a commit, and
+    /// wakes readers.
     fn added(self: &Arc<Self>, mut tail: MutexGuard<'_, Tail>, first: Seq) -> Range<Seq> {
         let head = tail.head();
         if head == first {
-            // Who is woken may rely on finding something.
+            // A woken task may rely on finding an event.
             return first..head;
         }
         let grown = self.shared.memory.account(self, &mut tail);
@@ -206,7 +208,7 @@ impl Topic {
         first..head
     }
 
-    /// After a mark has moved: publishes the marks, and wakes the tasks that wait for them.
+    /// Publishes the watermarks after one has moved, and wakes the tasks that wait for it.
     fn moved(&self, mut tail: MutexGuard<'_, Tail>) {
         tail.show();
         let pressed = self.shared.memory.is_held_up(&tail);
@@ -215,10 +217,10 @@ impl Topic {
         self.tail.moved(tail, publishers);
     }
 
-    /// Whether a commit is to be asked for, which is noted as done.
+    /// Whether the caller must request a commit. If so, records that one is queued.
     fn wants_commit(&self, tail: &mut Tail) -> bool {
         let head = tail.head();
-        // Without a log there are only numbers to be reserved.
+        // Without a log, the only work is to reserve seqs.
         let has_work = match self.log {
             Some(_) => tail.marks.has_work(head),
             None => tail.marks.lacks_numbers(head),
@@ -228,32 +230,32 @@ impl Topic {
         wants
     }
 
-    /// Whether it is kept on the disk.
+    /// Whether the topic has a log on disk.
     pub(crate) fn is_logged(&self) -> bool {
         self.log.is_some()
     }
 
-    /// The next number to be given.
+    /// The next seq to assign.
     pub fn head(&self) -> Seq {
         Seq(self.tail.head())
     }
 
-    /// The next number, as subscribers and people are told it.
+    /// The next seq, as subscribers and operators see it.
     pub(crate) fn next_told(&self) -> Seq {
         if self.shows_safe { self.visible() } else { self.head() }
     }
 
-    /// The number after the newest event that subscribers are shown.
+    /// The seq after the newest event that subscribers may see.
     fn visible(&self) -> Seq {
         Seq(self.tail.mark(Mark::Visible))
     }
 
-    /// The first number that is not yet as safe as the topic promises.
+    /// The first seq that is not yet as safe as the topic promises.
     pub fn durable(&self) -> Seq {
         Seq(self.tail.mark(Mark::Durable))
     }
 
-    /// What has become of an event, and up to which number the same is true of the next ones.
+    /// The state of an event, and the seq up to which the following events share it.
     pub(crate) fn fate(&self, seq: Seq) -> (Fate, Seq) {
         let (durable, has_lost) = self.tail.mark_and_loss(Mark::Durable);
         if has_lost {
@@ -263,18 +265,19 @@ impl Topic {
         if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
     }
 
-    /// Where the events begin of which nobody knows whether they are on the disk.
+    /// The first event that may or may not be on the disk, after a failed sync.
     fn doubtful(&self) -> Seq {
         if self.tail.has_lost() { self.tail.lock().marks.doubtful() } else { Seq(u64::MAX) }
     }
 
-    /// Where what a reader may take ends that waits for this mark.
+    /// The end of what a reader that waits for this mark may read.
     fn end(&self, mark: Mark) -> Seq {
         let (end, has_lost) = self.tail.mark_and_loss(mark);
         if has_lost { Seq(end).min(self.tail.lock().marks.doubtful()) } else { Seq(end) }
     }
 
-    /// Has `waker` woken once the durable mark moves beyond `seq`; `None` if it has.
+    /// Registers `waker` to be woken once the durable mark is beyond `seq`; `None` if it already
+    /// is.
     pub(crate) fn wait_durable(
         &self,
         seq: Seq,
@@ -284,7 +287,7 @@ impl Topic {
         self.tail.wait_durable(seq.0, place, waker)
     }
 
-    /// Has `wake` notified once the durable mark moves beyond `seq`, or now if it has.
+    /// Notifies `wake` once the durable mark is beyond `seq`, or now if it already is.
     pub(crate) fn notify_durable(&self, seq: Seq, wake: &Arc<Notify>) {
         let waker = waker_of(Arc::clone(wake));
         if self.wait_durable(seq, None, &waker).is_none() {
@@ -292,16 +295,16 @@ impl Topic {
         }
     }
 
-    /// A group's reader, which begins at `from` and takes what is durable. A number beyond the head
-    /// begins at the head; one below what is kept begins with a [`Lag`].
+    /// Creates a group's reader, which begins at `from` and takes durable events only. A seq beyond
+    /// the head begins at the head; one below the oldest event kept begins with a [`Lag`].
     ///
-    /// `wake` is notified when there is something to take after there was nothing.
+    /// `wake` is notified when there are events again after the reader had taken all.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
         self.subscribe(Some(from), Form::Wire, waker_of(wake)).keeping()
     }
 
-    /// Whether there is more in memory than there should be, because it is not on the disk yet or a
-    /// group has not taken it. Who publishes waits then: `waker` is woken when that has changed.
+    /// Whether publishers must wait, because too much in memory is not on the disk yet or was not
+    /// consumed by a group. If so, `waker` is woken when that changes.
     pub(crate) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
         if !self.pressed.load(Ordering::Relaxed) {
             return false;
@@ -314,13 +317,13 @@ impl Topic {
         held_up
     }
 
-    /// What every group is done with.
+    /// The seq before which every group has consumed the events.
     #[cfg(test)]
     pub(crate) fn taken_by_all(&self) -> Option<Seq> {
         self.tail.lock().taken_by_all()
     }
 
-    /// A group has taken everything before `cursor`: what only it has kept goes.
+    /// A group has consumed everything before `cursor`, so events kept only for it may be evicted.
     fn taken(&self, keeper: usize, cursor: Seq) {
         self.let_go(|tail| tail.taken(keeper, cursor));
     }
@@ -336,8 +339,8 @@ impl Topic {
         self.moved(tail);
     }
 
-    /// A reader that wakes a task, and takes events in the given form, by default those that
-    /// come. The bare form is there from the head on only.
+    /// Creates a reader that wakes a task and takes events in the given form; by default it begins
+    /// with the next event. Bare lines exist from the head on only.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         from: Option<StartAt>,
@@ -355,37 +358,38 @@ impl Topic {
         Reader::new(Arc::clone(self), form, start, waker)
     }
 
-    /// Where a reader begins.
+    /// Resolves the position at which a reader begins.
     fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> Start {
-        let (here, told) = (tail.first_kept(), tail.next_told());
+        let (here, next) = (tail.first_kept(), tail.next_told());
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let first = kept.map_or(here, |kept| kept.first.min(here));
         let cursor = match from {
-            None => told,
+            None => next,
             Some(StartAt::First) => first,
             Some(StartAt::Seq(seq)) => seq,
-            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(told)),
+            Some(StartAt::Last) => return self.resolve_newest(tail, 1, Some(next)),
             Some(StartAt::Newest(count)) => return self.resolve_newest(tail, count, None),
             Some(StartAt::Time(unix_ms)) => match (tail.resolve_time(unix_ms), kept) {
                 (Some(seq), _) => seq,
                 (None, None) => Seq(1),
                 (None, Some(kept)) => {
-                    // What is gone and what that was, nobody remembers, but it may have been later.
+                    // An event that is gone may have been later than this time, and nothing records
+                    // whether it was.
                     let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
                     let cursor = if some_gone { Seq(1) } else { first };
                     return Start { since: Some(unix_ms), ..Start::at(cursor) };
                 }
             },
         };
-        Start::at(cursor.clamp(Seq(1), told))
+        Start::at(cursor.clamp(Seq(1), next))
     }
 
-    /// Where the newest `count` events begin; if there are fewer, at `otherwise`.
+    /// Finds the position of the newest `count` events; if there are fewer, returns `otherwise`.
     fn resolve_newest(&self, tail: &Tail, count: u64, otherwise: Option<Seq>) -> Start {
         match tail.newest(count) {
             Ok(seq) => Start::at(seq),
             Err(count) => {
-                // The log may hold events after that, of which it is not known whether they are safe.
+                // The log may hold later events that may or may not be safe.
                 let before = tail.first_kept().min(tail.marks.doubtful());
                 let newest = Newest { count, before, otherwise };
                 let (cursor, unknown) = self.find_newest(newest);
@@ -394,7 +398,7 @@ impl Topic {
         }
     }
 
-    /// Where these events begin, or no later than that, and the segment of the log that has to be
+    /// Returns where these events begin, or a lower seq, and the segment of the log that must be
     /// [indexed](Self::index) first.
     fn find_newest(&self, newest: Newest) -> (Seq, Option<Seq>) {
         let Newest { count, before, otherwise } = newest;
@@ -405,17 +409,18 @@ impl Topic {
         if let (1.., None, Some(otherwise)) = (found.missing, found.unknown, otherwise) {
             return (otherwise, None);
         }
-        // As many as are missing lie below what is kept, so that the reader is told.
+        // Begins as far below the oldest event as events are missing, so that the reader receives a
+        // `Lag`.
         (Seq(found.from.0.saturating_sub(found.missing).max(1)), found.unknown)
     }
 
-    /// Has the log find out which events the segment that begins at `base` has, for a reader at `from`.
+    /// Requests an index of the segment that begins at `base`, for a reader at `from`.
     fn index(&self, base: Seq, from: Seq, waker: &Waker) -> Option<Pending> {
         let log = self.log.as_ref()?;
         self.shared.cold().map(|cold| cold.index(log, base, from, waker))
     }
 
-    /// Asks for events that are not in memory any more.
+    /// Requests events that the tail has evicted.
     fn read_log(
         &self,
         from: Seq,
@@ -427,7 +432,7 @@ impl Topic {
         self.shared.cold().map(|cold| cold.read(log, from, at, since, waker))
     }
 
-    /// Counts for people.
+    /// Returns figures for operators.
     pub fn show(&self) -> TopicShow {
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let tail = self.tail.lock();
@@ -445,14 +450,14 @@ impl Topic {
         }
     }
 
-    /// The events of encoded lines, of which the first has the number `first`.
+    /// Decodes encoded lines; the first one has the seq `first`.
     fn decode<'a>(&'a self, first: Seq, encoded: &'a [u8]) -> impl Iterator<Item = Event> + 'a {
         let payloads = payloads(&self.name, first, encoded);
         payloads.map(|(seq, payload)| Event { seq, payload: payload.into_owned() })
     }
 }
 
-/// The payloads of encoded lines of a topic, of which the first has the number `first`.
+/// The payloads of a topic's encoded lines; the first one has the seq `first`.
 pub(crate) fn payloads<'a>(
     topic: &TopicName,
     first: Seq,
@@ -468,16 +473,16 @@ pub(crate) fn payloads<'a>(
     })
 }
 
-/// A topic in numbers, for people.
+/// Figures of a topic, for operators.
 #[derive(Debug, Clone, Copy)]
 pub struct TopicShow {
-    /// The next number to be given.
+    /// The next seq to assign.
     pub head: Seq,
-    /// The first number that is not as safe as the topic promises.
+    /// The first seq that is not as safe as the topic promises.
     pub durable: Seq,
-    /// The oldest number kept.
+    /// The oldest seq kept.
     pub first_kept: Seq,
-    /// Bytes of memory of what is kept there.
+    /// Bytes of memory that the tail has allocated.
     pub bytes: usize,
     /// Batches in memory.
     pub batches: usize,
@@ -485,11 +490,11 @@ pub struct TopicShow {
     pub readers: usize,
     /// Events per second, averaged over the last ten seconds or so.
     pub per_second: f64,
-    /// Bytes of the log's files.
+    /// Bytes of the log files.
     pub log_bytes: u64,
-    /// The log's files.
+    /// Number of log files.
     pub segments: usize,
-    /// Whether it takes events.
+    /// Whether the topic accepts events.
     pub health: Health,
 }
 

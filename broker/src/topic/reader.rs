@@ -14,31 +14,31 @@ use super::cold::{Pending, Read};
 use super::tail::Form;
 use crate::log::{Found, Position};
 
-/// Events that were kept and are gone: all numbers from `from` to `to`, both included.
+/// Events that were kept and are gone: the seqs from `from` to `to`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lag {
-    /// The first number that is gone.
+    /// The first seq that is gone.
     pub from: Seq,
-    /// The last number that is gone.
+    /// The last seq that is gone.
     pub to: Seq,
 }
 
 /// One event of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its number.
+    /// Its seq.
     pub seq: Seq,
-    /// Its line, without a line end.
+    /// Its text, without a line end.
     pub payload: String,
 }
 
-/// What a reader gets. If there are fewer events than it asked for, it has everything that there
-/// was, and will be woken; that may also be because more is on its way from the disk.
+/// What a reader receives. Fewer events than requested mean that the reader has everything, or that
+/// more is being read from the disk. In both cases it will be woken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// What the reader missed before `events`.
+    /// The events that the reader missed before `events`.
     pub lag: Option<Lag>,
-    /// In order, without holes.
+    /// In order, without gaps.
     pub events: Vec<Event>,
 }
 
@@ -46,9 +46,9 @@ pub struct Events {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     pub(super) cursor: Seq,
-    /// Events before this time are of no interest.
+    /// Skip events before this time.
     pub(super) since: Option<i64>,
-    /// The cursor is where these events begin, or below.
+    /// The cursor is at the first of these events, or below it.
     pub(super) newest: Option<Newest>,
 }
 
@@ -58,49 +58,51 @@ impl Start {
     }
 }
 
-/// The newest events of a log before a number.
+/// A request for the newest events of a log before a seq.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Newest {
     pub(super) count: u64,
     pub(super) before: Seq,
-    /// Where a reader begins if there are fewer; by default, at the missing ones, so that it is told.
+    /// Where the reader begins if there are fewer. By default it begins at the missing ones, so
+    /// that it receives a `Lag`.
     pub(super) otherwise: Option<Seq>,
 }
 
-/// A cursor on a topic: the next number to take.
+/// A cursor on a topic: the next seq to read.
 ///
-/// It is woken once when there is something after it was seen to have everything. It is to be asked
-/// again whenever it is woken, and as long as it gives something.
+/// The reader is woken once when there are events after it had read everything. Call it again after
+/// each wake-up, and for as long as it returns events.
 #[derive(Debug)]
 pub struct Reader {
     topic: Arc<Topic>,
     form: Form,
-    /// A group's reader: what is not durable is not there for it yet (the disk may know more), and
-    /// what it has not taken is kept for it. Its place among the tail's keepers.
+    /// The index of a group's reader among the tail's consumers. Such a reader takes durable events
+    /// only, although the disk may hold more, and the topic keeps everything that it has not
+    /// consumed.
     keeper: Option<usize>,
     cursor: Seq,
-    /// Events before this time are of no interest.
+    /// Skip events before this time.
     since: Option<i64>,
-    /// The cursor moves up to where these events begin, before anything is taken.
+    /// The cursor first moves up to where these events begin.
     newest: Option<Newest>,
     waker: Waker,
-    /// Whether it had everything when it was last asked.
+    /// Whether the reader had everything at the last call.
     wait: Wait,
-    /// What was asked of the log, and where that began which was in memory then: what the log does
-    /// not know before that number was never kept.
+    /// The pending read of the log, and the first seq that was in memory when it was requested.
+    /// Events before that seq that the log does not have were never kept.
     pending: Option<(Pending, Seq)>,
-    /// Where the log is read on.
+    /// Where to continue in the log.
     position: Option<Position>,
 }
 
-/// What [`Reader::fetch`] found.
+/// The result of [`Reader::fetch`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fetched {
-    /// What there was (perhaps nothing) was taken.
+    /// All available events, perhaps none, were passed on.
     Taken,
-    /// These were kept and are gone; asking again goes on behind them.
+    /// These events were kept and are gone; the next call continues after them.
     Lag(Lag),
-    /// These were never given to an event that was kept; asking again goes on behind them.
+    /// No kept event ever had these seqs; the next call continues after them.
     Gap(Lag),
 }
 
@@ -121,14 +123,15 @@ impl Reader {
         }
     }
 
-    /// Does not run ahead of the durable mark, and is not left behind.
+    /// Makes this a group's reader: it stops at the durable mark, and the topic keeps what it has
+    /// not consumed.
     pub(super) fn keeping(mut self) -> Self {
         self.keeper = Some(self.topic.tail.lock().keep(self.cursor));
         self.wait = Wait::new(Mark::Durable);
         self
     }
 
-    /// The next number to take.
+    /// The next seq to read.
     pub fn cursor(&self) -> Seq {
         self.cursor
     }
@@ -138,42 +141,43 @@ impl Reader {
         &self.topic
     }
 
-    /// Has somebody else woken from now on. To be asked again then, as if it had just been woken.
+    /// Replaces the waker. The caller must call the reader again, as after a wake-up.
     pub(crate) fn woken_by(&mut self, waker: &Waker) {
         if self.waker.will_wake(waker) {
             return;
         }
         self.waker.clone_from(waker);
         self.wait.leave(&mut *self.topic.tail.lock());
-        // The answer of the disk would wake whoever was waiting when it was asked.
+        // The pending read would wake the previous task.
         self.rewind(self.cursor);
     }
 
-    /// Where what it may take ends.
+    /// The end of what the reader may take.
     fn end(&self) -> Seq {
         self.topic.end(self.wait.mark())
     }
 
-    /// Whether there is something that was not taken, without waiting for anybody.
+    /// Whether there are events that the reader can take, without waiting.
     pub(crate) fn is_behind(&self) -> bool {
         self.cursor < self.end()
     }
 
-    /// Whether it has not taken all there is before `until`. What nobody knows the fate of is not
+    /// Whether the reader has not taken everything before `until`. Events of uncertain fate are not
     /// waited for.
     pub(crate) fn lacks(&self, until: Seq) -> bool {
         self.cursor < until.min(self.topic.doubtful())
     }
 
-    /// Whether it has asked the disk, so that it is woken with the answer, which takes memory that
-    /// others could use.
+    /// Whether a read of the disk is pending. Its result will wake the reader, and occupies a
+    /// buffer that other readers could use.
     pub(crate) fn waits_for_disk(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Hands encoded lines from the cursor on to `take`, with the first line's number: at most
-    /// `slices_max` pieces, none further once there are `bytes_max`. Costs a short lock and
-    /// nothing per event. What is not in memory any more comes from the log, a turn later.
+    /// Passes encoded lines from the cursor on to `take`, each slice with the seq of its first
+    /// line: at most `slices_max` slices, and no further slice after `bytes_max`. Costs a short
+    /// lock and nothing per event. Evicted events are read from the log and arrive with a later
+    /// call.
     pub(crate) fn fetch(
         &mut self,
         bytes_max: usize,
@@ -193,7 +197,7 @@ impl Reader {
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
         let mark = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
-        // It may have been shown more before a sync failed.
+        // The reader may have seen more before a sync failed.
         let end = mark.min(tail.marks.doubtful()).max(self.cursor);
         let first_kept = tail.first_kept().min(end);
         if self.cursor < first_kept {
@@ -224,13 +228,13 @@ impl Reader {
         Fetched::Taken
     }
 
-    /// Whether the cursor is where it is to begin, and not below.
+    /// Whether the cursor has reached its start position.
     pub(crate) fn has_begun(&self) -> bool {
         self.newest.is_none()
     }
 
-    /// Moves the cursor to where it is to begin, as far as that is known. If it is not, asks the log and returns
-    /// false.
+    /// Moves the cursor towards its start position, as far as that is known. If the log must be
+    /// read to find it, requests that and returns false.
     fn begin(&mut self) -> bool {
         let Some(newest) = self.newest else { return true };
         let (cursor, unknown) = self.topic.find_newest(newest);
@@ -245,16 +249,18 @@ impl Reader {
         self.has_begun()
     }
 
-    /// What the log has answered, if it was asked. Asks on if there is more.
+    /// Handles the result of a pending read, if there is one, and requests the next read if there
+    /// is more.
     fn fetch_pending(&mut self, take: &mut impl FnMut(Seq, Bytes)) -> Option<Fetched> {
         let (pending, in_memory) = self.pending.as_ref()?;
         let Some(read) = pending.take() else { return Some(Fetched::Taken) };
         let (from, in_memory) = (pending.from, *in_memory);
         self.pending = None;
-        debug_assert!(from == self.cursor, "whoever moves the cursor asks anew");
+        debug_assert!(from == self.cursor, "a move of the cursor cancels the pending read");
         let found = match read {
             Read::Lines(runs, end, at) => {
-                // The log knows what is being written, ahead of what is shown, and of what is safe.
+                // The log also holds events that are being written, and that are neither visible
+                // nor durable yet.
                 let until = self.end();
                 if until <= from {
                     return None;
@@ -271,14 +277,14 @@ impl Reader {
                 (self.cursor, self.position) = (end.min(until), Some(at));
                 let first_kept = self.topic.tail.lock().first_kept();
                 if self.cursor < first_kept.min(until) {
-                    // The next ones are read while these are sent.
+                    // Read the next lines while these are sent.
                     self.ask(first_kept);
                 }
                 return Some(Fetched::Taken);
             }
             Read::Other(Ok(found)) => found,
             Read::Other(Err(error)) => {
-                tracing::error!(topic = %self.topic.name, %error, "events cannot be read");
+                tracing::error!(topic = %self.topic.name, %error, "cannot read events from the log");
                 self.newest = None;
                 Found::Lag(from, Seq(in_memory.0 - 1))
             }
@@ -294,26 +300,26 @@ impl Reader {
                 let next = in_memory.min(self.topic.doubtful());
                 (from < next).then(|| Fetched::Gap(self.miss(next)))
             }
-            Found::Lines { .. } => unreachable!("lines were taken care of"),
+            Found::Lines { .. } => unreachable!("lines are handled above"),
         }
     }
 
-    /// Asks the log for what comes next and lies before `in_memory`.
+    /// Requests the events from the cursor up to `in_memory` from the log.
     fn ask(&mut self, in_memory: Seq) {
         let (position, since) = (self.position.take(), self.since);
         let pending = self.topic.read_log(self.cursor, position, since, &self.waker);
         self.pending = pending.map(|pending| (pending, in_memory));
     }
 
-    /// Goes on at `next`; tells what was missed.
+    /// Continues at `next`, and returns the range that was missed.
     fn miss(&mut self, next: Seq) -> Lag {
         let lag = Lag { from: self.cursor, to: Seq(next.0 - 1) };
         (self.cursor, self.position) = (next, None);
         lag
     }
 
-    /// Goes back to `seq`: what was fetched from there on was not delivered. Gives back what it
-    /// holds.
+    /// Moves back to `seq`, because the events from there on were not delivered. Frees the reader's
+    /// buffers.
     pub(crate) fn rewind(&mut self, seq: Seq) {
         debug_assert!(seq <= self.cursor, "rewinding goes back");
         self.cursor = seq;
@@ -321,10 +327,10 @@ impl Reader {
         self.wait.end();
     }
 
-    /// The next events that are durable, as many as there are up to `events_max`, and what was
-    /// missed before them. Costs a copy of each payload. On the disk they are kept until
-    /// `let_go` says that nobody needs them again; what is in memory only, a process that ends
-    /// does not have anyway.
+    /// Returns the next durable events, at most `events_max`, and the range that was missed before
+    /// them. Copies each payload. A topic on disk keeps the events until `let_go` says that they
+    /// are not needed again. A topic in memory frees them at once, because a restart loses them
+    /// anyway.
     pub fn next_events(&mut self, events_max: usize) -> Events {
         let mut found = Events::default();
         while found.events.len() < events_max {
@@ -336,9 +342,9 @@ impl Reader {
                     found.lag = Some(lag);
                     continue;
                 }
-                // Nothing is missed: these numbers are nobody's.
+                // Nothing was missed: no event has these seqs.
                 Fetched::Gap(_) => continue,
-                // It lies behind events that are handed over first, so it is found again.
+                // The lag comes after events that are returned first. The next call finds it again.
                 Fetched::Lag(_) => {
                     self.rewind(before);
                     break;
@@ -362,7 +368,7 @@ impl Reader {
         found
     }
 
-    /// What is before `next` is not asked for again, also after a crash.
+    /// The events before `next` will not be requested again, not even after a crash.
     pub(crate) fn let_go(&self, next: Seq) {
         if let Some(keeper) = self.keeper {
             self.topic.taken(keeper, next);
@@ -383,7 +389,7 @@ impl Drop for Reader {
     }
 }
 
-/// A waker for the task that waits on a `Notify`, now or next.
+/// A waker that notifies the task waiting on a `Notify`, now or at its next wait.
 pub(crate) fn waker_of(wake: Arc<Notify>) -> Waker {
     Waker::from(Arc::new(Notifies(wake)))
 }

@@ -1,4 +1,4 @@
-//! The tail of a topic: its newest batches in memory, and who waits for the next one.
+//! The tail of a topic: its newest batches in memory, and the tasks that wait for the next one.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -16,28 +16,27 @@ use crate::clock::Moment;
 use crate::log::Piece;
 use crate::mailbox::ConnId;
 
-/// Encoded bytes after which a batch is closed and the next one begun, so that a reader can be
-/// handed about as much as it asked for.
+/// A batch is sealed at this size, so that a reader receives about as many bytes as it requested.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Batches at the end that are looked through one by one, before a search.
+/// Number of newest batches that are searched linearly before a binary search.
 const NEAR: usize = 4;
 
-/// What `MSG <topic> <seq> <payload>` CRLF adds to topic and payload: words, spaces, the longest
-/// number, the line end.
+/// Bytes that `MSG <topic> <seq> <payload>` CRLF adds to topic and payload: the word, the spaces,
+/// the longest seq and the line end.
 const MSG_BYTES: usize = 4 + 1 + 20 + 1 + 2;
 
-/// Time constant of the rate that a topic shows, in milliseconds.
+/// Time constant of the event rate, in milliseconds.
 const RATE_MS: f64 = 10_000.0;
 
-/// Which lines a reader receives.
+/// The form of the lines that a reader receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `MSG <topic> <seq> <payload>`.
     Wire,
-    /// The bare payload, without what `origin` sent itself: the notifier's peers.
+    /// The payload alone, for peers. A peer does not receive the events that it sent (`origin`).
     Bare {
-        /// Whose events are left out.
+        /// Events of this connection are left out.
         origin: ConnId,
     },
 }
@@ -45,43 +44,44 @@ pub(crate) enum Form {
 /// The newest batches of a topic, bounded in bytes.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// The next number to be given; `first_kept <= head`, and so is every reader's cursor.
+    /// The next seq to assign; `first_kept <= head`, and `cursor <= head` for every reader.
     head: Seq,
-    /// The number after the newest event that readers are shown; between batches.
+    /// The seq after the newest event that readers may see; always between batches.
     visible: Seq,
-    /// How safe the events are.
+    /// Which events are durable, reserved or lost.
     pub(super) marks: Marks,
-    /// There is a log: what is safe can be read there, and what is not has to be here.
+    /// The topic has a log: durable events can be read there, so only the others must stay here.
     logged: bool,
-    /// Oldest first. Holes are what a crash, or a full disk, left.
+    /// Oldest first. A crash or a full disk leaves gaps.
     batches: VecDeque<Batch>,
     wire: Arena,
     bare: Arena,
-    /// Bytes of batches that are not safe yet.
+    /// Bytes of batches that are not durable yet.
     ahead_bytes: usize,
-    /// Readers are shown what is safe, and nothing ahead of it: an event must not be seen, lost, and
-    /// said again under another number.
+    /// Readers see only durable events. Otherwise an event could be seen, lost in a crash, and
+    /// published again under another seq.
     pub(super) shows_safe: bool,
-    /// Readers of the bare form; while there are none it is not encoded.
+    /// Readers of bare lines. While there are none, bare lines are not encoded.
     bare_readers: usize,
     readers: usize,
-    /// What each group has taken: from there on everything is kept, here or in the log.
+    /// The cursor of each group. Everything from the lowest one on is kept, here or in the log.
     keepers: Slab<Seq>,
-    /// Publishers that wait until there is less that has to be here.
+    /// Publishers that wait until less data must stay in memory.
     publishers: Vec<Waker>,
-    /// Readers that have everything. Whoever appends takes all of them and wakes them.
+    /// Readers that have read everything. An append takes and wakes all of them.
     waiting: Waiters,
-    /// Those who wait for the durable mark: groups, confirmations.
+    /// Tasks that wait for the durable mark: groups and confirmations.
     settling: Waiters,
-    /// The newest ids of events.
+    /// The ids of the newest events.
     pub(super) recent: Recent,
-    /// When the newest batch that is gone was appended.
+    /// Append time of the newest evicted batch.
     evicted_unix_ms: Option<i64>,
     rate: Rate,
 }
 
 impl Tail {
-    /// An empty tail that begins with `next`. `newest_unix_ms` is the time of the event before it.
+    /// An empty tail that begins at `next`. `newest_unix_ms` is the append time of the event before
+    /// it.
     pub(super) fn new(marks: Marks, logged: bool, newest_unix_ms: Option<i64>) -> Self {
         Self {
             head: marks.durable,
@@ -105,14 +105,14 @@ impl Tail {
         }
     }
 
-    /// From here on readers are shown what is safe only.
+    /// Restricts readers to durable events from now on.
     pub(super) fn show_when_safe(&mut self) {
         self.shows_safe = true;
         self.marks.reserve_none();
     }
 
-    /// The next number, as others may know it: where only what is safe is shown, a number that was
-    /// given and is not safe may be given again.
+    /// The next seq, as others may know it. If readers see durable events only, an assigned seq
+    /// that is not durable may be assigned again.
     pub(super) fn next_told(&self) -> Seq {
         if self.shows_safe { self.visible } else { self.head }
     }
@@ -121,22 +121,23 @@ impl Tail {
         self.head
     }
 
-    /// The first number that is not yet as safe as the topic promises; `<= head`, between batches.
+    /// The first seq that is not yet as safe as the topic promises; `<= head`, always between
+    /// batches.
     pub(super) fn durable(&self) -> Seq {
         self.marks.durable
     }
 
-    /// The number after the newest event that readers are shown.
+    /// The seq after the newest event that readers may see.
     pub(super) fn visible(&self) -> Seq {
         self.visible
     }
 
-    /// The oldest event kept here; head if there is none.
+    /// The oldest event in memory; the head if there is none.
     pub(super) fn first_kept(&self) -> Seq {
         self.batches.front().map_or(self.head, |batch| batch.first)
     }
 
-    /// Bytes allocated for what is kept.
+    /// Bytes allocated for the batches.
     pub(super) fn bytes(&self) -> usize {
         self.wire.bytes() + self.bare.bytes() + self.batches.capacity() * size_of::<Batch>()
     }
@@ -154,8 +155,8 @@ impl Tail {
         self.rate.at(now)
     }
 
-    /// Encodes and numbers `payloads`, as one batch unless they are many bytes. `identified`: one of
-    /// them has an `id=`.
+    /// Encodes `payloads` and assigns seqs, in one batch unless they are too many bytes.
+    /// `identified`: at least one payload has an `id=`.
     pub(super) fn append<'a>(
         &mut self,
         topic: &str,
@@ -213,8 +214,8 @@ impl Tail {
         }
     }
 
-    /// Shows readers what they may see. In memory it is as safe as the topic promises then: a number
-    /// that was told must not be given again either.
+    /// Advances the visible mark. In memory, a visible event is as safe as the topic promises, and
+    /// its seq must not be assigned again either.
     pub(super) fn show(&mut self) {
         let before = self.visible;
         if self.head <= self.marks.reserved {
@@ -235,7 +236,7 @@ impl Tail {
         }
     }
 
-    /// What the log has not been given yet, up to `bytes_max` and at least one batch.
+    /// Takes the batches that were not handed to the log yet: up to `bytes_max`, and at least one.
     pub(super) fn take_pieces(&mut self, bytes_max: usize) -> Vec<Piece> {
         let start = self.after(self.marks.taken);
         let (mut pieces, mut bytes) = (Vec::new(), 0);
@@ -262,7 +263,7 @@ impl Tail {
         self.batches.range(start..).map(|batch| batch.wire.len()).sum()
     }
 
-    /// Events before `durable` are safe, and numbers before `reserved` reserved.
+    /// Records that events before `durable` are safe and seqs before `reserved` are reserved.
     pub(super) fn settle(&mut self, durable: Seq, reserved: Seq) {
         let (start, end) = (self.after(self.marks.durable), self.after(durable));
         let settled: usize = self.batches.range(start..end).map(|batch| batch.wire.len()).sum();
@@ -270,14 +271,14 @@ impl Tail {
         self.marks.settle(durable, reserved);
     }
 
-    /// Numbers before `reserved` are reserved, which may have failed before.
+    /// Records that seqs before `reserved` are reserved, and clears an earlier failure.
     pub(super) fn reserved(&mut self, reserved: Seq) {
         self.marks.queued = false;
         self.marks.health = Health::Good;
         self.marks.settle(self.marks.durable, reserved);
     }
 
-    /// What is not safe will never be.
+    /// Marks every event that is not durable as lost.
     pub(super) fn lose(&mut self, health: Health) {
         let lost = self.marks.lose(self.head, health);
         let start = self.batches.partition_point(|batch| batch.end() <= lost.start);
@@ -288,17 +289,17 @@ impl Tail {
         self.ahead_bytes = 0;
     }
 
-    /// Lets go of the oldest batches until at most `bytes_max` are allocated or one batch is left.
+    /// Evicts the oldest batches until at most `bytes_max` are allocated or one batch is left.
     pub(super) fn shrink_to(&mut self, bytes_max: usize) {
         while self.bytes() > bytes_max && self.batches.len() > 1 && self.evict().is_some() {}
     }
 
-    /// A group begins to take events.
+    /// Adds a group that consumes events.
     pub(super) fn keep(&mut self, cursor: Seq) -> usize {
         self.keepers.insert(cursor)
     }
 
-    /// A group has taken everything before `cursor`.
+    /// A group has consumed everything before `cursor`.
     pub(super) fn taken(&mut self, keeper: usize, cursor: Seq) {
         self.keepers[keeper] = cursor;
     }
@@ -307,20 +308,21 @@ impl Tail {
         self.keepers.remove(keeper);
     }
 
-    /// What every group has taken.
+    /// The seq before which every group has consumed the events.
     pub(super) fn taken_by_all(&self) -> Option<Seq> {
         self.keepers.iter().map(|(_, cursor)| *cursor).min()
     }
 
-    /// Whether the oldest batch has to stay: it is not safe yet, or without a log, not taken by all groups.
+    /// Whether the oldest batch must stay: it is not durable yet or, without a log, a group has not
+    /// consumed it.
     fn is_kept(&self) -> bool {
         let end = self.batches.front().map_or(self.head, Batch::end);
         let needed = if self.logged { Some(self.marks.durable) } else { self.taken_by_all() };
         needed.is_some_and(|needed| needed < end)
     }
 
-    /// Whether so much has to be here that nobody should publish: not taken by a group, or not safe.
-    /// Who publishes to a topic that takes nothing is to be told, so nobody waits for that.
+    /// Whether publishers must wait, because too much in memory is not durable or was not consumed
+    /// by a group. A topic that accepts no events rejects publishers at once, so none waits for it.
     pub(super) fn is_held_up(&self, bytes_max: usize, ahead_max: usize) -> bool {
         if self.marks.health != Health::Good {
             return false;
@@ -333,20 +335,20 @@ impl Tail {
             || self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
     }
 
-    /// Has a publisher woken when a group has taken something.
+    /// Wakes a publisher when a group has consumed something.
     pub(super) fn wait_to_publish(&mut self, waker: &Waker) {
         if !self.publishers.iter().any(|waiting| waiting.will_wake(waker)) {
             self.publishers.push(waker.clone());
         }
     }
 
-    /// Takes the publishers that wait.
+    /// Takes the waiting publishers.
     pub(super) fn take_publishers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.publishers)
     }
 
-    /// Gives up at least a quarter of its memory because there is not enough for all tails: the
-    /// oldest events, and no more of them than it must.
+    /// Frees at least a quarter of the memory, because all tails together exceed their limit.
+    /// Evicts the oldest events, and no more than necessary.
     pub(super) fn give_way(&mut self) {
         let bytes_max = self.bytes() / 4 * 3;
         while self.bytes() > bytes_max
@@ -354,19 +356,19 @@ impl Tail {
             && self.evict().is_some()
         {}
         if self.bytes() > bytes_max && !self.is_kept() {
-            // What is left lies in a block that is too large for it.
+            // The remaining batches lie in a block that is too large for them.
             let mut kept: usize = self.batches.iter().map(Batch::bytes).sum();
             while kept > bytes_max
-                && let Some(gone) = self.evict()
+                && let Some(evicted) = self.evict()
             {
-                kept -= gone.bytes();
+                kept -= evicted.bytes();
             }
             self.repack();
         }
     }
 
-    /// Moves what is kept into memory of just its size. Readers in the middle of something keep
-    /// the old memory until they are done.
+    /// Moves the batches into memory of exactly their size. A reader that still holds slices keeps
+    /// the old memory alive until it drops them.
     fn repack(&mut self) {
         self.wire = Arena::of(self.batches.iter().map(|batch| batch.wire.len()).sum());
         self.bare = Arena::of(self.batches.iter().map(|batch| batch.bare.len()).sum());
@@ -377,7 +379,7 @@ impl Tail {
         self.batches.shrink_to_fit();
     }
 
-    /// Lets go of the oldest batch; `None` if there is none or a group has not taken it yet.
+    /// Evicts the oldest batch; `None` if there is none or it must stay.
     fn evict(&mut self) -> Option<Batch> {
         if self.is_kept() {
             return None;
@@ -404,17 +406,17 @@ impl Tail {
         self.bare_readers -= usize::from(form != Form::Wire);
     }
 
-    /// The first of the newest `count` events; if there are fewer here, how many are missing. What was lost does
-    /// not count.
+    /// The seq of the first of the newest `count` events; if there are fewer here, how many are
+    /// missing. Lost events do not count.
     pub(super) fn newest(&self, count: u64) -> Result<Seq, u64> {
-        let told = self.next_told();
+        let next = self.next_told();
         if !self.marks.has_lost() {
-            // Then no number here is empty.
-            let here = told.0.saturating_sub(self.first_kept().0);
-            return if count <= here { Ok(Seq(told.0 - count)) } else { Err(count - here) };
+            // Then every seq here has an event.
+            let here = next.0.saturating_sub(self.first_kept().0);
+            return if count <= here { Ok(Seq(next.0 - count)) } else { Err(count - here) };
         }
         let mut missing = count;
-        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= told) {
+        for batch in self.batches.iter().rev().filter(|batch| !batch.lost && batch.end() <= next) {
             if missing <= batch.count {
                 return Ok(Seq(batch.end().0 - missing));
             }
@@ -423,16 +425,16 @@ impl Tail {
         Err(missing)
     }
 
-    /// The first event here that is not older; `None` if some that are gone may not be either.
+    /// The first event at or after this time; `None` if an evicted event may also be that recent.
     pub(super) fn resolve_time(&self, unix_ms: i64) -> Option<Seq> {
-        if self.evicted_unix_ms.is_some_and(|gone| gone >= unix_ms) {
+        if self.evicted_unix_ms.is_some_and(|evicted| evicted >= unix_ms) {
             return None;
         }
         let later = self.batches.partition_point(|batch| batch.unix_ms < unix_ms);
         Some(self.batches.get(later).map_or(self.head, |batch| batch.first))
     }
 
-    /// The first batch that does not end before `cursor`. Nearly everybody asks for the newest one.
+    /// The first batch that ends after `cursor`. Nearly all readers want the newest one.
     fn after(&self, cursor: Seq) -> usize {
         let near = self.batches.len().saturating_sub(NEAR);
         match self.batches.get(near) {
@@ -444,8 +446,8 @@ impl Tail {
         }
     }
 
-    /// Hands over what a reader at `cursor` gets next: whole lines from the cursor on, at most
-    /// `slices_max` pieces, and no further piece once there are `bytes_max`. Returns the new cursor.
+    /// Passes the next lines for a reader at `cursor` to `take`: whole lines, at most `slices_max`
+    /// slices, and no further slice after `bytes_max`. Returns the new cursor.
     ///
     /// `first_kept <= cursor <= end <= head`, and `end` lies between batches.
     pub(super) fn read(
@@ -466,7 +468,8 @@ impl Tail {
             }
             let encoded = match form {
                 Form::Wire => Some(&batch.wire),
-                // Peers begin at the head, after they were entered, so the bare form is there.
+                // A peer begins at the head after it was counted as a reader, so its bare lines
+                // exist.
                 Form::Bare { origin } => (batch.origin != origin).then_some(&batch.bare),
             };
             if let Some(encoded) = encoded {
@@ -480,8 +483,8 @@ impl Tail {
         cursor
     }
 
-    /// The number before which there is nothing from `cursor` on, if that is a hole. `cursor < end`,
-    /// and neither lies below what is kept.
+    /// If no event is at `cursor`, the seq of the next event. `cursor < end`, and both are at or
+    /// above `first_kept`.
     pub(super) fn hole(&self, cursor: Seq, end: Seq) -> Option<Seq> {
         let start = self.after(cursor);
         let there = self.batches.range(start..).find(|batch| !batch.lost);
@@ -516,13 +519,13 @@ struct Rate {
 }
 
 impl Rate {
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
     fn add(&mut self, events: u64, now: Moment) {
         self.per_second = self.at(now) + events as f64 * 1_000.0 / RATE_MS;
         self.at = now;
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
     fn at(&self, now: Moment) -> f64 {
         self.per_second * (-(now.since(self.at) as f64) / RATE_MS).exp()
     }

@@ -1,4 +1,4 @@
-//! Topics as their readers see them.
+//! Tests of topics through their readers.
 
 mod disk;
 mod faults;
@@ -20,12 +20,12 @@ use crate::log::disk::Disk;
 use crate::log::simulated::SimulatedDisk;
 
 impl Topic {
-    /// What is published waits to be written.
+    /// Events published from now on wait, as if the disk were slow.
     pub(crate) fn hold(&self) {
         self.tail.lock().marks.queued = true;
     }
 
-    /// What was [held](Self::hold) did not find room on the disk, which has room again.
+    /// The [held](Self::hold) events are lost on a full disk, which then has room again.
     pub(crate) fn lose_held(&self) {
         let mut tail = self.tail.lock();
         tail.lose(Health::Full);
@@ -35,7 +35,7 @@ impl Topic {
 }
 
 impl Topics {
-    /// Topics on a disk that does what a test wants.
+    /// Topics on a simulated disk.
     pub(crate) fn simulated(
         disk: &SimulatedDisk,
         limits: &Limits,
@@ -52,7 +52,7 @@ impl Topics {
     }
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -85,7 +85,7 @@ fn peer(topic: &Arc<Topic>, origin: u64) -> Reader {
     topic.subscribe(None, form, Waker::noop().clone())
 }
 
-/// Everything that a reader gets now, as text; a lag as `LAG from to`.
+/// Everything that a reader receives now, as text; a lag as `LAG from to`.
 fn text(reader: &mut Reader) -> String {
     let mut text = String::new();
     loop {
@@ -119,7 +119,7 @@ fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
 }
 
 #[test]
-fn a_subscription_begins_where_it_is_asked_to() {
+fn a_subscription_begins_at_the_requested_position() {
     let topic = topic(1 << 20);
     let empty = |from| wire(&topic, from).cursor();
     for from in [None, Some(StartAt::First), Some(StartAt::Last), Some(StartAt::Newest(9))] {
@@ -149,7 +149,7 @@ fn a_subscription_begins_where_it_is_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_finds_the_first_event_that_is_not_older() {
+async fn a_time_finds_the_first_event_at_or_after_it() {
     let topic = topic(1 << 20);
     let start = topic.shared.clock.unix_ms();
     append(&topic, 1, &["a"]);
@@ -164,8 +164,8 @@ async fn a_time_finds_the_first_event_that_is_not_older() {
 
 // PROTOCOL: S11, D2
 #[test]
-fn what_is_gone_is_said() {
-    // The first blocks of a topic are small, so this keeps but a few batches.
+fn missed_events_are_reported() {
+    // The first blocks of a topic are small, so only a few batches are kept.
     let topic = topic(20_000);
     let big = "x".repeat(3_000);
     let mut reader = wire(&topic, None);
@@ -178,9 +178,9 @@ fn what_is_gone_is_said() {
     let heard = text(&mut reader);
     assert!(heard.starts_with(&format!("LAG 1 {}\r\nMSG new-url {first} x", first - 1)));
     assert_eq!(heard.lines().count() as u64, 1 + 21 - first);
-    // A peer goes on at the newest.
+    // A peer continues at the newest event.
     assert_eq!(text(&mut peer), format!("LAG 1 19\r\n{big}\r\n"));
-    // Also what a new subscription asks for by name is not skipped in silence.
+    // A new subscription that names evicted events receives a lag as well.
     for from in [StartAt::Seq(Seq(1)), StartAt::Newest(20), StartAt::Time(0)] {
         assert!(text(&mut wire(&topic, Some(from))).starts_with("LAG 1 "), "{from:?}");
     }
@@ -191,7 +191,7 @@ fn what_is_gone_is_said() {
 
 // PROTOCOL: S7
 #[test]
-fn a_peer_hears_everybody_but_itself() {
+fn a_peer_receives_the_events_of_others_only() {
     let topic = topic(1 << 20);
     append(&topic, 2, &["before"]);
     let mut peer = peer(&topic, 1);
@@ -199,11 +199,11 @@ fn a_peer_hears_everybody_but_itself() {
     append(&topic, 2, &["yours", "too"]);
     append(&topic, 1, &["mine"]);
     assert_eq!(text(&mut peer), "yours\r\ntoo\r\n");
-    assert!(!peer.is_behind(), "its own events do not hold it up");
+    assert!(!peer.is_behind(), "its own events are skipped");
 }
 
 #[test]
-fn the_bare_form_is_encoded_only_while_somebody_hears_it() {
+fn bare_lines_are_encoded_only_for_readers_of_them() {
     let topic = topic(1 << 20);
     append(&topic, 1, &["a"]);
     let unheard = topic.show().bytes;
@@ -220,17 +220,17 @@ fn the_bare_form_is_encoded_only_while_somebody_hears_it() {
 }
 
 #[test]
-fn readers_are_woken_once_per_append_if_they_had_everything() {
+fn waiting_readers_are_woken_once_per_append() {
     let topic = topic(1 << 20);
     let wakes = Arc::new(Wakes::default());
     let mut reader = topic.subscribe(None, Form::Wire, Waker::from(Arc::clone(&wakes)));
     append(&topic, 1, &["unasked"]);
-    assert_eq!(wakes.take(), 0, "it was not asked yet, so it does not wait");
+    assert_eq!(wakes.take(), 0, "a new reader does not wait yet");
     text(&mut reader);
     append(&topic, 1, &["a", "b", "c"]);
     assert_eq!(wakes.take(), 1);
     append(&topic, 1, &["d"]);
-    assert_eq!(wakes.take(), 0, "it is behind already");
+    assert_eq!(wakes.take(), 0, "a reader that is behind is not woken");
     text(&mut reader);
     text(&mut reader);
     append(&topic, 1, &["e"]);
@@ -238,7 +238,7 @@ fn readers_are_woken_once_per_append_if_they_had_everything() {
     text(&mut reader);
     drop(reader);
     append(&topic, 1, &["f"]);
-    assert_eq!(wakes.take(), 0, "it is gone");
+    assert_eq!(wakes.take(), 0, "a dropped reader is not woken");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn groups_take_events_in_any_portion() {
 }
 
 #[test]
-fn groups_are_told_what_they_missed_together_with_what_is_left() {
+fn groups_receive_a_lag_together_with_the_next_events() {
     let topic = topic(20_000);
     for _ in 0..20 {
         append(&topic, 1, &[&"x".repeat(3_000)]);
@@ -273,11 +273,15 @@ fn groups_are_told_what_they_missed_together_with_what_is_left() {
     let found = reader.next_events(100);
     assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
     assert_eq!(found.events.first().map(|event| event.seq), Some(first));
-    assert_eq!(found.events.len() as u64, 21 - first.0, "fewer than asked for means all");
+    assert_eq!(
+        found.events.len() as u64,
+        21 - first.0,
+        "fewer events than requested are all events"
+    );
 }
 
 #[test]
-fn a_read_is_bounded_in_bytes_and_pieces_but_takes_something() {
+fn a_read_is_limited_in_bytes_and_slices_but_returns_something() {
     let topic = topic(1 << 20);
     for _ in 0..10 {
         append(&topic, 1, &["0123456789"]);
@@ -293,7 +297,7 @@ fn a_read_is_bounded_in_bytes_and_pieces_but_takes_something() {
 }
 
 #[test]
-fn a_large_read_of_a_socket_becomes_batches_of_bounded_size() {
+fn a_large_append_becomes_batches_of_limited_size() {
     let topic = topic(16 << 20);
     let payloads = vec!["x"; 40_000];
     append(&topic, 1, &payloads);
@@ -311,7 +315,7 @@ fn a_large_read_of_a_socket_becomes_batches_of_bounded_size() {
 }
 
 #[test]
-fn all_tails_together_have_a_bound_and_the_longest_gives_way() {
+fn all_tails_share_a_limit_and_the_largest_evicts() {
     let limits = Limits {
         tail_bytes_max: 1 << 20,
         tails_bytes_max: 2 << 20,
@@ -334,13 +338,13 @@ fn all_tails_together_have_a_bound_and_the_longest_gives_way() {
 }
 
 #[test]
-fn many_topics_share_the_memory_and_keep_what_fits() {
+fn many_topics_share_the_memory() {
     let limits = Limits { tails_bytes_max: 2 << 20, ..Limits::default() };
     let topics = topics(&limits);
     let used = || topics.list().iter().map(|topic| topic.show().bytes).sum::<usize>();
     let open = |n: usize| topics.open(&format!("t{n}").parse().unwrap()).unwrap();
     let payload = "x".repeat(500);
-    // One after the other, so that each has grown long, with long blocks, before it must give way.
+    // One after the other, so that each topic has large blocks before it must free memory.
     for n in 0..32 {
         let topic = open(n);
         let _peer = peer(&topic, 9);
@@ -354,16 +358,16 @@ fn many_topics_share_the_memory_and_keep_what_fits() {
         usize::try_from(show.head.0 - show.first_kept.0).unwrap() * payload.len()
     };
     let all: usize = topics.list().iter().map(kept).sum();
-    assert!(all > limits.tails_bytes_max / 4, "{all} bytes of events are kept in both forms");
+    assert!(all > limits.tails_bytes_max / 4, "only {all} bytes of events are kept in both forms");
     for n in 0..32 {
-        assert!(kept(&open(n)) > 0, "topic {n} has lost everything to the others");
+        assert!(kept(&open(n)) > 0, "topic {n} keeps no event");
     }
     let mut reader = wire(&open(0), Some(StartAt::First));
     assert!(text(&mut reader).ends_with(&format!("MSG t0 1100 {payload}\r\n")));
 }
 
 #[test]
-fn a_tail_may_give_up_everything_and_goes_on() {
+fn an_emptied_tail_continues() {
     let topic = topics(&Limits { tails_bytes_max: 1_000, ..Limits::default() }).default_topic();
     let mut reader = wire(&topic, None);
     append(&topic, 1, &["x".repeat(2_000).as_str()]);
@@ -376,14 +380,14 @@ fn a_tail_may_give_up_everything_and_goes_on() {
 }
 
 #[test]
-fn a_number_beyond_the_next_is_no_place_to_begin() {
+fn a_subscription_beyond_the_next_seq_is_rejected() {
     let topics = topics(&Limits::default());
     let name: TopicName = "t".parse().unwrap();
     let from = |seq| topics.subscribe(&name, Some(StartAt::Seq(Seq(seq))), Waker::noop().clone());
     let refusal = from(1042).unwrap_err();
     assert_eq!(refusal.code, Code::Conflict);
     assert!(refusal.text.starts_with("next is 1; "), "{}", refusal.text);
-    assert!(topics.find("t").is_none(), "a refusal changes nothing");
+    assert!(topics.find("t").is_none(), "a rejected subscription creates no topic");
     assert_eq!(from(1).unwrap().cursor(), Seq(1));
     append(&topics.find("t").unwrap(), 1, &["a", "b"]);
     assert_eq!(from(3).unwrap().cursor(), Seq(3));
@@ -391,7 +395,7 @@ fn a_number_beyond_the_next_is_no_place_to_begin() {
 }
 
 #[test]
-fn a_reader_is_given_whole_batches_before_a_mark() {
+fn a_reader_receives_whole_batches_before_a_mark() {
     let topic = topic(1 << 20);
     append(&topic, 1, &["a", "b"]);
     append(&topic, 1, &["c"]);
@@ -409,7 +413,7 @@ fn a_reader_is_given_whole_batches_before_a_mark() {
 }
 
 #[test]
-fn the_fixed_topics_are_there_before_others_use_up_the_limit() {
+fn fixed_topics_exist_at_any_limit() {
     let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
     topics.open(&"mine".parse().unwrap()).unwrap();
     topics.open(&"one-too-many".parse().unwrap()).unwrap_err();
@@ -420,7 +424,7 @@ fn the_fixed_topics_are_there_before_others_use_up_the_limit() {
 }
 
 #[test]
-fn one_topic_more_than_the_limit_is_refused() {
+fn one_topic_above_the_limit_is_rejected() {
     let topics = topics(&Limits { topics_max: 4, ..Limits::default() });
     topics.open(&"second".parse().unwrap()).unwrap();
     let refusal = topics.open(&"third".parse().unwrap()).unwrap_err();
@@ -433,7 +437,7 @@ fn one_topic_more_than_the_limit_is_refused() {
 
 // PROTOCOL: D5
 #[test]
-fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
+fn events_not_consumed_by_a_group_are_kept_and_publishers_wait() {
     const TAIL_BYTES: usize = 64 << 10;
     let topic = topic(TAIL_BYTES);
     let mut group = topic.reader(StartAt::First, Arc::new(Notify::new()));
@@ -447,7 +451,7 @@ fn what_a_group_has_not_taken_is_kept_and_its_publishers_wait() {
     let mut taken = 0;
     loop {
         let found = group.next_events(100);
-        assert_eq!(found.lag, None, "nothing that was confirmed is lost to a group");
+        assert_eq!(found.lag, None, "a group receives every confirmed event");
         if found.events.is_empty() {
             break;
         }

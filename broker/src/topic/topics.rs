@@ -1,4 +1,4 @@
-//! All topics of a broker: which there are, and what they share.
+//! All topics of a broker, and the state that they share.
 
 mod admission;
 
@@ -31,26 +31,27 @@ use crate::log::committer::{Commit, Committers};
 use crate::log::disk::Disk;
 use crate::log::{Checked, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
-/// Topics that are always there, whatever else comes into being first: the one of the notifier,
-/// which is the first, and those on which groups announce.
+/// Topics that always exist: the default topic, which is made first, and those on which groups
+/// publish.
 const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
-/// Of these, those on which what groups say appears exactly once.
+/// The fixed topics on which each event of a group must appear exactly once.
 const SHOWN_WHEN_SAFE: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
-/// The number of a topic's first event.
+/// The seq of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
 
-/// Bytes of a segment; less where little is retained, so that what goes is a part of it.
+/// Bytes of a segment. Topics with little retention have smaller segments, so that retention
+/// removes only a part.
 const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MIN: u64 = 8;
 
-/// Where topics are kept on disk.
+/// The place on disk where topics are stored.
 #[derive(Debug)]
 pub(crate) struct Storage {
     /// The calls to the file system.
     pub(crate) disk: Arc<dyn Disk>,
-    /// A directory for each topic is made in here.
+    /// The directory that holds one directory for each topic.
     pub(crate) dir: PathBuf,
     /// Where the logs ended at the last orderly stop.
     pub(crate) stopped: Arc<CleanStop>,
@@ -63,15 +64,15 @@ pub struct Topics {
     shared: Arc<Shared>,
     defaults: TopicSettings,
     count_max: usize,
-    /// The last round of [`tend`](Self::tend) is still under way.
+    /// A run of [`tend`](Self::tend) has not finished.
     tending: Arc<AtomicBool>,
-    /// A topic is being checked. That may take long, so it is one at a time: other threads are left
-    /// for everybody who reads.
+    /// A topic is being verified. That can take long, so only one runs at a time and the other
+    /// threads stay free for readers.
     verifying: Arc<AtomicBool>,
     pub(crate) arrivals: Arrivals,
 }
 
-/// What the topics of a broker share.
+/// The state that the topics of a broker share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) memory: Memory,
@@ -94,7 +95,7 @@ struct Index {
     /// Names of topics that are being deleted.
     leaving: HashSet<TopicName>,
     next_id: u64,
-    /// The broker stops.
+    /// The broker is stopping.
     closed: bool,
 }
 
@@ -112,7 +113,8 @@ impl Shared {
 
 impl Drop for Topics {
     fn drop(&mut self) {
-        // Somebody may hold a topic still, and the data directory is about to be another one's.
+        // A task may still hold a topic, while another process is about to take over the data
+        // directory.
         if let Some(store) = &self.shared.store {
             store.committers.abandon();
         }
@@ -120,10 +122,10 @@ impl Drop for Topics {
 }
 
 impl Topics {
-    /// The topics that are on disk, and the fixed ones. Without `storage` all are in memory. What
-    /// the recovery found is logged.
+    /// Opens the topics on disk and the fixed topics. Without `storage` all topics are in memory.
+    /// Logs the findings of the recovery.
     ///
-    /// Blocks. Fails if something that is there cannot be read.
+    /// Blocks. Fails if an existing file cannot be read.
     pub(crate) fn start(
         limits: &Limits,
         clock: Clock,
@@ -147,26 +149,26 @@ impl Topics {
             arrivals: Arrivals::default(),
         });
         if let Err(error) = topics.recover() {
-            // Nobody of a start that failed writes into what the next one finds.
+            // After a failed start, no thread may write to the files that the next start reads.
             topics.close();
             return Err(error);
         }
         for name in FIXED {
-            let name = TopicName::new(name).expect("the fixed topics' names are names");
+            let name = TopicName::new(name).expect("the names of the fixed topics are valid");
             let topic = topics.open_unbounded(&mut topics.index.write(), &name, None);
             topic.reserve();
         }
         Ok(topics)
     }
 
-    /// No topics but the fixed ones, in memory.
+    /// Only the fixed topics, in memory.
     pub fn in_memory(limits: &Limits, clock: Clock) -> Arc<Self> {
         let catalog = Catalog::in_memory(limits);
         let defaults = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
-        Self::start(limits, clock, catalog, None, defaults).expect("nothing is read from anywhere")
+        Self::start(limits, clock, catalog, None, defaults).expect("nothing is read from disk")
     }
 
-    /// Opens the logs that are there, and the topics in memory that were given settings.
+    /// Opens the existing logs, and the topics in memory that have settings.
     fn recover(&self) -> io::Result<()> {
         let Some(store) = &self.shared.store else { return Ok(()) };
         let storage = &store.storage;
@@ -176,7 +178,7 @@ impl Topics {
         };
         for name in names {
             let ignored = |name: &str| {
-                tracing::warn!(name, "this is no directory of a topic; it is ignored");
+                tracing::warn!(name, "this is not the directory of a topic; it is ignored");
             };
             let Ok(name) = TopicName::new(&name) else {
                 ignored(&name);
@@ -197,12 +199,12 @@ impl Topics {
             if recovered.has_lost_end
                 && let Err(error) = log.begin_after_loss()
             {
-                // It is tried again with the first event, and otherwise by the next start.
-                tracing::error!(topic = %name, %error, "no new file can be begun");
+                // The first event tries it again, and otherwise the next start does.
+                tracing::error!(topic = %name, %error, "cannot begin a new log file; the next start tries again");
             }
             let deleted = self.shared.catalog.contents().next_of_deleted(&name);
             if deleted.is_some_and(|next| log.bounds().end <= next) {
-                // The broker ended while the topic was being deleted.
+                // The broker ended while it was deleting the topic.
                 log.clear().map_err(|error| io::Error::other(error.to_string()))?;
                 continue;
             }
@@ -258,9 +260,9 @@ impl Topics {
         }
     }
 
-    /// Makes a topic with settings of its own; `done` is told when that is safe.
+    /// Creates a topic with its own settings; calls `done` when they are safe.
     ///
-    /// Refused as [`open`](Self::open) is, and with [`Code::Exists`].
+    /// Fails as [`open`](Self::open) does, and with [`Code::Exists`].
     pub(crate) fn create(
         &self,
         name: &TopicName,
@@ -272,7 +274,8 @@ impl Topics {
             return Err(ProtocolError::new(Code::Exists, format!("topic {name} exists already")));
         }
         if self.shared.store.is_none() && settings.sync != Sync::Memory {
-            let text = "this broker has no data directory: only sync=memory is possible";
+            let text =
+                "this broker has no data directory: use sync=memory, or start it with --data";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         self.admit(index, name)?;
@@ -282,10 +285,9 @@ impl Topics {
         Ok(topic)
     }
 
-    /// Gives a topic other settings once that is safe, which `done` is told.
+    /// Changes a topic's settings; they take effect when they are safe, and then `done` is called.
     ///
-    /// Refused with [`Code::Conflict`] if events would have to move from memory to the disk, or
-    /// back.
+    /// Fails with [`Code::Conflict`] if events would have to move from memory to disk, or back.
     pub(crate) fn configure(
         &self,
         topic: &Arc<Topic>,
@@ -294,7 +296,7 @@ impl Topics {
     ) -> Result<(), ProtocolError> {
         let before = topic.settings();
         if (before.sync == Sync::Memory) != (settings.sync == Sync::Memory) {
-            let text = "a topic cannot move between memory and disk; delete it and make it anew";
+            let text = "a topic cannot move between memory and disk; delete it and create it again";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         let (topic, name) = (Arc::clone(topic), topic.name().clone());
@@ -307,11 +309,11 @@ impl Topics {
         Ok(())
     }
 
-    /// Deletes a topic with its events and cursors; `done` is told when that is safe. Its next
-    /// number is kept.
+    /// Deletes a topic with its events and cursors; calls `done` when that is safe. Its next seq is
+    /// kept.
     ///
-    /// Refused with [`Code::Conflict`] if it is fixed, and with [`Code::Busy`] while it has readers or
-    /// events are being written.
+    /// Fails with [`Code::Conflict`] for a fixed topic, and with [`Code::Busy`] while it has
+    /// readers or events are being written.
     pub(crate) fn delete(
         self: &Arc<Self>,
         topic: &Arc<Topic>,
@@ -319,18 +321,19 @@ impl Topics {
     ) -> Result<(), ProtocolError> {
         let name = topic.name().clone();
         if FIXED.contains(&name.as_str()) {
-            let text = format!("{name} is always there, and cannot be deleted");
+            let text = format!("topic {name} is built in and cannot be deleted");
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         let mut index = self.index.write();
         let next = {
             let tail = &mut *topic.tail.lock();
             if tail.readers() > 0 {
-                let text = format!("{name} has {} readers; they have to end first", tail.readers());
+                let text =
+                    format!("topic {name} has {} readers; disconnect them first", tail.readers());
                 return Err(ProtocolError::new(Code::Busy, text));
             }
             if tail.durable() < tail.head() || tail.marks.queued && topic.log.is_some() {
-                let text = format!("events of {name} are just being written; try again");
+                let text = format!("events of {name} are being written; try again");
                 return Err(ProtocolError::new(Code::Busy, text));
             }
             topic.deleted.store(true, Ordering::Release);
@@ -340,7 +343,8 @@ impl Topics {
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);
         index.leaving.insert(name.clone());
-        // Nobody makes one of the name while it is leaving; `done` may be told right here.
+        // `admit` rejects the name while it is being deleted. `done` may run within this call, so
+        // no lock is held.
         drop(index);
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
         let record = Record::Deleted { topic: name.clone(), next };
@@ -363,7 +367,7 @@ impl Topics {
         Ok(())
     }
 
-    /// A topic stays, because it cannot be noted that it was deleted. Nothing of it is lost yet.
+    /// Restores a topic, because its deletion could not be stored. No event was removed yet.
     fn restore(&self, topic: &Arc<Topic>) {
         let mut index = self.index.write();
         index.leaving.remove(&topic.name);
@@ -374,9 +378,9 @@ impl Topics {
         self.shared.memory.account(topic, tail);
     }
 
-    /// Checks every checksum of a topic, on a thread of its own; `done` is told what was found.
+    /// Checks every checksum of a topic on a background thread, and calls `done` with the result.
     ///
-    /// Refused with [`Code::Busy`] while another one is checked.
+    /// Fails with [`Code::Busy`] while another topic is verified.
     pub(crate) fn verify(
         &self,
         topic: &Topic,
@@ -420,7 +424,7 @@ impl Topics {
             let log: Arc<dyn TopicLog> = Arc::new(SegmentLog::fresh(options));
             return self.insert(index, name, settings, tail, Some(log));
         }
-        // Without a data directory nothing is remembered, so nothing can be given twice.
+        // Without a data directory nothing survives a restart, so no seq can be assigned twice.
         let reserved = if store.is_some() { next } else { Seq(u64::MAX) };
         let marks = Marks::in_memory(next, reserved, RESERVED_IN_MEMORY);
         self.insert(index, name, settings, Tail::new(marks, false, None), None)
@@ -464,11 +468,11 @@ impl Topics {
         self.index.read().by_name.get(name).cloned()
     }
 
-    /// A reader for `SUB`, of a topic that comes into being if it is new.
+    /// Creates a reader for `SUB`, and the topic if it does not exist.
     ///
-    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Conflict`] if `from`
-    /// is a number beyond the next one: it is of another broker, or of a topic in memory before a
-    /// restart, and what came would be taken for what follows it.
+    /// Fails with [`Code::Limit`] if there are too many topics, and with [`Code::Conflict`] if
+    /// `from` is beyond the next seq. Such a seq belongs to another broker, or to a topic in memory
+    /// before a restart: the subscriber would mistake new events for those that follow it.
     pub(crate) fn subscribe(
         &self,
         name: &TopicName,
@@ -476,12 +480,12 @@ impl Topics {
         waker: Waker,
     ) -> Result<Reader, ProtocolError> {
         if let Some(StartAt::Seq(seq)) = from {
-            // Before it is made, so that a refusal changes nothing.
+            // Checked before the topic is created, so that an error changes nothing.
             let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.next_told());
             if seq > next {
                 let text = format!(
-                    "next is {next}; {name} has not come to {seq}: has the broker started anew? \
-                     from=first is the oldest event kept"
+                    "next is {next}; topic {name} has not reached {seq}: was the broker restarted \
+                     without its data? from=first begins at the oldest event kept"
                 );
                 return Err(ProtocolError::new(Code::Conflict, text));
             }
@@ -494,24 +498,24 @@ impl Topics {
         Ok(reader)
     }
 
-    /// All topics in the order of their names.
+    /// All topics, sorted by name.
     pub fn list(&self) -> Vec<Arc<Topic>> {
         let mut topics: Vec<_> = self.index.read().by_name.values().cloned().collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         topics
     }
 
-    /// The threads that commit; `None` if everything is in memory.
+    /// The commit threads; `None` if all topics are in memory.
     pub(crate) fn committers(&self) -> Option<&Arc<Committers>> {
         self.shared.store.as_ref().map(|store| &store.committers)
     }
 
-    /// The settings of a topic that was given none.
+    /// The settings of a topic without its own.
     pub(crate) fn defaults(&self) -> TopicSettings {
         self.defaults
     }
 
-    /// Everything else that survives.
+    /// The catalog: everything but events that survives a restart.
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.shared.catalog
     }
@@ -522,8 +526,8 @@ impl Topics {
         self.find(DEFAULT_TOPIC).expect("the default topic is always there")
     }
 
-    /// What has become of an event of the topic with this [`Topic::id`], and up to which number the
-    /// same is true of the next ones. Everything in a topic that was deleted had been safe.
+    /// The state of an event of the topic with this [`Topic::id`], and the seq up to which the
+    /// following events share it. All events of a deleted topic had been safe.
     pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Fate, Seq) {
         match self.index.read().by_id.get(&id) {
             Some(topic) => topic.fate(seq),
@@ -536,8 +540,8 @@ impl Topics {
         self.index.read().by_id.get(&id).cloned()
     }
 
-    /// Looks after all topics: syncs, retention, full disks. To be called every second or so; does
-    /// not block.
+    /// Maintains all topics: due syncs, retention, recovery from a full disk. Call it about once a
+    /// second. Does not block.
     pub(crate) fn tend(self: &Arc<Self>) {
         let Some(cold) = self.shared.cold() else { return };
         if self.tending.swap(true, Ordering::AcqRel) {
@@ -552,11 +556,12 @@ impl Topics {
         });
     }
 
-    /// Writes what is not written, and notes where every topic ends. Returns where logs end. Blocks.
+    /// Writes all pending events, and records where every topic ends. Returns the ends of the logs.
+    /// Blocks.
     pub(crate) fn close(&self) -> Ends {
         self.index.write().closed = true;
-        // Some connections may be there still. A number that is given after it was noted where the
-        // topic ends would be given again.
+        // Connections may still publish. A seq assigned after the end was recorded would be
+        // assigned again.
         let topics = self.list();
         for topic in &topics {
             topic.stop();
@@ -577,5 +582,5 @@ impl Topics {
     }
 }
 
-/// Numbers that a topic in memory reserves are more than a tail can hold of the shortest events.
+/// A topic in memory reserves more seqs than a tail can hold of the shortest events.
 const _: () = assert!(RESERVED_IN_MEMORY >= 1 << 20);

@@ -8,7 +8,7 @@ use loom::thread;
 use super::*;
 use crate::model::{check, finds};
 
-/// The tail of a topic, as far as its marks go.
+/// The watermarks of a topic's tail.
 #[derive(Debug)]
 struct Tail {
     levels: Levels,
@@ -29,7 +29,7 @@ impl Watermarks for Tail {
     }
 }
 
-/// A topic, and a disk that has synced every event before a number, as the system knows it.
+/// A topic, and the seq up to which its disk has really synced.
 #[derive(Debug)]
 struct Topic {
     tail: Watermarked<Tail>,
@@ -37,7 +37,7 @@ struct Topic {
 }
 
 impl Topic {
-    /// Nothing is shown and nothing is safe of the first `head` events.
+    /// A topic with `head` events. None is visible or durable.
     fn new(head: u64) -> Arc<Self> {
         let levels = Levels { head, visible: 0, durable: 0, has_lost: false };
         let (visible, durable) = Default::default();
@@ -51,7 +51,7 @@ impl Topic {
         self.tail.moved(tail, Vec::new());
     }
 
-    /// A publisher appends an event, which subscribers are shown.
+    /// A publisher appends an event, which is visible at once.
     fn append(&self) {
         self.change(|levels| {
             levels.head += 1;
@@ -59,14 +59,14 @@ impl Topic {
         });
     }
 
-    /// A committer syncs everything before a number.
+    /// A committer syncs everything before a seq.
     fn commit(&self, before: u64) {
         self.synced.store(before, Ordering::Relaxed);
         self.change(|levels| levels.durable = before);
     }
 
-    /// The disk fails: no event that is not safe will ever be. Where subscribers are shown what is safe only, they go
-    /// on behind what was lost.
+    /// The disk fails: events that are not durable are lost. Subscribers that see durable events
+    /// only continue after them.
     fn lose(&self) {
         self.change(|levels| {
             (levels.durable, levels.visible) = (levels.head, levels.head);
@@ -75,13 +75,13 @@ impl Topic {
     }
 }
 
-/// Runs `act` in a thread of its own.
+/// Runs `act` in its own thread.
 fn beside(topic: &Arc<Topic>, act: fn(&Topic)) -> thread::JoinHandle<()> {
     let topic = Arc::clone(topic);
     thread::spawn(move || act(&topic))
 }
 
-/// Looks without waiting, twice, at everything that is promised of a look.
+/// Reads all marks twice without the lock, and checks every promise.
 fn looks() {
     let topic = Topic::new(0);
     let publisher = beside(&topic, Topic::append);
@@ -103,32 +103,32 @@ fn looks() {
         before = now;
     }
     for thread in [publisher, committer] {
-        thread.join().expect("a thread of a model ends");
+        thread.join().expect("no thread of the model panics");
     }
 }
 
-/// Two publishers; each moves the head on.
+/// Two publishers. Each moves the head.
 fn two_publishers() {
     let topic = Topic::new(0);
     let publishers = [beside(&topic, Topic::append), beside(&topic, Topic::append)];
     let (first, second) = (topic.tail.head(), topic.tail.head());
     assert!(first <= second, "a mark goes back");
     for publisher in publishers {
-        publisher.join().expect("a thread of a model ends");
+        publisher.join().expect("no thread of the model panics");
     }
     assert_eq!(topic.tail.head(), 2, "a mark goes back");
 }
 
-/// A subscriber looks while the disk fails.
+/// A subscriber reads a mark while the disk fails.
 fn loss(mark: Mark) {
     let topic = Topic::new(1);
     let committer = beside(&topic, Topic::lose);
     let (mark, has_lost) = topic.tail.mark_and_loss(mark);
     assert!(mark == 0 || has_lost, "an event that was lost passes for one that is safe");
-    committer.join().expect("a thread of a model ends");
+    committer.join().expect("no thread of the model panics");
 }
 
-/// A publisher waits until its event is safe; only then its confirmation leaves.
+/// A publisher waits until its event is durable, and only then receives its confirmation.
 fn confirmation() {
     let topic = Topic::new(1);
     let committer = beside(&topic, |topic| topic.commit(1));
@@ -141,15 +141,15 @@ fn confirmation() {
         }
         place = topic.tail.wait_durable(0, place, cx.waker());
         if place.is_none() {
-            // It has become safe since the look.
+            // The mark has moved since the check.
             cx.waker().wake_by_ref();
         }
         Poll::Pending
     }));
-    committer.join().expect("a thread of a model ends");
+    committer.join().expect("no thread of the model panics");
 }
 
-/// Takes events until it has all before `until`.
+/// Reads events up to before `until`.
 fn read(topic: &Topic, until: u64) {
     let (mut wait, mut cursor) = (Wait::new(Mark::Visible), 0);
     block_on(poll_fn(|cx| {
@@ -167,7 +167,7 @@ fn read(topic: &Topic, until: u64) {
     }));
 }
 
-/// A subscriber takes two events that come one after the other.
+/// A subscriber reads two events that are appended one after the other.
 fn subscriber() {
     let topic = Topic::new(0);
     let publisher = beside(&topic, |topic| {
@@ -175,10 +175,10 @@ fn subscriber() {
         topic.append();
     });
     read(&topic, 2);
-    publisher.join().expect("a thread of a model ends");
+    publisher.join().expect("no thread of the model panics");
 }
 
-/// Of two subscribers that wait, one goes away.
+/// One of two waiting subscribers leaves.
 fn leaving() {
     let topic = Topic::new(0);
     let leaver = beside(&topic, |topic| {
@@ -189,38 +189,38 @@ fn leaving() {
     let publisher = beside(&topic, Topic::append);
     read(&topic, 1);
     for thread in [leaver, publisher] {
-        thread.join().expect("a thread of a model ends");
+        thread.join().expect("no thread of the model panics");
     }
 }
 
 #[test]
-fn marks_are_ordered_do_not_go_back_and_show_what_was_done_before() {
+fn marks_are_ordered_and_only_rise() {
     check(looks);
 }
 
 #[test]
-fn a_mark_that_two_threads_move_does_not_go_back() {
+fn a_mark_moved_by_two_threads_only_rises() {
     check(two_publishers);
 }
 
 #[test]
-fn a_mark_behind_lost_events_shows_the_loss() {
+fn a_mark_beyond_lost_events_shows_the_loss() {
     check(|| loss(Mark::Durable));
     check(|| loss(Mark::Visible));
 }
 
 #[test]
-fn a_confirmation_leaves_after_the_sync_and_is_never_forgotten() {
+fn every_confirmation_is_sent_after_the_sync() {
     check(confirmation);
 }
 
 #[test]
-fn a_subscriber_never_sleeps_through_an_event() {
+fn every_event_wakes_the_subscriber() {
     check(subscriber);
 }
 
 #[test]
-fn a_subscriber_that_leaves_takes_no_wake_up_from_another() {
+fn a_leaving_subscriber_takes_no_wake_up_from_another() {
     check(leaving);
 }
 
@@ -235,41 +235,41 @@ fn a_relaxed_load_is_found() {
 }
 
 #[test]
-fn a_head_that_is_stored_last_is_found() {
+fn a_head_stored_last_is_found() {
     finds(Mutant::HeadLast, looks, "visible 1 is beyond head 0");
 }
 
 #[test]
-fn a_mark_that_is_stored_without_the_lock_is_found() {
+fn a_mark_stored_without_the_lock_is_found() {
     finds(Mutant::WakesFirst, two_publishers, "a mark goes back");
 }
 
 #[test]
-fn a_loss_that_is_stored_after_the_visible_mark_is_found() {
+fn a_loss_stored_after_the_visible_mark_is_found() {
     finds(Mutant::LossLast, || loss(Mark::Visible), "passes for one that is safe");
 }
 
 #[test]
-fn a_loss_that_is_stored_after_the_durable_mark_is_found() {
+fn a_loss_stored_after_the_durable_mark_is_found() {
     finds(Mutant::LossLast, || loss(Mark::Durable), "passes for one that is safe");
 }
 
 #[test]
-fn a_relaxed_store_of_a_mark_behind_a_loss_is_found() {
+fn a_relaxed_store_of_a_mark_beyond_a_loss_is_found() {
     finds(Mutant::RelaxedStore, || loss(Mark::Visible), "passes for one that is safe");
 }
 
 #[test]
-fn a_relaxed_load_is_found_by_a_confirmation() {
+fn confirmation_finds_a_relaxed_load() {
     finds(Mutant::RelaxedLoad, confirmation, "a confirmation leaves before the sync");
 }
 
 #[test]
-fn a_waker_that_is_registered_after_the_look_is_found() {
+fn a_waker_registered_after_the_check_is_found() {
     finds(Mutant::LooksOnce, confirmation, "deadlock");
 }
 
 #[test]
-fn a_wake_up_before_the_mark_is_found() {
+fn a_wake_up_before_the_store_is_found() {
     finds(Mutant::WakesFirst, subscriber, "deadlock");
 }

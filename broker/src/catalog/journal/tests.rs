@@ -1,5 +1,5 @@
-//! Whole lives of a journal from one printed seed, with power cuts and worse. `TIDINGS_LOG_SEED`
-//! repeats one (or begins there), and `TIDINGS_LOG_RUNS` asks for another number of them.
+//! Simulations of a journal, each from one printed seed, with power cuts and other faults.
+//! `TIDINGS_LOG_SEED` sets the first seed, and `TIDINGS_LOG_RUNS` the number of simulations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -12,16 +12,16 @@ use crate::log::simulated::{Faults, SimulatedDisk};
 const RUNS: u64 = 1_500;
 const STEPS: u32 = 40;
 
-/// A broker that writes records of the kinds that there are, on a disk that fails.
+/// A broker that writes records of all kinds, on a failing disk.
 struct Life {
     rng: Rng,
     disk: SimulatedDisk,
     journal: Journal,
-    /// What was confirmed.
+    /// The contents that were confirmed.
     contents: Contents,
-    /// What there may be after a restart instead, because nobody was told.
+    /// Other contents that a restart may find, because a write failed.
     perhaps: Option<Contents>,
-    /// Where the last orderly stop left it. That is known at every later start.
+    /// The end at the last orderly stop, which holds for every later start.
     stopped: Option<LogEnd>,
     crashes: u32,
     refusals: u32,
@@ -54,7 +54,7 @@ impl Life {
         match self.rng.u32(..10) {
             0 => self.crash(),
             1 => {
-                // A third of the disk is what it holds, and a bit.
+                // Room for little more than the disk holds, or for everything.
                 let room = self.disk.used() + self.rng.u64(..4_000);
                 self.disk.set_room(if self.rng.bool() { room } else { 1 << 30 });
             }
@@ -65,7 +65,7 @@ impl Life {
                 self.disk.set_faults(Faults { off_in, sync_in, ..Faults::default() });
             }
             3 if !self.journal.broken => {
-                // Whether it goes well or not, nothing has changed.
+                // Success or not, the contents stay the same.
                 let _ = self.journal.rewrite(self.contents.snapshot());
             }
             _ => self.append(),
@@ -81,7 +81,7 @@ impl Life {
         let was_broken = self.journal.broken;
         match self.journal.append(&records, &self.contents) {
             Ok(()) => {
-                assert!(!was_broken, "nothing is confirmed after a failure");
+                assert!(!was_broken, "no record is confirmed after a failure");
                 self.contents = after;
             }
             Err(JournalError::Full) => self.refusals += 1,
@@ -90,15 +90,15 @@ impl Life {
         }
     }
 
-    /// The broker ends, perhaps with the power, and starts again; perhaps the power goes again
-    /// meanwhile.
+    /// The broker ends, perhaps in a power cut, and starts again, perhaps with another power cut in
+    /// between.
     fn crash(&mut self) {
         self.crashes += 1;
         self.disk.set_room(1 << 30);
         if self.rng.bool()
             && let Some(end) = self.journal.end()
         {
-            // It was an orderly stop.
+            // This was an orderly stop.
             self.stopped = Some(end);
         }
         loop {
@@ -112,9 +112,13 @@ impl Life {
             let opened = open(&self.disk, self.stopped.as_ref());
             let Ok((journal, contents, findings)) = opened else { continue };
             let expected = contents == self.contents || self.perhaps.as_ref() == Some(&contents);
-            assert!(expected, "{contents:#?}\nis not what was confirmed: {:#?}", self.contents);
-            assert!(journal.aside.is_none(), "a crash is no damage: {findings:?}");
-            // From here on it is the one or the other.
+            assert!(
+                expected,
+                "{contents:#?}\ndiffers from what was confirmed: {:#?}",
+                self.contents
+            );
+            assert!(journal.aside.is_none(), "a crash is not damage: {findings:?}");
+            // From here on only the contents that were found count.
             (self.journal, self.contents, self.perhaps) = (journal, contents, None);
             return;
         }
@@ -138,8 +142,8 @@ fn record(rng: &mut Rng) -> Record {
 }
 
 #[test]
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
-fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
+fn confirmed_records_survive_power_cuts() {
     let seeds = lives::seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;
     let (mut crashes, mut refusals) = (0, 0);
@@ -158,12 +162,12 @@ fn what_was_confirmed_survives_whatever_becomes_of_the_power() {
     }
     println!("seeds {seeds:?}: {crashes} crashes, {refusals} refusals");
     if runs >= RUNS {
-        assert!(crashes > 4_000 && refusals > 300, "it is not kind");
+        assert!(crashes > 4_000 && refusals > 300, "there are enough faults");
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+fn an_unreadable_file_is_not_treated_as_empty() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, contents, _) = open(&disk, None).unwrap();
@@ -175,7 +179,7 @@ fn a_file_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
+fn any_flipped_bit_is_reported_and_loses_one_batch_at_most() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
@@ -203,7 +207,7 @@ fn any_flipped_bit_is_named_and_costs_at_most_its_batch() {
 }
 
 #[test]
-fn what_an_orderly_stop_left_is_not_torn() {
+fn the_end_after_an_orderly_stop_is_not_torn() {
     let disk = SimulatedDisk::new(1);
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
@@ -225,12 +229,12 @@ fn what_an_orderly_stop_left_is_not_torn() {
         let (problems, is_damaged) = check(&disk, Path::new("d"), Some(&end)).unwrap();
         assert!(is_damaged && !problems.is_empty(), "bit {bit}: {problems:?}");
     }
-    // A start says so, and keeps the damaged file.
+    // A start reports it, and keeps the damaged file.
     let (journal, found, problems) = open(&disk, Some(&end)).unwrap();
-    let is_told = problems.iter().any(|it| it.contains("the last orderly stop left"));
-    assert!(found != contents && is_told, "{problems:?}");
+    let is_reported = problems.iter().any(|it| it.contains("at the last orderly stop"));
+    assert!(found != contents && is_reported, "{problems:?}");
     assert!(disk.files().iter().any(|(path, _)| path.to_string_lossy().contains("damaged-")));
-    // Another file is there now, which the old end says nothing about.
+    // The file is a new one now, so the old end does not apply.
     drop(journal);
     assert_eq!(check(&disk, Path::new("d"), Some(&end)).unwrap(), (Vec::new(), false));
 }

@@ -1,4 +1,4 @@
-//! The end of a log cut at every byte.
+//! Tests of a log that is cut off at every byte.
 
 use tidings_protocol::Seq;
 
@@ -10,7 +10,7 @@ const SEGMENT_BYTES: u64 = 4 << 10;
 
 const PIECES: [(u64, u64); 5] = [(1, 2), (3, 1), (6, 2), (8, 3), (11, 1)];
 
-/// A log of [`PIECES`], each of them one batch, and where each of them ends in the file.
+/// A log of [`PIECES`], each in its own batch, and the end of each batch in the file.
 fn written() -> (SimulatedDisk, Vec<usize>) {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, SEGMENT_BYTES);
@@ -24,8 +24,8 @@ fn written() -> (SimulatedDisk, Vec<usize>) {
     (disk, ends)
 }
 
-/// Cut at any byte, whatever follows, it holds exactly the batches that are whole, gives no number
-/// again, and goes on.
+/// After a cut at any byte, and with any bytes after it, the log holds exactly the complete
+/// batches, reuses no seq, and accepts events.
 fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
     let (disk, ends) = written();
     let (path, bytes) = newest(&disk);
@@ -48,7 +48,11 @@ fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
         drop(log);
         disk.cut_power();
         let (log, found_again) = open(&disk, SEGMENT_BYTES);
-        assert_eq!(found_again.findings, Vec::<String>::new(), "it was dealt with");
+        assert_eq!(
+            found_again.findings,
+            Vec::<String>::new(),
+            "the first start has repaired the end"
+        );
         let mut more = hear(&log, 1, BUFFER).unwrap();
         more.retain(|heard| matches!(heard, super::Heard::Event(..)));
         assert_eq!(more, [expected, events(&[(found.next.0, 2)])].concat());
@@ -57,12 +61,12 @@ fn cut_everywhere(rest: impl Fn(usize, &[u8]) -> Vec<u8>) {
 }
 
 #[test]
-fn a_file_that_ends_anywhere_holds_all_whole_batches() {
+fn a_file_cut_anywhere_keeps_all_complete_batches() {
     cut_everywhere(|at, bytes| bytes[..at].to_vec());
 }
 
 #[test]
-fn zeros_from_anywhere_on_leave_all_whole_batches() {
+fn zeros_from_anywhere_on_keep_all_complete_batches() {
     cut_everywhere(|at, bytes| {
         let mut file = bytes.to_vec();
         file[at..].fill(0);
@@ -71,9 +75,9 @@ fn zeros_from_anywhere_on_leave_all_whole_batches() {
 }
 
 #[test]
-fn a_hole_anywhere_ends_what_was_not_known_to_be_safe() {
-    // The sector after the cut is there and the one before it is not: the order of writes is the
-    // disk's. Nothing in the file says that the last two batches were safe.
+fn a_hole_ends_the_unsynced_part() {
+    // The sector after the cut reached the disk and the one before it did not, as disks reorder
+    // writes. Nothing in the file records that the last two batches were synced.
     let (disk, ends) = written();
     let (path, bytes) = newest(&disk);
     for at in ends[3]..ends[4] {
@@ -90,7 +94,7 @@ fn a_hole_anywhere_ends_what_was_not_known_to_be_safe() {
 }
 
 #[test]
-fn a_torn_end_is_kept_beside_the_file_until_that_goes() {
+fn a_torn_end_is_kept_until_its_segment_is_removed() {
     let (disk, ends) = written();
     let (path, _) = newest(&disk);
     disk.damage(&path, |file| file.truncate(ends[4] - 1));
@@ -102,12 +106,12 @@ fn a_torn_end_is_kept_beside_the_file_until_that_goes() {
 }
 
 #[test]
-fn a_start_that_is_cut_short_forgets_nothing() {
+fn an_interrupted_start_loses_nothing() {
     let (disk, ends) = written();
     let (path, _) = newest(&disk);
     disk.damage(&path, |file| file[ends[4] - 1] ^= 1);
     let (_, found) = open(&disk.copy(), SEGMENT_BYTES);
-    assert!(found.next > Seq(2 * RESERVED_MAX), "what the last batch reserved is not known");
+    assert!(found.next > Seq(2 * RESERVED_MAX), "the reservation of the last batch is unknown");
     for (calls, power) in (0..20).flat_map(|calls| [(calls, false), (calls, true)]) {
         let disk = disk.copy();
         disk.set_faults(Faults { off_in: Some(calls), ..Faults::default() });

@@ -1,4 +1,5 @@
-//! Bits that flip and files that end early: an event is served right, or the damage has a name.
+//! Tests with flipped bits and truncated files: every event is read correctly, or its damage is
+//! reported.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +14,14 @@ use crate::log::{Checked, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 500;
 
-/// Some batches in each of three segments, with a hole between them, stopped or not.
+/// Several batches in each of three segments, with a gap between them; with or without an orderly
+/// stop.
 fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
     let disk = SimulatedDisk::new(3);
     let (log, _) = open(&disk, SEGMENT_BYTES);
     let pieces = vec![(1, 2), (3, 1), (4, 2), (9, 2), (11, 3), (14, 1), (15, 1), (16, 2), (18, 1)];
     fill(&log, &pieces);
-    // The last event and a reservation after it, both safe.
+    // The last event and a later reservation, both synced.
     log.append(&[], Seq(19), Seq(500)).unwrap();
     log.sync().unwrap();
     if stopped {
@@ -29,8 +31,8 @@ fn written(stopped: bool) -> (SimulatedDisk, SegmentLog, Vec<(u64, u64)>) {
     (disk, log, pieces)
 }
 
-/// Every event of `pieces` is heard, or was lost with a `Lag`; `unsure` also with a gap, if it was
-/// said in words that the end was damaged. Nothing else is heard. Returns what was lost.
+/// Checks that every event of `pieces` is read, or reported by a `Lag`; `unsure` ones may also be
+/// in a gap, if the findings report a damaged end. Nothing else may be read. Returns what was lost.
 #[track_caller]
 pub(super) fn check(
     log: &SegmentLog,
@@ -46,7 +48,7 @@ pub(super) fn check(
     for heard in hear(log, 1, BUFFER).unwrap() {
         match heard {
             Heard::Event(seq, bytes) => {
-                assert!(is_event(seq), "{case}: {seq} was never written");
+                assert!(is_event(seq), "{case}: event {seq} was never written");
                 assert_eq!(bytes, line(seq, 7), "{case}: {seq}");
                 cursor = seq + 1;
             }
@@ -58,7 +60,7 @@ pub(super) fn check(
                 let silent: Vec<_> = (first..=to.min(100)).filter(|seq| is_event(*seq)).collect();
                 assert!(
                     silent.is_empty() || !findings.is_empty(),
-                    "{case}: {silent:?} without a word"
+                    "{case}: {silent:?} are missing without a lag"
                 );
                 lost.extend(silent);
                 cursor = to + 1;
@@ -66,12 +68,15 @@ pub(super) fn check(
         }
     }
     let rest: Vec<_> = (cursor..100).filter(|seq| is_event(*seq)).collect();
-    assert!(rest.is_empty() || !findings.is_empty(), "{case}: {rest:?} without a word");
+    assert!(
+        rest.is_empty() || !findings.is_empty(),
+        "{case}: {rest:?} are missing without a finding"
+    );
     lost.extend(rest);
     lost
 }
 
-/// Opens a damaged log, compares, and goes on with it: what was said stays true.
+/// Opens a damaged log, checks it, and appends to it; later reads must agree with the first.
 #[track_caller]
 fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -> Vec<u64> {
     let (log, found) = open(disk, SEGMENT_BYTES);
@@ -82,7 +87,10 @@ fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -
             !file.problems.is_empty()
                 && file.lost.iter().any(|(first, last)| (first.0..=last.0).contains(seq))
         });
-        assert!(in_words || !found.findings.is_empty(), "{case}: {seq} is lost without a word");
+        assert!(
+            in_words || !found.findings.is_empty(),
+            "{case}: event {seq} is lost without a finding"
+        );
     }
     assert!(found.next >= Seq(next), "{case}: {} was seen, {} is given", next - 1, found.next);
     fill(&log, &[(found.next.0, 3)]);
@@ -93,15 +101,15 @@ fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -
     let mut all = pieces.to_vec();
     all.push((found.next.0, 3));
     let heard = hear(&log, found.next.0, BUFFER).unwrap();
-    assert_eq!(heard, events(&[(found.next.0, 3)]), "{case}: what came later is unharmed");
-    // What was cut off at the end is a gap by now, as it was never said to be safe.
-    assert_eq!(check(&log, &all, &found.findings, case), lost, "{case}: told differently later");
+    assert_eq!(heard, events(&[(found.next.0, 3)]), "{case}: later events are readable");
+    // What was cut off at the end is a gap now, because no batch recorded it as synced.
+    assert_eq!(check(&log, &all, &found.findings, case), lost, "{case}: a later read differs");
     lost
 }
 
 // PROTOCOL: R8, R9
 #[test]
-fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
+fn every_flipped_bit_is_found_and_its_loss_reported() {
     let (disk, log, pieces) = written(true);
     for (path, bytes) in disk.files() {
         for bit in 0..bytes.len() * 8 {
@@ -125,9 +133,9 @@ fn every_flipped_bit_is_found_and_what_it_costs_is_named() {
     assert!(log.verify().unwrap().iter().all(|file| file.problems.is_empty()));
 }
 
-/// A batch that a disk wrote to the wrong place, which is right in itself.
+/// A valid batch that a disk has written to the wrong place.
 struct Copy<'a> {
-    /// The file that it was written to, and the offset of it there.
+    /// The file and offset that it was written for.
     from: (&'a Path, usize),
     bytes: &'a [u8],
 }
@@ -145,10 +153,10 @@ fn batches(files: &[(PathBuf, Vec<u8>)]) -> Vec<Copy<'_>> {
     copies
 }
 
-/// A disk may write what is right to the wrong place as well, behind what is there: in older files,
-/// and in the newest one, where its numbers would count.
+/// A disk may also write a valid batch to the wrong place after the end: of older files, and of the
+/// newest one, where its seqs would matter.
 #[test]
-fn batches_that_lie_behind_others_cost_nothing() {
+fn misplaced_batches_after_others_lose_nothing() {
     for stopped in [true, false] {
         let (disk, log, pieces) = written(stopped);
         drop(log);
@@ -168,9 +176,9 @@ fn batches_that_lie_behind_others_cost_nothing() {
     }
 }
 
-/// Or instead of something that it loses by that.
+/// A misplaced batch may also overwrite others.
 #[test]
-fn batches_that_lie_over_others_cost_what_they_cover() {
+fn misplaced_batches_lose_what_they_overwrite() {
     for stopped in [true, false] {
         let (disk, log, pieces) = written(stopped);
         drop(log);
@@ -204,13 +212,13 @@ fn batches_that_lie_over_others_cost_what_they_cover() {
     }
 }
 
-/// Writes to a file, which grows when it has to.
+/// Writes to a file, and extends it if necessary.
 fn put(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     file.resize(file.len().max(at + bytes.len() + BATCH_HEADER), 0);
     file[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// The first number of a file.
+/// The base of a file.
 fn base(path: &Path) -> Seq {
     Seq(path.file_stem().unwrap().to_str().unwrap().parse().unwrap())
 }
@@ -237,7 +245,7 @@ fn a_start_survives_any_flipped_bit() {
 }
 
 #[test]
-fn a_start_survives_any_file_that_ends_early() {
+fn a_start_survives_any_truncated_file() {
     for stopped in [true, false] {
         let (disk, log, pieces) = written(stopped);
         drop(log);
@@ -253,7 +261,7 @@ fn a_start_survives_any_file_that_ends_early() {
 }
 
 #[test]
-fn garbage_of_any_kind_is_survived() {
+fn a_start_survives_any_garbage() {
     for seed in lives::seeds("LOG", 500) {
         let mut rng = Rng::with_seed(seed);
         let case = format!("TIDINGS_LOG_SEED={seed}");
@@ -267,7 +275,7 @@ fn garbage_of_any_kind_is_survived() {
             match rng.u32(..3) {
                 0 => disk.damage(path, |file| file[at..end].fill(0)),
                 1 => disk.damage(path, |file| file[at..end].fill_with(|| rng.u8(..))),
-                // A piece of the file that is somewhere else, too: headers that are right, and wrong.
+                // A part of the file copied to another place: valid and invalid headers.
                 _ => {
                     let to = rng.usize(..=bytes.len() - (end - at));
                     disk.damage(path, |file| file.copy_within(at..end, to));
@@ -290,18 +298,22 @@ fn garbage_of_any_kind_is_survived() {
 
 // PROTOCOL: R9
 #[test]
-fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
+fn an_unreadable_file_is_set_aside_and_its_seqs_skipped() {
     let (disk, log, _) = written(true);
     drop(log);
     let (path, _) = newest(&disk);
     disk.damage(&path, |file| file.fill(b'x'));
     let (log, found) = open(&disk, SEGMENT_BYTES);
     assert!(found.findings.iter().any(|text| text.contains("set aside")), "{:?}", found.findings);
-    assert!(found.next > Seq(1 << 26), "its numbers are not given again");
+    assert!(found.next > Seq(1 << 26), "its seqs are not assigned again");
     let heard = hear(&log, 1, BUFFER).unwrap();
     let Seq(base) = base(&path);
-    assert_eq!(heard.last(), Some(&Heard::Lag(base, found.next.0 - 1)), "they were kept");
-    // The next start knows, too.
+    assert_eq!(
+        heard.last(),
+        Some(&Heard::Lag(base, found.next.0 - 1)),
+        "its events are reported as a lag"
+    );
+    // The next start must agree.
     drop(log);
     disk.cut_power();
     let (log, again) = open(&disk, SEGMENT_BYTES);
@@ -313,13 +325,13 @@ fn a_file_that_cannot_be_made_sense_of_is_set_aside_and_its_numbers_with_it() {
 }
 
 #[test]
-fn a_segment_that_is_gone_is_missed() {
+fn a_missing_segment_is_reported_as_a_lag() {
     let (disk, log, pieces) = written(true);
     drop(log);
     let files: Vec<PathBuf> = disk.files().into_iter().map(|(path, _)| path).collect();
     crate::log::disk::Disk::remove(&disk, &files[1]).unwrap();
     let (log, _) = open(&disk, SEGMENT_BYTES);
-    let lost = check(&log, &pieces, &[], "a file is gone");
+    let lost = check(&log, &pieces, &[], "a file is missing");
     assert!(!lost.is_empty());
     let checked = log.verify().unwrap();
     let named: Vec<_> = checked.iter().flat_map(|file| file.lost.clone()).collect();
@@ -329,7 +341,7 @@ fn a_segment_that_is_gone_is_missed() {
 }
 
 #[test]
-fn a_later_version_is_not_touched() {
+fn a_newer_version_is_not_changed() {
     for batch in [false, true] {
         let (disk, log, _) = written(true);
         drop(log);
@@ -355,7 +367,7 @@ fn a_later_version_is_not_touched() {
 }
 
 #[test]
-fn a_damaged_place_is_reported_once() {
+fn a_damaged_place_is_logged_once() {
     let (disk, log, _) = written(true);
     let damage = |path: &Path, at: usize| disk.damage(path, |file| file[at] ^= 1);
     for (path, _) in disk.files() {

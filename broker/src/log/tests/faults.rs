@@ -1,4 +1,4 @@
-//! No room, and disks that fail.
+//! Tests on full and failing disks.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::log::{LogError, Retention, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 
-/// A log with one event, on a disk that has room for `bytes` more.
+/// A log with one event, on a disk with room for `bytes` more.
 fn nearly_full(bytes: u64, hides_full: bool) -> (SimulatedDisk, SegmentLog) {
     let disk = SimulatedDisk::new(7);
     disk.set_faults(Faults { hides_full, no_allocate: true, ..Faults::default() });
@@ -24,7 +24,7 @@ fn nearly_full(bytes: u64, hides_full: bool) -> (SimulatedDisk, SegmentLog) {
 
 // PROTOCOL: R4
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+fn a_full_disk_rejects_events_until_there_is_room() {
     for hides_full in [false, true] {
         for room in 0..150 {
             let (disk, log) = nearly_full(room, hides_full);
@@ -32,7 +32,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
             let refused = log.append(&[piece(2, 5, 0, 7)], Seq(7), Seq(7));
             assert!(matches!(refused, Err(LogError::Full)), "{refused:?}");
             assert_eq!(log.bounds(), before);
-            assert_eq!(newest(&disk).1, file, "nothing of it is in the file");
+            assert_eq!(newest(&disk).1, file, "the rejected event is not in the file");
             assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 1)]));
             disk.set_room(1 << 40);
             assert!(log.has_room());
@@ -44,7 +44,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn what_was_refused_is_not_found_by_a_later_start() {
+fn a_rejected_event_is_not_found_by_a_later_start() {
     for room in 0..150 {
         let (disk, log) = nearly_full(room, true);
         log.append(&[piece(2, 5, 0, 7)], Seq(7), Seq(7)).unwrap_err();
@@ -57,7 +57,7 @@ fn what_was_refused_is_not_found_by_a_later_start() {
 }
 
 #[test]
-fn a_full_disk_does_not_keep_what_is_too_old() {
+fn retention_works_on_a_full_disk() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 300);
     fill(&log, &[(1, 2), (3, 2), (5, 2)]);
@@ -70,7 +70,7 @@ fn a_full_disk_does_not_keep_what_is_too_old() {
         keep_from: Seq(7),
         at_once: usize::MAX,
     };
-    // A new segment cannot be begun in place of the last one, which stays for now.
+    // No new segment can replace the last one, so that one stays for now.
     assert!(log.retain(&retention).unwrap() >= 1);
     assert_eq!(log.bounds().segments, 1);
     assert_eq!(hear(&log, log.bounds().first.0, BUFFER).unwrap().last(), events(&[(5, 2)]).last());
@@ -78,21 +78,21 @@ fn a_full_disk_does_not_keep_what_is_too_old() {
 
 // PROTOCOL: R5
 #[test]
-fn after_a_sync_that_failed_nothing_is_confirmed_until_a_start() {
+fn a_failed_sync_is_final_until_a_start() {
     for seed in 0..200 {
         let disk = SimulatedDisk::new(seed);
         let (log, _) = open(&disk, SEGMENT_BYTES);
         fill(&log, &[(1, 2)]);
         log.append(&[piece(3, 2, 0, 7)], Seq(5), Seq(5)).unwrap();
         disk.set_faults(Faults { sync_in: Some(0), ..Faults::default() });
-        // Also if what it says is that there is no room.
+        // Even if the error is that the disk is full.
         assert!(matches!(log.sync(), Err(LogError::Broken(_))));
-        assert!(matches!(log.sync(), Err(LogError::Broken(_))), "it is not asked again");
+        assert!(matches!(log.sync(), Err(LogError::Broken(_))), "the disk is not synced again");
         let more = log.append(&[piece(5, 1, 0, 7)], Seq(6), Seq(6));
         assert!(matches!(more, Err(LogError::Broken(_))));
         assert!(matches!(log.close(Seq(5)), Err(LogError::Broken(_))));
-        assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 4)]), "it can be read");
-        // The system still shows what it has dropped. A start sees to it that it is written.
+        assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 4)]), "reads still work");
+        // The system still shows what it has dropped. A start must write it again.
         drop(log);
         disk.kill();
         let (log, _) = open(&disk, SEGMENT_BYTES);
@@ -105,11 +105,11 @@ fn after_a_sync_that_failed_nothing_is_confirmed_until_a_start() {
 }
 
 #[test]
-fn a_segment_that_could_not_be_begun_safely_is_not_gone_around() {
+fn a_segment_whose_sync_failed_stops_the_log() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 300);
     fill(&log, &[(1, 2)]);
-    // The old segment, the new one, and then the directory.
+    // One sync for the old segment, one for the new one, and one for the directory.
     disk.set_faults(Faults { sync_in: Some(2), ..Faults::default() });
     let result = log.append(&[piece(3, 4, 0, 7)], Seq(7), Seq(7));
     assert!(matches!(result, Err(LogError::Broken(_))), "{result:?}");
@@ -126,11 +126,11 @@ fn a_segment_that_could_not_be_begun_safely_is_not_gone_around() {
 }
 
 #[test]
-fn a_directory_that_nobody_may_look_into_is_no_failure() {
+fn an_unreadable_parent_directory_is_not_an_error() {
     use crate::log::disk::{Disk, DiskFile, Space};
     use std::path::Path;
 
-    /// A disk of which everything above the data is somebody else's.
+    /// A disk on which the process cannot read the parent directories.
     #[derive(Debug, Clone)]
     struct Elsewhere(SimulatedDisk);
 
@@ -170,17 +170,17 @@ fn a_directory_that_nobody_may_look_into_is_no_failure() {
 }
 
 #[test]
-fn an_orderly_stop_leaves_nothing_but_batches() {
+fn an_orderly_stop_leaves_only_batches() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, SEGMENT_BYTES);
     fill(&log, &[(1, 2)]);
-    assert!(newest(&disk).1.len() > 1000, "room was taken in advance");
+    assert!(newest(&disk).1.len() > 1000, "space was allocated ahead");
     let bytes = log.bounds().bytes + BATCH_HEADER as u64;
     log.close(Seq(3)).unwrap();
     assert_eq!(newest(&disk).1.len() as u64, bytes);
     assert_eq!(log.bounds().bytes, bytes);
     let (log, found) = open(&disk, SEGMENT_BYTES);
-    assert_eq!((found.next, found.reserved), (Seq(3), Seq(3)), "nothing is skipped");
+    assert_eq!((found.next, found.reserved), (Seq(3), Seq(3)), "no seq is skipped");
     assert_eq!(newest(&disk).1.len() as u64, bytes);
     assert!(bytes > (SEGMENT_HEADER + BATCH_HEADER) as u64);
     assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 2)]));

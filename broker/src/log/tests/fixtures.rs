@@ -1,6 +1,6 @@
-//! Logs as earlier versions have left them, in `tests/fixtures/log`: each must be read for ever.
+//! Logs of earlier versions, in `tests/fixtures/log`. Each must stay readable.
 //!
-//! A later version adds a directory `v<n>` of its own and leaves the others as they are.
+//! A new version adds a directory `v<n>` and leaves the others unchanged.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn read(version: &str, fixture: &str) -> (SimulatedDisk, SegmentLog, Recovered) 
     (disk, log, found)
 }
 
-/// What a reader from the first number on hears of [`write_whole`], up to the last event.
+/// Everything that a reader of [`write_whole`] receives, up to the last event.
 fn whole() -> Vec<Heard> {
     [
         events(&[(1, 2), (3, 3)]),
@@ -45,7 +45,7 @@ fn whole() -> Vec<Heard> {
     .concat()
 }
 
-/// Two segments, with a gap in the first.
+/// Two segments, with a gap in the first one.
 fn write_whole() -> (SimulatedDisk, SegmentLog) {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, SEGMENT_BYTES);
@@ -54,10 +54,10 @@ fn write_whole() -> (SimulatedDisk, SegmentLog) {
     (disk, log)
 }
 
-/// Versions that there are logs of.
+/// The versions with fixtures.
 const VERSIONS: [&str; 2] = ["v1", "v2"];
 
-/// Makes the fixtures of this version again: `cargo test -p tidings-broker log::tests::fixtures --
+/// Writes the fixtures of this version: `cargo test -p tidings-broker log::tests::fixtures --
 /// --ignored`. Only for a version that was never released.
 #[test]
 #[ignore = "writes into the source tree"]
@@ -76,7 +76,7 @@ fn make_the_fixtures_of_this_version() {
     save("clean", &disk);
 
     let first = disk.files()[0].0.clone();
-    // A letter of event 2, and the header of the batch after it.
+    // A letter of event 2, and the header of the next batch.
     let batch =
         SEGMENT_HEADER + BATCH_HEADER + events(&[(1, 2)]).iter().map(bytes_of).sum::<usize>();
     disk.damage(&first, |file| file[batch - 3] ^= 1);
@@ -109,7 +109,7 @@ fn bytes_of(heard: &Heard) -> usize {
 }
 
 #[test]
-fn a_clean_log_is_read_and_goes_on_where_it_was() {
+fn a_clean_log_continues_without_a_gap() {
     for version in VERSIONS {
         let (_, log, found) = read(version, "clean");
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
@@ -122,7 +122,7 @@ fn a_clean_log_is_read_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_killed_one_skips_what_was_reserved() {
+fn a_log_after_a_kill_skips_reserved_seqs() {
     for version in VERSIONS {
         let (_, log, found) = read(version, "killed");
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
@@ -143,7 +143,7 @@ fn a_torn_end_is_cut_off() {
         assert!(found.next >= Seq(119), "{}", found.next);
         assert!(found.findings[0].contains("as after a crash"), "{:?}", found.findings);
         assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.torn")));
-        // What the start noted in the file is understood by the next one.
+        // The next start must understand the record that this start has written.
         drop(log);
         let (log, again) = open(&disk, SEGMENT_BYTES);
         assert_eq!((again.next, again.findings), (found.next, Vec::<String>::new()), "{version}");
@@ -152,7 +152,7 @@ fn a_torn_end_is_cut_off() {
 }
 
 #[test]
-fn damage_costs_one_batch_and_is_named() {
+fn damage_loses_one_batch_and_is_reported() {
     for version in VERSIONS {
         for (fixture, lost) in [("damaged-payload", (1, 2)), ("damaged-header", (3, 5))] {
             let (_, log, found) = read(version, fixture);
@@ -171,7 +171,7 @@ fn damage_costs_one_batch_and_is_named() {
 }
 
 #[test]
-fn a_damaged_segment_header_costs_nothing() {
+fn a_damaged_segment_header_loses_nothing() {
     for version in VERSIONS {
         let (_, log, found) = read(version, "damaged-segment-header");
         assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole());
@@ -192,9 +192,9 @@ fn an_unreadable_file_is_set_aside() {
     }
 }
 
-/// What knows where it was written was still to come.
+/// Version 1 has no addresses.
 #[test]
-fn batches_of_version_1_that_lie_in_an_older_file_cost_nothing() {
+fn misplaced_batches_of_version_1_lose_nothing() {
     let (disk, _, _) = read("v1", "killed");
     let files = disk.files();
     let [(older, _), (_, newer)] = &files[..] else { panic!("{files:?}") };

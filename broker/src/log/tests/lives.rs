@@ -1,5 +1,5 @@
-//! Whole lives of a log from one printed seed. `TIDINGS_LOG_SEED` repeats one (or begins there), and
-//! `TIDINGS_LOG_RUNS` asks for another number of them than the usual.
+//! Simulations of a log, each from one printed seed. `TIDINGS_LOG_SEED` sets the first seed, and
+//! `TIDINGS_LOG_RUNS` the number of simulations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -19,8 +19,8 @@ const STEPS: u32 = 120;
 
 // PROTOCOL: R2, R6
 #[test]
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the seed must reach whoever looks")]
-fn nothing_confirmed_is_lost_whatever_the_power_does() {
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
+fn no_confirmed_event_is_lost_in_a_power_cut() {
     let seeds = lives::seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;
     let mut totals = Totals::default();
@@ -39,13 +39,16 @@ fn nothing_confirmed_is_lost_whatever_the_power_does() {
         totals.add(&life.totals);
     }
     println!("seeds {seeds:?}: {totals:?}");
-    assert!(totals.cuts > runs * 5 && totals.cuts_in_recovery > runs, "the power is bad");
-    assert!(totals.confirmed > runs * 50, "something is kept all the same");
+    assert!(
+        totals.cuts > runs * 5 && totals.cuts_in_recovery > runs,
+        "there are enough power cuts"
+    );
+    assert!(totals.confirmed > runs * 50, "enough events are confirmed");
     assert!(totals.survived > 0 && totals.vanished > 0 && totals.full > 0 && totals.broken > 0);
     assert!(totals.let_go > 0 && totals.torn > 0, "{totals:?}");
 }
 
-/// What happened, to see that the lives are hard enough.
+/// Counts of what happened, to show that the simulations are hard enough.
 #[derive(Debug, Default)]
 struct Totals {
     cuts: u64,
@@ -75,7 +78,7 @@ impl Totals {
     }
 }
 
-/// One log, its disk, and what it owes.
+/// One log, its disk, and the model that it must agree with.
 struct Life {
     rng: Rng,
     disk: SimulatedDisk,
@@ -85,7 +88,7 @@ struct Life {
     /// Events of an append that broke the log.
     uncertain: Vec<(u64, Event)>,
     broken: bool,
-    /// The disk does not take room in advance.
+    /// The disk does not allocate space.
     no_allocate: bool,
     clock: i64,
     trace: Vec<String>,
@@ -137,11 +140,11 @@ impl Life {
         self.crash(true);
         self.append();
         self.sync();
-        assert!(!self.broken, "it works when nothing is in its way");
+        assert!(!self.broken, "the log works without faults");
         self.crash(true);
     }
 
-    /// Something that goes wrong in a while.
+    /// Plans a fault.
     fn spoil(&mut self) {
         let (soon, rng) = (self.rng.u64(..12), &mut self.rng);
         let mut faults = Faults { no_allocate: self.no_allocate, ..Faults::default() };
@@ -158,7 +161,7 @@ impl Life {
         self.disk.set_faults(faults);
     }
 
-    /// Gives numbers to some events; now and then one is left out.
+    /// Assigns seqs to some events; now and then leaves one out.
     fn pieces(&mut self) -> Vec<Piece> {
         (0..self.rng.u64(..5))
             .map(|_| {
@@ -189,17 +192,17 @@ impl Life {
         self.trace.push(format!("append {:?} {next}+{ahead} {result:?}", numbers(&pieces)));
         match result {
             Ok(()) => {
-                assert!(!self.broken, "it is broken for ever");
+                assert!(!self.broken, "a broken log stays broken");
                 self.model.unsynced.extend(numbers(&pieces));
                 self.model.events.extend(events(&pieces));
             }
             Err(LogError::Full) => {
                 self.totals.full += 1;
-                assert_eq!(self.log.bounds().end, before.end, "nothing has changed");
+                assert_eq!(self.log.bounds().end, before.end, "a failed append changes nothing");
                 self.model.refused.extend(numbers(&pieces));
             }
             Err(LogError::Broken(_)) => {
-                // Nobody can read it now, and a start may find it.
+                // No reader can get it now, and a start may find it.
                 self.uncertain.extend(events(&pieces));
                 self.breaks();
             }
@@ -217,7 +220,7 @@ impl Life {
         self.trace.push(format!("sync {result:?}"));
         match result {
             Ok(synced) => {
-                assert!(!self.broken, "it is broken for ever");
+                assert!(!self.broken, "a broken log stays broken");
                 assert_eq!(synced.durable, self.log.bounds().end);
                 assert!(synced.durable.0 >= self.model.end());
                 self.totals.confirmed += self.model.unsynced.len() as u64;
@@ -241,7 +244,7 @@ impl Life {
         }
     }
 
-    /// Compares the newest `count` events with what a reader of everything hears.
+    /// Compares the newest `count` events with those that a reader of everything receives.
     fn newest(&self, count: u64) -> Result<(), LogError> {
         let before = Seq(self.model.next);
         let found = loop {
@@ -265,7 +268,7 @@ impl Life {
         Ok(())
     }
 
-    /// Reads what is not older than some moment, up to the first lines.
+    /// Reads from a time on, up to the first lines.
     fn read_since(&mut self) {
         let since = self.clock - self.rng.i64(..300);
         let mut cursor = self.rng.u64(1..self.model.next + 5);
@@ -289,10 +292,10 @@ impl Life {
                 }
                 Ok(Found::Lag(first, last)) => {
                     assert_eq!(owed(cursor, first.0), None);
-                    assert!(last.0 < model.kept_from, "{first}..={last} were not let go of");
+                    assert!(last.0 < model.kept_from, "{first}..={last} should be kept");
                     cursor = last.0 + 1;
                 }
-                Ok(Found::Gap(..)) => panic!("nobody asked for a number"),
+                Ok(Found::Gap(..)) => panic!("a read from a time on reports no gap"),
                 Ok(Found::End) => {
                     assert_eq!(owed(cursor, u64::MAX), None);
                     return;
@@ -317,7 +320,7 @@ impl Life {
         let result = self.log.retain(&retention);
         let bounds = self.log.bounds();
         self.trace.push(format!("{retention:?}: {result:?} {bounds:?}"));
-        assert!(bounds.first.0 <= keep_from.max(before), "all of that was to be kept");
+        assert!(bounds.first.0 <= keep_from.max(before), "retention has removed too much");
         if let Ok(removed) = result {
             assert!(removed <= retention.at_once);
         }
@@ -335,7 +338,7 @@ impl Life {
         self.model.let_go(bounds.first.0);
     }
 
-    /// The topic is deleted; its next number is kept elsewhere.
+    /// Deletes the topic; its next seq is stored elsewhere.
     fn clear(&mut self) {
         self.sync();
         if self.broken {
@@ -360,19 +363,19 @@ impl Life {
         let result = self.log.close(Seq(next));
         self.trace.push(format!("close at {next} {result:?}"));
         if result.is_err() || !has_files {
-            // What it wrote may be found all the same.
+            // What it wrote may still be found.
             self.model.floor = self.model.floor.min(next);
             return self.crash(false);
         }
-        // What is known of a stop is known at every later start, until another one.
-        self.options.stopped = result.expect("it was closed");
+        // The record of a stop holds for every later start, until the next stop.
+        self.options.stopped = result.expect("the log was closed");
         self.model.synced(0);
         self.model.floor = next;
         self.crash(true);
-        assert_eq!(self.model.next, next, "an orderly stop leaves no gap");
+        assert_eq!(self.model.next, next, "no gap after an orderly stop");
     }
 
-    /// The process ends and another one starts; `power`: after a power cut.
+    /// Ends the process and starts another one; `power`: after a power cut.
     fn crash(&mut self, power: bool) {
         let mut certain = (!power).then(|| self.model.unsynced.clone());
         self.model.unsynced.extend(self.uncertain.iter().map(|(seq, _)| *seq));
@@ -410,25 +413,25 @@ impl Life {
         self.trace.push(format!("recovered {} {:?} {heard:?}", found.next, found.findings));
         assert_eq!(found.reserved, found.next);
         for finding in &found.findings {
-            // Room that was taken may be lost while what was written into it is not.
+            // Allocated space may be lost although the data written into it is not.
             let uncertain = finding.contains("may be missing");
             let torn = finding.contains("as after a crash");
-            assert!(torn || uncertain, "nothing is damaged: {finding}");
+            assert!(torn || uncertain, "a power cut damages nothing: {finding}");
             self.totals.torn += u64::from(torn);
         }
         for checked in self.log.verify().unwrap() {
-            // Of a topic that was being deleted some files are gone.
+            // When a topic was being deleted, some of its files are gone.
             let gone = checked.lost.iter().all(|(_, last)| last.0 < self.model.kept_from);
             assert!(gone && checked.lost.is_empty() == checked.problems.is_empty(), "{checked:?}");
         }
         for (first, lines) in &found.identified {
             let event = &self.model.events[&first.0];
-            assert!(lines.starts_with(&event.line), "ids are those of the events");
+            assert!(lines.starts_with(&event.line), "an id belongs to the event that had it");
         }
         let before = self.model.unsynced.clone();
         self.model.recovered(&heard, found.next.0);
         let is_there = |seq: &u64| self.model.events.contains_key(seq);
-        assert!(certain.iter().all(is_there), "what the system had did not vanish");
+        assert!(certain.iter().all(is_there), "data in the system's memory survives a kill");
         let survived = before.iter().filter(|seq| is_there(seq)).count() as u64;
         self.totals.survived += survived;
         self.totals.vanished += before.len() as u64 - survived;

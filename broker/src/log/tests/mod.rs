@@ -1,4 +1,4 @@
-//! The log on disks that do what disks do.
+//! Tests of the log on simulated disks.
 
 mod cuts;
 mod damage;
@@ -21,7 +21,7 @@ use super::disk::Disk;
 use super::simulated::SimulatedDisk;
 use super::{Found, LogError, Piece, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
-/// Room for every batch that these tests write.
+/// Larger than every batch of these tests.
 const BUFFER: usize = 4 << 10;
 
 const DIR: &str = "data/topics/t";
@@ -43,7 +43,7 @@ fn open(disk: &SimulatedDisk, segment_bytes: u64) -> (SegmentLog, Recovered) {
     SegmentLog::open(options(disk.clone(), segment_bytes), 3).unwrap()
 }
 
-/// The line of an event; another `salt` makes it another event.
+/// The line of an event; another `salt` makes another event.
 fn line(seq: u64, salt: u64) -> Vec<u8> {
     let filler = "x".repeat(usize::try_from(salt % 40).unwrap());
     format!("MSG t {seq} {salt:x} {filler}\r\n").into_bytes()
@@ -56,7 +56,7 @@ fn piece(first: u64, count: u64, unix_ms: i64, salt: u64) -> Piece {
     Piece { first: Seq(first), count, unix_ms, wire: Bytes::from(wire), identified }
 }
 
-/// Appends and syncs one piece for each pair of a first number and a count.
+/// Appends and syncs one piece for each pair of first seq and count.
 #[track_caller]
 fn fill(log: &SegmentLog, pieces: &[(u64, u64)]) {
     for &(first, count) in pieces {
@@ -66,7 +66,7 @@ fn fill(log: &SegmentLog, pieces: &[(u64, u64)]) {
     }
 }
 
-/// What a reader comes upon.
+/// An item that a reader receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Heard {
     Event(u64, Vec<u8>),
@@ -74,7 +74,7 @@ enum Heard {
     Gap(u64, u64),
 }
 
-/// Everything from `from` on. Sees to it that nothing is skipped.
+/// Everything from `from` on. Checks that nothing is skipped.
 #[track_caller]
 fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogError> {
     let (mut heard, mut cursor, mut at) = (Vec::new(), from, None);
@@ -82,15 +82,15 @@ fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogErr
     loop {
         match log.read(Seq(cursor), at, None, &mut buffer)? {
             Found::Lines { first, end, runs, at: position } => {
-                assert_eq!(first.0, cursor, "lines begin where they should");
+                assert_eq!(first.0, cursor, "lines begin at the cursor");
                 for (number, run) in runs {
-                    assert_eq!(number.0, cursor, "and so does every run");
+                    assert_eq!(number.0, cursor, "every run begins after the one before");
                     for line in buffer[run].split_inclusive(|byte| *byte == b'\n') {
                         heard.push(Heard::Event(cursor, line.to_vec()));
                         cursor += 1;
                     }
                 }
-                assert_eq!(end.0, cursor, "and as many come as were promised");
+                assert_eq!(end.0, cursor, "the header and the lines agree on the count");
                 at = Some(position);
             }
             Found::Lag(first, last) => {
@@ -103,13 +103,13 @@ fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogErr
                 heard.push(Heard::Gap(first.0, last.0));
                 cursor = last.0 + 1;
             }
-            Found::Skip(_) => panic!("nobody asked for a time"),
+            Found::Skip(_) => panic!("the read has no time limit"),
             Found::End => return Ok(heard),
         }
     }
 }
 
-/// What `hear` gives for these events, written by [`fill`].
+/// The result of `hear` for events that [`fill`] has written.
 fn events(ranges: &[(u64, u64)]) -> Vec<Heard> {
     let numbers = ranges.iter().flat_map(|&(first, count)| first..first + count);
     numbers.map(|seq| Heard::Event(seq, line(seq, 7))).collect()

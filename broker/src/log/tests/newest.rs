@@ -1,4 +1,4 @@
-//! Counting the newest events: empty numbers within segments, between them and behind them do not count.
+//! Tests of counting the newest events: empty seqs do not count, wherever they are.
 
 use tidings_protocol::Seq;
 
@@ -7,7 +7,7 @@ use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
 use crate::log::simulated::SimulatedDisk;
 use crate::log::{Newest, Retention, SegmentLog, TopicLog};
 
-/// The answer, when all segments that are needed are indexed. Until then it is a lower bound.
+/// The result once all necessary segments are indexed. Before that it is a lower bound.
 #[track_caller]
 fn find(log: &SegmentLog, count: u64, before: Seq) -> (Seq, u64) {
     let mut bounds = Vec::new();
@@ -20,7 +20,7 @@ fn find(log: &SegmentLog, count: u64, before: Seq) -> (Seq, u64) {
     }
 }
 
-/// For each number and each count it is as a reader of everything has it.
+/// Compares every count before every seq with what a reader of everything receives.
 #[track_caller]
 fn check(log: &SegmentLog) {
     let heard = hear(log, 1, BUFFER).unwrap();
@@ -40,7 +40,7 @@ fn check(log: &SegmentLog) {
 }
 
 #[test]
-fn empty_numbers_do_not_count_wherever_they_are() {
+fn empty_seqs_do_not_count() {
     let disk = SimulatedDisk::new(1);
     // Some segments hold several batches, some one.
     let (log, _) = open(&disk, 420);
@@ -48,7 +48,7 @@ fn empty_numbers_do_not_count_wherever_they_are() {
     fill(&log, &[(3, 2), (8, 2), (10, 1), (20, 1), (25, 2), (27, 5), (40, 1), (41, 1), (50, 3)]);
     assert!(log.bounds().segments > 3);
     check(&log);
-    // At the end, and for as long as nothing is appended.
+    // At the end, while nothing is appended.
     log.append(&[], Seq(70), Seq(80)).unwrap();
     log.sync().unwrap();
     check(&log);
@@ -67,7 +67,7 @@ fn empty_numbers_do_not_count_wherever_they_are() {
 }
 
 #[test]
-fn a_log_without_events_has_no_newest_one() {
+fn a_log_without_events_has_no_newest_event() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 420);
     assert_eq!(find(&log, 2, Seq(1)), (Seq(1), 2));
@@ -82,7 +82,7 @@ fn a_log_without_events_has_no_newest_one() {
 }
 
 #[test]
-fn what_retention_let_go_of_is_missing() {
+fn events_removed_by_retention_are_missing() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 300);
     fill(&log, &[(1, 2), (3, 2), (8, 2), (20, 1), (25, 2), (27, 2)]);
@@ -99,7 +99,7 @@ fn what_retention_let_go_of_is_missing() {
     let end = again.bounds().end;
     for log in [log, again] {
         check(&log);
-        // The missing ones lie below number 10, and not among the empty numbers from there to 19.
+        // The missing ones lie below seq 10, and not among the empty seqs from there to 19.
         assert_eq!(find(&log, 5 + 4, end), (Seq(10), 4));
     }
     let (log, _) = open(&disk, 300);

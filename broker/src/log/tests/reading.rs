@@ -1,4 +1,4 @@
-//! Reading from any number, with any buffer, while others write and let go.
+//! Tests of reading from any seq, with any buffer, during appends and retention.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use crate::log::simulated::SimulatedDisk;
 use crate::log::{Found, LogError, Position, Retention, SegmentLog, TopicLog};
 
 #[test]
-fn every_number_is_found_also_in_segments_of_an_earlier_run() {
-    // Larger than the distance of two entries of an index.
+fn every_seq_is_found_even_in_old_segments() {
+    // More bytes than between two entries of an index.
     const COUNT: u64 = 20_000;
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 600_000);
@@ -38,7 +38,7 @@ fn every_number_is_found_also_in_segments_of_an_earlier_run() {
 }
 
 #[test]
-fn a_position_of_another_number_leads_nobody_astray() {
+fn a_position_of_another_seq_is_ignored() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3), (4, 3), (7, 3)]);
@@ -74,12 +74,12 @@ fn long_lines_are_read_one_batch_at_a_time() {
         assert_eq!(heard, &Heard::Event(piece.first.0, piece.wire.to_vec()));
     }
     let error = hear(&log, 1, 100 << 10).unwrap_err();
-    assert!(error.to_string().contains("does not fit"), "not an empty log, and no damage: {error}");
+    assert!(error.to_string().contains("larger than the read buffer"), "{error}");
 }
 
 // PROTOCOL: D2, R6
 #[test]
-fn holes_are_gaps_and_what_was_let_go_of_is_not() {
+fn empty_seqs_are_gaps_and_removed_events_are_lags() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 300);
     fill(&log, &[(3, 2), (8, 2), (20, 1), (25, 2)]);
@@ -116,7 +116,7 @@ fn holes_are_gaps_and_what_was_let_go_of_is_not() {
 }
 
 #[test]
-fn a_whole_segment_that_is_too_old_is_passed_over() {
+fn a_segment_that_is_too_old_is_skipped() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 200);
     for seq in 1..=6 {
@@ -132,13 +132,13 @@ fn a_whole_segment_that_is_too_old_is_passed_over() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(first, Seq(8), "the first one at or after that time");
+    assert_eq!(first, Seq(8), "the first event at or after that time");
 }
 
-/// On real files: what readers hear while segments come and go is never wrong.
+/// On real files, with appends and retention in parallel, readers never receive a wrong result.
 // PROTOCOL: R6
 #[test]
-fn readers_and_retention_do_not_trip_over_each_other() {
+fn readers_and_retention_run_in_parallel() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(FileSystem, 4 << 10);
     options.dir = folder.path().join("t");
@@ -156,7 +156,7 @@ fn readers_and_retention_do_not_trip_over_each_other() {
                         match heard {
                             Heard::Event(seq, bytes) => assert_eq!(bytes, line(seq, 7)),
                             Heard::Lag(_, last) => assert!(last < log.bounds().first.0),
-                            Heard::Gap(..) => panic!("there is none: {heard:?}"),
+                            Heard::Gap(..) => panic!("the log has no gap: {heard:?}"),
                         }
                     }
                 }
@@ -179,14 +179,14 @@ fn readers_and_retention_do_not_trip_over_each_other() {
 }
 
 #[test]
-fn a_sector_that_cannot_be_read_is_an_error_and_not_an_end() {
+fn an_unreadable_sector_is_an_error_and_not_an_end() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3)]);
     let faults = || crate::log::simulated::Faults { read_in: Some(0), ..Default::default() };
     disk.set_faults(faults());
     assert!(matches!(hear(&log, 1, BUFFER), Err(LogError::Io { .. })));
-    assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 3)]), "the next time it works");
+    assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 3)]), "the next read succeeds");
     disk.set_faults(faults());
     let checked = log.verify().unwrap();
     assert!(checked[0].problems[0].contains("cannot be read"), "{checked:?}");

@@ -1,4 +1,4 @@
-//! The simulated disk does to files what disks do to them.
+//! Tests of the simulated disk.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IoSlice};
@@ -15,7 +15,7 @@ fn put(disk: &SimulatedDisk, name: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
 }
 
 #[test]
-fn what_was_synced_survives_and_the_rest_may_not() {
+fn synced_data_survives_and_other_data_may_not() {
     let mut seen = BTreeSet::new();
     for seed in 0..2000 {
         let disk = SimulatedDisk::new(seed);
@@ -32,7 +32,7 @@ fn what_was_synced_survives_and_the_rest_may_not() {
         assert_eq!(files.len(), 1);
         assert!(files[0].1.starts_with(b"safe"));
         seen.insert(files);
-        assert!(file.len().is_err(), "it was opened before the cut");
+        assert!(file.len().is_err(), "the file was opened before the power cut");
     }
     let (a, b) = (PathBuf::from("d/a"), PathBuf::from("d/b"));
     for content in [&b"safe"[..], b"safeonetwo", b"safeo", b"safe\0\0\0\0\0\0\0\0"] {
@@ -42,7 +42,7 @@ fn what_was_synced_survives_and_the_rest_may_not() {
 }
 
 #[test]
-fn a_failed_sync_is_seen_by_the_living_only() {
+fn data_of_a_failed_sync_is_visible_until_the_power_cut() {
     let mut survived = 0;
     for seed in 0..100 {
         let disk = SimulatedDisk::new(seed);
@@ -59,7 +59,7 @@ fn a_failed_sync_is_seen_by_the_living_only() {
 }
 
 #[test]
-fn a_full_disk_takes_what_fits() {
+fn a_full_disk_writes_what_fits() {
     let disk = SimulatedDisk::new(1);
     disk.set_room(5);
     let file = put(&disk, "a", b"abc");

@@ -1,4 +1,4 @@
-//! Logs of which it is known where they ended at the last orderly stop.
+//! Tests of logs with a recorded end at the last orderly stop.
 
 use tidings_protocol::Seq;
 
@@ -17,19 +17,19 @@ fn open(disk: &SimulatedDisk, stopped: Option<&LogEnd>) -> (SegmentLog, Recovere
     SegmentLog::open(SegmentOptions { stopped: stopped.cloned(), ..options }, 3).unwrap()
 }
 
-/// A log of several files that was closed, and where it ended. As a group's, its last events may be safe without
-/// a batch after them that says so.
+/// A closed log of several files, and its end. As in a group's log, the last events may be durable
+/// without a later batch that records it.
 fn closed() -> (SimulatedDisk, LogEnd) {
     let disk = SimulatedDisk::new(3);
     let (log, _) = open(&disk, None);
     fill(&log, &PIECES);
     assert!(log.bounds().segments > 1);
-    let end = log.close(Seq(NEXT)).unwrap().expect("it has files");
+    let end = log.close(Seq(NEXT)).unwrap().expect("the log has files");
     (disk, end)
 }
 
 #[test]
-fn a_flipped_bit_after_an_orderly_stop_is_no_torn_end() {
+fn a_flipped_bit_after_an_orderly_stop_is_not_a_torn_end() {
     let (disk, end) = closed();
     let (path, whole) = newest(&disk);
     assert_eq!((end.bytes, end.end, end.next), (whole.len() as u64, Seq(NEXT), Seq(NEXT)));
@@ -40,7 +40,7 @@ fn a_flipped_bit_after_an_orderly_stop_is_no_torn_end() {
         disk.damage(&path, |file| file[bit / 8] ^= 1 << (bit % 8));
         let (log, found) = open(&disk, Some(&end));
         assert!(!found.findings.iter().any(|it| it.contains("after a crash")), "{case}: {found:?}");
-        // Without findings, so that what is lost is heard as a LAG.
+        // Without findings, so that the loss must be reported by a `Lag`.
         let lost = check(&log, &PIECES, &[], &case);
         let checked = log.verify().unwrap();
         let is_named = checked.iter().any(|file| !file.problems.is_empty());
@@ -48,17 +48,17 @@ fn a_flipped_bit_after_an_orderly_stop_is_no_torn_end() {
         if bit / 8 < SEGMENT_HEADER {
             continue;
         }
-        assert_eq!(found.next, Seq(NEXT), "{case}: numbers go on where they were");
+        assert_eq!(found.next, Seq(NEXT), "{case}: no seq is skipped");
         if found.has_lost_end {
             ends_lost += 1;
             log.begin_after_loss().unwrap();
         }
         drop(log);
         disk.cut_power();
-        // With what is known of the stop, and as a program that does not know it.
+        // With the record of the stop, and without it as in an older program.
         for stopped in [Some(&end), None] {
             let (log, again) = open(&disk, stopped);
-            assert_eq!(check(&log, &PIECES, &[], &case), lost, "{case}: told differently later");
+            assert_eq!(check(&log, &PIECES, &[], &case), lost, "{case}: a later read differs");
             assert!(again.next >= Seq(NEXT) && !again.has_lost_end, "{case}: {again:?}");
         }
         let (log, again) = open(&disk, Some(&end));
@@ -66,13 +66,13 @@ fn a_flipped_bit_after_an_orderly_stop_is_no_torn_end() {
         drop(log);
         let (log, _) = open(&disk, Some(&end));
         let heard = hear(&log, again.next.0, BUFFER).unwrap();
-        assert_eq!(heard, events(&[(again.next.0, 3)]), "{case}: what came later is unharmed");
+        assert_eq!(heard, events(&[(again.next.0, 3)]), "{case}: later events are readable");
     }
     assert!(ends_lost > 100, "{ends_lost}");
 }
 
 #[test]
-fn a_log_that_has_grown_since_is_judged_as_after_a_crash() {
+fn a_log_that_has_grown_since_recovers_as_after_a_crash() {
     let (disk, end) = closed();
     let (log, _) = open(&disk, Some(&end));
     log.append(&[super::piece(NEXT, 1, 0, 7)], Seq(NEXT + 1), Seq(NEXT + 1)).unwrap();
@@ -87,7 +87,7 @@ fn a_log_that_has_grown_since_is_judged_as_after_a_crash() {
 }
 
 #[test]
-fn a_file_that_has_taken_the_place_of_another_is_not_judged_by_it() {
+fn the_record_does_not_apply_to_a_replaced_file() {
     let (disk, end) = closed();
     let other = LogEnd { header: end.header ^ 1, bytes: end.bytes + 100, ..end.clone() };
     let (_, found) = open(&disk, Some(&other));

@@ -1,4 +1,4 @@
-//! Topics on a disk: what is there after a restart, and what lagging readers get.
+//! Tests of topics on disk: restarts and lagging readers.
 
 use std::path::Path;
 use std::thread::{self, Thread};
@@ -10,7 +10,7 @@ use super::*;
 use crate::catalog::{Catalog, Sync, TopicSettings};
 use crate::log::disk::{Disk, FileSystem};
 
-/// How long anything may take before a test fails instead of hanging.
+/// A test fails after this time instead of hanging.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Unparks(Thread);
@@ -21,7 +21,7 @@ impl Wake for Unparks {
     }
 }
 
-/// Wakes this thread.
+/// A waker for this thread.
 pub(super) fn waker() -> Waker {
     Waker::from(Arc::new(Unparks(thread::current())))
 }
@@ -39,7 +39,7 @@ pub(super) fn named(topics: &Topics, name: &str) -> Arc<Topic> {
     topics.open(&name.parse().unwrap()).unwrap()
 }
 
-/// Waits until everything that was appended is safe.
+/// Waits until everything appended is durable.
 pub(super) fn settle(topic: &Arc<Topic>) {
     let waker = waker();
     let last = Seq(topic.head().0 - 1);
@@ -48,7 +48,7 @@ pub(super) fn settle(topic: &Arc<Topic>) {
     }
 }
 
-/// Publishes and waits for the disk.
+/// Publishes, and waits until the events are durable.
 pub(super) fn keep(topic: &Arc<Topic>, payloads: &[String]) {
     topic.append(ConnId(1), payloads.iter().map(String::as_str)).unwrap();
     settle(topic);
@@ -58,7 +58,8 @@ pub(super) fn numbered(range: Range<u64>) -> Vec<String> {
     range.map(|n| format!("event {n}")).collect()
 }
 
-/// What a reader gets from `from` up to the newest event: payloads by number, with what was missed.
+/// Reads from `from` up to the newest event. Returns payloads with their seqs, and the missed
+/// ranges.
 pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>) {
     let mut reader = topic.subscribe(Some(from), Form::Wire, waker());
     let (mut events, mut missed) = (Vec::new(), Vec::new());
@@ -89,7 +90,7 @@ pub(super) fn expected(range: Range<u64>) -> Vec<(u64, String)> {
 
 // PROTOCOL: R3
 #[test]
-fn an_orderly_restart_keeps_everything_and_leaves_no_gap() {
+fn an_orderly_restart_leaves_no_gap() {
     let folder = tempfile::tempdir().unwrap();
     for start in 0..3_u64 {
         let topics = open(folder.path(), &Limits::default());
@@ -104,17 +105,17 @@ fn an_orderly_restart_keeps_everything_and_leaves_no_gap() {
 
 // PROTOCOL: N2, D6, R3
 #[test]
-fn after_a_crash_no_number_is_given_again() {
+fn no_seq_is_reused_after_a_crash() {
     let folder = tempfile::tempdir().unwrap();
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..6));
     let shown = topic.tail.lock().marks.reserved;
-    // As after a kill: nobody says where it ended.
+    // As after a kill: the end of the log is not recorded.
     drop((topic, topics));
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
-    assert!(topic.head() >= shown, "numbers below {shown} may have been seen");
+    assert!(topic.head() >= shown, "seqs below {shown} may have been seen");
     let next = topic.head().0;
     keep(&topic, &numbered(next..next + 2));
     let gap = format!("gap 6 {}", next - 1);
@@ -124,7 +125,7 @@ fn after_a_crash_no_number_is_given_again() {
 }
 
 #[test]
-fn who_falls_out_of_the_tail_reads_on_from_the_disk() {
+fn a_reader_behind_the_tail_continues_from_disk() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 20_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
     let topics = open(folder.path(), &limits);
@@ -133,7 +134,7 @@ fn who_falls_out_of_the_tail_reads_on_from_the_disk() {
     for chunk in 0..100 {
         keep(&topic, &numbered(1 + chunk * 100..101 + chunk * 100));
     }
-    assert!(topic.tail.lock().first_kept() > Seq(5_000), "the tail has kept too much");
+    assert!(topic.tail.lock().first_kept() > Seq(5_000), "the tail has evicted too little");
     assert_eq!(replay(&topic, StartAt::First), (expected(1..10_001), vec![]));
     assert_eq!(replay(&topic, StartAt::Seq(Seq(777))), (expected(777..10_001), vec![]));
     let mut lines = 0;
@@ -150,7 +151,7 @@ fn who_falls_out_of_the_tail_reads_on_from_the_disk() {
 }
 
 #[test]
-fn a_group_takes_what_is_on_the_disk() {
+fn a_group_reads_events_from_disk() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
     let topics = open(folder.path(), &limits);
@@ -176,7 +177,7 @@ fn a_group_takes_what_is_on_the_disk() {
 
 // PROTOCOL: P5
 #[test]
-fn an_event_that_is_sent_again_is_known_after_a_restart() {
+fn the_dedup_window_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..3 {
         let topics = open(folder.path(), &Limits::default());
@@ -198,7 +199,7 @@ fn an_event_that_is_sent_again_is_known_after_a_restart() {
 
 // PROTOCOL: N2, R7
 #[test]
-fn a_deleted_topic_comes_back_with_its_next_number() {
+fn a_deleted_topic_continues_at_its_next_seq() {
     let folder = tempfile::tempdir().unwrap();
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
@@ -219,7 +220,7 @@ fn a_deleted_topic_comes_back_with_its_next_number() {
 
 // PROTOCOL: R2, R3
 #[test]
-fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
+fn a_topic_in_memory_keeps_only_its_seqs() {
     let folder = tempfile::tempdir().unwrap();
     let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
     let topics = open(folder.path(), &Limits::default());
@@ -227,7 +228,7 @@ fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
     let mut reader = topic.subscribe(None, Form::Wire, waker());
     topic.append(ConnId(1), ["x"]).unwrap();
     while reader.cursor() < Seq(2) {
-        // Its number is shown once it is reserved.
+        // Its seq becomes visible once it is reserved.
         reader.fetch(1, 1, |_, _| {});
         if reader.cursor() < Seq(2) {
             thread::park_timeout(PATIENCE);
@@ -235,14 +236,14 @@ fn a_topic_in_memory_forgets_its_events_and_not_its_numbers() {
     }
     drop((reader, topic, topics));
     let topics = open(folder.path(), &Limits::default());
-    let topic = topics.find("m").expect("its settings are kept");
+    let topic = topics.find("m").expect("a topic with settings exists");
     assert!(topic.head() > Seq(1), "number 1 was seen");
     assert_eq!(replay(&topic, StartAt::Seq(Seq(1))).1, [format!("lag 1 {}", topic.head().0 - 1)]);
     topics.close();
 }
 
 #[test]
-fn a_topic_in_memory_asks_for_numbers_once_in_a_while() {
+fn a_topic_in_memory_reserves_many_seqs_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
     let topics = open(folder.path(), &Limits::default());
@@ -251,7 +252,7 @@ fn a_topic_in_memory_asks_for_numbers_once_in_a_while() {
     settle(&topic);
     for _ in 0..1_000 {
         topic.append(ConnId(1), ["x"]).unwrap();
-        assert!(!topic.tail.lock().marks.queued, "numbers were asked for");
+        assert!(!topic.tail.lock().marks.queued, "no reservation is pending");
     }
     topics.close();
 }
@@ -259,10 +260,11 @@ fn a_topic_in_memory_asks_for_numbers_once_in_a_while() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever the sizes of tail and reads: from every number on, everything, once, in order.
+    /// For every size of tail and reads, a reader from any seq receives every event once and in
+    /// order.
     // PROTOCOL: D2
     #[test]
-    fn every_beginning_sees_everything(
+    fn a_reader_from_any_seq_receives_everything(
         sizes in proptest::collection::vec((1_usize..40, 1_usize..2_000), 1..30),
         tail_bytes_max in 4_000_usize..60_000,
         from in 1_u64..300,

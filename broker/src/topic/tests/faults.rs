@@ -1,4 +1,4 @@
-//! Topics when the disk is full or fails, and at the edges of their lives.
+//! Tests of topics on full and failing disks, and at shutdown.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -12,11 +12,11 @@ use super::*;
 use crate::catalog::{Record, Sync};
 use crate::log::simulated::{Faults, SimulatedDisk};
 
-/// Waits for something of which the waker tells.
+/// Waits until a condition is met, which a waker reports.
 #[track_caller]
 pub(super) fn until(mut is_so: impl FnMut(&Waker) -> bool) {
     let waker = waker();
-    // Not everything wakes.
+    // Some changes wake no task.
     let step = Duration::from_millis(10);
     for _ in 0..PATIENCE.as_millis() / step.as_millis() {
         if is_so(&waker) {
@@ -24,11 +24,11 @@ pub(super) fn until(mut is_so: impl FnMut(&Waker) -> bool) {
         }
         thread::park_timeout(step);
     }
-    panic!("it never came to that");
+    panic!("the condition was not met in time");
 }
 
 #[test]
-fn a_topic_that_could_not_be_deleted_is_as_it_was() {
+fn a_failed_deletion_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { deleted_topics_max: 0, ..Limits::default() };
     let topics = open(folder.path(), &limits);
@@ -39,7 +39,7 @@ fn a_topic_that_could_not_be_deleted_is_as_it_was() {
     let refusal = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(refusal.code, Code::Limit);
     let again = named(&topics, "t");
-    assert_eq!(again.head(), Seq(4), "no number is given twice");
+    assert_eq!(again.head(), Seq(4), "no seq is assigned twice");
     keep(&again, &numbered(4..6));
     assert_eq!(replay(&again, StartAt::First), (expected(1..6), vec![]));
     topics.close();
@@ -50,7 +50,7 @@ fn a_topic_that_could_not_be_deleted_is_as_it_was() {
 
 // PROTOCOL: A9
 #[test]
-fn nothing_is_published_after_it_was_noted_where_topics_end() {
+fn publishing_fails_after_the_ends_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
     let topics = open(folder.path(), &Limits::default());
@@ -60,30 +60,30 @@ fn nothing_is_published_after_it_was_noted_where_topics_end() {
     topics.close();
     for topic in [disk, memory] {
         let refusal = topic.append(ConnId(1), ["late"]).unwrap_err();
-        assert_eq!(refusal.code, Code::Closing, "its number would be given again");
+        assert_eq!(refusal.code, Code::Closing, "its seq would be assigned again");
     }
     assert_eq!(topics.open(&"new".parse().unwrap()).unwrap_err().code, Code::Closing);
 }
 
 // PROTOCOL: A9, R5
 #[test]
-fn who_publishes_to_a_topic_that_takes_nothing_is_told_and_not_held_up() {
+fn publishers_to_a_failed_topic_are_rejected_at_once() {
     let disk = SimulatedDisk::new(1);
     let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..2));
     disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
-    // More than there are reserved numbers.
+    // More events than reserved seqs.
     topic.append(ConnId(1), vec!["x"; 10_000]).unwrap();
     until(|waker| topic.wait_durable(Seq(10_001), None, waker).is_none());
     assert_eq!(topic.show().health, Health::Failed);
     assert_eq!(topic.fate(Seq(10_001)).0, Fate::Lost(Code::NotDurable));
-    assert!(!topic.is_held_up(None), "it would wait for ever");
+    assert!(!topic.is_held_up(None), "the publisher would wait for ever");
     assert_eq!(topic.append(ConnId(1), ["x"]).unwrap_err().code, Code::NotDurable);
 }
 
 #[test]
-fn a_topic_in_memory_waits_for_room_for_its_numbers() {
+fn a_topic_in_memory_waits_for_its_reservation() {
     let disk = SimulatedDisk::new(1);
     let topics = Topics::simulated(&disk, &Limits::default(), Sync::Memory).unwrap();
     disk.set_room(0);
@@ -92,7 +92,7 @@ fn a_topic_in_memory_waits_for_room_for_its_numbers() {
     topic.append(ConnId(1), ["x"]).unwrap();
     let mut reader = topic.subscribe(None, Form::Wire, waker());
     until(|waker| topic.wait_durable(Seq(1), None, waker).is_none());
-    assert_eq!(topic.fate(Seq(1)).0, Fate::Lost(Code::Full), "its number may be given again");
+    assert_eq!(topic.fate(Seq(1)).0, Fate::Lost(Code::Full), "its seq may be assigned again");
     assert!(!topic.is_held_up(None));
     assert_eq!(topic.append(ConnId(1), ["y"]).unwrap_err().code, Code::Full);
     disk.set_room(1 << 30);
@@ -132,7 +132,7 @@ fn settings_that_cannot_be_stored_do_not_take_effect() {
 
 // PROTOCOL: R3
 #[test]
-fn a_reader_that_began_ahead_of_what_is_shown_is_woken() {
+fn a_reader_beyond_the_visible_mark_is_woken() {
     let topic = topic(1 << 20);
     let reserve = |below| {
         let mut tail = topic.tail.lock();
@@ -155,7 +155,7 @@ fn a_reader_that_began_ahead_of_what_is_shown_is_woken() {
     assert_eq!(text(&mut reader), "MSG new-url 3 c\r\n");
 }
 
-/// Leaves only the newest batch in memory.
+/// Evicts all but the newest batch.
 fn forget(topic: &Topic) {
     topic.tail.lock().shrink_to(0);
 }
@@ -170,7 +170,7 @@ impl Wake for Tells {
 }
 
 #[test]
-fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
+fn events_evicted_during_a_cold_read_are_not_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
@@ -181,12 +181,12 @@ fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
     topic.hold();
     topic.append(ConnId(1), ["event 21"]).unwrap();
     forget(&topic);
-    let (tell, told) = channel();
-    let waker = Waker::from(Arc::new(Tells(tell.into())));
+    let (sender, receiver) = channel();
+    let waker = Waker::from(Arc::new(Tells(sender.into())));
     let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), Form::Wire, waker);
-    assert_eq!(text(&mut reader), "", "the disk was asked");
-    told.recv_timeout(PATIENCE).unwrap();
-    // The answer is there, and others are faster than its reader.
+    assert_eq!(text(&mut reader), "", "a read of the disk is pending");
+    receiver.recv_timeout(PATIENCE).unwrap();
+    // The result is ready, but events are evicted before the reader takes it.
     topic.tail.lock().marks.queued = false;
     keep(&topic, &numbered(22..23));
     keep(&topic, &numbered(23..24));
@@ -197,7 +197,7 @@ fn what_was_kept_since_the_disk_was_asked_is_not_skipped() {
 }
 
 #[test]
-fn what_is_in_memory_is_there_though_the_disk_cannot_be_read() {
+fn events_in_memory_are_readable_when_the_disk_is_not() {
     let disk = SimulatedDisk::new(1);
     let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
     let topic = named(&topics, "t");
@@ -207,15 +207,19 @@ fn what_is_in_memory_is_there_though_the_disk_cannot_be_read() {
     disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
     let missed = vec!["lag 1 10".to_owned()];
     assert_eq!(replay(&topic, StartAt::First), (expected(11..21), missed));
-    assert_eq!(replay(&topic, StartAt::First), (expected(1..21), vec![]), "it can be read again");
+    assert_eq!(
+        replay(&topic, StartAt::First),
+        (expected(1..21), vec![]),
+        "the disk is readable again"
+    );
     settle(&topic);
 }
 
-/// The log has been given more than is safe, and its syncs wait. Nobody is shown a number that is
-/// not reserved yet, and no group is given what may not be there after a crash, however they read.
+/// The log holds events that are not durable, and its syncs wait. No subscriber may see an
+/// unreserved seq, and no group may take an event that a crash could lose, however they read.
 // PROTOCOL: R1
 #[test]
-fn what_is_being_written_is_not_read_from_the_log() {
+fn unsynced_events_are_not_read_from_the_log() {
     let disk = SimulatedDisk::new(1);
     let limits = Limits { tail_bytes_max: 1, ..Limits::default() };
     let topics = Topics::simulated(&disk, &limits, Sync::Always).unwrap();
@@ -229,10 +233,13 @@ fn what_is_being_written_is_not_read_from_the_log() {
     let log = Arc::clone(topic.log.as_ref().unwrap());
     until(|_| log.bounds().end > Seq(4));
     let visible = topic.visible();
-    assert!(Seq(4) <= visible && visible < topic.head(), "the rest waits for its numbers");
+    assert!(Seq(4) <= visible && visible < topic.head(), "the other events wait for reserved seqs");
     // Both find that what they want is not in memory any more.
     assert_eq!(group.next_events(10).events, []);
-    assert_eq!(reader.fetch(usize::MAX, 10, |_, _| panic!("it is not here")), Fetched::Taken);
+    assert_eq!(
+        reader.fetch(usize::MAX, 10, |_, _| panic!("the events are not in memory")),
+        Fetched::Taken
+    );
     assert!(group.waits_for_disk() && reader.waits_for_disk());
     let mut shown = 0;
     until(|_| {

@@ -1,5 +1,5 @@
-//! Lives of topics with power cuts, full disks and syncs that fail, judged by what was confirmed, by
-//! what subscribers were shown, and by what groups took.
+//! Simulations of topics with power cuts, full disks and failed syncs. The checks use only
+//! confirmations, what subscribers saw, and what groups took.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use crate::catalog::Sync;
 use crate::lives;
 use crate::log::simulated::{Faults, SimulatedDisk};
 
-/// Starts of the broker in one history.
+/// Starts of the broker in one simulation.
 const LIVES: usize = 6;
 
-/// What happens between two of them, at most.
+/// Maximum number of steps between two starts.
 const STEPS: usize = 25;
 
-/// Lives in a test run.
+/// Simulations in a test run.
 const RUNS: u64 = 30;
 
 type History = BTreeMap<u64, String>;
 
-/// A topic, and what is known about it for all time.
+/// A topic, with everything observed of it over all starts.
 struct Witness {
     name: &'static str,
     sync: Sync,
-    /// What any reader was shown.
+    /// What any reader has seen.
     shown: History,
-    /// What was confirmed or taken by a group, and so has to stay.
+    /// Events that were confirmed, or consumed by a group, and so must be kept.
     kept: History,
-    /// What readers were told is not there.
+    /// Ranges that readers received as missed.
     missed: Vec<Lag>,
 }
 
@@ -41,7 +41,7 @@ impl Witness {
 
     fn show(&mut self, seq: u64, payload: &str) {
         let before = self.shown.entry(seq).or_insert_with(|| payload.to_owned());
-        assert_eq!(before, payload, "number {seq} of {} has two payloads", self.name);
+        assert_eq!(before, payload, "seq {seq} of {} has two payloads", self.name);
     }
 
     fn keep(&mut self, seq: u64, payload: &str) {
@@ -49,7 +49,7 @@ impl Witness {
         self.kept.insert(seq, payload.to_owned());
     }
 
-    /// Whether any of what was confirmed was said not to be there.
+    /// Checks that no confirmed event was reported as missed.
     fn compare(&mut self) {
         for missed in self.missed.drain(..).filter(|_| self.sync == Sync::Always) {
             let kept = self.kept.range(missed.from.0..=missed.to.0).next();
@@ -57,7 +57,7 @@ impl Witness {
         }
     }
 
-    /// Judges what is there at a start.
+    /// Checks what is readable after a start.
     fn judge(&mut self, topics: &Topics) {
         let topic = named(topics, self.name);
         let (events, missed) = replay(&topic, StartAt::Seq(Seq(1)));
@@ -79,16 +79,16 @@ impl Witness {
         let (last, missed) = replay(&topic, StartAt::Last);
         assert_eq!(last, newest[newest.len().saturating_sub(1)..], "{missed:?}");
         let seen = self.shown.keys().next_back().map_or(0, |last| *last);
-        assert!(topic.head().0 > seen, "{seen} was seen, and will be given again");
+        assert!(topic.head().0 > seen, "{seen} was seen, and would be assigned again");
     }
 }
 
-/// A topic in one life of the broker.
+/// A topic during one run of the broker.
 struct Life {
     topic: Arc<Topic>,
     reader: Reader,
     group: Reader,
-    /// Events whose fate is open.
+    /// Events that are neither confirmed nor lost yet.
     open: History,
 }
 
@@ -114,7 +114,7 @@ impl Life {
         }
     }
 
-    /// Looks at what readers are shown, groups take, and publishers are told.
+    /// Records what readers see, groups take and publishers receive as answers.
     fn look(&mut self, witness: &mut Witness) {
         let mut runs = Vec::new();
         match self.reader.fetch(100_000, 10, |first, lines| runs.push((first, lines))) {
@@ -142,7 +142,7 @@ impl Life {
     }
 }
 
-/// While nothing is published, the newest events are the last ones of all.
+/// While no publisher is active, the newest events are the last ones of all.
 fn look_back(topic: &Arc<Topic>, rng: &mut Rng) {
     let is_calm = topic.visible() == topic.head() && topic.show().health == Health::Good;
     if !is_calm {
@@ -151,7 +151,7 @@ fn look_back(topic: &Arc<Topic>, rng: &mut Rng) {
     let before = replay(topic, StartAt::Seq(Seq(1)));
     let count = rng.usize(1..2 + before.0.len());
     let (events, _) = replay(topic, StartAt::Newest(count as u64));
-    // Where the disk fails meanwhile, events cannot be read.
+    // If the disk fails meanwhile, events cannot be read.
     let fails = topic.is_logged() && before.1.iter().any(|range| range.starts_with("lag"));
     if !fails && before == replay(topic, StartAt::Seq(Seq(1))) {
         let wanted = &before.0[before.0.len().saturating_sub(count)..];
@@ -167,11 +167,11 @@ fn some_faults(rng: &mut Rng) -> Faults {
     }
 }
 
-/// The broker is killed, or the power goes.
+/// Kills the broker or cuts the power.
 fn crash(disk: &SimulatedDisk, topics: Option<Arc<Topics>>, rng: &mut Rng) {
     disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
     if let Some(topics) = topics {
-        // Nothing of it reaches the disk; nobody of it is left to write after the next start.
+        // The disk takes no more writes, so the old broker cannot write after the next start.
         topics.close();
     }
     if rng.bool() {
@@ -200,7 +200,7 @@ fn live(seed: u64) {
             crash(&disk, None, rng);
             Topics::simulated(&disk, &limits, Sync::Always)
         });
-        let topics = topics.expect("nothing is wrong now");
+        let topics = topics.expect("the disk works again");
         disk.set_faults(Faults::default());
         for witness in &mut witnesses {
             let settings = TopicSettings { sync: witness.sync, ..topics.defaults() };
@@ -217,7 +217,7 @@ fn live(seed: u64) {
                 2 => disk.set_room(1 << 40),
                 3 => lives[at].topic.tend(),
                 4..8 => {
-                    // What waits for numbers gets them, or not, when it is looked after.
+                    // `tend` reserves the missing seqs, or fails to.
                     lives[at].topic.tend();
                     settle(&lives[at].topic);
                     if rng.u8(..3) == 0 {
@@ -243,10 +243,10 @@ fn live(seed: u64) {
 
 // PROTOCOL: R1, R2, R3
 #[test]
-#[expect(clippy::print_stderr, reason = "the seed must reach whoever looks")]
-fn nothing_confirmed_is_lost_and_no_number_is_given_twice() {
+#[expect(clippy::print_stderr, reason = "the output must contain the seed")]
+fn no_confirmed_event_is_lost_and_no_seq_is_reused() {
     for seed in lives::seeds("TOPIC", RUNS) {
-        // Threads take part, so a seed makes a failure likely, not certain.
+        // Several threads take part, so a seed makes a failure likely but not certain.
         eprintln!("TIDINGS_TOPIC_SEED={seed}");
         live(seed);
     }

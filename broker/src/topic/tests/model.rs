@@ -1,11 +1,11 @@
-//! Topics against a naive model: all events there ever were, in a plain vector.
+//! Topics against a naive model: all events in a plain vector.
 
 use proptest::prelude::*;
 use tidings_protocol::Reply;
 
 use super::*;
 
-/// Something that can happen to a topic.
+/// One random operation.
 #[derive(Debug, Clone)]
 enum Step {
     Append { origin: u64, payloads: Vec<String> },
@@ -38,19 +38,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// A reader, and what it should see.
+/// A reader, with what it should receive.
 struct Pair {
     reader: Reader,
-    /// As a peer: whose events it does not hear.
+    /// For a peer, the connection that it does not receive events of.
     deaf_to: Option<u64>,
-    /// The next number that was neither seen nor said to be gone.
+    /// The next seq that was neither received nor reported as missed.
     next: u64,
     wakes: Arc<Wakes>,
-    /// It was seen to have everything, and nothing was appended since.
+    /// The reader had everything, and nothing was appended since.
     waits: bool,
 }
 
-/// All events there ever were, in a plain vector.
+/// All events, in a plain vector.
 #[derive(Default)]
 struct Model {
     events: Vec<(u64, String)>,
@@ -65,7 +65,7 @@ impl Model {
         &self.events[usize::try_from(seq).unwrap() - 1]
     }
 
-    /// Checks lines that a reader was given, and moves it on.
+    /// Checks lines that a reader has received, and advances it.
     fn check(&self, pair: &mut Pair, first: Seq, lines: &[u8]) {
         let lines = std::str::from_utf8(lines).unwrap();
         if let Some(deaf_to) = pair.deaf_to {
@@ -73,7 +73,7 @@ impl Model {
                 pair.next += 1;
             }
         }
-        assert_eq!(first.0, pair.next, "no hole and no repetition");
+        assert_eq!(first.0, pair.next, "neither gap nor repetition");
         for line in lines.split_inclusive("\r\n") {
             let line = line.strip_suffix("\r\n").expect("whole lines");
             let (origin, payload) = self.event(pair.next);
@@ -108,10 +108,10 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
         model.check(pair, *first, lines);
     }
     let has_all = pair.reader.cursor().0 == model.head();
-    // Whoever waits is woken, also if it has gone back meanwhile.
+    // A waiting reader is woken, even after a rewind.
     pair.waits |= has_all;
     if has_all {
-        // The rest is its own, if it is a peer.
+        // The remaining events are the peer's own.
         let rest = pair.next..model.head();
         assert!(rest.clone().all(|seq| Some(model.event(seq).0) == pair.deaf_to));
         pair.next = model.head();
@@ -138,7 +138,11 @@ fn run(steps: Vec<Step>) {
                 for pair in &mut pairs {
                     let woken = pair.wakes.take();
                     if head < model.head() {
-                        assert_eq!(woken, usize::from(pair.waits), "once, if it waits");
+                        assert_eq!(
+                            woken,
+                            usize::from(pair.waits),
+                            "a waiting reader is woken once"
+                        );
                         pair.waits = false;
                     }
                 }
@@ -164,7 +168,8 @@ fn run(steps: Vec<Step>) {
                 }
             }
             Step::Rewind { reader, back } => {
-                // A connection rewinds only what it was given, so not a peer over others' heads.
+                // A connection rewinds only to events that it received, so a peer does not rewind
+                // over skipped ones.
                 if let Some(pair) = pairs.get_mut(reader).filter(|pair| pair.deaf_to.is_none()) {
                     let seq = pair.reader.cursor().0.saturating_sub(back).max(1);
                     if seq >= first_kept {
@@ -193,11 +198,11 @@ fn run(steps: Vec<Step>) {
 }
 
 proptest! {
-    /// Random appends and reads give every reader every event in order, or a lag that says
-    /// exactly which it missed.
+    /// After random appends and reads, every reader has received every event in order, or a lag
+    /// with exactly the missed range.
     // PROTOCOL: D1, D2
     #[test]
-    fn readers_see_what_a_plain_vector_would_show(steps in steps()) {
+    fn readers_agree_with_a_plain_vector(steps in steps()) {
         run(steps);
     }
 }

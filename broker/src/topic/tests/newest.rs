@@ -1,4 +1,5 @@
-//! `from=-<n>` and `from=last` begin at the newest events that exist, whatever numbers are empty or gone.
+//! `from=-<n>` and `from=last` begin at the newest existing events, wherever seqs are empty or
+//! events gone.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use crate::catalog::TopicSettings;
 
 type Numbered = Vec<(u64, String)>;
 
-/// Publishes so many events in each life of a broker. The process is killed at the end of each life.
-/// Returns the events and the topics of one more life.
+/// Publishes `lives[i]` events in each run of a broker, and kills the process at the end of each
+/// run. Returns the events, and the topics of one more run.
 fn killed(folder: &Path, limits: &Limits, lives: &[u64]) -> (Numbered, Arc<Topics>) {
     let mut all = Vec::new();
     for count in lives {
@@ -21,14 +22,15 @@ fn killed(folder: &Path, limits: &Limits, lives: &[u64]) -> (Numbered, Arc<Topic
             keep(&topic, &numbered(next..next + count));
         }
         all.extend(expected(next..next + count));
-        // Numbers are reserved, also where there is no event.
+        // Reserves seqs, even without events.
         topic.tend();
         until(|_| topic.tail.lock().marks.reserved > topic.head());
     }
     (all, open(folder, limits))
 }
 
-/// The newest n events are read for each n. A range is named only if it lies behind the first event.
+/// For each n, reads the newest n events. A range may be missed only if it lies behind the first
+/// event.
 #[track_caller]
 fn check(topic: &Arc<Topic>, all: &[(u64, String)]) {
     for count in 1..=all.len() {
@@ -43,13 +45,13 @@ fn check(topic: &Arc<Topic>, all: &[(u64, String)]) {
     }
     let newest = all.last().cloned();
     assert_eq!(replay(topic, StartAt::Last).0, newest.into_iter().collect::<Vec<_>>());
-    // With more than there are it is all of them.
+    // A request for more events than exist returns all.
     let more = StartAt::Newest(all.len() as u64 + 3);
     assert_eq!(replay(topic, more), replay(topic, StartAt::First));
 }
 
 #[test]
-fn numbers_that_crashes_left_empty_do_not_count() {
+fn seqs_skipped_by_crashes_do_not_count() {
     for lives in [&[3][..], &[2, 4, 1], &[3, 0, 0], &[0, 2, 0, 3], &[1, 1, 1, 1, 0]] {
         let folder = tempfile::tempdir().unwrap();
         let (mut all, topics) = killed(folder.path(), &Limits::default(), lives);
@@ -64,12 +66,12 @@ fn numbers_that_crashes_left_empty_do_not_count() {
 }
 
 #[test]
-fn of_nothing_but_empty_numbers_there_is_no_newest_event() {
+fn a_topic_of_empty_seqs_has_no_newest_event() {
     let folder = tempfile::tempdir().unwrap();
     let (_, topics) = killed(folder.path(), &Limits::default(), &[0, 0]);
     let topic = named(&topics, "t");
     let head = topic.head();
-    assert!(head > Seq(1), "numbers were reserved");
+    assert!(head > Seq(1), "seqs were reserved");
     let from = |from| topic.subscribe(Some(from), Form::Wire, waker()).cursor();
     assert_eq!(from(StartAt::Last), head);
     assert_eq!(from(StartAt::Newest(1)), Seq(1));
@@ -77,7 +79,7 @@ fn of_nothing_but_empty_numbers_there_is_no_newest_event() {
 }
 
 #[test]
-fn what_a_full_disk_lost_does_not_count() {
+fn events_lost_on_a_full_disk_do_not_count() {
     let folder = tempfile::tempdir().unwrap();
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
@@ -95,7 +97,7 @@ fn what_a_full_disk_lost_does_not_count() {
 }
 
 #[test]
-fn what_fell_out_of_the_tail_counts() {
+fn evicted_events_count() {
     let folder = tempfile::tempdir().unwrap();
     let limits = Limits { tail_bytes_max: 4_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
     let (mut all, topics) = killed(folder.path(), &limits, &[5, 2]);
@@ -111,13 +113,13 @@ fn what_fell_out_of_the_tail_counts() {
         }
     }
     let first_kept = topic.tail.lock().first_kept().0;
-    assert!(first_kept > all[10].0, "the tail keeps all of it");
+    assert!(first_kept > all[10].0, "the tail has evicted nothing");
     check(&topic, &all);
     topics.close();
 }
 
-/// A topic of so many files that a start reads only the headers of most, with empty numbers in some.
-/// Returns its events, as far as they are kept.
+/// A topic with many files, some with gaps. A start reads only the headers of most. Returns its
+/// events, as far as they are kept.
 fn many_files(folder: &Path) -> (Numbered, Arc<Topics>) {
     let limits = Limits { tail_bytes_max: 20_000, ..Limits::default() };
     let small = TopicSettings { retain_bytes: 1 << 20, ..TopicSettings::default() };
@@ -142,7 +144,7 @@ fn many_files(folder: &Path) -> (Numbered, Arc<Topics>) {
 }
 
 #[test]
-fn files_of_an_earlier_run_are_looked_into() {
+fn files_of_an_earlier_run_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let (all, topics) = many_files(folder.path());
     let topic = named(&topics, "t");
@@ -154,7 +156,7 @@ fn files_of_an_earlier_run_are_looked_into() {
         let numbers = |events: &[(u64, String)]| events.iter().map(|e| e.0).collect::<Vec<_>>();
         assert_eq!(numbers(&events), numbers(wanted), "the newest {count}");
         if count > all.len() {
-            // As many as are missing lie below the oldest event, and are named.
+            // A range as long as the missing events, below the oldest event.
             let missing = (count - all.len()) as u64;
             let first = all[0].0;
             assert_eq!(missed[0], format!("lag {} {}", first - missing, first - 1));
@@ -168,11 +170,11 @@ fn files_of_an_earlier_run_are_looked_into() {
 }
 
 #[test]
-fn a_topic_in_memory_begins_below_what_is_gone() {
+fn a_topic_in_memory_begins_below_evicted_events() {
     let topic = topic(1 << 20);
     append(&topic, 1, &["a", "b"]);
     topic.tail.lock().lose(Health::Full);
-    // What a topic in memory has shown is not lost any more.
+    // What a topic in memory has shown cannot be lost any more.
     assert_eq!(wire(&topic, Some(StartAt::Newest(1))).cursor(), Seq(2));
     let mut tail = topic.tail.lock();
     tail.append("new-url", ConnId(1), ["c", "d"], false, topic.shared.clock.now(), 0);

@@ -1,4 +1,4 @@
-//! Which topics may come into being.
+//! Limits on the creation of topics.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use tidings_protocol::{Code, ProtocolError, TopicName};
 use super::{Index, Topics};
 use crate::topic::Topic;
 
-/// Which part of all topics those may bring into being who only publish: one half. Nobody knows who they are, and a
-/// topic stays; all others need some, too.
+/// Transports that only publish may create topics up to this fraction of the limit: one half. Their
+/// clients are anonymous and a topic stays, so the rest is reserved for others.
 const PUBLISHERS_PART: usize = 2;
 
 impl Topics {
-    /// The topic of that name, which comes into being if it is new.
+    /// Returns the topic of this name, and creates it if it does not exist.
     ///
-    /// Refused with [`Code::Limit`] if there are too many, and with [`Code::Busy`] while one of the
-    /// name is being deleted.
+    /// Fails with [`Code::Limit`] if there are too many topics, and with [`Code::Busy`] while a
+    /// topic of this name is being deleted.
     pub fn open(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
         if let Some(topic) = self.find(name.as_str()) {
             return Ok(topic);
@@ -25,8 +25,8 @@ impl Topics {
         Ok(self.open_unbounded(index, name, None))
     }
 
-    /// The same for who comes by a way that only publishes: a new one only while there are fewer than half as many as
-    /// there may be (`[Z10]`).
+    /// As [`open`](Self::open), for a transport that only publishes: it may create a topic only
+    /// while fewer than half of the allowed topics exist (`[Z10]`).
     pub(crate) fn open_to_publish(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
         if let Some(topic) = self.find(name.as_str()) {
             return Ok(topic);
@@ -36,7 +36,7 @@ impl Topics {
         let (count, part) = (index.by_name.len(), self.count_max / PUBLISHERS_PART);
         if count >= part && !index.by_name.contains_key(name) {
             let text = format!(
-                "there are {count} topics: who can only publish brings no new one into being from {part} on"
+                "there are {count} topics: a client that can only publish may create one only below {part}"
             );
             return Err(ProtocolError::new(Code::Limit, text));
         }
@@ -48,13 +48,16 @@ impl Topics {
             return Err(ProtocolError::new(Code::Closing, "the broker stops"));
         }
         if index.leaving.contains(name) {
-            let text = format!("topic {name} is just being deleted; try again");
+            let text = format!("topic {name} is being deleted; try again");
             return Err(ProtocolError::new(Code::Busy, text));
         }
         if index.by_name.len() >= self.count_max && !index.by_name.contains_key(name) {
             return Err(ProtocolError::new(
                 Code::Limit,
-                format!("there are {} topics, and no more are allowed", self.count_max),
+                format!(
+                    "there are already {} topics, which is the limit; delete one first",
+                    self.count_max
+                ),
             ));
         }
         Ok(())
@@ -68,19 +71,19 @@ mod tests {
 
     // PROTOCOL: Z10
     #[test]
-    fn who_only_publishes_leaves_half_of_the_topics_to_others() {
+    fn publish_only_transports_create_half_of_the_topics_at_most() {
         let limits = Limits { topics_max: 10, ..Limits::default() };
         let topics = Topics::in_memory(&limits, Clock::new());
         let name = |name: &str| name.parse::<TopicName>().unwrap();
-        // Three are always there.
+        // Three topics always exist.
         for fourth_and_fifth in ["a", "b"] {
             topics.open_to_publish(&name(fourth_and_fifth)).unwrap();
         }
         let refusal = topics.open_to_publish(&name("c")).unwrap_err();
         assert_eq!(refusal.code, Code::Limit);
         assert!(topics.find("c").is_none());
-        topics.open_to_publish(&name("a")).expect("it is there already");
+        topics.open_to_publish(&name("a")).expect("the topic exists");
         topics.open(&name("c")).unwrap();
-        topics.open_to_publish(&name("c")).expect("somebody else has made it");
+        topics.open_to_publish(&name("c")).expect("another client has created it");
     }
 }
