@@ -1,4 +1,4 @@
-//! What became of a page, and the record of it.
+//! Classifies an answer and builds the record of the page.
 
 #![expect(clippy::disallowed_methods, reason = "stamps records")]
 
@@ -13,7 +13,8 @@ use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::Last;
 use crate::traps::Trap;
 
-/// What became of the page, and why. `asked`: whether it has changed was asked, so `304` says that it has not.
+/// The outcome of a page, and the failure if there is one. `asked`: the request was conditional, so
+/// status 304 means that the page has not changed.
 pub(super) fn judge(
     page: &CanonicalUrl,
     fetched: &mut Fetched,
@@ -51,14 +52,14 @@ pub(super) fn outcome_of(failure: &Failure) -> PageOutcome {
     if failure.is_transient() { PageOutcome::Retry } else { PageOutcome::Failed }
 }
 
-/// In milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(super) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Task {
-    /// The record of an attempt, without what the page itself says.
+    /// The record of an attempt, without the content of the page.
     pub(super) fn record(
         &self,
         url: &str,
@@ -104,14 +105,14 @@ impl Task {
         }
     }
 
-    /// The record of what was refused, of which no request was made.
+    /// The record of a page that was refused without a request.
     pub(super) fn refusal(&self, page: &str, outcome: PageOutcome, failure: Failure) -> PageRecord {
         self.record(page, outcome, Fetched::default(), Some(failure))
     }
 }
 
 impl PageRecord {
-    /// The server said that nothing has changed: what was known still holds, its links too.
+    /// Restores content and links from the last record: the server says that nothing has changed.
     pub(super) fn take_over(&mut self, last: Last) {
         self.hash = last.hash;
         self.content_type = last.content_type;
@@ -128,7 +129,7 @@ impl PageRecord {
             validators.last_modified.take().or(last.validators.last_modified);
     }
 
-    /// It is one of endlessly many: its links are not followed.
+    /// Marks the record as a trap: its links are not followed.
     pub(super) fn is_trap(&mut self, trap: Trap) {
         self.report.outcome = PageOutcome::Trap;
         self.report.reason = Some(trap.as_str());
