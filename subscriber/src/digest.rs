@@ -2,7 +2,8 @@
 //! in a stored text is not found.
 //!
 //! The column `digest` holds XXH3-64 of the row's other values that the program knows, each with its type and length, in a
-//! fixed order. It is NULL in rows of before there were digests, and where another program wrote a row. A program that
+//! fixed order. It is NULL in rows of older versions, and in rows written by another program. A
+//! program that
 //! changes a row sets it to NULL: the digest of the old values shows as damage.
 //!
 //! Rows are written with the SQL function [`FUNCTION`], which exists on our own connections only. So no trigger in the file
