@@ -1,4 +1,4 @@
-//! The thread of a sink: takes what has come as one batch, and does not go on before it is safe.
+//! The thread of a sink: writes all waiting pages as one batch, and syncs it before the next.
 
 #![expect(
     clippy::disallowed_methods,
@@ -20,11 +20,11 @@ use crate::config::{
 };
 use crate::report::{PageId, PageRecord};
 
-/// Where a sink's thread is reached. It ends when this is dropped.
+/// The queue of a sink's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: mpsc::Sender<Letter>,
-    /// Of pages that were stored, so never more than are held; `None` if the sink does not ask.
+    /// Settled pages, at most as many as tasks are held; `None` if the sink does not need them.
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
 }
 
@@ -41,7 +41,7 @@ struct Thread {
     place: Place,
 }
 
-/// A thread has ended before its time, which takes a panic.
+/// The error after a panic of the thread.
 pub(super) fn gone() -> StoreError {
     StoreError { text: "its writer has ended".to_owned(), closed: false }
 }
@@ -58,7 +58,7 @@ impl Writer {
         let thread = Thread { sink, letters, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = closed.send(());
         });
         match started {
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Waits while too many others wait.
+    /// Waits while the queue is full.
     pub(super) async fn send(
         &self,
         record: Arc<PageRecord>,
@@ -96,7 +96,7 @@ impl Thread {
             for letter in letters.drain(..) {
                 let refusal = refused.get(&letter.record.page).cloned();
                 let refusal = refusal.map(|text| StoreError { text, closed: false });
-                // Whoever asked may have been abandoned meanwhile.
+                // The caller may be gone.
                 let _ = letter.answer.send(refusal.map_or_else(|| result.clone(), Err));
             }
         }
@@ -104,12 +104,13 @@ impl Thread {
         self.sink.close();
     }
 
-    /// Waits for pages, and takes those that are to be made safe together: not more than the sink takes, nor many
-    /// more bytes than the limit. `false`: nothing comes any more.
+    /// Waits for pages, and collects a batch: at most as many as the sink takes, and few bytes more
+    /// than the limit.
+    /// `false`: no page will come any more.
     ///
-    /// While they stream in and the last batch `began` just before, more are waited for: making a batch safe costs
-    /// as much as many pages. Those who have given up meanwhile are left out: a crawler that ends has nothing begun
-    /// that can be begun elsewhere.
+    /// While pages stream in and the last batch `began` just before, it waits for more: a sync
+    /// costs as much as many pages. Pages whose callers have given up are left out: a crawler that
+    /// stops writes nothing that another member can write.
     fn take(&mut self, letters: &mut Vec<Letter>, began: Option<Instant>) -> bool {
         let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
         loop {
@@ -134,7 +135,7 @@ impl Thread {
             let is_soon = began.is_some_and(|began| began.elapsed() < STORE_PACE);
             match letters.len() {
                 0 => {}
-                // If nothing more came, everybody may be waiting for these.
+                // If no more pages came, all callers may be waiting for these.
                 length if !is_soon || length == before => return true,
                 _ => thread::sleep(STORE_PACE_STEP),
             }
@@ -149,15 +150,15 @@ impl Thread {
         }
     }
 
-    /// Tries until it succeeds, or there is no use in it.
+    /// Writes a batch, and retries until it succeeds, is closed for good, or no caller is left.
     ///
-    /// Those who have given up meanwhile are not written, except that a batch never becomes empty: its
-    /// last page tells when there is room again, and no other would come before.
+    /// Pages whose callers have given up are not written, except that a batch never becomes empty:
+    /// its last page shows when there is room again, and no other page would come before.
     fn write(&mut self, letters: &mut Vec<Letter>) -> Result<(), StoreError> {
         loop {
             let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
             let result = self.sink.write(&batch);
-            // Nobody is to wait for anything then.
+            // On shutdown there is no caller left to wait.
             if self.letters.is_closed() {
                 return result;
             }

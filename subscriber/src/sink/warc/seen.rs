@@ -1,10 +1,10 @@
-//! Bodies that are in the output already.
+//! The bodies that are in the output already, for `revisit` records.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::config::{WARC_SEEN_BYTES_MAX, WARC_SEEN_MAX};
 
-/// The record that has a body.
+/// The record that contains a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Original {
     pub(super) url: Box<str>,
@@ -12,12 +12,12 @@ pub(super) struct Original {
     pub(super) id: String,
 }
 
-/// Those of this process, as many as there is room for: the oldest are forgotten first.
+/// Bodies written by this process, within the limits: the oldest are evicted first.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     originals: HashMap<blake3::Hash, Original>,
     order: VecDeque<blake3::Hash>,
-    /// Of all URLs.
+    /// Bytes of all URLs.
     bytes: usize,
 }
 
