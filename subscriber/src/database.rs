@@ -259,7 +259,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
     let is_big = match magic {
         0x377f_0682 => false,
         0x377f_0683 => true,
-        _ => return Some("it does not begin as it should".to_owned()),
+        _ => return Some("it does not begin with the header of a write-ahead log".to_owned()),
     };
     let sums = |at| Some((word(at)?, word(at + 4)?));
     let header = log.get(..WAL_HEADER - 8)?;
@@ -282,7 +282,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
         let later = (frame + 1..frames).any(|frame| sums(at(frame) + 8) == Some(salts));
         return (is_ours || later).then(|| {
             format!(
-                "frame {} at byte {start} is damaged: what it holds and all after it is lost",
+                "frame {} at byte {start} is damaged: it and all frames after it are lost",
                 frame + 1
             )
         });

@@ -81,7 +81,7 @@ impl Programs {
         // Locked until its group is registered: so `kill` ends this program, or it is not started.
         let mut all = self.all.lock();
         if all.ended {
-            return Err(io::Error::other("programs are not run any more"));
+            return Err(io::Error::other("all programs were stopped, and no new one is started"));
         }
         self.clean(&mut command);
         let child = command.process_group(0).spawn()?;
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_program_failed_is_one_word() {
+    fn a_failure_is_one_word() {
         let failed = |raw| failure(ExitStatus::from_raw(raw));
         assert_eq!(failed(0), None);
         assert_eq!(failed(3 << 8), Some("exit_code_3".to_owned()));

@@ -131,7 +131,7 @@ impl State {
             let _ = closed.send(());
         });
         if let Err(error) = spawned {
-            tracing::warn!("{NAME}: {error}; nothing is remembered");
+            tracing::warn!("{NAME}: {error}; nothing is kept over a restart");
         }
         (Self { queue, shared }, Closing(closing))
     }
@@ -184,7 +184,9 @@ impl State {
         if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(letter).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if !self.shared.dropped.swap(true, Ordering::Relaxed) {
-                tracing::warn!("{NAME} is too slow or gone; not everything is remembered");
+                tracing::warn!(
+                    "{NAME} is too slow or unusable; some values are not kept over a restart"
+                );
             }
         }
     }
@@ -204,7 +206,7 @@ enum Unusable {
     Io(#[from] io::Error),
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {VERSION})")]
+    #[error("a newer Tidings wrote it (schema version {0}, this version knows up to {VERSION})")]
     Newer(i64),
 }
 
@@ -311,7 +313,7 @@ impl Database {
                 if !std::mem::replace(&mut self.failing, true) {
                     let path = self.path.display();
                     tracing::warn!(
-                        "{path}: {error}; nothing is remembered until it can be written"
+                        "{path}: {error}; nothing is kept over a restart until it can be written"
                     );
                 }
             }
@@ -327,15 +329,15 @@ impl Database {
         self.connection = None;
         let path = self.path.display();
         if !error.is_damage() || std::mem::replace(&mut self.was_set_aside, true) {
-            tracing::warn!("{path}: {error}; nothing is remembered");
+            tracing::warn!("{path}: {error}; nothing is kept over a restart");
             return;
         }
         match set_aside(&self.path).map_err(Unusable::from).and_then(|aside| {
-            tracing::warn!("{path}: {error}; set aside as {}", aside.display());
+            tracing::warn!("{path}: {error}; renamed to {}", aside.display());
             prepare(&self.path)
         }) {
             Ok(connection) => self.connection = Some(connection),
-            Err(error) => tracing::warn!("{path}: {error}; nothing is remembered"),
+            Err(error) => tracing::warn!("{path}: {error}; nothing is kept over a restart"),
         }
     }
 }

@@ -107,11 +107,11 @@ pub struct TrackingParams {
 pub enum TrackingParamsError {
     /// An empty name, or one with a character that is not allowed.
     #[error(
-        "`{0}` is no name of a parameter; give names with commas between them, `default` or `none`"
+        "`{0}` is not a parameter name; expected names separated by commas, `default` or `none`"
     )]
     Name(String),
     /// Too many names.
-    #[error("more than {TRACKING_PARAMS_MAX} names")]
+    #[error("more than {TRACKING_PARAMS_MAX} names; use a prefix such as `utm_*`")]
     TooMany,
 }
 

@@ -59,7 +59,7 @@ pub(super) async fn finish(
             biased;
             stored = stored => stored,
             () = crawler.abandon.cancelled() => {
-                let reason = "the crawler ends before the page is stored".to_owned();
+                let reason = "the crawler stopped before the page was stored".to_owned();
                 Err(Undone { reason, counts: false, after: None })
             }
             () = keep_lease(crawler, task) => return None,

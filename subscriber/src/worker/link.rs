@@ -133,7 +133,7 @@ impl Link {
         };
         tokio::select! {
             biased;
-            () = self.given_up.cancelled() => Err("the crawler ends".to_owned()),
+            () = self.given_up.cancelled() => Err("the crawler is stopping".to_owned()),
             published = publish => published,
         }
     }

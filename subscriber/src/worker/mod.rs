@@ -92,7 +92,7 @@ pub enum CrawlError {
         reason: ClientError,
     },
     /// Another crawler has resumed this crawler's identity.
-    #[error("another crawler came back to the broker at {broker} as this one")]
+    #[error("another crawler has resumed the identity of this one at the broker {broker}")]
     Replaced {
         /// The address, as configured.
         broker: String,

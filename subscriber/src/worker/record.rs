@@ -25,8 +25,10 @@ pub(super) fn judge(
     }
     match (fetched.status.unwrap_or_default(), &fetched.location) {
         (206, _) => {
-            let failure =
-                Failure::new(Reason::Status, "HTTP status 206: a part, and none was asked for");
+            let failure = Failure::new(
+                Reason::Status,
+                "HTTP status 206: partial content, but no range was requested",
+            );
             (PageOutcome::Failed, Some(failure))
         }
         (200..=299, _) => (PageOutcome::Done, None),
@@ -37,7 +39,7 @@ pub(super) fn judge(
                 (PageOutcome::Redirect, None)
             }
             Err(error) => {
-                let text = format!("redirect to nowhere: {error}");
+                let text = format!("redirect to an invalid URL: {error}");
                 (PageOutcome::Failed, Some(Failure::new(Reason::Redirect, text)))
             }
         },

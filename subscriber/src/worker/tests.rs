@@ -507,7 +507,7 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
     broker.expect(format!("NACK crawlers:1.1.1 again={} {reason}", site.url("/page"))).await;
     run.running.await.unwrap().unwrap();
     assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());

@@ -43,7 +43,7 @@ async fn redirects_and_errors_have_their_own_answers() {
     }
     let sql =
         "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
-    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
+    let nowhere = "failed 301 redirect to an invalid URL: only http and https URLs can be fetched";
     assert_eq!(
         run.rows(sql),
         ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]

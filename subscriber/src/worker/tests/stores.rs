@@ -137,7 +137,7 @@ async fn what_was_not_asked_for_goes_back_as_such_when_it_cannot_be_stored() {
     broker.introduce(&site.url("/")).await;
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
     let nacks = [1, 2].map(|entry| format!("NACK crawlers:1.{entry}.1 count=no {reason}"));
     broker.expect_all(&nacks.each_ref().map(String::as_str)).await;
     run.running.await.unwrap().unwrap();
