@@ -167,7 +167,7 @@ mod kept;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+    fn the_stored_fuzz_inputs_break_no_property() {
         super::kept::run(super::TARGETS);
     }
 }

@@ -1,7 +1,7 @@
 //! The crawler's main loop: connects to the broker, takes tasks, and works on each until it is
 //! answered.
 //!
-//! Every task is a future of its own, so many can be open at once; the group never releases two
+//! Every task is a future of its own, and many can be open; the group never releases two
 //! tasks of one host at a time. A lost connection ends no task: tasks finish, and their replies are
 //! sent on the next connection, which resumes the member's identity.
 

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
+    fn the_oldest_are_evicted_first() {
         let body = |number: usize| blake3::hash(&number.to_le_bytes());
         let mut seen = Seen::default();
         let insert = |seen: &mut Seen, number, bytes| {
