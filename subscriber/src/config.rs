@@ -161,8 +161,8 @@ pub const ROBOTS_SITEMAPS_MAX: usize = 64;
 pub const ROBOTS_RULE_SHOWN_BYTES_MAX: usize = 512;
 /// A longer crawl-delay is cut to this: a day, which is also how long the broker keeps a pace.
 pub const CRAWL_DELAY_MAX: Duration = Duration::from_hours(24);
-/// Authorities whose robots.txt was redirected and whose next hop is pending. Few sites redirect
-/// it; an evicted one starts again from the first request.
+/// Authorities with a redirected robots.txt that wait for the next hop. Few sites redirect it; an
+/// evicted one starts again from the first request.
 pub const ROBOTS_WALKS_MAX: usize = 10_000;
 /// A redirect of a robots.txt that was not followed for this long starts again, as it may have
 /// changed. A busy host delays the next hop far less than this.
@@ -222,7 +222,7 @@ pub const LINKS_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const LINKS_ABSOLUTE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Links of one page that are made absolute on the runtime's thread ..
 pub const QUICK_LINKS_MAX: usize = 500;
-/// .. if their base is no longer than this. A link may need its base parsed, at some 12 ns a byte.
+/// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.
 pub const QUICK_BASE_BYTES_MAX: usize = 1024;
 /// Links taken from the headers of an answer. Servers send a canonical URL, or the next page.
 pub const HEADER_LINKS_MAX: usize = 100;
@@ -230,7 +230,7 @@ pub const HEADER_LINKS_MAX: usize = 100;
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
 /// Of a longer tag only the name counts. Images in `data:` URLs are longer; links are not.
 pub const TAG_BYTES_MAX: usize = 64 * 1024;
-/// Open elements inside SVG and MathML whose names are tracked. Drawing programs nest some tens.
+/// Open elements inside SVG and MathML that are tracked by name. Drawing programs nest some tens.
 pub const FOREIGN_DEPTH_MAX: usize = 256;
 /// Feeds that one page may name. Blogs have one of each kind, and one for comments.
 pub const FEEDS_MAX: usize = 16;
@@ -247,8 +247,8 @@ pub const TITLE_WRITTEN_BYTES_MAX: usize = 8 * TITLE_BYTES_MAX;
 /// Bytes examined to find the type of a document that is not declared as HTML. A comment and a
 /// style sheet may come before the first element of a feed.
 pub const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
-/// Decoded bytes of a document that are parsed before other tasks run: less than a few
-/// milliseconds, whatever they contain.
+/// Decoded bytes of a document that are parsed before other tasks run: less than a few milliseconds
+/// for any content.
 pub const DOCUMENT_STEP_BYTES: usize = 4 * 1024;
 /// Bytes of the relative references of one document that are joined, each with its base: a tenth of
 /// a second, when each is parsed. Honest documents of [`SITEMAP_URLS_MAX`] entries stay below this.
@@ -274,8 +274,8 @@ pub const FEED_BASE_BYTES_MAX: usize = 2_000;
 pub const FEED_HUBS_MAX: usize = 4;
 /// Bytes of all hub URLs; the first one fits. A feed's hubs must fit into one event.
 pub const FEED_HUBS_BYTES_MAX: usize = URL_BYTES_MAX;
-/// Items that are remembered of a watched feed, besides those in it: as many as a feed may drop and
-/// show again. 32 bytes each.
+/// Items that are remembered of a watched feed after they have left it: as many as a feed may drop
+/// and show again. 32 bytes each.
 pub const FEED_KNOWN_MAX: usize = 2_000;
 /// The state of a feed expires this long after its last check: a watched feed is checked more
 /// often.
@@ -284,7 +284,7 @@ pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
 pub const FEED_TOLD_MAX: usize = 500;
 /// A longer id of an item is announced as its hash.
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
-/// New items of a feed whose publish is not confirmed yet.
+/// Published new items of a feed that wait for their confirmation.
 pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
 /// A watched page that changed this often in a row, in checks triggered by its own announcements,
 /// differs in each answer. Such checks announce its versions no more, nor does a scheduled one
@@ -326,8 +326,8 @@ pub const FACETED_PARAMS: usize = 4;
 pub const FACETED_PAGES_MAX: u32 = 2_000;
 /// How often a page is read with another session id in its URL. Two could be chance.
 pub const SESSION_COPIES_MAX: u8 = 3;
-/// This many pages whose links have new values, and as many equal readings, show that a parameter
-/// is a session id. Two could be chance.
+/// This many pages with new values in their links, and as many equal readings, show that a
+/// parameter is a session id. Two could be chance.
 pub const SESSION_EVIDENCE_MIN: u16 = 3;
 /// .. and this many for each page or reading against it: one forum link may contain an old session
 /// id.
@@ -467,7 +467,7 @@ pub const POOL_EXCHANGE: u32 = 16;
 /// After a server has closed a kept connection instead of answering, its connections are not kept
 /// for this long: each such closure costs one more request and one more delay.
 pub const POOL_NONE_KEPT: Duration = Duration::from_mins(10);
-/// Origins whose connections are not kept. Each takes some 100 bytes.
+/// Origins in this state. Each takes some 100 bytes.
 pub const POOL_NONE_KEPT_MAX: usize = 4096;
 /// How often idle connections are checked: those that the server has closed go before
 /// [`POOL_IDLE`].
@@ -503,8 +503,7 @@ pub const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long `SQLite` waits for another process that writes.
 pub const STORE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// `SQLite` moves its write-ahead log into the database at this size, and cuts it to this size:
-/// seconds of a
-/// fast crawl, so that pages of the database which change often are written once.
+/// seconds of a fast crawl, so that pages of the database which change often are written once.
 pub const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 /// How long a `PostgreSQL` server may take to accept the login.
 pub const POSTGRES_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -560,7 +559,7 @@ pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Pause between two retries of a failing sink, and of the spool's disk.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
-/// The delay of a page whose links did not fit into the group, before it is fetched again: many
+/// The delay of a page, before it is fetched again, if the group had no room for its links: many
 /// entries must end before a retry helps.
 pub const NO_ROOM_NACK_AFTER: Duration = Duration::from_mins(10);
 /// The delay of a page for which this crawler had no room. It has waited for a while already.

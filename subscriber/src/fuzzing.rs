@@ -71,19 +71,19 @@ fn feed(bytes: &[u8]) {
     if !is_damaged(whole.cut) {
         assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"), "in pieces");
     }
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let items = Known::default().take_new(&whole.entries);
     for event in items.iter().filter_map(|item| event::of_item(&url, item)) {
-        assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+        assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
         let payload = Payload::parse(&event);
         let link = payload.target().map(CanonicalUrl::parse);
-        assert!(link.is_some_and(|link| link.is_ok()), "{event:?} leads nowhere");
+        assert!(link.is_some_and(|link| link.is_ok()), "{event:?} has no valid link");
         let keys = payload.attributes().map(|(key, _)| key);
         assert_eq!(keys.collect::<Vec<_>>(), ["item", "source", "id"], "{event:?}");
     }
     let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
     let event = event::of_hubs(&url, &url, &hubs, Known::default(), event::Notes::default());
-    assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+    assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
     let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
     assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");
 }
@@ -118,7 +118,7 @@ fn page(bytes: &[u8]) {
         headers.push((name, line[colon + 1..].trim_ascii()));
     }
     let options = Arc::new(PageOptions { images: true, ..PageOptions::default() });
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut reader = PageReader::new(&url, headers.iter().copied(), &options);
         pieces.for_each(|bytes| reader.feed(bytes));
@@ -133,7 +133,7 @@ fn page(bytes: &[u8]) {
 fn check(content: &Content) {
     for link in &content.links {
         let parsed = CanonicalUrl::parse(&link.url);
-        assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "it is canonical");
+        assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "not canonical");
     }
     let urls = content.feeds.iter().chain(&content.hubs).chain(&content.canonical);
     for url in urls {
@@ -144,7 +144,7 @@ fn check(content: &Content) {
 /// Input: a `Content-Type` in the first line, and any document.
 fn document(bytes: &[u8]) {
     let (content_type, bytes) = first_line(bytes);
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let header = content_type.map(|value| ("Content-Type", value.as_bytes()));
         let page = PageReader::new(&url, header, &Arc::default());

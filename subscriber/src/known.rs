@@ -3,8 +3,8 @@
 //! Four in five links of a page are known. A worker may omit a link that an applied `ACK` of the
 //! same pass and run carried at no greater depth, since the scope last grew: the broker has judged
 //! it then and would decide the same now. An unknown link is sent once more and costs a line, so
-//! dropping entries is always allowed. A false match would lose a page, so this is no Bloom filter:
-//! it keeps 64 bits of each URL's key, as the broker does. Pure, and bounded by
+//! dropping entries is always allowed. A false match would lose a page, so this is not a Bloom
+//! filter: it keeps 64 bits of each URL's key, as the broker does. Pure, and bounded by
 //! [`KNOWN_BYTES_MAX`].
 
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ pub struct Known {
     uses: u64,
 }
 
-/// The links of one pass, in two generations: when there is no more room, the young table becomes
-/// the old one, and the old one is dropped.
+/// The links of one pass, in two generations: when the memory is full, the young table becomes the
+/// old one, and the old one is dropped.
 #[derive(Debug, Default)]
 struct Prints {
     /// The broker judged all of them with a scope of at least this size.
@@ -56,7 +56,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// An empty set whose tables never take more than this.
+    /// An empty set. Its tables never take more than this.
     pub fn with_bytes_max(bytes_max: usize) -> Self {
         let hasher = DefaultHashBuilder::default();
         Self { passes: BTreeMap::new(), hasher, bytes: 0, bytes_max, uses: 0 }
@@ -90,7 +90,7 @@ impl Known {
         }
     }
 
-    /// Removes a pass that is over, or whose name may be used for another one from now on.
+    /// Removes a pass: it is over, or its name may belong to another one from now on.
     pub fn forget(&mut self, pass: PassKey) {
         if let Some(prints) = self.passes.remove(&pass) {
             self.bytes -= prints.bytes();
@@ -223,7 +223,7 @@ mod tests {
         let grown = ScopedPass { scope: 3, ..pass(1) };
         known.acked(pass(1), [print(1)], 1);
         assert!(!known.may_leave_out(grown, print(1), 1));
-        assert!(known.may_leave_out(pass(1), print(1), 1), "a task of before");
+        assert!(known.may_leave_out(pass(1), print(1), 1), "a task with the earlier scope");
         known.acked(grown, [print(2)], 1);
         // A late answer: the broker judged it by either scope.
         known.acked(pass(1), [print(3)], 1);

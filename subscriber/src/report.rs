@@ -44,7 +44,7 @@ pub enum PageOutcome {
     Done,
     /// Redirected; the target is an entry of its own.
     Redirect,
-    /// Failed for good.
+    /// Failed finally.
     Failed,
     /// Disallowed by robots.txt; not requested.
     Robots,

@@ -23,7 +23,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "owns the thread of the database, and waits for it in bounds"
+    reason = "owns the thread of the database, and waits for it with a time limit"
 )]
 
 use std::fs;
@@ -289,7 +289,7 @@ impl Database {
                 let _ = kept.send(());
             }
         }
-        // The senders of the rest are dropped, which means that there is no value.
+        // Dropping the senders of the rest reports a missing value.
         batch.clear();
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.rows_since_sweep += rows;

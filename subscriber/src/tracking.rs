@@ -1,6 +1,6 @@
-//! Tracking parameters: they identify the person who follows a link, not the page. A crawler
-//! removes them from the links that it finds, so that a page is not fetched once for each
-//! newsletter that links to it. A published URL keeps them.
+//! Tracking parameters: they identify the visitor of a link, not the page. A crawler removes them
+//! from the links that it finds, so that a page is not fetched once for each newsletter that links
+//! to it. A published URL keeps them.
 //!
 //! A fixed list: the meaning of a parameter is never guessed from its value. Pure.
 
@@ -13,8 +13,7 @@ use crate::config::TRACKING_PARAMS_MAX;
 
 /// The names that are removed by default. Each is used by one product for one purpose, is an
 /// unlikely choice for anything else, and does not change the page. Names that are also used with a
-/// meaning (`ref`, `source`,
-/// `s_cid`, `cid`, `spm`, `si`, `mc`) are not in the list.
+/// meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) are not in the list.
 const DEFAULT: &[&str] = &[
     // Campaigns, as introduced by Google Analytics (also Matomo's `mtm_` and `pk_`).
     "utm_*",
@@ -26,8 +25,8 @@ const DEFAULT: &[&str] = &[
     "pk_medium",
     "pk_content",
     "pk_cid",
-    // Clicks on advertisements: Google (and its linker between domains), Microsoft, Meta, Yandex, X,
-    // TikTok, LinkedIn, Reddit, Wicked Reports; srsltid is that of Google's shopping results.
+    // Clicks on advertisements: Google (and its linker between domains), Microsoft, Meta, Yandex,
+    // X, TikTok, LinkedIn, Reddit, Wicked Reports; srsltid is that of Google's shopping results.
     "gclid",
     "gclsrc",
     "dclid",
@@ -87,10 +86,8 @@ const DEFAULT: &[&str] = &[
 /// The parameters that are removed from links.
 ///
 /// Written as a list with commas. `NAME` is a name in the query, compared byte for byte with the
-/// text before the
-/// `=`. `NAME*` matches a prefix. `;NAME` follows a segment of the path. `default` stands for the
-/// built-in list;
-/// `none`, alone, for an empty one.
+/// text before the `=`. `NAME*` matches a prefix. `;NAME` follows a segment of the path. `default`
+/// stands for the built-in list; `none`, alone, for an empty one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackingParams {
     /// As configured; `default` for the built-in list.
@@ -242,8 +239,7 @@ impl FromStr for TrackingParams {
 }
 
 /// `*` alone would match everything, and a separator of parameters cannot be part of a name. `none`
-/// together with
-/// other names is a mistake.
+/// together with other names is a mistake.
 fn is_name(name: &str) -> bool {
     let bare = name.strip_prefix(';').or_else(|| name.strip_suffix('*')).unwrap_or(name);
     let is_part = |byte: u8| byte.is_ascii_graphic() && !b"#%&*+/;=?".contains(&byte);

@@ -212,7 +212,7 @@ struct Site {
     sessions: Sessions,
 }
 
-/// Pages whose URLs differ in numbers, ids and values only.
+/// Pages with URLs that differ in numbers, ids and values only.
 #[derive(Debug)]
 struct Shape {
     pages: u32,
@@ -343,7 +343,7 @@ impl Traps {
         if path.split('/').skip(1).count() > limits.segments_max {
             return Err(Trap::DeepPath);
         }
-        // Numbers repeat for good reasons: `/1/1/1/1/` may be a shard, a tile or a date.
+        // Numbers repeat in honest paths: `/1/1/1/1/` may be a shard, a tile or a date.
         let is_place = |segment: &&str| {
             !segment.bytes().all(|byte| byte.is_ascii_digit()) || segment.is_empty()
         };

@@ -1,6 +1,6 @@
 //! An append-only file, and the repair of its end after an error or a crash.
 
-#![expect(clippy::disallowed_methods, reason = "waits for a lock that is given back at once")]
+#![expect(clippy::disallowed_methods, reason = "waits for a lock that is released at once")]
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -19,8 +19,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// A file that only this process appends to.
 ///
 /// `safe <= length of the file`: bytes before `safe` are synced; bytes after it are being written,
-/// and are cut off if
-/// that fails.
+/// and are cut off if that fails.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: File,
@@ -116,7 +115,7 @@ impl AppendFile {
     pub(super) fn roll_back(&mut self) {
         self.torn = true;
         if let Err(error) = self.cut(self.safe) {
-            tracing::debug!(%error, "{} has a torn end for now", self.path.display());
+            tracing::debug!(%error, "{} has an incomplete end for now", self.path.display());
         }
     }
 }

@@ -11,7 +11,7 @@
 //! its task is retried, and becomes a dead letter in the end. After a crash the program may run
 //! again for a page that it has processed: recognize it by `PAGE_ID`.
 
-#![expect(clippy::disallowed_methods, reason = "programs have a time in which they must end")]
+#![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;

@@ -72,7 +72,7 @@ pub enum ExportError {
     },
     /// An older Tidings wrote it.
     #[error(
-        "{path} has schema version {found}; a crawler that is started on it brings it to version {known}",
+        "{path} has schema version {found}; start a crawler with it, which migrates it to version {known}",
         path = path.display(),
         known = sqlite::VERSION
     )]
@@ -84,7 +84,7 @@ pub enum ExportError {
     },
     /// A newer Tidings wrote it.
     #[error(
-        "{path} has schema version {found}, this Tidings knows up to {known}; use the newer Tidings that wrote it",
+        "{path} has schema version {found}, but this version knows up to {known}; use the newer Tidings that wrote it",
         path = path.display(),
         known = sqlite::VERSION
     )]

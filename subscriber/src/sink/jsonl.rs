@@ -18,7 +18,7 @@
 //!
 //! A field without a value is omitted.
 //!
-//! A file has a mark file beside it (`ledger.rs`), whose position is an offset in bytes. A crash
+//! A file has a mark file beside it (`ledger.rs`) with a position, an offset in bytes. A crash
 //! leaves at most a torn end: when the file is opened, everything after the mark is cut off from
 //! the first line that is not a page. A file without a mark may belong to another program: nothing
 //! of it is cut.

@@ -5,14 +5,14 @@
 //! recognized. In memory the ledger is a set. So that a crash does not lose it, there is a *mark*,
 //! a small file beside the output with a position in the output and some pages:
 //!
-//! > **Every page whose record begins before the position is settled, or the mark names it.** The
+//! > **Every page with a record before the position is settled, or the mark names it.** The
 //! > position is never beyond what is synced.
 //!
 //! So after a crash the pages that may come again are those in the mark and those after its
 //! position, which are read from the output. This holds for a mark of any age, since pages are
 //! written in order and a settled page stays settled; an old mark only names too many. So it is
-//! enough to write the mark at intervals. (A position alone would not do: a page whose reply was
-//! applied just before a crash never comes again and is never settled, so it would hold the
+//! enough to write the mark at intervals. (A position alone would not do: if the reply was applied
+//! just before a crash, the page never comes again and is never settled, so it would hold the
 //! position back for ever.)
 //!
 //! Pages that never come again, but are never settled, would collect, so the ledger is bounded
@@ -26,7 +26,7 @@
 //! end
 //! ```
 
-#![expect(clippy::disallowed_methods, reason = "the mark is written now and then")]
+#![expect(clippy::disallowed_methods, reason = "the mark is written at intervals")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

@@ -125,7 +125,7 @@ pub enum OpenError {
     },
     /// A newer Tidings wrote it.
     #[error(
-        "{path} has schema version {found}, this Tidings knows up to {known}; use the newer \
+        "{path} has schema version {found}, but this version knows up to {known}; use the newer \
          Tidings that wrote it, or another file",
         path = path.display(),
         known = sqlite::VERSION
@@ -159,7 +159,7 @@ pub enum OpenError {
 pub struct StoreError {
     /// The sink, and the error of the system.
     pub text: String,
-    /// The output is closed for good: its reader has gone.
+    /// The output is closed finally: its reader has gone.
     pub closed: bool,
 }
 
@@ -169,8 +169,8 @@ pub(crate) trait Sink: Send {
     fn name(&self) -> String;
 
     /// Makes these pages safe. After an error either none of them is stored, or the stored ones
-    /// will be recognized: the same batch comes again, perhaps without pages whose callers have
-    /// given up.
+    /// will be recognized: the same batch comes again, perhaps without pages that have lost their
+    /// caller.
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError>;
 
     /// The largest batch, in pages.
@@ -266,8 +266,8 @@ impl Sinks {
         self.keep
     }
 
-    /// Stores a page in place of an earlier attempt; returns once it is safe in every sink. Waits while a
-    /// sink fails. A page whose `store` was cancelled may still be stored.
+    /// Stores a page in place of an earlier attempt; returns once it is safe in every sink. Waits
+    /// while a sink fails. If this is cancelled, the page may still be stored.
     pub async fn store(&self, record: &Arc<PageRecord>) -> Result<(), StoreError> {
         let mut answers = Vec::with_capacity(self.writers.len());
         for writer in &self.writers {
@@ -308,8 +308,8 @@ impl Sinks {
     }
 
     /// The newest complete record of a URL with validators (`ETag`, `Last-Modified`), if there is a
-    /// database. Excludes the record of this very page, which is of an attempt whose reply was
-    /// lost, and records whose links were extracted under other settings.
+    /// database. Excludes the record of this very page, which is of an attempt with a lost reply,
+    /// and records with links that were extracted under other settings.
     pub async fn last(&self, url: &str, page: &PageId) -> Option<Last> {
         self.lookup.as_ref()?.last(url, page).await
     }

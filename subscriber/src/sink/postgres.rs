@@ -1,4 +1,5 @@
-//! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all sinks.
+//! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all
+//! sinks.
 //!
 //! A batch is one statement with the pages as JSON, as in a file of JSON lines; the server turns
 //! them into rows. Pages wait while a server is lost or does not answer in time. Keepalive probes
@@ -10,7 +11,10 @@
 //! schema: add a migration. Tables of a newer version are refused, never changed. `search_path`
 //! decides where the tables are.
 
-#![expect(clippy::disallowed_methods, reason = "owns a connection, and waits for it in bounds")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "owns a connection, and waits for it with a time limit"
+)]
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -281,7 +285,7 @@ fn tls() -> MakeRustlsConnect {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("the provider knows the versions of TLS that rustls does")
+        .expect("the provider supports the TLS versions of rustls")
         .with_root_certificates(system_roots())
         .with_no_client_auth();
     MakeRustlsConnect::new(config)
@@ -300,7 +304,7 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
     let known = i32::try_from(MIGRATIONS.len())?;
     if found > known {
         return Err(format!(
-            "its tables have schema version {found}, this Tidings knows up to {known}; use the newer Tidings that \
+            "its tables have schema version {found}, but this version knows up to {known}; use the newer Tidings that \
              made them, or another database"
         )
         .into());

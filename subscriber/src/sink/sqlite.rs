@@ -1,7 +1,7 @@
 //! An `SQLite` database: one row per page of a pass, in the table `pages`.
 //!
-//! Pages that arrive during the sync of a transaction go into the next one together, so many pages
-//! share a sync of the disk. Several processes may write to one file.
+//! Pages that arrive during the sync of a transaction go into the next one together, so one sync of
+//! the disk serves many pages. Several processes may write to one file.
 //!
 //! # Schema
 //!
@@ -16,10 +16,7 @@
 //! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`crate::digest`] |
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "waits, while the file is being opened, for others that open it"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
 
 mod last;
 

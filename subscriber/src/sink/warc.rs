@@ -12,21 +12,16 @@
 //! | `metadata` | the outcome of the page, with the names of the JSON lines; also for pages without an answer |
 //!
 //! The `metadata` record comes last: a page is complete when it is there. So that head and body fit
-//! together, a
-//! `Transfer-Encoding`, and a `Content-Length` that differs from the body's length, are renamed to
-//! `X-Archive-Orig-..`, and the right length is added. Digests are SHA-1, which common tools
-//! compare; BLAKE3 decides
-//! whether two bodies are equal.
+//! together, a `Transfer-Encoding`, and a `Content-Length` that differs from the body's length, are
+//! renamed to `X-Archive-Orig-..`, and the right length is added. Digests are SHA-1, which common
+//! tools compare; BLAKE3 decides whether two bodies are equal.
 //!
 //! Files are named `PREFIX-<time of creation>-<serial number>.warc.gz`, with `.open` at the end
 //! while they are written. A file is closed at its size limit and at the end. The mark
 //! (`ledger.rs`) is `PREFIX.mark`; its position is an offset and the name of a file. A file that a
 //! crash has left open is cut after its last complete page, and closed.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "files are named after the time at which they begin"
-)]
+#![expect(clippy::disallowed_methods, reason = "files are named after their time of creation")]
 
 mod file;
 mod record;

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "lets batches gather, and waits until a disk has room again"
+    reason = "collects batches, and waits until a disk has room again"
 )]
 
 use std::collections::HashMap;
@@ -105,12 +105,11 @@ impl Thread {
     }
 
     /// Waits for pages, and collects a batch: at most as many as the sink takes, and few bytes more
-    /// than the limit.
-    /// `false`: no page will come any more.
+    /// than the limit. Returns `false` after the last page.
     ///
     /// While pages stream in and the last batch `began` just before, it waits for more: a sync
-    /// costs as much as many pages. Pages whose callers have given up are left out: a crawler that
-    /// stops writes nothing that another member can write.
+    /// costs as much as many pages. Pages without a caller are left out: a crawler that stops
+    /// writes nothing that another member can write.
     fn take(&mut self, letters: &mut Vec<Letter>, began: Option<Instant>) -> bool {
         let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
         loop {
@@ -150,15 +149,15 @@ impl Thread {
         }
     }
 
-    /// Writes a batch, and retries until it succeeds, is closed for good, or no caller is left.
+    /// Writes a batch, and retries until it succeeds, the output is closed, or the queue is closed.
     ///
-    /// Pages whose callers have given up are not written, except that a batch never becomes empty:
-    /// its last page shows when there is room again, and no other page would come before.
+    /// Pages without a caller are left out of a retry, except that a batch never becomes empty: its
+    /// last page shows when there is room again, and no other page would come before.
     fn write(&mut self, letters: &mut Vec<Letter>) -> Result<(), StoreError> {
         loop {
             let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
             let result = self.sink.write(&batch);
-            // On shutdown there is no caller left to wait.
+            // On shutdown all callers have gone.
             if self.letters.is_closed() {
                 return result;
             }

@@ -3,7 +3,7 @@
 //! After a failed write the thread retries with as many bytes as have failed. Until that succeeds
 //! the disk is in trouble: pages that need it would be fetched for nothing.
 
-#![expect(clippy::disallowed_methods, reason = "owns the thread, which tries a full disk again")]
+#![expect(clippy::disallowed_methods, reason = "owns the thread, which retries on a full disk")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,7 +1,8 @@
 //! Recognizes session ids in the queries of a site by their behaviour: the links of each page have
 //! new values, and a page is the same with any value.
 //!
-//! Names and the form of values do not matter. Each parameter of the site's links goes through these states:
+//! Names and the form of values do not matter. Each parameter of the site's links goes through
+//! these states:
 //!
 //! ```text
 //!            new values in the links of 3 pages           3 equal readings, of 2 pages at least

@@ -10,7 +10,7 @@ use crate::pass::PassKey;
 pub(super) enum Earlier {
     /// Pages: none.
     Nothing,
-    /// Pages of this pass, each of which comes once.
+    /// Pages of this pass only; each comes once.
     Pass(PassKey),
     /// Any pages.
     Anything,
@@ -52,8 +52,8 @@ mod tests {
         let mut earlier = Earlier::new(false);
         let mut may_know = |number| earlier.may_know(Some(pass(number)));
         assert!(!may_know(1) && !may_know(1));
-        assert!(may_know(2), "whose pages may be those of the first");
-        assert!(may_know(1), "where records of the second may be, too");
+        assert!(may_know(2), "a second pass may meet pages of the first");
+        assert!(may_know(1), "the first pass may meet pages of the second");
     }
 
     #[test]

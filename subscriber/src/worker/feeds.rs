@@ -1,4 +1,4 @@
-//! Checks a watched feed, a URL whose task carries `feed=`: announces new items, stores what it has
+//! Checks a watched feed, a URL with `feed=` in its task: announces new items, stores what it has
 //! seen, and adjusts the schedule. A page that names a hub but no feed is watched in the same way:
 //! each version is an item with the URL of the page. A page that names neither fails, with the
 //! reason.
@@ -6,7 +6,7 @@
 //! The order is fixed: announce and wait for the confirmation; store and sync; then the caller's
 //! `ACK`. A worker that ends in between announces the same items again with the same `id=`, and the
 //! topic's dedup window drops the duplicates. The stored items decide which are new, so a check
-//! whose state cannot be loaded or stored fails. Otherwise it would announce old items again; or,
+//! fails if its state cannot be loaded or stored. Otherwise it would announce old items again; or,
 //! where only new items are wanted, take new items for old ones.
 
 use std::future::Future;
@@ -79,7 +79,7 @@ impl States for Remembered<'_> {
 
 impl Announce for Link {
     async fn publish(&self, topic: &'static str, payload: String) -> Result<(), String> {
-        let topic = topic.parse().expect("a constant that is a name");
+        let topic = topic.parse().expect("the constant is a valid topic name");
         Link::publish(self, &topic, &payload).await
     }
 }
@@ -335,7 +335,7 @@ impl<'a> Watch<'a> {
         broker: &impl Announce,
     ) -> Result<(), String> {
         let Ok(feed) = CanonicalUrl::parse(feed) else {
-            return Err("the page names a feed with no URL".to_owned());
+            return Err("the page names a feed with an invalid URL".to_owned());
         };
         if feed.url_key() == self.url.url_key() {
             return Err("the page names itself as its feed".to_owned());

@@ -50,7 +50,7 @@ pub(super) async fn finish(
     let store = async {
         // Hosts wait for the message that frees them and for other requests: those go first.
         tokio::task::yield_now().await;
-        read(Arc::get_mut(&mut record).expect("nobody else has it yet"));
+        read(Arc::get_mut(&mut record).expect("the record is not shared yet"));
         let stored = async {
             store(&crawler.sinks, &record, STORE_PATIENCE).await?;
             then.await
@@ -191,7 +191,7 @@ pub(super) async fn store(
     let mut until = Instant::now() + patience;
     loop {
         match timeout_at(until, stored.as_mut()).await {
-            // A sink that is closed for good is not the page's fault.
+            // A closed sink is not the page's fault.
             Ok(stored) => {
                 return stored.map_err(|error| Undone {
                     reason: error.to_string(),
@@ -209,7 +209,7 @@ pub(super) async fn store(
     }
 }
 
-/// Renews the lease until it is dropped; returns when the task is no longer held.
+/// Renews the lease until it is dropped; returns when another member holds the task.
 async fn keep_lease(crawler: &Crawler, task: &Task) {
     loop {
         sleep(task.lease / 3).await;

@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "compares the broker's clock with ours and waits between tries"
+    reason = "compares the broker's clock with ours and waits between retries"
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,7 +141,7 @@ impl Link {
     /// Logs once that the group is full: this may change back and forth many times.
     pub(super) fn note_no_room(&self) {
         if !self.was_full.swap(true, Ordering::Relaxed) {
-            tracing::warn!("the group is full; pages with new links are fetched again later");
+            tracing::warn!("the group is full; pages with new links will be fetched again later");
         }
     }
 

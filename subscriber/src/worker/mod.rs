@@ -142,7 +142,7 @@ struct Running {
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Why a connection is no longer served.
+/// Why the service of a connection ended.
 enum End {
     Stop(Client, Deliveries),
     OutputClosed(Client, Deliveries),
@@ -153,8 +153,8 @@ enum End {
 /// Reconnects whenever the connection to the broker is lost.
 ///
 /// After `stop` it returns within a second. Tasks that have not begun are returned uncounted. Tasks
-/// whose request runs, or whose page is not stored yet, get half of that time; then they are
-/// aborted and returned uncounted, but as tasks that made a request, so that the host's delay
+/// with a running request, or with a page that is not stored yet, get half of that time; then they
+/// are aborted and returned uncounted, but as tasks that made a request, so that the host's delay
 /// applies. Read the receiver of `reports` until it ends; if it is dropped, only reports are lost.
 pub async fn run(
     config: CrawlerConfig,

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "says how long an answer took, and reads long ones where nobody waits"
+    reason = "measures requests, and parses long answers on other threads"
 )]
 
 use std::collections::HashSet;

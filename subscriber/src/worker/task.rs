@@ -361,7 +361,7 @@ impl Work<'_> {
         !matches!(self.crawler.link.answer(&[], &nack).await, Answered::Refused)
     }
 
-    /// The record of a page whose robots.txt is unreachable: nothing may be fetched until a retry
+    /// The record of a page with an unreachable robots.txt: nothing may be fetched until a retry
     /// after this pause.
     fn without_robots(&self, failure: Failure, pause: Duration) -> PageRecord {
         let outcome = outcome_of(&failure);

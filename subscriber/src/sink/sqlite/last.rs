@@ -59,7 +59,7 @@ pub(in crate::sink) struct Lookup {
 #[derive(Debug)]
 struct Question {
     url: String,
-    /// The page that is being fetched, whose own record is excluded.
+    /// The page that is being fetched; its own record is excluded.
     page: String,
     answer: oneshot::Sender<Option<Last>>,
 }

@@ -34,8 +34,8 @@ impl Seen {
         self.originals.insert(body, original);
         self.order.push_back(body);
         while self.order.len() > WARC_SEEN_MAX || self.bytes > WARC_SEEN_BYTES_MAX {
-            let oldest = self.order.pop_front().expect("it is over a limit");
-            let oldest = self.originals.remove(&oldest).expect("both have the same");
+            let oldest = self.order.pop_front().expect("a limit is exceeded, so there are entries");
+            let oldest = self.originals.remove(&oldest).expect("both contain the same bodies");
             self.bytes -= oldest.url.len();
         }
     }

@@ -64,7 +64,7 @@ struct Begun {
     at: Instant,
 }
 
-/// A redirected robots.txt whose next hop is not fetched yet.
+/// A redirected robots.txt that waits for its next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     /// The URL of the next hop.
