@@ -7,14 +7,14 @@
 //!
 //! ```text
 //! TASK ──► is the host's robots.txt known?
-//!            │ no   request robots.txt ──► NACK again=<page>     (the page's turn comes later)
-//!            │ yes, and it says no ──────────────────► store ──► ACK outcome=robots
-//!            ▼ yes, and the page may be asked for
+//!            │ no   request robots.txt ──► NACK again=<page>     (the page is released again later)
+//!            │ yes, disallowed ──────────────────────► store ──► ACK outcome=robots
+//!            ▼ yes, allowed
 //!          request the page ──► TOUCH over=yes        (the host's delay runs from here)
-//!            ├─ complete ──► read, store ──► LINK .. ACK
+//!            ├─ complete ──► parse, store ──► LINK .. ACK
 //!            ├─ redirect ──────────► store ──► LINK kind=redirect, ACK outcome=redirect
-//!            ├─ hopeless ──────────► store ──► ACK outcome=failed
-//!            └─ maybe next time ───► store ──► NACK
+//!            ├─ permanent failure ─► store ──► ACK outcome=failed
+//!            └─ temporary failure ─► store ──► NACK
 //! ```
 //!
 //! | module | what it does |

@@ -203,12 +203,12 @@ impl Buffer {
 
     /// Appends bytes if the limits of memory allow it.
     fn push(&mut self, more: &[u8]) -> bool {
-        let taken = &self.shared.bytes;
+        let total = &self.shared.bytes;
         if self.bytes.len() + more.len() > SPOOL_BYTES_MAX {
             return false;
         }
-        if taken.fetch_add(more.len(), Ordering::Relaxed) + more.len() > SPOOLS_BYTES_MAX {
-            taken.fetch_sub(more.len(), Ordering::Relaxed);
+        if total.fetch_add(more.len(), Ordering::Relaxed) + more.len() > SPOOLS_BYTES_MAX {
+            total.fetch_sub(more.len(), Ordering::Relaxed);
             return false;
         }
         self.bytes.extend_from_slice(more);

@@ -121,12 +121,12 @@ impl State {
     /// Opens `crawler.db` in this directory; creates both if they are missing. Never fails: a
     /// crawler without stored values fetches them again.
     pub fn open(data: &Path) -> (Self, Closing) {
-        let (queue, letters) = mpsc::channel(STATE_QUEUE_MAX);
+        let (queue, commands) = mpsc::channel(STATE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let shared = Arc::<Shared>::default();
         let database = Database::open(data.join(NAME), Arc::clone(&shared));
         let spawned = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
-            database.run(letters);
+            database.run(commands);
             // The receiver may be gone.
             let _ = closed.send(());
         });
@@ -144,9 +144,9 @@ impl State {
     /// Like `load`, but tells a missing value from a failure.
     pub async fn find(&self, kind: &'static str, key: &str) -> Result<Option<Bytes>, Unreliable> {
         let (answer, answered) = oneshot::channel();
-        let letter = Letter::Load(Place { kind, key: key.to_owned() }, answer);
+        let command = Letter::Load(Place { kind, key: key.to_owned() }, answer);
         let finding = async {
-            self.queue.send(letter).await.ok()?;
+            self.queue.send(command).await.ok()?;
             answered.await.ok()
         };
         timeout(STATE_PATIENCE, finding).await.ok().flatten().ok_or(Unreliable)
@@ -175,13 +175,13 @@ impl State {
         is_kept.await.map_err(|_| Unreliable)
     }
 
-    fn post(&self, letter: Letter) {
-        let bytes = letter.bytes();
-        if bytes > STATE_VALUE_BYTES_MAX || letter.key().len() > STATE_KEY_BYTES_MAX {
+    fn post(&self, command: Letter) {
+        let bytes = command.bytes();
+        if bytes > STATE_VALUE_BYTES_MAX || command.key().len() > STATE_KEY_BYTES_MAX {
             return;
         }
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(letter).is_err() {
+        if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(command).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if !self.shared.dropped.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
@@ -251,9 +251,9 @@ impl Database {
         database
     }
 
-    fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
+    fn run(mut self, mut commands: mpsc::Receiver<Letter>) {
         let mut batch = Vec::new();
-        while letters.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
+        while commands.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
             self.serve(&mut batch);
             let is_due = self.swept.is_none_or(|swept| swept.elapsed() >= STATE_SWEEP_EVERY)
                 || self.rows_since_sweep >= STATE_SWEEP_ROWS as usize
@@ -267,18 +267,18 @@ impl Database {
     /// Serves a batch in order, in one transaction if it writes.
     fn serve(&mut self, batch: &mut Vec<Letter>) {
         let bytes = batch.iter().map(Letter::bytes).sum::<usize>();
-        let rows = batch.iter().filter(|letter| matches!(letter, Letter::Store { .. })).count();
+        let rows = batch.iter().filter(|command| matches!(command, Letter::Store { .. })).count();
         let waiting = batch.iter_mut().filter_map(Letter::take_waiting).collect::<Vec<_>>();
         let result = self.connection.as_mut().map(|connection| {
             if rows == 0 {
-                return batch.drain(..).try_for_each(|letter| letter.serve(connection));
+                return batch.drain(..).try_for_each(|command| command.serve(connection));
             }
             if !waiting.is_empty() {
                 connection.pragma_update(None, "synchronous", "FULL")?;
             }
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            batch.drain(..).try_for_each(|letter| letter.serve(&transaction))?;
+            batch.drain(..).try_for_each(|command| command.serve(&transaction))?;
             transaction.commit()?;
             // Also after a failed sync.
             connection.pragma_update(None, "synchronous", "NORMAL")

@@ -36,7 +36,7 @@ struct Letter {
 
 struct Thread {
     sink: Box<dyn Sink>,
-    letters: mpsc::Receiver<Letter>,
+    requests: mpsc::Receiver<Letter>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
     place: Place,
 }
@@ -51,11 +51,11 @@ impl Writer {
         sink: Box<dyn Sink>,
         place: Place,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
-        let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
+        let (queue, requests) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.wants_settled().then(Arc::default);
         let name = sink.name();
-        let thread = Thread { sink, letters, settled: settled.clone(), place };
+        let thread = Thread { sink, requests, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
             // The receiver may be gone.
@@ -86,18 +86,18 @@ impl Writer {
 
 impl Thread {
     fn run(mut self) {
-        let mut letters = Vec::new();
+        let mut requests = Vec::new();
         let mut began = None;
-        while self.take(&mut letters, began) {
+        while self.take(&mut requests, began) {
             began = Some(Instant::now());
             self.settle();
-            let result = self.write(&mut letters);
+            let result = self.write(&mut requests);
             let refused: HashMap<_, _> = self.sink.take_refused().into_iter().collect();
-            for letter in letters.drain(..) {
-                let refusal = refused.get(&letter.record.page).cloned();
+            for request in requests.drain(..) {
+                let refusal = refused.get(&request.record.page).cloned();
                 let refusal = refusal.map(|text| StoreError { text, closed: false });
                 // The caller may be gone.
-                let _ = letter.answer.send(refusal.map_or_else(|| result.clone(), Err));
+                let _ = request.answer.send(refusal.map_or_else(|| result.clone(), Err));
             }
         }
         self.settle();
@@ -110,29 +110,29 @@ impl Thread {
     /// While pages stream in and the last batch `began` just before, it waits for more: a sync
     /// costs as much as many pages. Pages without a caller are left out: a crawler that stops
     /// writes nothing that another member can write.
-    fn take(&mut self, letters: &mut Vec<Letter>, began: Option<Instant>) -> bool {
+    fn take(&mut self, requests: &mut Vec<Letter>, began: Option<Instant>) -> bool {
         let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
         loop {
-            let before = letters.len();
+            let before = requests.len();
             let mut next = match before {
-                0 => self.letters.blocking_recv(),
-                _ => self.letters.try_recv().ok(),
+                0 => self.requests.blocking_recv(),
+                _ => self.requests.try_recv().ok(),
             };
             if before == 0 && next.is_none() {
                 return false;
             }
-            while let Some(letter) = next {
-                if !letter.answer.is_closed() {
-                    bytes += letter.record.bytes_in_memory();
-                    letters.push(letter);
+            while let Some(request) = next {
+                if !request.answer.is_closed() {
+                    bytes += request.record.bytes_in_memory();
+                    requests.push(request);
                 }
-                if letters.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {
+                if requests.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {
                     return true;
                 }
-                next = self.letters.try_recv().ok();
+                next = self.requests.try_recv().ok();
             }
             let is_soon = began.is_some_and(|began| began.elapsed() < STORE_PACE);
-            match letters.len() {
+            match requests.len() {
                 0 => {}
                 // If no more pages came, all callers may be waiting for these.
                 length if !is_soon || length == before => return true,
@@ -153,21 +153,22 @@ impl Thread {
     ///
     /// Pages without a caller are left out of a retry, except that a batch never becomes empty: its
     /// last page shows when there is room again, and no other page would come before.
-    fn write(&mut self, letters: &mut Vec<Letter>) -> Result<(), StoreError> {
+    fn write(&mut self, requests: &mut Vec<Letter>) -> Result<(), StoreError> {
         loop {
-            let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
+            let batch: Vec<_> =
+                requests.iter().map(|request| Arc::clone(&request.record)).collect();
             let result = self.sink.write(&batch);
             // On shutdown all callers have gone.
-            if self.letters.is_closed() {
+            if self.requests.is_closed() {
                 return result;
             }
             self.place.note(&self.sink.name(), result.as_ref().err());
             match result {
                 Err(error) if !error.closed => {
                     thread::sleep(STORE_RETRY);
-                    let last = letters.pop().expect("a batch is never empty");
-                    letters.retain(|letter| !letter.answer.is_closed());
-                    letters.push(last);
+                    let last = requests.pop().expect("a batch is never empty");
+                    requests.retain(|request| !request.answer.is_closed());
+                    requests.push(last);
                 }
                 result => return result,
             }

@@ -594,7 +594,7 @@ fn the_memory_for_parameters_is_bounded() {
 proptest! {
     /// The rest of a link has no session id.
     #[test]
-    fn what_is_left_of_a_link_is_canonical_and_has_no_session(
+    fn a_stripped_link_is_canonical_and_has_no_session(
         query in "[?&=a-csS0-9%.-]{0,40}",
         pages in prop::collection::vec("[a-c]?[?](s|a|b)=[0-9]{1,3}(&s=[0-9]{1,9})?", 1..30),
     ) {

@@ -41,7 +41,7 @@ pub(super) async fn finish(
     read: impl FnOnce(&mut PageRecord),
     then: impl Future<Output = Result<(), Undone>>,
 ) {
-    let was_asked = over.is_some();
+    let was_requested = over.is_some();
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
@@ -68,7 +68,7 @@ pub(super) async fn finish(
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(undone) = stored {
-        let back = give_back(crawler, task, (&record.report.url, was_asked), undone);
+        let back = give_back(crawler, task, (&record.report.url, was_requested), undone);
         return Box::pin(back).await;
     }
     tokio::select! {
@@ -83,9 +83,14 @@ pub(super) async fn finish(
 }
 
 /// Returns a task. If a request was made and no attempt counts, the next request is for its page.
-async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool), undone: Undone) {
+async fn give_back(
+    crawler: &Crawler,
+    task: &Task,
+    (url, was_requested): (&str, bool),
+    undone: Undone,
+) {
     let Undone { reason, counts, after } = undone;
-    let back = match (counts, was_asked) {
+    let back = match (counts, was_requested) {
         (false, true) => return again(crawler, task, url, (Hold::default(), Some(reason))).await,
         (false, false) => Return::Uncounted { after_ms: None },
         (true, _) => {
@@ -98,12 +103,12 @@ async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool
 async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, hold: Hold::default() };
     let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
-    let mut told = None;
+    let mut sent = None;
     let (children, command) = match record.report.outcome {
         PageOutcome::Done => {
             let found = Found::of(crawler, task, record);
             let children = found.urls.iter().map(|url| link(url, false)).collect();
-            told = Some(found.prints);
+            sent = Some(found.prints);
             (children, ack(Outcome::Done))
         }
         PageOutcome::Redirect => {
@@ -136,7 +141,7 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     if record.is_final() {
         crawler.sinks.settled(&record.page);
     }
-    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, told) {
+    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, sent) {
         crawler.known.lock().acked(pass, prints, depth_of_links(record));
     }
 }

@@ -214,7 +214,7 @@ fn this_year() -> u16 {
 async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
     let (mut member, mut was_connected) = (crawler.config.member, false);
     let mut pause = RECONNECT_FIRST;
-    let mut said = false;
+    let mut is_logged = false;
     loop {
         let error = tokio::select! {
             biased;
@@ -226,7 +226,7 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Ok((client, deliveries, credit)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (pause, said, was_connected) = (RECONNECT_FIRST, false, true);
+                    (pause, is_logged, was_connected) = (RECONNECT_FIRST, false, true);
                     match serve(crawler, client, deliveries, credit).await {
                         End::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
@@ -246,7 +246,7 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
             drain(crawler, None).await;
             return Err(fatal);
         }
-        if !std::mem::replace(&mut said, true) {
+        if !std::mem::replace(&mut is_logged, true) {
             let running = crawler.running.lock().len();
             tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
         }
@@ -380,7 +380,7 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
         return;
     };
     // Tasks that the broker has sent already are returned as they arrive.
-    let taking = async {
+    let delivering = async {
         while let Some(delivery) = deliveries.next().await {
             crawler.take(delivery);
         }
@@ -389,14 +389,14 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
         std::future::pending::<()>().await;
     };
     let ending = async {
-        let told = async {
+        let leaving = async {
             let none = crawler.join(0);
             let _ = client.request(&none).await;
             // Tasks sent before the answer to `JOIN` arrive before the answer to `PING` [T11].
             let _ = client.ping().await;
         };
         let (_, _) =
-            tokio::join!(timeout(STOP_GRACE, told), timeout(STOP_GRACE, crawler.tasks.wait()));
+            tokio::join!(timeout(STOP_GRACE, leaving), timeout(STOP_GRACE, crawler.tasks.wait()));
         crawler.abandon.cancel();
         let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
         crawler.link.give_up();
@@ -405,7 +405,7 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
     tokio::select! {
         // Biased: deliveries that have arrived are handled before the connection is closed.
         biased;
-        () = taking => {}
+        () = delivering => {}
         () = ending => {}
     }
 }

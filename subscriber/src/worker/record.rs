@@ -13,12 +13,12 @@ use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::Last;
 use crate::traps::Trap;
 
-/// The outcome of a page, and the failure if there is one. `asked`: the request was conditional, so
+/// The outcome of a page, and the failure if there is one. `is_conditional`: of the request, so that
 /// status 304 means that the page has not changed.
 pub(super) fn judge(
     page: &CanonicalUrl,
     fetched: &mut Fetched,
-    asked: bool,
+    is_conditional: bool,
 ) -> (PageOutcome, Option<Failure>) {
     if let Some(failure) = fetched.failure.take() {
         return (outcome_of(&failure), Some(failure));
@@ -32,7 +32,7 @@ pub(super) fn judge(
             (PageOutcome::Failed, Some(failure))
         }
         (200..=299, _) => (PageOutcome::Done, None),
-        (304, _) if asked => (PageOutcome::Done, None),
+        (304, _) if is_conditional => (PageOutcome::Done, None),
         (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
             Ok(target) => {
                 fetched.location = Some(target.as_str().to_owned());

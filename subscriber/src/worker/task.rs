@@ -159,7 +159,7 @@ impl Work<'_> {
     /// fresh.
     async fn find_out(&self) {
         let authority = authority(&self.page);
-        let turn = self.crawler.turns.take(authority.clone()).await;
+        let robots_lock = self.crawler.turns.take(authority.clone()).await;
         if Instant::now() >= self.deadline {
             return hand_back(self.crawler, self.task, None).await;
         }
@@ -171,7 +171,7 @@ impl Work<'_> {
         let (url, hops) = match self.next_request() {
             Next::Robots { url, hops } => (url, hops),
             next => {
-                drop(turn);
+                drop(robots_lock);
                 return self.go_on(next).await;
             }
         };
@@ -179,7 +179,7 @@ impl Work<'_> {
         let request = Request { url: &url, wanted, validators: None, keep, deadline };
         let Some(fetched) = self.request(&request).await else { return };
         let step = self.conclude((&url, hops), &fetched, &remembered);
-        drop(turn);
+        drop(robots_lock);
         self.answer_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
     }
 
@@ -243,13 +243,13 @@ impl Work<'_> {
 
     fn conclude(
         &self,
-        asked: (&CanonicalUrl, u8),
+        requested: (&CanonicalUrl, u8),
         fetched: &Fetched,
         remembered: &Remembered,
     ) -> Step {
         let known = (self.crawler.token.as_str(), remembered.outage.as_ref());
         let mut verdicts = self.crawler.verdicts.lock();
-        let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
+        let (step, remember) = verdicts.conclude(&self.page, requested, fetched, known, now());
         drop(verdicts);
         let authority = authority(&self.page);
         // Rules of an older copy, which stay in force during an outage, are stored already.
@@ -273,14 +273,14 @@ impl Work<'_> {
 
     async fn answer_robots(
         &self,
-        asked: &CanonicalUrl<'_>,
+        requested: &CanonicalUrl<'_>,
         step: Step,
         not_before_ms: Option<u64>,
     ) {
         // The pace is for the host that was requested; after a redirect that host may have no
         // rules.
         let hold = |rules: &Rules| {
-            let pace_ms = pace(rules).pace_ms.filter(|_| asked.host() == self.page.host());
+            let pace_ms = pace(rules).pace_ms.filter(|_| requested.host() == self.page.host());
             Hold { not_before_ms, pace_ms }
         };
         match step {
@@ -314,9 +314,9 @@ impl Work<'_> {
                         Box::pin(hand_back(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
                     }
                     Some(why) if fetched.kept_ended => {
-                        let said = (Hold::default(), Some(format!("kept connection: {why}")));
+                        let hold_and_reason = (Hold::default(), Some(format!("kept connection: {why}")));
                         let url = request.url.as_str();
-                        Box::pin(again(self.crawler, self.task, url, said)).await;
+                        Box::pin(again(self.crawler, self.task, url, hold_and_reason)).await;
                     }
                     _ => return Some(fetched),
                 }

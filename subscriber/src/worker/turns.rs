@@ -23,9 +23,9 @@ impl Turns {
     pub(super) async fn take(&self, name: String) -> Turn<'_> {
         let lock = Arc::clone(self.0.lock().entry(name.clone()).or_default());
         // Created before the wait, so that a cancelled wait leaves no entry in the map.
-        let mut turn = Turn { turns: self, name, held: None };
-        turn.held = Some(lock.lock_owned().await);
-        turn
+        let mut guard = Turn { turns: self, name, held: None };
+        guard.held = Some(lock.lock_owned().await);
+        guard
     }
 }
 

@@ -134,13 +134,13 @@ impl Verdicts {
     pub(super) fn conclude(
         &mut self,
         page: &CanonicalUrl,
-        (asked, hops): (&CanonicalUrl, u8),
+        (requested, hops): (&CanonicalUrl, u8),
         fetched: &Fetched,
         (token, outage): (&str, Option<&Bytes>),
         now: Now,
     ) -> (Step, Vec<Remember>) {
         let outage = outage.and_then(|outage| Outage::read(outage));
-        let (rules, text) = match Answer::of(fetched, asked, hops) {
+        let (rules, text) = match Answer::of(fetched, requested, hops) {
             Answer::Elsewhere(target) => {
                 let walk = Walk { target, hops: hops + 1 };
                 let begun = Begun { walk: walk.clone(), at: now.instant };
@@ -204,8 +204,8 @@ impl Verdicts {
         } else {
             let failure = failure.within("robots.txt: ");
             let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
-            let (told, ask_again) = (failure.clone(), now.instant + pause);
-            let outage = Unreachable { failure: told, since_unix_s: since, ask_again };
+            let (cached, ask_again) = (failure.clone(), now.instant + pause);
+            let outage = Unreachable { failure: cached, since_unix_s: since, ask_again };
             keep(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
             Step::Unknown(failure, pause)
         };
