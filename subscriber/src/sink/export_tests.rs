@@ -110,7 +110,7 @@ fn an_incomplete_last_line_is_skipped_and_other_bad_lines_are_refused() {
         for (before, line) in [(&b""[..], number), (&whole[..first], number + 1)] {
             fs::write(&path, [before, text.as_bytes()].concat()).unwrap();
             let error = exported(std::slice::from_ref(&path), false).unwrap_err().to_string();
-            assert!(error.contains(&format!("pages.jsonl:{line} is no page")), "{error}");
+            assert!(error.contains(&format!("pages.jsonl:{line} is not a page")), "{error}");
         }
     }
 }
@@ -133,7 +133,7 @@ fn a_foreign_input_is_named_in_the_error_and_no_output_is_created() {
     for (file, word) in [
         ("newer.db", "newer Tidings"),
         ("older.db", "version 1"),
-        ("other.db", "without pages"),
+        ("other.db", "has no pages"),
         ("short.db", "short.db: "),
         ("missing.db", "No such file"),
     ] {

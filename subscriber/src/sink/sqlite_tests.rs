@@ -317,7 +317,10 @@ fn a_newer_file_is_refused_and_left_alone() {
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None).unwrap_err();
-    assert!(error.to_string().contains("schema version 5, this Tidings knows up to 4"), "{error}");
+    assert!(
+        error.to_string().contains("schema version 5, but this version knows up to 4"),
+        "{error}"
+    );
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
 }
