@@ -114,7 +114,7 @@ pub enum TrackingParamsError {
 
 impl Default for TrackingParams {
     fn default() -> Self {
-        "default".parse().expect("the built-in list is a list")
+        "default".parse().expect("the built-in list is valid")
     }
 }
 

@@ -183,7 +183,11 @@ fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
     assert!(runtime.block_on(lookup.last(&url, &page(9))).is_some());
     drop((sqlite, lookup));
     let (_sqlite, lookup) = Sqlite::open(&path, None).unwrap();
-    assert_eq!(runtime.block_on(lookup.last(&url, &page(1))), None, "the other one has more links");
+    assert_eq!(
+        runtime.block_on(lookup.last(&url, &page(1))),
+        None,
+        "the other record has more links"
+    );
 }
 
 #[test]

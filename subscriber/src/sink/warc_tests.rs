@@ -262,7 +262,7 @@ fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
 fn two_processes_do_not_share_a_prefix() {
     let output = Output::new();
     let first = output.open(1);
-    let Err(error) = Warc::open(&output.prefix(), 1, "bot/1") else { panic!("it is in use") };
+    let Err(error) = Warc::open(&output.prefix(), 1, "bot/1") else { panic!("the file is in use") };
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     assert_eq!(output.files().len(), 1);
     // Another prefix.

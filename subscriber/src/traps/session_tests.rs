@@ -1,7 +1,7 @@
 //! Sites that put new session ids into their links, which must be read completely and end, and
 //! honest sites, which must keep every meaningful parameter. Names and values are random.
 
-#![expect(clippy::print_stderr, reason = "a test that fails says its seed")]
+#![expect(clippy::print_stderr, reason = "a failing test prints its seed")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -542,13 +542,13 @@ fn a_page_that_was_read_is_refused_under_another_session_only() {
     let url = |path: &str| format!("http://a.example{path}").parse::<CanonicalUrl>().unwrap();
     let mut before = |path: &str| traps.before(pass(), &url(path), 1);
     assert_eq!(before("/0?s=other"), Err(Trap::SessionId));
-    assert_eq!(before("/0"), Ok(()), "under its lasting URL it is read once more");
+    assert_eq!(before("/0"), Ok(()), "it is read once more under its URL without a session");
     assert_eq!(before("/new?s=other"), Ok(()));
     assert_eq!(traps.learn(pass(), &url("/new?s=other"), None), Vec::<String>::new());
     assert_eq!(traps.before(pass(), &url("/new?s=another"), 1), Err(Trap::SessionId));
     let reading = Reading { body: &[0; 32], title: None, words: None, links: &[] };
     traps.learn(pass(), &url("/late?s=other"), Some(&reading));
-    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task comes again");
+    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task is repeated");
     assert_eq!(traps.before(pass(), &url("/late?s=another"), 1), Err(Trap::SessionId));
 }
 

@@ -56,7 +56,7 @@ impl Fake {
     async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
         let watch =
-            Watch::of(&url, &Payload::parse(task), self).await?.expect("it is a feed's task");
+            Watch::of(&url, &Payload::parse(task), self).await?.expect("the task is for a feed");
         let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
         is_send(looking).await
     }
@@ -406,10 +406,10 @@ async fn a_hub_that_has_not_reported_items_is_marked_silent() {
         let event = done.iter().find(|event| event.starts_with("hub-found ")).unwrap();
         event.contains(" silent=yes ")
     };
-    assert!(!found(TASK, &["a"]).await, "nobody was to tell");
+    assert!(!found(TASK, &["a"]).await, "no hub was active");
     let told = format!("{TASK} pushed=9999999999999");
-    assert!(!found(&told, &["b", "a"]).await, "they have told");
-    assert!(!found(TASK, &["b", "a"]).await, "there was nothing to tell");
+    assert!(!found(&told, &["b", "a"]).await, "the hub has reported it");
+    assert!(!found(TASK, &["b", "a"]).await, "there was no new item");
     assert!(found(TASK, &["c", "b", "a"]).await);
-    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "nobody is relied upon any more");
+    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "no hub is active any more");
 }

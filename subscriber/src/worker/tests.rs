@@ -370,7 +370,7 @@ async fn a_request_ends_before_its_lease_does() {
     let nack = broker.line().await;
     let given = nack.strip_prefix("NACK crawlers:1.1.1 reason=not_finished_within_");
     let given_ms: u64 = given.and_then(|given| given.split('_').next()?.parse().ok()).expect(&nack);
-    assert!(given_ms <= 8_000, "a fifth of the lease is to be left: {nack}");
+    assert!(given_ms <= 8_000, "at least a fifth of the lease must remain: {nack}");
     broker.say("+OK").await;
     run.stop().await;
 }

@@ -61,10 +61,10 @@ async fn a_conditional_request_uses_the_record_of_another_page_never_its_own() {
     // Another pass comes in between, after which records are looked up.
     broker.page("2.1", "job=news number=2 pass=1", &origin).await;
     broker.say("-ERR stale crawlers:1.2.1").await;
-    assert_eq!(asked.recv().await, Some(true), "as the first one has it");
+    assert_eq!(asked.recv().await, Some(true), "the first page has a record");
     broker.page("2.2", "job=news number=2 pass=1", &origin).await;
     broker.say("+OK").await;
-    assert_eq!(asked.recv().await, Some(true), "as the first one has it, still");
+    assert_eq!(asked.recv().await, Some(true), "the first page still has a record");
     let data = run.stop().await;
     let row =
         "SELECT page || ' ' || status || ' ' || links || ' ' || etag FROM pages ORDER BY page";

@@ -58,7 +58,7 @@ fn a_missing_file_allows_all_and_an_unreachable_one_nothing() {
         [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
     {
         let Step::Unknown(failure, _) = conclude(&mut verdicts, fetched, now) else {
-            panic!("nothing is known")
+            panic!("the rules are unknown")
         };
         assert_eq!(failure.is_transient(), expected);
     }
@@ -142,7 +142,7 @@ fn a_failed_redirect_starts_again() {
 const DAY_S: u64 = 24 * 60 * 60;
 
 /// Restarts: what one process has stored is loaded by the next.
-fn next_life(remember: &[Remember], now: Now) -> (Verdicts, Remembered) {
+fn restart(remember: &[Remember], now: Now) -> (Verdicts, Remembered) {
     let find = |kind| {
         let found = remember.iter().rev().find(|remember| remember.kind == kind)?;
         (found.expires_unix_s > now.unix_s).then(|| found.value.clone())
@@ -161,7 +161,7 @@ fn a_copy_keeps_its_age_over_a_restart() {
     let (_, stored) = conclude_at(&mut verdicts, &answer(200, text), None, at(start, began));
     let page = url("http://a.example/y");
     for (age_s, left_s) in [(0, DAY_S), (DAY_S - 1, 1), (DAY_S, 0), (50 * DAY_S, 0)] {
-        let (verdicts, _) = next_life(&stored, at(start, began + age_s));
+        let (verdicts, _) = restart(&stored, at(start, began + age_s));
         let rules = verdicts.fresh(&page, start);
         assert_eq!(rules.is_some(), left_s > 0, "{age_s}");
         if let Some(rules) = rules {
@@ -171,14 +171,14 @@ fn a_copy_keeps_its_age_over_a_restart() {
         assert!(verdicts.fresh(&page, start + Duration::from_secs(left_s)).is_none());
     }
     // The clock was set back: the copy is known, its age is not.
-    let (mut verdicts, _) = next_life(&stored, at(start, began - 1));
+    let (mut verdicts, _) = restart(&stored, at(start, began - 1));
     assert!(verdicts.fresh(&page, start).is_none());
     let (step, _) = conclude_at(&mut verdicts, &answer(500, ""), None, at(start, began - 1));
     assert_eq!(allows(&step), Some(false));
     // A newer copy in memory stays.
     let mut verdicts = Verdicts::default();
     conclude_at(&mut verdicts, &answer(404, ""), None, at(start, began + 1));
-    verdicts.learn(&page, &next_life(&stored, at(start, began)).1, at(start, began + 2));
+    verdicts.learn(&page, &restart(&stored, at(start, began)).1, at(start, began + 2));
     assert!(verdicts.fresh(&page, start).unwrap().allows("/x"));
 }
 
@@ -194,7 +194,7 @@ fn after_a_month_of_outage_the_file_counts_as_missing() {
         [(1, None), (month_s - 1, None), (month_s, Some(true)), (month_s + 59 * DAY_S, Some(true))]
     {
         let now = at(start, began + after_s);
-        let (mut verdicts, remembered) = next_life(&stored, now);
+        let (mut verdicts, remembered) = restart(&stored, now);
         let (step, remember) =
             conclude_at(&mut verdicts, &answer(503, ""), remembered.outage.as_ref(), now);
         assert_eq!(allows(&step), expected, "{after_s}");
@@ -203,11 +203,11 @@ fn after_a_month_of_outage_the_file_counts_as_missing() {
     }
     // The server is back, and the next outage is another one.
     let now = at(start, began + month_s);
-    let (mut verdicts, remembered) = next_life(&stored, now);
+    let (mut verdicts, remembered) = restart(&stored, now);
     let (step, remember) =
         conclude_at(&mut verdicts, &answer(200, ""), remembered.outage.as_ref(), now);
     assert_eq!(allows(&step), Some(true));
-    let (_, remembered) = next_life(&remember, now);
+    let (_, remembered) = restart(&remember, now);
     assert!(remembered.outage.is_none() && remembered.copy.is_some());
 }
 
@@ -228,7 +228,7 @@ fn an_outage_from_the_future_begins_now_and_a_copy_is_used_through_a_long_one() 
     assert_eq!(remember, [Remember::outage(began, began)]);
     stored.extend(remember);
     let now = at(start, began + 40 * DAY_S);
-    let (mut verdicts, remembered) = next_life(&stored, now);
+    let (mut verdicts, remembered) = restart(&stored, now);
     let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), remembered.outage.as_ref(), now);
     assert_eq!(allows(&step), Some(false));
 }
