@@ -573,7 +573,7 @@ mod tests {
             ("--header=https://a.example/path=Authorization: a", "not to a path"),
             ("--contact=nobody", "e-mail"),
             ("--concurrency=0", "1..="),
-            ("--tracking-params=a=b", "no name of a parameter"),
+            ("--tracking-params=a=b", "not a parameter name"),
             ("--max-url=0", "1.."),
             ("--max-repeats=0", "1.."),
             ("--max-alike=many", "invalid"),

@@ -1,8 +1,8 @@
-//! Checking and reading a database of `SQLite` without changing anything beside or in it.
+//! Checks and reads an `SQLite` database without changing it or the files beside it.
 //!
-//! What is found: damage in headers, trees, free lists and indexes (`PRAGMA integrity_check`), in the frames of
-//! a write-ahead log (their checksums), and in the values of rows that have a digest ([`crate::digest`]). Unused parts of pages
-//! have no checksum, and say nothing.
+//! A check finds damage in headers, trees, free lists and indexes (`PRAGMA integrity_check`), in
+//! the frames of a write-ahead log (by their checksums), and in the values of rows with a digest
+//! ([`crate::digest`]). Unused parts of pages have no checksum, and do not matter.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,27 +13,28 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::digest::{self, FUNCTION, Schema, Table};
 
-/// Problems that are named.
+/// The number of problems that are listed.
 const PROBLEMS_MAX: usize = 20;
 
 const WAL_HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 
-/// A database that is open to be read, so that nothing changes beside or in it.
+/// A database that is open for reading, so that nothing beside or in it changes.
 ///
-/// `SQLite` makes two files beside a database with a write-ahead log even to read it, and leaves them there. They are not
-/// needed while no program writes: then the file is read as one that never changes, and [`is_current`](Self::is_current)
-/// tells whether it was one. Where there is a log, its index is opened for reading only.
+/// Even to read, `SQLite` creates two files beside a database with a write-ahead log, and leaves
+/// them there. They are not needed while no program writes: then the file is read as immutable, and
+/// [`is_current`](Self::is_current) tells whether it has changed. If there is a log, its index is
+/// opened read-only.
 #[derive(Debug)]
 pub struct Reading {
-    /// To be asked for what is in it.
+    /// The connection for queries.
     pub connection: Connection,
     path: PathBuf,
-    /// How the file was when it was taken for one that does not change.
+    /// The state of the file when it was opened as immutable.
     still: Option<Still>,
 }
 
-/// What tells whether a program has written to a database: the file itself, and the length of its log.
+/// Detects writes to a database: by the file itself and the length of its log.
 #[derive(Debug, PartialEq, Eq)]
 struct Still {
     inode: u64,
@@ -46,7 +47,7 @@ impl Still {
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         let log_bytes = fs::metadata(beside(path, "-wal")).map_or(0, |log| log.len());
-        // A journal means that a transaction is under way, or was cut short.
+        // A journal means that a transaction is in progress, or was interrupted.
         (!beside(path, "-journal").exists()).then(|| Self {
             inode: found.ino(),
             bytes: found.len(),
@@ -68,7 +69,7 @@ impl Reading {
         }
     }
 
-    /// Opens one that a program may be writing to, or that was not closed.
+    /// Opens a database that a program may be writing, or that was not closed.
     fn open_shared(path: &Path) -> rusqlite::Result<Self> {
         let reading = |connection| Self { connection, path: path.to_owned(), still: None };
         let read = |connection: &Connection| {
@@ -78,34 +79,34 @@ impl Reading {
             .and_then(|connection| read(&connection).map(|()| connection));
         match quiet {
             Ok(connection) => Ok(reading(connection)),
-            // The index of the log is missing, or a program makes it now.
+            // The index of the log is missing, or another program is creating it.
             Err(_) => open(path, "").map(reading),
         }
     }
 
-    /// Whether everything that was read so far is right. If not, a program has begun to write: what was read since the last
-    /// time that it was right must be read again, after [`reopen`](Self::reopen).
+    /// Whether everything read so far is valid. If not, a program has begun to write: call
+    /// [`reopen`](Self::reopen), and read again what was read since this was last true.
     pub fn is_current(&self) -> bool {
         self.still.as_ref().is_none_or(|still| Still::of(&self.path).as_ref() == Some(still))
     }
 
-    /// Opens it again, as one that programs write to.
+    /// Opens it again, as a database that programs write to.
     pub fn reopen(&mut self) -> rusqlite::Result<()> {
         *self = Self::open_shared(&self.path)?;
         Ok(())
     }
 }
 
-/// What was found in a database, in words.
+/// The result of a check, in words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Damage.
     pub problems: Vec<String>,
-    /// What could not be checked.
+    /// Parts that could not be checked.
     pub notes: Vec<String>,
 }
 
-/// Checks a database; one of ours by its schema.
+/// Checks a database; with a schema, also the digests of its rows.
 ///
 /// Fails if it cannot be read at all. That is damage, unless permissions are the cause.
 pub fn check(path: &Path, schema: Option<&Schema>) -> io::Result<Checked> {
@@ -124,7 +125,8 @@ pub fn check(path: &Path, schema: Option<&Schema>) -> io::Result<Checked> {
     Ok(checked)
 }
 
-/// With a write-ahead log, in a copy: to read both where they are, `SQLite` makes a third file beside them.
+/// Checks a copy if there is a write-ahead log: to read both in place, `SQLite` would create a
+/// third file beside them.
 fn check_contents(
     path: &Path,
     has_wal: bool,
@@ -156,13 +158,13 @@ fn check_contents(
     found
 }
 
-/// Opens a database to read.
+/// Opens a database for reading.
 fn open(path: &Path, query: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_URI;
     let text = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
-    // A path of one name would be taken for a host.
+    // A relative path would be read as a host name.
     let place = if path.is_absolute() { "" } else { "./" };
     Connection::open_with_flags(format!("file:{place}{text}{query}"), flags)
 }
@@ -211,9 +213,9 @@ fn check_rows(
     checked: &mut Checked,
 ) -> rusqlite::Result<()> {
     let (name, list) = (table.name, table.list());
-    // Never a key that is a text, which may be a secret.
+    // A text key is never shown, since it may be a secret.
     let number = if table.key == "token" { "NULL" } else { table.key };
-    // Through the table itself: an index has a copy of some values.
+    // NOT INDEXED: an index has copies of some values.
     let sql = format!(
         "SELECT {number}, digest IS NULL FROM {name} NOT INDEXED
         WHERE digest IS NULL OR digest <> {FUNCTION}({list})"
@@ -249,8 +251,8 @@ fn check_rows(
     Ok(())
 }
 
-/// The first damage in a write-ahead log. Frames of an earlier round, which have other salts, may follow the
-/// last one that counts.
+/// The first damage in a write-ahead log. Frames of an earlier round, with other salts, may follow
+/// the last valid one.
 fn check_wal(log: &[u8]) -> Option<String> {
     let word = |at: usize| {
         log.get(at..at + 4).map(|word| u32::from_be_bytes(word.try_into().expect("four")))
@@ -259,7 +261,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
     let is_big = match magic {
         0x377f_0682 => false,
         0x377f_0683 => true,
-        _ => return Some("it does not begin as it should".to_owned()),
+        _ => return Some("it does not begin with the header of a write-ahead log".to_owned()),
     };
     let sums = |at| Some((word(at)?, word(at + 4)?));
     let header = log.get(..WAL_HEADER - 8)?;
@@ -282,7 +284,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
         let later = (frame + 1..frames).any(|frame| sums(at(frame) + 8) == Some(salts));
         return (is_ours || later).then(|| {
             format!(
-                "frame {} at byte {start} is damaged: what it holds and all after it is lost",
+                "frame {} at byte {start} is damaged: it and all frames after it are lost",
                 frame + 1
             )
         });
@@ -290,7 +292,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
     None
 }
 
-/// The checksum of `SQLite`, over a multiple of 8 bytes.
+/// `SQLite`'s checksum, over a multiple of 8 bytes.
 fn add((mut a, mut b): (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
     let word = |bytes: &[u8]| {
         let bytes: [u8; 4] = bytes.try_into().expect("four bytes");

@@ -1,12 +1,13 @@
-//! A digest of each row's values, in a column of the row. `SQLite` has no checksum for values, so without it a changed byte
-//! in a stored text is not found.
+//! A digest of each row's values, in a column of the row. `SQLite` has no checksum for values, so
+//! without it a changed byte in a stored text would go unnoticed.
 //!
-//! The column `digest` holds XXH3-64 of the row's other values that the program knows, each with its type and length, in a
-//! fixed order. It is NULL in rows of before there were digests, and where another program wrote a row. A program that
-//! changes a row sets it to NULL: the digest of the old values shows as damage.
+//! The column `digest` holds XXH3-64 of the row's other values that the program knows, each with
+//! its type and length, in a fixed order. It is NULL in rows of older versions, and in rows written
+//! by another program. A program that changes a row must set it to NULL: the digest of the old
+//! values would count as damage.
 //!
-//! Rows are written with the SQL function [`FUNCTION`], which exists on our own connections only. So no trigger in the file
-//! needs it, and other programs can write to the file.
+//! Rows are written with the SQL function [`FUNCTION`], which exists on our own connections only.
+//! So no trigger in the file needs it, and other programs can write to the file.
 
 use std::fmt::Write as _;
 
@@ -23,19 +24,19 @@ pub const FUNCTION: &str = "row_digest";
 pub struct Table {
     /// Its name.
     pub name: &'static str,
-    /// What a row is known by: `rowid`, or the key of a table without one.
+    /// The key of a row: `rowid`, or the key of a table without one.
     pub key: &'static str,
-    /// The values that the digest is of, in this order: columns, or expressions in parentheses. Numbers of rows are not
-    /// among them: indexes show whether these are right.
+    /// The values in the digest, in order: columns, or expressions in parentheses. Row numbers are
+    /// not included: indexes show whether they are right.
     pub columns: &'static [&'static str],
 }
 
-/// A database that the program writes.
+/// A database of this program.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
     /// Its file in a data directory.
     pub file: &'static str,
-    /// The version of the schema from which on there are digests, `PRAGMA user_version`.
+    /// The first schema version with digests, as in `PRAGMA user_version`.
     pub since: i64,
     /// The newest version.
     pub newest: i64,
@@ -49,13 +50,13 @@ impl Table {
         self.columns.join(", ")
     }
 
-    /// Statements that add the column to a table which has none.
+    /// The statement that adds the column to an older table.
     pub fn add_column(&self) -> String {
         format!("ALTER TABLE {} ADD COLUMN digest INTEGER;", self.name)
     }
 
-    /// Has every row that this connection writes from now on given its digest. For tables that change seldom: each change
-    /// writes its row twice.
+    /// Adds temporary triggers that update the digest of each row that this connection writes. For
+    /// tables that change seldom: each change writes its row twice.
     pub fn follow(&self, connection: &Connection) -> Result<()> {
         let Self { name, key, .. } = self;
         let (list, mut statements) = (self.list(), String::new());
@@ -73,7 +74,7 @@ impl Table {
     }
 }
 
-/// Lets the statements of a connection use the function.
+/// Registers the function on a connection.
 pub fn register(connection: &Connection) -> Result<()> {
     let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function(FUNCTION, -1, pure, |arguments| {
@@ -125,7 +126,7 @@ mod tests {
             })
             .collect::<Result<_>>()
             .unwrap();
-        // What is on disks cannot change.
+        // The digest is stored on disks, so its value must never change.
         assert_eq!(digests[8], -8_641_163_627_453_405_046);
         digests.sort_unstable();
         digests.dedup();

@@ -1,5 +1,5 @@
-//! What must hold whatever bytes come from a site: the bodies of the targets of `fuzz/` in this crate. For the
-//! feature `fuzzing` and for tests only.
+//! The properties that must hold for any bytes from a site: the bodies of the targets of `fuzz/` in
+//! this crate. For the feature `fuzzing` and for tests only.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::page::{Content, PageOptions, PageReader};
 use crate::robots::{Rules, product_token, shown, sitemaps};
 use crate::sitemap::SitemapReader;
 
-/// Name and body of a target.
+/// The name and body of a target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Those of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("robots", robots),
     ("feed", feed),
@@ -33,7 +33,8 @@ fn first_line(bytes: &[u8]) -> (Option<&str>, &[u8]) {
     (std::str::from_utf8(line).ok().filter(|line| !line.is_empty()), rest.get(1..).unwrap_or(rest))
 }
 
-/// A path in the first line, and a robots.txt. What is kept of a file says the same as the file.
+/// Input: a path in the first line, and a robots.txt. The stored excerpt of a file has the same
+/// rules as the file.
 fn robots(bytes: &[u8]) {
     let (path, text) = first_line(bytes);
     let path = path.unwrap_or("/");
@@ -45,21 +46,22 @@ fn robots(bytes: &[u8]) {
     assert!(rules.allows("/robots.txt"));
     let excerpt = rules.excerpt(text);
     let again = Rules::of_excerpt(&excerpt);
-    assert_eq!(again.allows(path), decision.allowed, "what is kept of it says something else");
+    assert_eq!(again.allows(path), decision.allowed, "the excerpt has other rules than the file");
     assert_eq!(again.crawl_delay(), rules.crawl_delay());
-    assert_eq!(again.excerpt(&excerpt), excerpt, "and so does what is kept of that");
+    assert_eq!(again.excerpt(&excerpt), excerpt, "the excerpt of an excerpt differs");
     assert!(rules.memory_bytes() < 1 << 20);
     for url in sitemaps(text) {
         assert_eq!(CanonicalUrl::parse(url.as_str()).as_ref(), Ok(&url));
     }
 }
 
-/// Of what is compressed and damaged, the more is unpacked the smaller the pieces are.
+/// How much of damaged compressed input is unpacked depends on the size of the pieces.
 fn is_damaged(cut: Option<&str>) -> bool {
     cut.is_some_and(|why| why.starts_with("damaged"))
 }
 
-/// Its `Content-Type` in the first line. The same in whatever pieces it comes; each event of it is one line.
+/// Input: a `Content-Type` in the first line, and a feed. The result does not depend on how the
+/// input is split; each event is one line.
 fn feed(bytes: &[u8]) {
     let (content_type, bytes) = first_line(bytes);
     let whole = feed::parse(bytes, content_type, Some(URL));
@@ -69,24 +71,25 @@ fn feed(bytes: &[u8]) {
     if !is_damaged(whole.cut) {
         assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"), "in pieces");
     }
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let items = Known::default().take_new(&whole.entries);
     for event in items.iter().filter_map(|item| event::of_item(&url, item)) {
-        assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+        assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
         let payload = Payload::parse(&event);
         let link = payload.target().map(CanonicalUrl::parse);
-        assert!(link.is_some_and(|link| link.is_ok()), "{event:?} leads nowhere");
+        assert!(link.is_some_and(|link| link.is_ok()), "{event:?} has no valid link");
         let keys = payload.attributes().map(|(key, _)| key);
         assert_eq!(keys.collect::<Vec<_>>(), ["item", "source", "id"], "{event:?}");
     }
     let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
     let event = event::of_hubs(&url, &url, &hubs, Known::default(), event::Notes::default());
-    assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is no line");
+    assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
     let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
     assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");
 }
 
-/// The same.
+/// Input: a `Content-Type` in the first line, and a sitemap. The result does not depend on how the
+/// input is split.
 fn sitemap(bytes: &[u8]) {
     let (content_type, bytes) = first_line(bytes);
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -104,7 +107,7 @@ fn sitemap(bytes: &[u8]) {
     }
 }
 
-/// Headers up to an empty line, and a page. Every link is a canonical URL.
+/// Input: headers up to an empty line, and a page. Every link is a canonical URL.
 fn page(bytes: &[u8]) {
     let (mut headers, mut rest) = (Vec::new(), bytes);
     while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
@@ -115,7 +118,7 @@ fn page(bytes: &[u8]) {
         headers.push((name, line[colon + 1..].trim_ascii()));
     }
     let options = Arc::new(PageOptions { images: true, ..PageOptions::default() });
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut reader = PageReader::new(&url, headers.iter().copied(), &options);
         pieces.for_each(|bytes| reader.feed(bytes));
@@ -130,7 +133,7 @@ fn page(bytes: &[u8]) {
 fn check(content: &Content) {
     for link in &content.links {
         let parsed = CanonicalUrl::parse(&link.url);
-        assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "it is canonical");
+        assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "not canonical");
     }
     let urls = content.feeds.iter().chain(&content.hubs).chain(&content.canonical);
     for url in urls {
@@ -138,10 +141,10 @@ fn check(content: &Content) {
     }
 }
 
-/// Its `Content-Type` in the first line, and whatever a site may answer.
+/// Input: a `Content-Type` in the first line, and any document.
 fn document(bytes: &[u8]) {
     let (content_type, bytes) = first_line(bytes);
-    let url = CanonicalUrl::parse(URL).expect("it is one");
+    let url = CanonicalUrl::parse(URL).expect("a valid URL");
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let header = content_type.map(|value| ("Content-Type", value.as_bytes()));
         let page = PageReader::new(&url, header, &Arc::default());
@@ -164,7 +167,7 @@ mod kept;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_was_kept_of_fuzzing_breaks_no_rule() {
+    fn the_stored_fuzz_inputs_break_no_property() {
         super::kept::run(super::TARGETS);
     }
 }

@@ -1,10 +1,11 @@
-//! Which links the broker knows already: what a worker may leave out of an answer.
+//! The links that the broker has already: a worker may leave them out of an `ACK`.
 //!
-//! Of a page's links four in five are known. A worker may leave out those that an answered `ACK` of the
-//! same pass and run carried at no greater depth, since the scope has last grown: the broker has judged
-//! them then, and would judge them no better now. What is not known here is sent once more and costs a line, so forgetting is
-//! always allowed; taking one link for another would lose a page, so this is no Bloom filter: it keeps 64
-//! bits of each URL's key, as the broker does. Pure, and bounded by [`KNOWN_BYTES_MAX`].
+//! Four in five links of a page are known. A worker may omit a link that an applied `ACK` of the
+//! same pass and run carried at no greater depth, since the scope last grew: the broker has judged
+//! it then and would decide the same now. An unknown link is sent once more and costs a line, so
+//! dropping entries is always allowed. A false match would lose a page, so this is not a Bloom
+//! filter: it keeps 64 bits of each URL's key, as the broker does. Pure, and bounded by
+//! [`KNOWN_BYTES_MAX`].
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -15,33 +16,33 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::config::{KNOWN_BYTES_MAX, KNOWN_PASSES_MAX};
 use crate::pass::{PassKey, ScopedPass};
 
-/// No less than the least table takes, in bytes.
+/// The size of the smallest table in bytes, rounded down.
 const TABLE_BYTES_MIN: usize = 128;
 
-/// What was answered, by pass.
+/// The links of applied replies, by pass.
 #[derive(Debug)]
 pub struct Known {
     passes: BTreeMap<PassKey, Prints>,
     hasher: DefaultHashBuilder,
-    /// Of all tables; `<= bytes_max`, also while one of them grows.
+    /// Bytes of all tables; `<= bytes_max`, also while one of them grows.
     bytes: usize,
     bytes_max: usize,
-    /// Counts uses: which pass was used last.
+    /// A counter of uses, which tells the pass that was used last.
     uses: u64,
 }
 
-/// Of one pass, in two generations: when there is no more room, what is young becomes old, and what was
-/// old goes.
+/// The links of one pass, in two generations: when the memory is full, the young table becomes the
+/// old one, and the old one is dropped.
 #[derive(Debug, Default)]
 struct Prints {
-    /// All were judged by a scope that had grown so far at least.
+    /// The broker judged all of them with a scope of at least this size.
     scope: u64,
     young: HashTable<Entry>,
     old: HashTable<Entry>,
     last_use: u64,
 }
 
-/// The print of a URL and the least depth, as bytes: 10 of them, where integers would be padded to 16.
+/// The fingerprint of a URL and its least depth, as 10 bytes, where integers would be padded to 16.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     print: [u8; 8],
@@ -55,14 +56,14 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Nothing so far, and never more than that in all tables together.
+    /// An empty set. Its tables never take more than this.
     pub fn with_bytes_max(bytes_max: usize) -> Self {
         let hasher = DefaultHashBuilder::default();
         Self { passes: BTreeMap::new(), hasher, bytes: 0, bytes_max, uses: 0 }
     }
 
-    /// Whether a link that would come to be at this depth (its page's and one) may be left out of the
-    /// answer. `print` is the [`UrlKey::print`](tidings_protocol::UrlKey::print) of its URL.
+    /// Whether a link at this depth (that of its page and one) may be left out of the reply.
+    /// `print` is the [`UrlKey::print`](tidings_protocol::UrlKey::print) of its URL.
     pub fn may_leave_out(&mut self, of: ScopedPass, print: u64, depth: u32) -> bool {
         self.uses += 1;
         let Some(prints) = self.passes.get_mut(&of.pass) else { return false };
@@ -77,9 +78,9 @@ impl Known {
         })
     }
 
-    /// An `ACK` that carried these links, to come to be at this depth, was answered `+OK`.
+    /// Adds the links, at this depth, of an `ACK` that was answered `+OK`.
     pub fn acked(&mut self, of: ScopedPass, prints: impl IntoIterator<Item = u64>, depth: u32) {
-        // What is deeper is sent again and again: nobody is, and everybody else saves two bytes.
+        // A greater depth is sent every time: it does not occur, and all entries save two bytes.
         let Ok(depth) = u16::try_from(depth) else { return };
         if !self.open(of) {
             return;
@@ -89,19 +90,19 @@ impl Known {
         }
     }
 
-    /// The pass is over, or may be another one under the same name from now on.
+    /// Removes a pass: it is over, or its name may belong to another one from now on.
     pub fn forget(&mut self, pass: PassKey) {
         if let Some(prints) = self.passes.remove(&pass) {
             self.bytes -= prints.bytes();
         }
     }
 
-    /// What all tables take, in bytes.
+    /// Bytes of all tables.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Begins anew with a pass whose scope has grown. `false`: it has grown further already.
+    /// Selects a pass; clears it if its scope has grown. `false`: the known scope is larger.
     fn open(&mut self, ScopedPass { pass, scope }: ScopedPass) -> bool {
         if self.passes.get(&pass).is_some_and(|prints| prints.scope < scope) {
             self.forget(pass);
@@ -135,16 +136,16 @@ impl Known {
         }
     }
 
-    /// Sees to it that the young table of a pass takes another entry without growing: lets it grow where the
-    /// limit permits that, or else has whoever has most let go of its older half. `false`: the limit is
-    /// too low for any table.
+    /// Makes room for one more entry in the young table of a pass: lets it grow if the limit
+    /// permits that; otherwise drops the old table of the largest pass. `false`: the limit is too
+    /// low for any table.
     fn make_room(&mut self, pass: PassKey) -> bool {
         loop {
             let Some(prints) = self.passes.get_mut(&pass) else { return false };
             if prints.young.len() < prints.young.capacity() {
                 return true;
             }
-            // It doubles, and is there twice meanwhile.
+            // A table that grows doubles, and the old memory is freed afterwards.
             let more = TABLE_BYTES_MIN.max(2 * prints.young.allocation_size());
             if self.bytes + more <= self.bytes_max {
                 let before = prints.bytes();
@@ -155,7 +156,7 @@ impl Known {
             }
             let most = self.passes.values_mut().max_by_key(|prints| prints.bytes());
             let Some(prints) = most.filter(|prints| prints.bytes() > 0) else { return false };
-            // Where nothing is old, this frees nothing yet; the next time around it does.
+            // Without an old table this frees nothing yet; the next iteration does.
             let before = prints.bytes();
             prints.old = mem::take(&mut prints.young);
             self.bytes = self.bytes - before + prints.bytes();
@@ -191,14 +192,14 @@ mod tests {
         ScopedPass { pass: PassKey::new(1, "a", number), scope: 2 }
     }
 
-    /// As those of URLs: evenly distributed.
+    /// Evenly distributed, as those of URLs.
     fn print(number: u64) -> u64 {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
     }
 
     // PROTOCOL: C7
     #[test]
-    fn a_link_is_left_out_at_no_lesser_depth_than_it_was_answered_at() {
+    fn a_link_is_omitted_at_no_lesser_depth_than_before() {
         let mut known = Known::default();
         known.acked(pass(1), [print(1), print(2)], 3);
         assert!(known.may_leave_out(pass(1), print(1), 3));
@@ -217,14 +218,14 @@ mod tests {
 
     // PROTOCOL: C7
     #[test]
-    fn what_was_judged_before_the_scope_has_grown_is_sent_again() {
+    fn a_grown_scope_sends_all_links_again() {
         let mut known = Known::default();
         let grown = ScopedPass { scope: 3, ..pass(1) };
         known.acked(pass(1), [print(1)], 1);
         assert!(!known.may_leave_out(grown, print(1), 1));
-        assert!(known.may_leave_out(pass(1), print(1), 1), "a task of before");
+        assert!(known.may_leave_out(pass(1), print(1), 1), "a task with the earlier scope");
         known.acked(grown, [print(2)], 1);
-        // Answered late: it was judged by one or the other.
+        // A late answer: the broker judged it by either scope.
         known.acked(pass(1), [print(3)], 1);
         for of in [pass(1), grown] {
             let left_out = [1, 2, 3].map(|link| known.may_leave_out(of, print(link), 1));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_told_apart_by_everything_that_names_them() {
+    fn passes_differ_by_each_part_of_their_key() {
         let keys = [(1, "a", 1), (2, "a", 1), (1, "b", 1), (1, "a", 2), (1, "", 1)];
         let keys = keys.map(|(run, job, pass)| PassKey::new(run, job, pass));
         assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_sent_again() {
+    fn very_deep_links_are_always_sent() {
         let mut known = Known::default();
         known.acked(pass(1), [print(1)], 65_535);
         known.acked(pass(1), [print(2)], 65_536);
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pass_that_was_not_used_longest_goes_when_there_are_too_many() {
+    fn the_least_recently_used_pass_is_evicted_first() {
         let mut known = Known::default();
         let many = KNOWN_PASSES_MAX as u64;
         for number in 0..many {
@@ -297,8 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// With room for all, exactly what a map says; with less, nothing that the map does not say; with
-        /// none, nothing.
+        /// With enough memory it equals a map; with less it omits nothing that the map does not;
+        /// with none, nothing.
         #[test]
         fn as_a_map_and_never_more(
             steps in prop::collection::vec(step(), 1..200),

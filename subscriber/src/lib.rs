@@ -1,42 +1,42 @@
-//! The Tidings crawler: a worker that takes tasks from a group of the broker and, for each, makes
-//! the one request that it was given permission for.
+//! The Tidings crawler: a worker that takes tasks from a group of the broker and makes, for each
+//! task, the one request that it was released for.
 //!
-//! The group decides when a host may be asked; the crawler decides nothing of that kind. It
-//! fetches, reads, stores, says what it found, and hands back what it could not do. One task
-//! goes like this:
+//! The group decides when a host may be requested; the crawler never does. It fetches, parses and
+//! stores pages, sends their links, and returns tasks that it could not finish. A task takes this
+//! path:
 //!
 //! ```text
 //! TASK ──► is the host's robots.txt known?
-//!            │ no   request robots.txt ──► NACK again=<page>     (the page's turn comes later)
-//!            │ yes, and it says no ──────────────────► store ──► ACK outcome=robots
-//!            ▼ yes, and the page may be asked for
+//!            │ no   request robots.txt ──► NACK again=<page>     (the page is released again later)
+//!            │ yes, disallowed ──────────────────────► store ──► ACK outcome=robots
+//!            ▼ yes, allowed
 //!          request the page ──► TOUCH over=yes        (the host's delay runs from here)
-//!            ├─ complete ──► read, store ──► LINK .. ACK
+//!            ├─ complete ──► parse, store ──► LINK .. ACK
 //!            ├─ redirect ──────────► store ──► LINK kind=redirect, ACK outcome=redirect
-//!            ├─ hopeless ──────────► store ──► ACK outcome=failed
-//!            └─ maybe next time ───► store ──► NACK
+//!            ├─ permanent failure ─► store ──► ACK outcome=failed
+//!            └─ temporary failure ─► store ──► NACK
 //! ```
 //!
-//! | module | what it knows |
+//! | module | what it does |
 //! |---|---|
-//! | [`address`] | which addresses may be asked |
-//! | [`robots`] | what a robots.txt allows |
-//! | [`page`] | what a page says |
-//! | [`feed`], [`sitemap`] | what a feed or a sitemap says; which feeds are watched, and how often |
-//! | [`document`] | which of these a document is |
-//! | [`tracking`] | which parameters of a link say nothing about the page |
-//! | [`known`] | which links the broker knows already |
-//! | [`traps`] | when a site has no end |
-//! | [`connect`] | how connections are made, and to whom |
-//! | [`fetch`] | how one request is made and bounded |
-//! | [`outcome`] | every reason why there is no page |
-//! | [`program`] | how programs are run |
-//! | [`sink`] | where pages are kept |
-//! | [`spool`] | bodies that somebody wants to have whole |
-//! | [`database`], [`digest`] | checking and reading databases; digests of their rows |
-//! | [`state`] | what is remembered over restarts |
-//! | `worker` | the tasks, and the connection to the broker |
-//! | [`config`] | every setting and every limit |
+//! | [`address`] | which addresses may be requested |
+//! | [`robots`] | parses robots.txt |
+//! | [`page`] | parses a page |
+//! | [`feed`], [`sitemap`] | parse feeds and sitemaps; watched feeds and their intervals |
+//! | [`document`] | detects which of these a document is |
+//! | [`tracking`] | removes tracking parameters from links |
+//! | [`known`] | remembers links that the broker has already |
+//! | [`traps`] | recognizes sites without end |
+//! | [`connect`] | opens connections, directly or through a proxy |
+//! | [`fetch`] | makes one request, within its limits |
+//! | [`outcome`] | the reasons for a failure |
+//! | [`program`] | runs programs |
+//! | [`sink`] | stores pages |
+//! | [`spool`] | holds whole bodies for the sinks that need them |
+//! | [`database`], [`digest`] | check and read databases; digests of their rows |
+//! | [`state`] | stores what a crawler keeps over restarts |
+//! | `worker` | works on tasks, and holds the connection to the broker |
+//! | [`config`] | settings and limits |
 
 pub mod address;
 pub mod config;

@@ -1,15 +1,15 @@
-//! Which pass of which job a task belongs to, as a worker tells them apart.
+//! The key of a pass of a job, as a worker tells passes apart.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A pass of a job within one run of its group, as a hash of 64 bits: good for this process only.
+/// A pass of a job within one run of its group, as a 64-bit hash: valid in this process only.
 ///
-/// The same key must never name two passes: what is known of the first would be believed of the second.
+/// Two passes must never have the same key: the second would inherit what is known of the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PassKey(u64);
 
 impl PassKey {
-    /// Of the run in a task's id, and of its `job=` and `pass=`.
+    /// Built from the run in a task's id and from its `job=` and `pass=`.
     pub fn new(run: u64, job: &str, pass: u64) -> Self {
         let mut hasher = DefaultHasher::new();
         (run, job, pass).hash(&mut hasher);
@@ -17,11 +17,11 @@ impl PassKey {
     }
 }
 
-/// A pass whose job's scope has grown so far: what was refused before may be let in now.
+/// A pass and the size of its job's scope: a larger scope may admit links that were refused before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScopedPass {
-    /// Which.
+    /// The pass.
     pub pass: PassKey,
-    /// `scope=` of a task, which only ever rises within a pass; 0 without it.
+    /// `scope=` of a task, which never falls within a pass; 0 if it is missing.
     pub scope: u64,
 }

@@ -1,12 +1,14 @@
-//! Programs that are run for pages and events: each in a process group of its own, which whoever started it ends before
-//! it ends itself.
+//! Runs programs for pages and events, each in a process group of its own, which the caller kills
+//! before this process ends.
 //!
-//! Its environment is what its caller gives it, and of ours what every program needs: no token, no password and no other
-//! setting that was meant for this process. It has none of our file descriptors but the three that it is given: all
-//! others are closed when it is started. How it takes signals is as usual, and none is blocked.
+//! A program's environment has the variables that its caller sets, and of this process's own only
+//! those that every program needs: no token, no password and no other setting of this process. It
+//! inherits no file descriptor but its three standard ones: all others are closed at the start.
+//! Signal handlers are the default ones, and no signal is blocked.
 //!
-//! After `kill -9` nobody does that: programs that run then go on to their own end, while what they were run for is given to
-//! somebody else when its lease is over. A program that must not is started through `setpriv --pdeathsig KILL`.
+//! After `kill -9` of this process the programs go on to their own end, while their tasks are
+//! released to other members when the leases expire. Start a program that must not go on through
+//! `setpriv --pdeathsig KILL`.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,15 +21,15 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-/// Variables that a program is given of those that this process has, and all that begin with `LC_`.
+/// Variables that a program inherits, in addition to all that begin with `LC_`.
 pub const INHERITED: [&str; 8] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"];
 
-/// All programs that run.
+/// All running programs.
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     all: Arc<Mutex<All>>,
-    /// Further variables that they are given.
+    /// Further variables that programs inherit.
     inherited: Arc<[String]>,
 }
 
@@ -35,21 +37,21 @@ pub struct Programs {
 struct All {
     /// Their process groups.
     groups: BTreeSet<i32>,
-    /// They were ended, and none is started any more.
+    /// All programs were killed, and no program is started any more.
     ended: bool,
 }
 
-/// A program that runs. Dropped, it is ended, with all that it has started.
+/// A running program. Dropping it kills the program and its children.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
-    /// Until it has ended by itself.
+    /// `None` once it has ended by itself.
     group: Option<Pid>,
     all: Programs,
 }
 
 impl Programs {
-    /// Programs that are given these variables, too.
+    /// Programs that also inherit these variables.
     pub fn with_variables(names: &[String]) -> Self {
         Self { inherited: names.into(), ..Self::default() }
     }
@@ -62,7 +64,7 @@ impl Programs {
             || self.inherited.iter().any(|other| is(other))
     }
 
-    /// Takes out of the environment of a program what it is not given.
+    /// Removes the variables from the environment of a program that it must not inherit.
     fn clean(&self, command: &mut Command) {
         let given = command.as_std().get_envs().filter(|(_, value)| value.is_some());
         let given: BTreeSet<OsString> = given.map(|(name, _)| name.to_owned()).collect();
@@ -73,13 +75,13 @@ impl Programs {
         }
     }
 
-    /// Starts one, unless all were ended. In a group of its own it hears no Ctrl-C, and is ended with all that it has
-    /// started.
+    /// Starts a program, unless all were killed. Its own process group protects it from Ctrl-C, and
+    /// lets it be killed with its children.
     pub fn start(&self, mut command: Command) -> io::Result<Running> {
-        // Held until it is known: who ends all of them ends this one, or it is not started.
+        // Locked until its group is registered: so `kill` ends this program, or it is not started.
         let mut all = self.all.lock();
         if all.ended {
-            return Err(io::Error::other("programs are not run any more"));
+            return Err(io::Error::other("all programs were stopped, and no new one is started"));
         }
         self.clean(&mut command);
         let child = command.process_group(0).spawn()?;
@@ -88,26 +90,26 @@ impl Programs {
         Ok(Running { child, group, all: self.clone() })
     }
 
-    /// Ends all of them at once. None is started any more.
+    /// Kills all programs. No program is started any more.
     pub fn kill(&self) {
         let mut all = self.all.lock();
         all.ended = true;
         for group in all.groups.iter().copied().filter_map(Pid::from_raw) {
-            // One that has just ended needs no ending.
+            // A program that has just ended needs no signal.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
 impl Running {
-    /// Waits until it has ended. Cancel-safe.
+    /// Waits until the program has ended. Cancel-safe.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
         self.forget();
         Ok(status)
     }
 
-    /// Ends it, with all that it has started, and waits until it has.
+    /// Kills the program with its children, and waits until it has ended.
     pub async fn kill(mut self) {
         self.signal();
         let _ = self.wait().await;
@@ -119,7 +121,7 @@ impl Running {
         }
     }
 
-    /// Its number may be somebody else's from here on.
+    /// The system may reuse the number of the process group from here on.
     fn forget(&mut self) {
         if let Some(group) = self.group.take() {
             self.all.all.lock().groups.remove(&group.as_raw_pid());
@@ -134,7 +136,7 @@ impl Drop for Running {
     }
 }
 
-/// How a program failed, as one word; `None`: it did not.
+/// How a program failed, as one word; `None` for success.
 pub fn failure(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,
@@ -144,7 +146,7 @@ pub fn failure(status: ExitStatus) -> Option<String> {
     }
 }
 
-/// Whether a failure is the end by a signal.
+/// Whether the word of a failure is a signal.
 pub fn is_signal(failure: &str) -> bool {
     failure.starts_with("signal_")
 }
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_program_failed_is_one_word() {
+    fn a_failure_is_one_word() {
         let failed = |raw| failure(ExitStatus::from_raw(raw));
         assert_eq!(failed(0), None);
         assert_eq!(failed(3 << 8), Some("exit_code_3".to_owned()));

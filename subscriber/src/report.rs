@@ -1,4 +1,4 @@
-//! What became of a page: for the terminal and for the sinks.
+//! The result of a page: the report for the terminal and the record for the sinks.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,48 +9,48 @@ use tidings_protocol::{GroupName, TaskId};
 use crate::page::Link;
 use crate::spool::Spool;
 
-/// One dealt-with page, for people who watch. Sent when the page is safe in the sink, shortly
-/// before the broker is told.
+/// The report of one finished page, for people. Sent when the page is stored, shortly before the
+/// reply to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageReport {
     /// The page.
     pub url: String,
     /// The HTTP status; `None` if there was no answer or no request.
     pub status: Option<u16>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: PageOutcome,
-    /// Why, as one word of the closed list of reasons.
+    /// The reason, as one word of a closed list.
     pub reason: Option<&'static str>,
-    /// Bytes of the body, decoded.
+    /// Bytes of the decoded body.
     pub bytes: u64,
-    /// Bytes of the body as they came over the wire.
+    /// Bytes of the body on the wire.
     pub wire_bytes: u64,
     /// From the start of the request to the end of its answer.
     pub duration: Duration,
     /// The text of its `<title>`.
     pub title: Option<String>,
-    /// Different links found on it.
+    /// Number of links on it, without duplicates.
     pub links: usize,
     /// The job it belongs to.
     pub job: Option<String>,
-    /// What went wrong, in one line; with `Done`, what was left out.
+    /// The error, in one line; for `Done`, what was cut off.
     pub error: Option<String>,
 }
 
-/// What became of a page.
+/// The outcome of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageOutcome {
     /// Fetched.
     Done,
-    /// Answered with a redirect; its target is an entry of its own.
+    /// Redirected; the target is an entry of its own.
     Redirect,
-    /// Cannot be fetched; final.
+    /// Failed finally.
     Failed,
-    /// robots.txt does not allow it; it was not asked for.
+    /// Disallowed by robots.txt; not requested.
     Robots,
-    /// One of endlessly many: not asked for, or its links are not followed.
+    /// A trap: not requested, or its links are not followed.
     Trap,
-    /// Could not be fetched this time; the group decides whether it is tried again.
+    /// Failed this time; the group decides about a retry.
     Retry,
 }
 
@@ -74,13 +74,14 @@ impl fmt::Display for PageOutcome {
     }
 }
 
-/// A page of a pass, however many attempts it takes: what sinks know it by when it comes again.
+/// The id of a page within a pass, the same for every attempt: sinks recognize a repeated page by
+/// it.
 ///
-/// `<group>.<since>.<entry>` as text. A group that was deleted and made again numbers its entries
-/// anew, so `since`, which it has for life, is part of it.
+/// As text: `<group>.<since>.<entry>`. A group that was deleted and made again numbers its entries
+/// from 1, so the id contains `since`, which a group keeps for life.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId {
-    /// The group that released it.
+    /// The group that released the page.
     pub group: GroupName,
     /// The group's number for life.
     pub since: u64,
@@ -89,16 +90,16 @@ pub struct PageId {
 }
 
 impl PageId {
-    /// The page that this task is for. A broker that does not say its group's `since` leaves the run to
-    /// stand in for it: then a page that comes again after a restart of the broker is another one.
+    /// The page of this task. If the broker does not send `since`, the run replaces it: then a page
+    /// that comes again after a restart of the broker counts as another one.
     pub fn of(task: &TaskId, since: Option<u64>) -> Self {
         let since = since.unwrap_or(task.run);
         Self { group: task.group.clone(), since, entry: task.entry }
     }
 
-    /// Reads what `Display` has written.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
-        // Names of groups may have dots in them.
+        // Names of groups may contain dots.
         let mut parts = text.rsplitn(3, '.');
         let entry = parts.next()?.parse().ok()?;
         let since = parts.next()?.parse().ok()?;
@@ -112,58 +113,58 @@ impl fmt::Display for PageId {
     }
 }
 
-/// Everything that is kept of a page.
+/// Everything that is stored of a page.
 #[derive(Debug)]
 pub struct PageRecord {
-    /// The page of the pass; a record replaces that of an earlier attempt.
+    /// The id of the page; a record replaces that of an earlier attempt.
     pub page: PageId,
-    /// The attempt at it.
+    /// The task of this attempt.
     pub task: TaskId,
-    /// What people see of it.
+    /// The report for people.
     pub report: PageReport,
-    /// It could not be fetched this time, which the broker is told: on the last attempt that is a
-    /// failure like others for people, and a dead letter there.
+    /// The failure may be temporary, and the reply says so. After the last attempt it is an
+    /// ordinary failure for people, and a dead letter at the broker.
     pub transient: bool,
-    /// If so, what it cannot be fetched before; nothing, if the group is to say.
+    /// For a temporary failure: the wait before a retry; `None` leaves it to the group.
     pub again_after: Option<Duration>,
-    /// As the server named it.
+    /// `Content-Type`, as the server sent it.
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.
     pub hash: Option<blake3::Hash>,
-    /// When the answer had ended, in milliseconds since 1970.
+    /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
     /// The pass of the job.
     pub pass: Option<u64>,
-    /// Links from a seed to here.
+    /// Number of links from a seed.
     pub depth: Option<u64>,
-    /// Where a redirect leads, canonical.
+    /// The target of a redirect, canonical.
     pub redirect: Option<String>,
-    /// What the page says is its own URL, canonical.
+    /// The URL that the page declares as its own, canonical.
     pub canonical: Option<String>,
-    /// The page asks not to be shown by search engines, or (`unavailable_after`) not any more when it was read.
+    /// The page asks search engines not to show it, or (`unavailable_after`) no more at the time it
+    /// was read.
     pub noindex: bool,
-    /// What a later request may ask with whether the page has changed.
+    /// The validators for a later conditional request.
     pub validators: Validators,
-    /// Of an answer that nothing has changed: when the record was made that it confirms, in milliseconds
-    /// since 1970.
+    /// For an unchanged page: the time of the record that is confirmed, in milliseconds since 1970.
     pub last_unix_ms: Option<i64>,
-    /// Who answered.
+    /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.
     pub links: Vec<Link>,
-    /// What went over the wire, if a sink keeps that.
+    /// The request and the answer on the wire, if a sink needs them.
     pub exchange: Option<Exchange>,
-    /// The decoded body, if a sink wants it.
+    /// The decoded body, if a sink needs it.
     pub body: Option<Spool>,
 }
 
 impl PageRecord {
-    /// No other attempt of this page is wanted.
+    /// Whether no other attempt follows.
     pub fn is_final(&self) -> bool {
         self.report.outcome != PageOutcome::Retry
     }
 
-    /// About as much memory as it takes until it is stored. Bodies have limits of their own.
+    /// The approximate memory of the record until it is stored. Bodies have limits of their own.
     pub(crate) fn bytes_in_memory(&self) -> usize {
         let links: usize = self.links.iter().map(|link| link.url.len()).sum();
         let heads = self
@@ -174,7 +175,7 @@ impl PageRecord {
     }
 }
 
-/// What a server gave to tell one version of a page from another (RFC 9110 section 8.8), as it wrote it.
+/// The validators of a version of a page (RFC 9110 section 8.8), as the server sent them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validators {
     /// `ETag`.
@@ -183,30 +184,30 @@ pub struct Validators {
     pub last_modified: Option<String>,
 }
 
-/// Which bodies are to be kept until the page is stored.
+/// The bodies that are kept until the page is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// As it came, with the heads: [`PageRecord::exchange`].
+    /// As received, with the heads: [`PageRecord::exchange`].
     pub raw: bool,
     /// Decoded: [`PageRecord::body`].
     pub decoded: bool,
 }
 
-/// What went over the wire for a page, for archives.
+/// The request and the answer on the wire, for archives.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Request line and headers as they were sent, with the empty line at their end. Of HTTP/2, what
-    /// the same would have been in HTTP/1.1.
+    /// Request line and headers as sent, with the empty line at the end. For HTTP/2, the equivalent
+    /// in HTTP/1.1.
     pub request_head: Vec<u8>,
-    /// Status line and headers as they came, with the empty line at their end.
+    /// Status line and headers as received, with the empty line at the end.
     pub response_head: Vec<u8>,
-    /// Who answered.
+    /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// When the request was sent, in milliseconds since 1970.
     pub started_unix_ms: i64,
-    /// The body as it came: without its transfer coding, still with its content coding.
+    /// The body as received: without its transfer coding, still with its content coding.
     pub body: Option<Spool>,
-    /// Why the body is not whole, in the words of WARC/1.1: `length`, `time`, `disconnect` or
+    /// Why the body is incomplete, in the words of WARC/1.1: `length`, `time`, `disconnect` or
     /// `unspecified`.
     pub truncated: Option<&'static str>,
 }

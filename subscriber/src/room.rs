@@ -1,9 +1,9 @@
-//! Memory that all requests share for what one of them alone may take much of: windows of decoders, and the links of
-//! large documents. An ordinary page takes none of it. Whoever wants more than is left waits, before its server sends
-//! more.
+//! The memory budget that all requests share for the two things that a single request may need much
+//! of: decoder windows, and the links of large documents. An ordinary page takes none of it. A
+//! request that needs more than is left waits before its server sends more.
 //!
-//! A request asks for all that it may need at once, for a window before it asks for its links, and for each of them
-//! once: so somebody can always go on.
+//! A request takes all that it may need in one permit, first for a window and then for its links,
+//! and each only once: so at least one request can always go on.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{LINKS_ROOM_BYTES, WINDOWS_ROOM_BYTES};
 
-/// What is counted, in bytes.
+/// The unit of a permit, in bytes.
 const UNIT_BYTES: usize = 1024;
 
-/// The memory of all.
+/// The memory budget of all requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     windows: Arc<Semaphore>,
     links: Arc<Semaphore>,
 }
 
-/// A share of it, until it is dropped.
+/// A permit for a part of the budget, which is returned on drop.
 #[derive(Debug)]
 pub struct Share(
-    #[expect(dead_code, reason = "held, and given back when it is dropped")] OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "held until drop, which returns it")] OwnedSemaphorePermit,
 );
 
 impl Default for Room {
@@ -35,7 +35,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// For windows of decoders. What is larger than all of it waits until it is alone.
+    /// A permit for decoder windows. One that is larger than the budget waits until it is the only
+    /// one.
     pub(crate) async fn windows(&self, bytes: usize) -> Share {
         share(&self.windows, bytes.min(WINDOWS_ROOM_BYTES)).await
     }
@@ -45,13 +46,13 @@ impl Room {
         self.windows.available_permits() > 0 && self.links.available_permits() > 0
     }
 
-    /// For a document with many links.
+    /// A permit for the links of a document.
     pub(crate) async fn links(&self, bytes: usize) -> Share {
         share(&self.links, bytes.min(LINKS_ROOM_BYTES)).await
     }
 }
 
 async fn share(room: &Arc<Semaphore>, bytes: usize) -> Share {
-    let units = u32::try_from(bytes / UNIT_BYTES).expect("a share is no larger than the room");
+    let units = u32::try_from(bytes / UNIT_BYTES).expect("a permit is no larger than the budget");
     Share(Arc::clone(room).acquire_many_owned(units).await.expect("it is never closed"))
 }

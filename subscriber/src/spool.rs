@@ -1,5 +1,5 @@
-//! Bodies that somebody wants to have whole: in memory while they are small and there is room, else
-//! in a file that goes with its owner.
+//! Spools whole bodies for the sinks that need them: in memory while they are small and the memory
+//! limit allows it, otherwise in a file that is removed when its owner is dropped.
 //!
 //! ```text
 //!   <directory>/lock         held while one of the others is made, or removed
@@ -26,24 +26,25 @@ use crate::sink::Place;
 /// Hexadecimal digits in the name of a process's directory.
 const NAME_DIGITS: usize = 8;
 
-/// Where bodies are kept until every sink has them. Cheap to clone.
+/// The bodies of this process, each kept until all sinks have stored it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Spools(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// To the thread that has the files.
+    /// The queue of the thread that owns the files.
     jobs: Sender<Job>,
-    /// Says that this process lives; the directory goes with the next one that begins after that.
+    /// Locked while this process lives; after that, the next process that starts removes the
+    /// directory.
     _lock: File,
-    /// Of all buffers, in memory; `<= SPOOLS_BYTES_MAX`.
+    /// Bytes of all buffers in memory; `<= SPOOLS_BYTES_MAX`.
     bytes: AtomicUsize,
 }
 
 /// One body. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Spool {
-    /// What is not in the file.
+    /// The part that is not in the file.
     buffer: Buffer,
     file: Option<BodyFile>,
     len: u64,
@@ -54,18 +55,18 @@ pub struct Spool {
 struct Buffer {
     shared: Arc<Shared>,
     bytes: Vec<u8>,
-    /// How many of them are counted in what all have together.
+    /// Bytes counted in the total of all buffers.
     counted: usize,
 }
 
 impl Spools {
-    /// Makes a directory of its own below this one, which is made, too, and removes those of processes
-    /// that have ended.
+    /// Creates a directory of its own in this one (which is created too), and removes those of
+    /// processes that have ended.
     pub fn open(directory: &Path) -> io::Result<Self> {
         Self::start(directory, None)
     }
 
-    /// The same; says in that place while its disk cannot be written to.
+    /// Like `open`; also reports trouble to `place` while the disk cannot be written.
     pub(crate) fn telling(directory: &Path, place: Place) -> io::Result<Self> {
         Self::start(directory, Some(place))
     }
@@ -77,7 +78,7 @@ impl Spools {
         remove_left(directory)?;
         let name = format!("{:0NAME_DIGITS$x}", fastrand::u32(..));
         let lock = lock_file(&directory.join(format!("{name}.lock")))?;
-        // Somebody else's, with a chance of one in billions, is waited for.
+        // With a chance of one in billions another process has this name: then this waits for it.
         lock.lock()?;
         let directory = directory.join(name);
         fs::create_dir_all(&directory)?;
@@ -95,8 +96,8 @@ fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).open(path)
 }
 
-/// Removes the directories of which nobody holds the lock. What has other names than those that are given here is somebody
-/// else's; one of `...lock` would even lead out of the directory.
+/// Removes the directories of processes that have ended: their locks are free. Other names are left
+/// alone; a name such as `...lock` would even lead out of the directory.
 fn remove_left(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let lock = entry?.path();
@@ -113,14 +114,14 @@ fn remove_left(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a directory has a name as they are given here.
+/// Whether a name has the form of those created here.
 fn is_own(name: &str) -> bool {
     let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     name.len() == NAME_DIGITS && name.bytes().all(is_digit)
 }
 
 impl Spool {
-    /// Adds to its end. After an error it is of no use, nor after this was not awaited.
+    /// Appends bytes. After an error, or if it was not awaited, the body is unusable.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.write_to_memory(bytes) {
             self.write_to_file(bytes).await?;
@@ -128,14 +129,14 @@ impl Spool {
         Ok(())
     }
 
-    /// Adds to its end, if nobody has to wait for that; mostly nobody has.
+    /// Appends bytes if that needs no waiting, which is the usual case.
     pub(crate) fn write_to_memory(&mut self, bytes: &[u8]) -> bool {
         let fits = self.buffer.push(bytes);
         self.len += if fits { bytes.len() as u64 } else { 0 };
         fits
     }
 
-    /// Adds to its end, all of which is in its file then.
+    /// Appends bytes and moves the whole body into its file.
     pub(crate) async fn write_to_file(&mut self, bytes: &[u8]) -> io::Result<()> {
         let empty = Buffer::new(&self.buffer.shared);
         let mut buffer = mem::replace(&mut self.buffer, empty);
@@ -149,7 +150,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Its bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -159,7 +160,7 @@ impl Spool {
         self.len == 0
     }
 
-    /// Reads it from its beginning. Waits for the disk if it is in a file.
+    /// Reads the body from its beginning. Waits for the disk if it is in a file.
     pub fn read(&self) -> io::Result<Box<dyn Read + '_>> {
         let end = self.buffer.as_slice();
         Ok(match &self.file {
@@ -168,7 +169,7 @@ impl Spool {
         })
     }
 
-    /// The file that it is in, into which all of it is moved first.
+    /// The path of its file, after the whole body is moved there.
     pub async fn path(&mut self) -> io::Result<&Path> {
         if self.file.is_none() || !self.buffer.as_slice().is_empty() {
             self.write_to_file(&[]).await?;
@@ -176,7 +177,7 @@ impl Spool {
         Ok(self.file().expect("it was moved to a file"))
     }
 
-    /// The file that it is in, or all but its end, if it is in one.
+    /// The path of its file, if there is one; the end of the body may still be in memory.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_ref().map(BodyFile::path)
     }
@@ -185,7 +186,7 @@ impl Spool {
 impl Drop for Spool {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // Where there is no thread any more it is removed here.
+            // If the thread has ended, the file is removed here.
             let _ = self.buffer.shared.jobs.send(Job::Remove(file));
         }
     }
@@ -200,14 +201,14 @@ impl Buffer {
         &self.bytes
     }
 
-    /// Takes this, if there is room in memory.
+    /// Appends bytes if the limits of memory allow it.
     fn push(&mut self, more: &[u8]) -> bool {
-        let taken = &self.shared.bytes;
+        let total = &self.shared.bytes;
         if self.bytes.len() + more.len() > SPOOL_BYTES_MAX {
             return false;
         }
-        if taken.fetch_add(more.len(), Ordering::Relaxed) + more.len() > SPOOLS_BYTES_MAX {
-            taken.fetch_sub(more.len(), Ordering::Relaxed);
+        if total.fetch_add(more.len(), Ordering::Relaxed) + more.len() > SPOOLS_BYTES_MAX {
+            total.fetch_sub(more.len(), Ordering::Relaxed);
             return false;
         }
         self.bytes.extend_from_slice(more);

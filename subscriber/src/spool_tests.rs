@@ -9,7 +9,7 @@ fn text(spool: &Spool) -> Vec<u8> {
     text
 }
 
-/// Files of bodies in a directory of spools, when the thread has done what it was told.
+/// The number of body files in a spool directory, after the thread has served its queue.
 async fn files(spools: &Spools, directory: &Path) -> usize {
     let mut last = spools.begin();
     let path = last.path().await.unwrap().to_owned();
@@ -30,7 +30,7 @@ async fn a_small_body_is_in_memory_and_a_large_one_in_a_file_until_it_is_dropped
     spool.write(&rest).await.unwrap();
     assert_eq!((text(&spool), taken()), ([&b"small"[..], &rest].concat(), 0));
     assert_eq!(files(&spools, directory.path()).await, 1);
-    // It goes on in pieces.
+    // It is appended in pieces.
     spool.write(b"more").await.unwrap();
     assert_eq!((spool.len(), taken()), (9 + SPOOL_BYTES_MAX as u64, 4));
     assert_eq!(text(&spool), [&b"small"[..], &rest, b"more"].concat());
@@ -57,7 +57,7 @@ async fn many_bodies_share_the_memory() {
 }
 
 #[tokio::test]
-async fn who_needs_a_file_gets_one() {
+async fn a_body_is_moved_to_a_file_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let spools = Spools::open(directory.path()).unwrap();
     let mut spool = spools.begin();
@@ -71,7 +71,7 @@ async fn who_needs_a_file_gets_one() {
 }
 
 #[tokio::test]
-async fn who_writes_to_a_disk_that_stands_still_holds_up_nobody_else() {
+async fn a_stalled_disk_delays_only_the_bodies_on_it() {
     let directory = tempfile::tempdir().unwrap();
     let spools = Spools::open(directory.path()).unwrap();
     let [mut first, mut second, mut other] = [(); 3].map(|()| spools.begin());
@@ -90,13 +90,13 @@ async fn who_writes_to_a_disk_that_stands_still_holds_up_nobody_else() {
     assert!(other.write_to_memory(b"another"));
     go_on.send(()).unwrap();
     assert_eq!(fs::read(writing.await.unwrap()).unwrap(), b"a page");
-    // Of what was given up nothing is left.
+    // Nothing is left of the cancelled body.
     assert_eq!(files(&spools, directory.path()).await, 1);
     assert_eq!(spools.0.bytes.load(Ordering::Relaxed), b"another".len());
 }
 
 #[tokio::test]
-async fn a_disk_that_cannot_be_written_to_is_trouble_until_it_can() {
+async fn a_failing_disk_is_trouble_until_a_write_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let troubles = Troubles::default();
     let spools = Spools::telling(directory.path(), troubles.place()).unwrap();
@@ -105,7 +105,7 @@ async fn a_disk_that_cannot_be_written_to_is_trouble_until_it_can() {
     let path = first.path().await.unwrap().to_owned();
     drop(first);
     assert_eq!(files(&spools, directory.path()).await, 0);
-    // As if the disk had no room.
+    // Acts like a full disk.
     let own = path.parent().unwrap();
     fs::rename(own, own.with_extension("away")).unwrap();
     for _ in 0..2 {
@@ -114,7 +114,7 @@ async fn a_disk_that_cannot_be_written_to_is_trouble_until_it_can() {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(troubles.change(false).await.unwrap().text.contains("No such file"));
     }
-    // What fits in memory needs no disk.
+    // A body in memory needs no disk.
     let mut small = spools.begin();
     small.write(b"small").await.unwrap();
     fs::create_dir(own).unwrap();
@@ -124,7 +124,7 @@ async fn a_disk_that_cannot_be_written_to_is_trouble_until_it_can() {
 }
 
 #[tokio::test]
-async fn what_ended_processes_have_left_is_removed_and_nothing_else() {
+async fn only_files_of_ended_processes_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let count = || fs::read_dir(directory.path()).unwrap().count();
     let (ended, living) = (Spools::open(directory.path()), Spools::open(directory.path()));
@@ -144,7 +144,7 @@ async fn what_ended_processes_have_left_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn what_others_have_put_there_is_left_alone() {
+fn files_of_other_programs_are_left_alone() {
     let outside = tempfile::tempdir().unwrap();
     let directory = outside.path().join("spools");
     let names = ["...lock", "..lock", "x.lock", "0123ABCD.lock", "0123456.lock", "0123456.", "a"];

@@ -1,27 +1,29 @@
-//! `crawler.db`: what a crawler remembers over restarts, as small values by kind and key, in `SQLite`.
+//! `crawler.db`: small values by kind and key, in `SQLite`, that a crawler keeps over restarts.
 //!
-//! Most of it is not needed: what is lost is asked for again ([`State::load`], [`State::store`]). So nothing waits for the
-//! disk longer than [`STATE_PATIENCE`], what does not fit in the queue is dropped, a commit is not synced (losing
-//! power may cost its last moments, never the file), and a file that cannot be used is told of once.
+//! Most values are a cache: a lost value is fetched again ([`State::load`], [`State::store`]). So
+//! no task waits for the disk longer than [`STATE_PATIENCE`], what does not fit in the queue is
+//! dropped, and a commit is not synced: a power failure may cost its last moments, never the file.
+//! A file that cannot be used is reported once.
 //!
-//! What others rest on is asked for and stored in another way ([`State::find`], [`State::keep`]): whoever does knows
-//! what came of it, and that it is synced.
+//! Values that correctness depends on use [`State::find`] and [`State::keep`], which return errors
+//! and wait for the sync.
 //!
-//! - A damaged file is set aside, by a name that says so, and another one is begun.
-//! - A file of a newer version belongs to somebody who can read it: it is left alone, and this
-//!   process remembers nothing.
+//! - A damaged file is renamed, with a name that says so, and replaced by a new one.
+//! - A file of a newer version is left alone, for the newer program that can read it; this process
+//!   stores nothing.
 //!
-//! One thread has the database; several processes may share it. Rows go when they have expired, and the
-//! soonest to expire when there are too many.
+//! One thread owns the database; several processes may share it. Expired rows are removed, and when
+//! there are too many, the soonest to expire.
 //!
 //! # Schema, version 2
 //!
-//! See `CREATE`. Version 1 had no digests. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
-//! statements that lead from the version before to `prepare`, and a test with an old file.
+//! See `CREATE`. Version 1 had no digests. The version is `PRAGMA user_version`. To change it:
+//! raise `VERSION`, add the statements that migrate from the version before to `prepare`, and a
+//! test with an old file.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "owns the thread of the database, and waits for it in bounds"
+    reason = "owns the thread of the database, and waits for it with a time limit"
 )]
 
 use std::fs;
@@ -47,7 +49,7 @@ use crate::digest::{self, Schema, Table};
 /// The version of the schema.
 pub const VERSION: i64 = 2;
 
-/// What the digests are of.
+/// The tables with digests.
 pub const SCHEMA: Schema = Schema {
     file: NAME,
     since: 2,
@@ -57,11 +59,11 @@ pub const SCHEMA: Schema = Schema {
 
 const NAME: &str = "crawler.db";
 
-/// Pause between two tries to open a file that others open, too.
+/// Pause between two attempts to open a file that other processes open too.
 const OPEN_RETRY: Duration = Duration::from_millis(20);
 
-/// Values are appended; only the keys are in an order of their own. The second index is all that a
-/// sweep reads.
+/// Values are appended; only the keys have an index of their own. A sweep reads the second index
+/// only.
 const CREATE: &str = "
     CREATE TABLE state (
         kind TEXT NOT NULL,
@@ -75,27 +77,27 @@ const CREATE: &str = "
 
 const FROM_V1: &str = "ALTER TABLE state ADD COLUMN digest INTEGER";
 
-/// What is remembered. Cheap to clone; the thread ends when the last clone is dropped and
-/// everything was written.
+/// A handle of the store. Cheap to clone; the thread ends when the last clone is dropped and all
+/// values are written.
 #[derive(Clone, Debug)]
 pub struct State {
     queue: mpsc::Sender<Letter>,
     shared: Arc<Shared>,
 }
 
-/// Ends when everything was written and the database is closed.
+/// Resolves when all values are written and the database is closed.
 #[derive(Debug)]
 pub struct Closing(oneshot::Receiver<()>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of all values that wait to be written; `<= STATE_QUEUE_BYTES_MAX`.
+    /// Bytes of all values that wait to be written; `<= STATE_QUEUE_BYTES_MAX`.
     queued_bytes: AtomicUsize,
-    /// Something was dropped; said once.
+    /// A value was dropped; logged once.
     dropped: AtomicBool,
 }
 
-/// Where a value is.
+/// The kind and key of a value.
 #[derive(Debug)]
 struct Place {
     kind: &'static str,
@@ -104,61 +106,62 @@ struct Place {
 
 #[derive(Debug)]
 enum Letter {
-    /// Nobody is answered if it cannot be read.
+    /// Loads a value. The sender is dropped if the value cannot be read.
     Load(Place, oneshot::Sender<Option<Bytes>>),
-    /// `kept`: told once it is synced, and dropped if it never will be.
+    /// Stores a value. `kept` is answered after the sync, and dropped if the write fails.
     Store { place: Place, value: Bytes, expires_unix_s: u64, kept: Option<oneshot::Sender<()>> },
 }
 
-/// What was asked of `crawler.db` was not done, or perhaps was; the log says why.
+/// `crawler.db` did not do what was requested, or perhaps did; the log says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{NAME} is too slow, or cannot be used")]
 pub struct Unreliable;
 
 impl State {
-    /// Opens `crawler.db` in this directory, and makes both if they are missing. Never fails: a
-    /// crawler that cannot remember has to ask again.
+    /// Opens `crawler.db` in this directory; creates both if they are missing. Never fails: a
+    /// crawler without stored values fetches them again.
     pub fn open(data: &Path) -> (Self, Closing) {
-        let (queue, letters) = mpsc::channel(STATE_QUEUE_MAX);
+        let (queue, commands) = mpsc::channel(STATE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let shared = Arc::<Shared>::default();
         let database = Database::open(data.join(NAME), Arc::clone(&shared));
         let spawned = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
-            database.run(letters);
-            // Nobody may be waiting any more.
+            database.run(commands);
+            // The receiver may be gone.
             let _ = closed.send(());
         });
         if let Err(error) = spawned {
-            tracing::warn!("{NAME}: {error}; nothing is remembered");
+            tracing::warn!("{NAME}: {error}; nothing is kept over a restart");
         }
         (Self { queue, shared }, Closing(closing))
     }
 
-    /// What was stored last of this kind under this key, if it has not expired and can be read soon.
+    /// The newest value of this kind and key, unless it has expired or cannot be read in time.
     pub async fn load(&self, kind: &'static str, key: &str) -> Option<Bytes> {
         self.find(kind, key).await.ok()?
     }
 
-    /// The same for those who must know whether there is nothing.
+    /// Like `load`, but tells a missing value from a failure.
     pub async fn find(&self, kind: &'static str, key: &str) -> Result<Option<Bytes>, Unreliable> {
         let (answer, answered) = oneshot::channel();
-        let letter = Letter::Load(Place { kind, key: key.to_owned() }, answer);
+        let command = Letter::Load(Place { kind, key: key.to_owned() }, answer);
         let finding = async {
-            self.queue.send(letter).await.ok()?;
+            self.queue.send(command).await.ok()?;
             answered.await.ok()
         };
         timeout(STATE_PATIENCE, finding).await.ok().flatten().ok_or(Unreliable)
     }
 
-    /// Remembers a value in place of the one before, until a time of day in seconds since 1970; one
-    /// that is over forgets it. Waits for nothing, so it can fail, and is of no effect then, as it is
-    /// with a value that is too large.
+    /// Stores a value in place of the one before, until a time in seconds since 1970; a time in the
+    /// past removes it. Does not wait, so it can fail silently; a value that is too large is
+    /// ignored.
     pub fn store(&self, kind: &'static str, key: &str, value: Bytes, expires_unix_s: u64) {
         let place = Place { kind, key: key.to_owned() };
         self.post(Letter::Store { place, value, expires_unix_s, kept: None });
     }
 
-    /// The same for those who must know: returns once it is synced. After an error it is as before, or as it was to be.
+    /// Like `store`, but returns after the sync. After an error the old or the new value may be
+    /// stored.
     pub async fn keep(
         &self,
         kind: &'static str,
@@ -172,16 +175,18 @@ impl State {
         is_kept.await.map_err(|_| Unreliable)
     }
 
-    fn post(&self, letter: Letter) {
-        let bytes = letter.bytes();
-        if bytes > STATE_VALUE_BYTES_MAX || letter.key().len() > STATE_KEY_BYTES_MAX {
+    fn post(&self, command: Letter) {
+        let bytes = command.bytes();
+        if bytes > STATE_VALUE_BYTES_MAX || command.key().len() > STATE_KEY_BYTES_MAX {
             return;
         }
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(letter).is_err() {
+        if queued > STATE_QUEUE_BYTES_MAX || self.queue.try_send(command).is_err() {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if !self.shared.dropped.swap(true, Ordering::Relaxed) {
-                tracing::warn!("{NAME} is too slow or gone; not everything is remembered");
+                tracing::warn!(
+                    "{NAME} is too slow or unusable; some values are not kept over a restart"
+                );
             }
         }
     }
@@ -194,14 +199,14 @@ impl Closing {
     }
 }
 
-/// Why a file is not used.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {VERSION})")]
+    #[error("a newer Tidings wrote it (schema version {0}, this version knows up to {VERSION})")]
     Newer(i64),
 }
 
@@ -211,17 +216,17 @@ impl Unusable {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Database {
     path: PathBuf,
     shared: Arc<Shared>,
-    /// None: it cannot be used, which was said.
+    /// `None`: unusable, which was logged.
     connection: Option<Connection>,
-    /// A write failed; said once, until one succeeds.
+    /// A write failed; logged once, until one succeeds.
     failing: bool,
-    /// A second damaged file says that the disk is.
+    /// A second damaged file means that the disk is damaged.
     was_set_aside: bool,
-    /// None: not yet in this life.
+    /// `None`: not yet since the start.
     swept: Option<Instant>,
     rows_since_sweep: usize,
     bytes_since_sweep: usize,
@@ -246,9 +251,9 @@ impl Database {
         database
     }
 
-    fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
+    fn run(mut self, mut commands: mpsc::Receiver<Letter>) {
         let mut batch = Vec::new();
-        while letters.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
+        while commands.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
             self.serve(&mut batch);
             let is_due = self.swept.is_none_or(|swept| swept.elapsed() >= STATE_SWEEP_EVERY)
                 || self.rows_since_sweep >= STATE_SWEEP_ROWS as usize
@@ -259,32 +264,32 @@ impl Database {
         }
     }
 
-    /// In one transaction if anything is to be written, in the order in which it was asked for.
+    /// Serves a batch in order, in one transaction if it writes.
     fn serve(&mut self, batch: &mut Vec<Letter>) {
         let bytes = batch.iter().map(Letter::bytes).sum::<usize>();
-        let rows = batch.iter().filter(|letter| matches!(letter, Letter::Store { .. })).count();
+        let rows = batch.iter().filter(|command| matches!(command, Letter::Store { .. })).count();
         let waiting = batch.iter_mut().filter_map(Letter::take_waiting).collect::<Vec<_>>();
         let result = self.connection.as_mut().map(|connection| {
             if rows == 0 {
-                return batch.drain(..).try_for_each(|letter| letter.serve(connection));
+                return batch.drain(..).try_for_each(|command| command.serve(connection));
             }
             if !waiting.is_empty() {
                 connection.pragma_update(None, "synchronous", "FULL")?;
             }
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            batch.drain(..).try_for_each(|letter| letter.serve(&transaction))?;
+            batch.drain(..).try_for_each(|command| command.serve(&transaction))?;
             transaction.commit()?;
-            // Also after one that was to be, and failed.
+            // Also after a failed sync.
             connection.pragma_update(None, "synchronous", "NORMAL")
         });
         if let Some(Ok(())) = result {
-            // Whoever waited may have given up.
+            // The caller may be gone.
             for kept in waiting {
                 let _ = kept.send(());
             }
         }
-        // Who asked for the rest is told nothing, which means that nothing is known.
+        // Dropping the senders of the rest reports a missing value.
         batch.clear();
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.rows_since_sweep += rows;
@@ -308,7 +313,7 @@ impl Database {
                 if !std::mem::replace(&mut self.failing, true) {
                     let path = self.path.display();
                     tracing::warn!(
-                        "{path}: {error}; nothing is remembered until it can be written"
+                        "{path}: {error}; nothing is kept over a restart until it can be written"
                     );
                 }
             }
@@ -319,20 +324,20 @@ impl Database {
         }
     }
 
-    /// Begins another file in place of a damaged one; else goes on without.
+    /// Replaces a damaged file by a new one; otherwise goes on without a file.
     fn give_up(&mut self, error: &Unusable) {
         self.connection = None;
         let path = self.path.display();
         if !error.is_damage() || std::mem::replace(&mut self.was_set_aside, true) {
-            tracing::warn!("{path}: {error}; nothing is remembered");
+            tracing::warn!("{path}: {error}; nothing is kept over a restart");
             return;
         }
         match set_aside(&self.path).map_err(Unusable::from).and_then(|aside| {
-            tracing::warn!("{path}: {error}; set aside as {}", aside.display());
+            tracing::warn!("{path}: {error}; renamed to {}", aside.display());
             prepare(&self.path)
         }) {
             Ok(connection) => self.connection = Some(connection),
-            Err(error) => tracing::warn!("{path}: {error}; nothing is remembered"),
+            Err(error) => tracing::warn!("{path}: {error}; nothing is kept over a restart"),
         }
     }
 }
@@ -364,7 +369,7 @@ impl Letter {
                     )?
                     .query_row(params![kind, key, now_unix_s()], |row| row.get(0))
                     .optional()?;
-                // Whoever asked may have given up.
+                // The caller may be gone.
                 let _ = answer.send(found.map(Bytes::from));
             }
             Self::Store { place: Place { kind, key }, value, expires_unix_s, .. } => {
@@ -388,8 +393,8 @@ impl Letter {
     }
 }
 
-/// Takes out what has expired, but not so much at once that others wait for it; and of the rest, as long
-/// as it is too much, what expires soonest.
+/// Removes expired values, in steps so that other work does not wait for long; then, while there
+/// are too many, those that expire soonest.
 fn sweep(connection: &Connection, rows_max: u64, bytes_max: u64) -> rusqlite::Result<()> {
     let number = |sql: &str| -> rusqlite::Result<u64> {
         let number = connection.query_row(sql, [], |row| row.get::<_, i64>(0))?;
@@ -422,7 +427,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
     let version = |connection: &Connection| {
         connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
     };
-    // Before anything is written, so that a newer file stays as it is.
+    // Checked before any write, so that a newer file stays unchanged.
     let found = version(&connection)?;
     if found > VERSION {
         return Err(Unusable::Newer(found));
@@ -431,7 +436,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Another process may have been faster.
+        // Another process may have created the tables meanwhile.
         match version(&transaction)? {
             0 => transaction.execute_batch(CREATE)?,
             1 => transaction.execute_batch(FROM_V1)?,
@@ -440,7 +445,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
         transaction.pragma_update(None, "user_version", VERSION)?;
         transaction.commit()
     };
-    // SQLite does not wait when two switch a new file to WAL at once.
+    // SQLite does not wait if two processes switch a new file to WAL at once.
     let patience = Instant::now() + STATE_BUSY_TIMEOUT;
     loop {
         match create(&mut connection) {
@@ -456,7 +461,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
     }
 }
 
-/// Gives the file, and the ones that `SQLite` has beside it, a name of their own.
+/// Renames the file, and those that `SQLite` has beside it.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let beside = |end: &str| {
         let mut name = path.as_os_str().to_owned();

@@ -2,7 +2,7 @@ use futures_util::future::join_all;
 
 use super::*;
 
-/// Long after these tests.
+/// A time long after these tests.
 const LATER: u64 = 1 << 40;
 
 fn value(text: impl Into<Vec<u8>>) -> Bytes {
@@ -28,7 +28,7 @@ async fn close(state: State, closing: Closing) {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_there_in_the_next_life_and_the_last_one_counts() {
+async fn values_survive_a_restart_and_the_last_one_counts() {
     let data = tempfile::tempdir().unwrap();
     let data = data.path().join("new");
     let (state, closing) = State::open(&data);
@@ -57,7 +57,7 @@ async fn two_crawlers_can_share_a_data_directory() {
         let state = if number % 2 == 0 { &one } else { &two };
         state.store("a", &number.to_string(), value(number.to_string()), LATER);
     }
-    // Who has an answer of both knows that both have written.
+    // Both answers show that both have written.
     assert_eq!(one.load("a", "0").await, Some(value("0")));
     assert_eq!(two.load("a", "1").await, Some(value("1")));
     let found =
@@ -68,14 +68,14 @@ async fn two_crawlers_can_share_a_data_directory() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_or_too_much_is_not_remembered_and_costs_no_memory() {
+async fn values_beyond_the_limits_are_dropped_and_cost_no_memory() {
     let data = tempfile::tempdir().unwrap();
     let (state, closing) = State::open(data.path());
     let shared = Arc::clone(&state.shared);
     state.store("a", "large", value(vec![0; STATE_VALUE_BYTES_MAX + 1]), LATER);
     state.store("a", &"k".repeat(STATE_KEY_BYTES_MAX + 1), value("x"), LATER);
     assert_eq!(shared.queued_bytes.load(Ordering::Relaxed), 0);
-    // Nobody writes: another process has the file.
+    // Writes wait: another process has locked the file.
     let holder = Connection::open(data.path().join(NAME)).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     for number in 0..STATE_QUEUE_BYTES_MAX / STATE_VALUE_BYTES_MAX + 9 {
@@ -89,12 +89,12 @@ async fn what_is_too_large_or_too_much_is_not_remembered_and_costs_no_memory() {
 }
 
 #[tokio::test]
-async fn whoever_must_know_is_told_what_was_kept_and_what_was_not() {
+async fn synced_writes_and_checked_reads_return_errors() {
     let data = tempfile::tempdir().unwrap();
     let (state, closing) = State::open(data.path());
     assert_eq!(state.find("a", "key").await, Ok(None));
     assert_eq!(state.keep("a", "key", value("1"), LATER).await, Ok(()));
-    // Not only on its way.
+    // Not only in the queue.
     let reader = Connection::open(data.path().join(NAME)).unwrap();
     let count = reader.query_row("SELECT count(*) FROM state", [], |row| row.get::<_, i64>(0));
     assert_eq!(count.unwrap(), 1);
@@ -109,7 +109,7 @@ async fn whoever_must_know_is_told_what_was_kept_and_what_was_not() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_set_aside_and_another_begun() {
+async fn a_damaged_file_is_renamed_and_replaced() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
     let garbage = "not a database, but long enough to be read as one".repeat(30);
@@ -124,7 +124,7 @@ async fn a_damaged_file_is_set_aside_and_another_begun() {
 }
 
 #[tokio::test]
-async fn damage_that_is_met_later_does_not_stop_anything_either() {
+async fn damage_that_is_found_later_stops_nothing_either() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
     let (state, closing) = State::open(data.path());
@@ -132,7 +132,7 @@ async fn damage_that_is_met_later_does_not_stop_anything_either() {
         state.store("a", &number.to_string(), value(vec![7; 1000]), LATER);
     }
     close(state, closing).await;
-    // The first page stays, which has the version and the schema.
+    // The first page, with the version and the schema, stays intact.
     let mut bytes = fs::read(&path).unwrap();
     bytes[4096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
@@ -145,7 +145,7 @@ async fn damage_that_is_met_later_does_not_stop_anything_either() {
 }
 
 #[tokio::test]
-async fn a_newer_file_is_left_alone_and_nothing_remembered() {
+async fn a_newer_file_is_left_alone_and_nothing_is_stored() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
@@ -159,7 +159,7 @@ async fn a_newer_file_is_left_alone_and_nothing_remembered() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_costs_the_memory_only() {
+async fn without_a_directory_only_the_store_is_lost() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("file");
     fs::write(&file, "").unwrap();
@@ -171,7 +171,7 @@ async fn a_directory_that_cannot_be_made_costs_the_memory_only() {
 
 /// `max_page_count` makes `SQLite` behave as on a full disk.
 #[test]
-fn a_full_disk_is_said_once_and_space_that_returns_is_used() {
+fn a_full_disk_is_logged_once_and_a_later_write_succeeds() {
     let data = tempfile::tempdir().unwrap();
     let mut database = Database::open(data.path().join(NAME), Arc::default());
     let limit = |database: &Database, pages: u32| {
@@ -199,7 +199,7 @@ fn a_full_disk_is_said_once_and_space_that_returns_is_used() {
 }
 
 #[test]
-fn what_has_expired_goes_and_of_too_much_the_soonest_to_expire() {
+fn expired_values_are_removed_then_the_soonest_to_expire() {
     let data = tempfile::tempdir().unwrap();
     let mut connection = prepare(&data.path().join(NAME)).unwrap();
     let transaction = connection.transaction().unwrap();
@@ -222,7 +222,7 @@ fn what_has_expired_goes_and_of_too_much_the_soonest_to_expire() {
 }
 
 #[test]
-fn a_file_of_the_first_version_goes_on_and_new_values_have_digests() {
+fn a_file_of_version_1_is_migrated_and_new_values_have_digests() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
     let old = Connection::open(&path).unwrap();
@@ -248,7 +248,7 @@ fn a_file_of_the_first_version_goes_on_and_new_values_have_digests() {
     let checked = crate::database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(checked.notes[0].starts_with("1 row of state has no digest"), "{checked:?}");
-    // In the row the value comes behind the key and a number.
+    // In the row, the value comes after the key and a number.
     let mut damaged = fs::read(&path).unwrap();
     let key = damaged.windows(3).position(|it| it == b"new").unwrap();
     let value = key + damaged[key..].iter().position(|byte| *byte == b'y').unwrap();

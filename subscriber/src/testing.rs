@@ -1,4 +1,4 @@
-//! For tests: servers of a few lines.
+//! Test servers of a few lines.
 
 #![expect(clippy::disallowed_methods, reason = "servers are tasks")]
 
@@ -12,7 +12,7 @@ use tidings_protocol::CanonicalUrl;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A server that does as told with each connection.
+/// A server that handles each connection with the given function.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     pub(crate) connections: Arc<AtomicUsize>,
@@ -37,14 +37,14 @@ impl Origin {
         Self { address, connections }
     }
 
-    /// The same bytes for every request, then the end of the connection.
+    /// Sends the same bytes for every request, then closes the connection.
     pub(crate) async fn saying(answer: impl Into<Vec<u8>>) -> Self {
         let answer = Arc::new(answer.into());
         Self::start(move |mut stream| {
             let answer = Arc::clone(&answer);
             async move {
                 read_head(&mut stream).await;
-                // A client that has had enough resets the connection.
+                // A client that has read enough resets the connection.
                 let _ = stream.write_all(&answer).await;
                 let _ = stream.shutdown().await;
                 let _ = stream.read(&mut [0; 1]).await;

@@ -1,8 +1,8 @@
-//! Parameters that say who follows a link and never which page it leads to: they are taken out of the
-//! links that a crawler finds, so that a page is not fetched once for each newsletter that names it. What
-//! somebody announces stays as it was announced.
+//! Tracking parameters: they identify the visitor of a link, not the page. A crawler removes them
+//! from the links that it finds, so that a page is not fetched once for each newsletter that links
+//! to it. A published URL keeps them.
 //!
-//! A list and nothing else: what a parameter means is not guessed from its value. Pure.
+//! A fixed list: the meaning of a parameter is never guessed from its value. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use tidings_protocol::CanonicalUrl;
 
 use crate::config::TRACKING_PARAMS_MAX;
 
-/// The names that are taken out unless somebody says otherwise. Each is made by one product for one
-/// purpose, under a name that nobody else would choose, and the page is the same without it; what is
-/// also used with a meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) is not in it.
+/// The names that are removed by default. Each is used by one product for one purpose, is an
+/// unlikely choice for anything else, and does not change the page. Names that are also used with a
+/// meaning (`ref`, `source`, `s_cid`, `cid`, `spm`, `si`, `mc`) are not in the list.
 const DEFAULT: &[&str] = &[
-    // Campaigns, as Google Analytics made them the custom (also Matomo's `mtm_` and `pk_`).
+    // Campaigns, as introduced by Google Analytics (also Matomo's `mtm_` and `pk_`).
     "utm_*",
     "mtm_*",
     "pk_campaign",
@@ -25,8 +25,8 @@ const DEFAULT: &[&str] = &[
     "pk_medium",
     "pk_content",
     "pk_cid",
-    // Clicks on advertisements: Google (and its linker between domains), Microsoft, Meta, Yandex, X,
-    // TikTok, LinkedIn, Reddit, Wicked Reports; srsltid is that of Google's shopping results.
+    // Clicks on advertisements: Google (and its linker between domains), Microsoft, Meta, Yandex,
+    // X, TikTok, LinkedIn, Reddit, Wicked Reports; srsltid is that of Google's shopping results.
     "gclid",
     "gclsrc",
     "dclid",
@@ -47,14 +47,15 @@ const DEFAULT: &[&str] = &[
     "rdt_cid",
     "rb_clickid",
     "wickedid",
-    // Who shared it: Instagram, Facebook's plugins.
+    // Sharing: Instagram, Facebook's plugins.
     "igshid",
     "igsh",
     "fb_action_ids",
     "fb_action_types",
     "fb_ref",
     "fb_source",
-    // Which recipient of a mail: Mailchimp, HubSpot, Marketo, Vero, Omeda, MailerLite, beehiiv, Bloomreach.
+    // Recipients of mail: Mailchimp, HubSpot, Marketo, Vero, Omeda, MailerLite, beehiiv,
+    // Bloomreach.
     "mc_cid",
     "mc_eid",
     "_hsenc",
@@ -73,8 +74,8 @@ const DEFAULT: &[&str] = &[
     "_bhlid",
     "bsft_clkid",
     "bsft_uid",
-    // Sessions, under the names that PHP, Java servlets and ASP give them by default. A server that knows
-    // no session begins one.
+    // Sessions, under the default names of PHP, Java servlets and ASP. A server starts a new
+    // session if it gets none.
     "PHPSESSID",
     "jsessionid",
     "JSESSIONID",
@@ -82,43 +83,43 @@ const DEFAULT: &[&str] = &[
     ";jsessionid",
 ];
 
-/// Which parameters are taken out of links.
+/// The parameters that are removed from links.
 ///
-/// Written as a list with commas: `NAME` of a query, compared byte for byte with what is before the `=`;
-/// `NAME*` for all that begin so; `;NAME` for one that follows a segment of the path. `default` stands for
-/// the built-in list, `none` alone for nothing.
+/// Written as a list with commas. `NAME` is a name in the query, compared byte for byte with the
+/// text before the `=`. `NAME*` matches a prefix. `;NAME` follows a segment of the path. `default`
+/// stands for the built-in list; `none`, alone, for an empty one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackingParams {
-    /// As they were given; `default` for the built-in list.
+    /// As configured; `default` for the built-in list.
     text: String,
     /// Sorted.
     exact: Vec<Box<str>>,
     prefixes: Vec<Box<str>>,
-    /// Names behind `;` in a path.
+    /// Names after a `;` in a path.
     in_path: Vec<Box<str>>,
 }
 
-/// The text is no list of parameters.
+/// The text is not a valid list of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrackingParamsError {
-    /// No name, or one with a character that cannot be in it.
+    /// An empty name, or one with a character that is not allowed.
     #[error(
-        "`{0}` is no name of a parameter; give names with commas between them, `default` or `none`"
+        "`{0}` is not a parameter name; expected names separated by commas, `default` or `none`"
     )]
     Name(String),
-    /// Over the limit.
-    #[error("more than {TRACKING_PARAMS_MAX} names")]
+    /// Too many names.
+    #[error("more than {TRACKING_PARAMS_MAX} names; use a prefix such as `utm_*`")]
     TooMany,
 }
 
 impl Default for TrackingParams {
     fn default() -> Self {
-        "default".parse().expect("the built-in list is a list")
+        "default".parse().expect("the built-in list is valid")
     }
 }
 
 impl TrackingParams {
-    /// Nothing is taken out.
+    /// An empty list.
     pub fn none() -> Self {
         Self {
             text: "none".to_owned(),
@@ -128,8 +129,8 @@ impl TrackingParams {
         }
     }
 
-    /// The URL without them; `None` if it has none. What is left keeps its order and its bytes; a `?` with
-    /// nothing left behind it goes, too.
+    /// The URL without these parameters; `None` if it has none of them. The rest keeps its order
+    /// and its bytes; a `?` with nothing after it is removed too.
     pub fn strip(&self, url: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
         let text = url.as_str();
         let (before, query) = match text.split_once('?') {
@@ -153,13 +154,14 @@ impl TrackingParams {
         CanonicalUrl::parse(&text).ok().map(CanonicalUrl::into_owned)
     }
 
-    /// The same of the text of a canonical URL. Most have nothing that could go, and need no parse.
+    /// Like `strip`, for the text of a canonical URL. Most URLs have nothing to remove, and are not
+    /// parsed.
     pub fn strip_text(&self, url: &str) -> Option<CanonicalUrl<'static>> {
         memchr::memchr2(b'?', b';', url.as_bytes())?;
         self.strip(&CanonicalUrl::parse(url).ok()?)
     }
 
-    /// `None` if there is nothing to take out.
+    /// `None` if there is nothing to remove.
     fn strip_query(&self, query: &str) -> Option<String> {
         let is_kept =
             |pair: &&str| !self.is_listed(pair.split_once('=').map_or(*pair, |pair| pair.0));
@@ -179,7 +181,7 @@ impl TrackingParams {
             || self.prefixes.iter().any(|prefix| name.starts_with(&**prefix))
     }
 
-    /// `None` if there is nothing to take out.
+    /// `None` if there is nothing to remove.
     fn strip_path(&self, path: &str) -> Option<String> {
         if self.in_path.is_empty() || !path.contains(';') {
             return None;
@@ -236,8 +238,8 @@ impl FromStr for TrackingParams {
     }
 }
 
-/// `*` alone would take everything, and what separates parameters is in no name. `none` beside others
-/// is a mistake.
+/// `*` alone would match everything, and a separator of parameters cannot be part of a name. `none`
+/// together with other names is a mistake.
 fn is_name(name: &str) -> bool {
     let bare = name.strip_prefix(';').or_else(|| name.strip_suffix('*')).unwrap_or(name);
     let is_part = |byte: u8| byte.is_ascii_graphic() && !b"#%&*+/;=?".contains(&byte);
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tracks_goes_and_all_else_stays_as_it_is() {
+    fn tracking_parameters_are_removed_and_all_else_stays() {
         for (url, left) in [
             ("http://a/?utm_source=x", "http://a/"),
             ("http://a/?utm_source", "http://a/"),
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_mean_something_stays() {
+    fn ambiguous_parameters_stay() {
         for url in [
             "http://a/",
             "http://a/?",
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_what_somebody_says() {
+    fn the_list_can_be_configured() {
         let url = "http://a/b;v=1?utm_source=1&ref=2&reference=3&x=4";
         assert_eq!(stripped("none", url), format!("= {url}"));
         assert_eq!(stripped("default,ref", url), "http://a/b;v=1?reference=3&x=4");
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_of_the_list_is_one() {
+    fn every_default_name_is_valid_and_unique() {
         for name in DEFAULT {
             assert!(is_name(name), "{name}");
             assert_eq!(DEFAULT.iter().filter(|other| *other == name).count(), 1, "{name}");
@@ -330,7 +332,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest way to do it; and twice is once.
+        /// Compares with the simplest implementation; a second run changes nothing.
         #[test]
         fn as_a_filter_of_pairs(pairs in prop::collection::vec(
             prop::sample::select(&[

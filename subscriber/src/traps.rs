@@ -1,18 +1,19 @@
-//! Traps: sites without an end. A calendar that always has another month, links that lead one
-//! directory deeper each time, a new session in every link: on purpose or not, they would keep a
+//! Recognizes traps: sites without end. A calendar that always has another month, links that lead
+//! one directory deeper each time, a new session in every link: intended or not, they would keep a
 //! crawler for ever.
 //!
-//! A URL is judged before it is asked for, and a page after it was read; what is refused is a final
-//! state of its task, with the name of its [`Trap`]. The rules count on evidence of the same site in
-//! the same pass, so that large honest sites pass: ten thousand pages of documentation, twenty years
-//! of daily archives, a shop with a hundred thousand products. Where no rule sees a trap there are
-//! still the budgets.
+//! A URL is checked before its request, and a page after it was read. A refused one is a final
+//! state of its task, with the name of its [`Trap`]. The rules need evidence from the same site in
+//! the same pass, so that large honest sites pass: ten thousand pages of documentation, twenty
+//! years of daily archives, a shop with a hundred thousand products. The budgets of the job end a
+//! trap that no rule recognizes.
 //!
-//! Nothing is asked for to find out: a soft 404 is known by its body, which comes under addresses
-//! that have nothing in common. Session ids in a query are recognized by their behaviour, and links lose
-//! them (`traps/sessions.rs`, and for users `OUTCOMES.md`). What is known of a site is bounded, and in two generations: sites that
-//! were not met for long are forgotten, and begin anew. Each worker knows what it has fetched itself;
-//! with several, a trap may cost so many times as much.
+//! No probe request is made: a soft 404 is recognized by its body, which appears under unrelated
+//! URLs. Session ids in a query are recognized by their behaviour, and removed from links
+//! (`traps/sessions.rs`, and for users `OUTCOMES.md`). The tables are bounded, in two generations:
+//! sites that were not met for long are evicted, and start again without evidence. Each worker
+//! knows only the pages that it has fetched itself, so with several workers a trap may cost that
+//! many times as much.
 
 mod sessions;
 mod shape;
@@ -34,7 +35,7 @@ use crate::config::{
 use crate::page::Link;
 use crate::pass::PassKey;
 
-/// Why a URL is not asked for, or what a page says not believed.
+/// Why a URL is not requested, or why the links of a page are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trap {
     /// A URL that grew with each step.
@@ -43,24 +44,24 @@ pub enum Trap {
     DeepPath,
     /// A path that goes through the same place again and again.
     RepeatedSegments,
-    /// Filters and orders, in all their combinations.
+    /// Filters and sort orders, in all their combinations.
     QueryMaze,
     /// A page that was read already, under another session.
     SessionId,
     /// Dates far from today, or without end.
     Calendar,
-    /// A counter without end, or too many of what differs in a number only.
+    /// A counter without end, or too many pages that differ in a number only.
     TooManyFromPrefix,
     /// More pages than one site may have.
     HostBudget,
-    /// The same page under many addresses.
+    /// The same page under many URLs.
     SameContent,
-    /// The same page under addresses that have nothing in common: that of what is not there.
+    /// The same page under unrelated URLs: the site's page for missing documents.
     SoftNotFound,
 }
 
 impl Trap {
-    /// All of them.
+    /// All traps.
     pub const ALL: [Self; 10] = [
         Self::UrlTooLong,
         Self::DeepPath,
@@ -74,7 +75,7 @@ impl Trap {
         Self::SoftNotFound,
     ];
 
-    /// The name, as it is stored and counted.
+    /// The name, as stored and counted.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UrlTooLong => "url-too-long",
@@ -90,19 +91,19 @@ impl Trap {
         }
     }
 
-    /// One line for a person.
+    /// A line for a person.
     pub fn explanation(self) -> &'static str {
         match self {
-            Self::UrlTooLong => "the URL is longer than any page has it",
-            Self::DeepPath => "the path has more segments than any page has",
+            Self::UrlTooLong => "the URL is longer than those of honest pages",
+            Self::DeepPath => "the path has more segments than those of honest pages",
             Self::RepeatedSegments => "the path goes through the same segment again and again",
             Self::QueryMaze => "too many combinations of parameters of one page",
             Self::SessionId => "the page was read already, with other session ids in its URL",
-            Self::Calendar => "a calendar that goes on and on",
+            Self::Calendar => "a calendar without end",
             Self::TooManyFromPrefix => "too many pages whose URLs differ in their numbers only",
-            Self::HostBudget => "the site has had its share of this pass",
+            Self::HostBudget => "the site has reached its limit of pages for this pass",
             Self::SameContent => "the same content was found under many other URLs of the site",
-            Self::SoftNotFound => "the site answers with this page whatever is asked for",
+            Self::SoftNotFound => "the site answers with this page for any URL",
         }
     }
 }
@@ -113,16 +114,16 @@ impl fmt::Display for Trap {
     }
 }
 
-/// How far a site may go. The defaults and their reasons are in [`config`](crate::config).
+/// The limits of a site. The defaults and their reasons are in [`config`](crate::config).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrapLimits {
-    /// Whether anything is refused at all.
+    /// Whether traps are refused at all.
     pub enabled: bool,
     /// Bytes of a URL. Default: [`URL_WISE_BYTES_MAX`].
     pub url_bytes_max: usize,
     /// Segments of a path. Default: [`SEGMENTS_MAX`].
     pub segments_max: usize,
-    /// How often a segment may be in a path. Default: [`SEGMENT_REPEATS_MAX`].
+    /// How often a segment may occur in a path. Default: [`SEGMENT_REPEATS_MAX`].
     pub segment_repeats_max: usize,
     /// Parameters of a query. Default: [`PARAMS_MAX`].
     pub params_max: usize,
@@ -141,7 +142,7 @@ pub struct TrapLimits {
     pub shape_pages_max: u32,
     /// Pages of a site. Default: [`HOST_PAGES_MAX`].
     pub host_pages_max: u64,
-    /// URLs of one content. Default: [`SAME_CONTENT_MAX`].
+    /// URLs with the same content. Default: [`SAME_CONTENT_MAX`].
     pub same_content_max: u16,
 }
 
@@ -165,76 +166,76 @@ impl Default for TrapLimits {
     }
 }
 
-/// What was seen of the sites of each pass.
+/// The evidence about the sites of each pass.
 #[derive(Debug)]
 pub struct Traps {
     limits: TrapLimits,
-    /// Calendars are judged from here.
+    /// The year from which calendars are judged.
     this_year: u16,
-    /// Those that were met lately; when they take half of what there is, they become the old ones.
+    /// Recently met sites; when they take half of the memory, they become the old generation.
     young: HashMap<SiteKey, Site>,
     old: HashMap<SiteKey, Site>,
-    /// What the young ones take; `<= bytes_max / 2` but for the last page.
+    /// Memory of the young generation; `<= bytes_max / 2`, exceeded by one page at most.
     young_bytes: usize,
     bytes_max: usize,
-    /// Whether session ids of any site were ever recognized.
+    /// Whether session ids of any site were recognized so far.
     knows_sessions: bool,
 }
 
-/// What a page says, as far as it tells that it is the same page under another URL.
+/// The properties of a page by which it is recognized under another URL.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading<'a> {
     /// The hash of its body.
     pub body: &'a [u8; 32],
     /// Its title.
     pub title: Option<&'a str>,
-    /// The print of its words ([`Content::words`](crate::page::Content::words)).
+    /// The fingerprint of its words ([`Content::words`](crate::page::Content::words)).
     pub words: Option<u64>,
     /// Its links, with their session ids.
     pub links: &'a [Link],
 }
 
-/// A pass, and the print of a host with its port: another port is another site.
+/// A pass, and the fingerprint of a host with its port: another port is another site.
 type SiteKey = (PassKey, u64);
 
-/// One site in one pass. Keys are prints of texts.
+/// One site in one pass. Keys are fingerprints of texts.
 #[derive(Debug, Default)]
 struct Site {
     pages: u64,
-    /// By what a URL looks like; only of those that others may look like.
+    /// By the shape of a URL; only shapes that other URLs may have too.
     shapes: HashMap<u64, Shape>,
-    /// How many combinations of parameters a path has.
+    /// By path: the number of combinations of parameters.
     queries: HashMap<u64, u16>,
-    /// How many pages differ in their session only, by what they have in common.
+    /// By URL without its session: the number of pages.
     copies: HashMap<u64, u8>,
     bodies: HashMap<u64, Body>,
     sessions: Sessions,
 }
 
-/// Pages whose URLs differ in numbers, ids and values only.
+/// Pages with URLs that differ in numbers, ids and values only.
 #[derive(Debug)]
 struct Shape {
     pages: u32,
-    /// How many of them have a date of our times. `<= pages`.
+    /// Pages with a plausible date. `<= pages`.
     dates: u32,
-    /// The least depth of any.
+    /// The least depth of these pages.
     depth: u32,
 }
 
-/// What was found under several URLs.
+/// A body that was found under several URLs.
 #[derive(Debug, Default)]
 struct Body {
-    /// Of different ones; the same again, one after the other, counts once.
+    /// Number of URLs; the same URL twice in a row counts once.
     urls: u16,
-    /// Part of the print of the last of them.
+    /// Part of the fingerprint of the last URL.
     last_url: u32,
-    /// A bit for each 32nd of all shapes: as many bits as are set, or more, are different.
+    /// A bit for each 32nd of all shapes: there are at least as many different shapes as bits.
     shapes: u32,
 }
 
 impl Traps {
-    /// Nothing was seen so far. A worker that runs past the end of the year may be left as it is: one year
-    /// more or less of a calendar does not matter.
+    /// Without evidence. A worker may run past the end of the year: one year more or less of a
+    /// calendar does not matter.
     pub fn new(limits: TrapLimits, this_year: u16) -> Self {
         Self {
             limits,
@@ -247,8 +248,7 @@ impl Traps {
         }
     }
 
-    /// Judges a URL that would be asked for next. Changes no count: it may be judged as often as its task
-    /// comes.
+    /// Checks a URL before its request. Changes no count, so a repeated task may check it again.
     pub fn before(
         &mut self,
         pass: PassKey,
@@ -269,8 +269,8 @@ impl Traps {
         site.judge(&look, depth, &self.limits, self.this_year)
     }
 
-    /// Learns from a page that was read which parameters of its site are session ids. `None`: the server said that the page
-    /// has not changed. Returns the names of those that were recognized now.
+    /// Learns from a page which parameters of its site are session ids. `None`: the page has not
+    /// changed. Returns the names that were recognized by this page.
     pub fn learn(
         &mut self,
         pass: PassKey,
@@ -290,8 +290,8 @@ impl Traps {
         found
     }
 
-    /// A link or the target of a redirect without the session ids that were recognized; `None` if it has none. Canonical,
-    /// as the link is.
+    /// A link, or the target of a redirect, without the recognized session ids; `None` if it has
+    /// none. The result is canonical, as the link is.
     pub fn without_session(&self, pass: PassKey, link: &str) -> Option<String> {
         if !self.knows_sessions || !link.contains('?') {
             return None;
@@ -301,8 +301,8 @@ impl Traps {
         self.young.get(&key).or_else(|| self.old.get(&key))?.sessions.strip(&link)
     }
 
-    /// Counts a page that was read, and judges its content, as a hash of its body. If it is refused, its
-    /// links are not worth following.
+    /// Counts a page that was read, and checks the hash of its body. Do not follow the links of a
+    /// refused page.
     pub fn after(
         &mut self,
         pass: PassKey,
@@ -321,7 +321,7 @@ impl Traps {
         })
     }
 
-    /// The pass is over.
+    /// Removes a pass that is over.
     pub fn forget(&mut self, pass: PassKey) {
         let Self { young, young_bytes, .. } = self;
         young.retain(|(of, _), site| {
@@ -333,7 +333,7 @@ impl Traps {
         self.old.retain(|(of, _), _| *of != pass);
     }
 
-    /// What can be said without having seen any other.
+    /// The rules that need no evidence.
     fn judge_alone(&self, url: &CanonicalUrl<'_>) -> Result<(), Trap> {
         let limits = &self.limits;
         if url.as_str().len() > limits.url_bytes_max {
@@ -343,7 +343,7 @@ impl Traps {
         if path.split('/').skip(1).count() > limits.segments_max {
             return Err(Trap::DeepPath);
         }
-        // Numbers repeat for good reasons: `/1/1/1/1/` may be a shard, a tile or a date.
+        // Numbers repeat in honest paths: `/1/1/1/1/` may be a shard, a tile or a date.
         let is_place = |segment: &&str| {
             !segment.bytes().all(|byte| byte.is_ascii_digit()) || segment.is_empty()
         };
@@ -359,7 +359,7 @@ impl Traps {
         Ok(())
     }
 
-    /// Changes what is known of a site, which is met by that.
+    /// Updates a site, and moves it to the young generation.
     fn change<T>(&mut self, key: SiteKey, change: impl FnOnce(&mut Site, &TrapLimits) -> T) -> T {
         self.renew(key);
         let site = self.young.entry(key).or_insert_with(|| {
@@ -376,7 +376,7 @@ impl Traps {
         changed
     }
 
-    /// A site that is met is young.
+    /// Moves a site to the young generation.
     fn renew(&mut self, key: SiteKey) {
         if let Some(site) = self.old.remove(&key) {
             self.young_bytes += SITE_BYTES + site.bytes();
@@ -385,8 +385,7 @@ impl Traps {
     }
 }
 
-/// What a site takes before anything is in its tables, in bytes: itself and its key, in a table that may
-/// be half empty.
+/// Bytes of a site with empty tables: itself and its key, in a table that may be half empty.
 const SITE_BYTES: usize = 2 * (size_of::<Site>() + size_of::<SiteKey>());
 
 fn site_key(pass: PassKey, url: &CanonicalUrl<'_>) -> SiteKey {
@@ -416,7 +415,7 @@ impl Site {
             let is_maze = queries.is_some_and(|queries| *queries >= limits.query_shapes_max);
             return if is_maze { Err(Trap::QueryMaze) } else { Ok(()) };
         };
-        // Numbers that could be dates are, if nothing else was among them so far.
+        // Numbers that look like dates count as dates, if all others so far did.
         let is_calendar = shape.dates == shape.pages;
         if is_calendar {
             let is_far = look.year.is_some_and(|of_page| !is_of_our_times(of_page, year));
@@ -485,19 +484,20 @@ impl Site {
     }
 }
 
-/// Keeps a table within its limit: what was met once goes, and if that is not enough, everything.
+/// Keeps a table within its limit: removes entries that were met once; if that is not enough, all
+/// entries.
 fn make_room<T>(table: &mut HashMap<u64, T>, is_kept: impl Fn(&T) -> bool) {
     if table.len() < TRAP_ENTRIES_MAX {
         return;
     }
     table.retain(|_, entry| is_kept(entry));
-    // Or else it would be gone through again for each of the next few.
+    // Otherwise the next few insertions would scan the table again.
     if table.len() > TRAP_ENTRIES_MAX * 3 / 4 {
         table.clear();
     }
 }
 
-/// Whether pages may be about a year.
+/// Whether a year is plausible for a page.
 fn is_of_our_times(year: u16, this_year: u16) -> bool {
     (this_year.saturating_sub(CALENDAR_YEARS_BACK)..=this_year.saturating_add(CALENDAR_YEARS_AHEAD))
         .contains(&year)

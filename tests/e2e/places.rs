@@ -48,7 +48,7 @@ fn a_server_that_is_gone_stops_the_crawl_until_it_is_back() {
     let job = Running::start(&mut tidings(server.folder.path(), words));
     until("some pages are stored", || (stored(&postgres).len() > 20).then_some(()));
     postgres.crash();
-    server.process.line_with("pages wait, and no new ones are asked for");
+    server.process.line_with("fetched pages wait and no new tasks are taken");
     postgres.go_on();
     server.process.line_with("can be written again");
     job.finish().expect_code(0);

@@ -95,7 +95,7 @@ pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage,
             }
             (300..=399, Some(location)) => {
                 url = url.join(location).map_err(|error| {
-                    Failure::failed(format!("{url}: redirect to nowhere: {error}"))
+                    Failure::failed(format!("{url}: redirect to an invalid URL: {error}"))
                 })?;
             }
             (status, _) => return Err(Failure::failed(format!("{url}: HTTP status {status}"))),

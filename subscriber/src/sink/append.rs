@@ -1,6 +1,6 @@
-//! A file that only grows, and what is done about its end after an error or a crash.
+//! An append-only file, and the repair of its end after an error or a crash.
 
-#![expect(clippy::disallowed_methods, reason = "waits for a lock that is given back at once")]
+#![expect(clippy::disallowed_methods, reason = "waits for a lock that is released at once")]
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -12,27 +12,27 @@ use std::time::Duration;
 
 use super::OpenError;
 
-/// How often, and how long apart, a lock is tried for.
+/// Attempts to take a lock, and the pause between them.
 const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A file that this process alone adds to.
+/// A file that only this process appends to.
 ///
-/// `safe <= length of the file`: what is before `safe` was synced, what is behind it is being written, and
-/// is cut off if that fails.
+/// `safe <= length of the file`: bytes before `safe` are synced; bytes after it are being written,
+/// and are cut off if that fails.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: File,
     path: PathBuf,
     safe: u64,
-    /// Written since, and not synced yet.
+    /// Bytes written after `safe`, not synced yet.
     pending: u64,
-    /// Something of a write that failed may stand behind `safe`.
+    /// Bytes of a failed write may stand after `safe`.
     torn: bool,
 }
 
 impl AppendFile {
-    /// Opens a file, or makes it, and takes it for this process alone.
+    /// Opens or creates a file, and locks it for this process.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         super::make_parent(path)?;
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
@@ -52,7 +52,7 @@ impl AppendFile {
         Self::of(file, path).map_err(failed)
     }
 
-    /// Makes a file that is not there yet, for this process alone.
+    /// Creates a new file, and locks it for this process.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = Self::options().create_new(true).open(path)?;
         try_lock(&file)?;
@@ -76,19 +76,19 @@ impl AppendFile {
         &self.path
     }
 
-    /// Bytes that are safe.
+    /// Length of the synced part, in bytes.
     pub(super) fn safe(&self) -> u64 {
         self.safe
     }
 
-    /// To read what is safe, from this position on.
+    /// A reader of the file from this position on.
     pub(super) fn read_from(&self, at: u64) -> io::Result<File> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(at))?;
         Ok(file)
     }
 
-    /// Cuts off what is behind this position.
+    /// Truncates the file at this position.
     pub(super) fn cut(&mut self, at: u64) -> io::Result<()> {
         self.file.set_len(at)?;
         self.file.seek(SeekFrom::Start(at))?;
@@ -96,12 +96,12 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Begins to add: what a failed attempt has left is cut off first.
+    /// Prepares an append: cuts off the rest of a failed one.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         if self.torn { self.cut(self.safe) } else { Ok(()) }
     }
 
-    /// Makes safe what was added.
+    /// Syncs the appended bytes.
     pub(super) fn commit(&mut self) -> io::Result<()> {
         self.torn = true;
         self.file.sync_data()?;
@@ -110,21 +110,21 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Gives up what was added since the last commit. If it cannot be cut off now, it is before the
-    /// next attempt.
+    /// Discards the bytes since the last commit. If the file cannot be truncated now, the next
+    /// `begin` does it.
     pub(super) fn roll_back(&mut self) {
         self.torn = true;
         if let Err(error) = self.cut(self.safe) {
-            tracing::debug!(%error, "{} has a torn end for now", self.path.display());
+            tracing::debug!(%error, "{} has an incomplete end for now", self.path.display());
         }
     }
 }
 
-/// What a file that was named for others to read may be, where everything else is for its owner alone: bits of a mode, or
-/// none if that is nobody's concern.
+/// The mode of output files that other users may read, while all other files are private; 0 leaves
+/// it to the umask.
 static MODE: AtomicU32 = AtomicU32::new(0);
 
-/// Files to which lines and records are added are made with this mode, whatever the process's umask is.
+/// Sets the mode of new output files, independent of the process's umask.
 pub fn share_outputs(mode: u32) {
     MODE.store(mode, Ordering::Relaxed);
 }
@@ -149,7 +149,7 @@ impl Write for AppendFile {
     }
 }
 
-/// A program that is being started holds our files, and their locks, until it is.
+/// Takes the lock. A child process that is starting shares the locks of our files for a moment.
 fn try_lock(file: &File) -> Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -160,7 +160,7 @@ fn try_lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Makes safe that a file is there under its name.
+/// Syncs the directory, so that the file's name is on the disk.
 pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()

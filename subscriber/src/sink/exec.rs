@@ -1,17 +1,17 @@
-//! A program that is run for each page that was fetched, with the page in its environment.
+//! Runs a program for each fetched page, with the page in its environment.
 //!
 //! | variable | |
 //! |---|---|
-//! | `PAGE_ID` | what the page of this pass is known by |
+//! | `PAGE_ID` | the id of the page within its pass |
 //! | `PAGE_URL`, `PAGE_STATUS`, `PAGE_TYPE`, `PAGE_TITLE`, `PAGE_HASH` | as in the fields of other sinks |
-//! | `PAGE_PATH` | a file with its decoded body, which is there until the program has ended; not set where the server said that the page has not changed |
+//! | `PAGE_PATH` | a file with the decoded body, removed after the program has ended; not set for an unchanged page (status 304) |
 //! | `PAGE_JOB`, `PAGE_PASS`, `PAGE_DEPTH`, `PAGE_TASK`, `PAGE_ATTEMPT` | where it belongs |
 //!
-//! Exit code 0 makes the page safe here. With another, or when it takes too long, the page is refused: its task is
-//! tried again, and becomes a dead letter in the end. After a crash a program may be run again for a page for
-//! which it has ended: `PAGE_ID` tells.
+//! Exit code 0 makes the page safe here. After another exit code or a timeout the page is refused:
+//! its task is retried, and becomes a dead letter in the end. After a crash the program may run
+//! again for a page that it has processed: recognize it by `PAGE_ID`.
 
-#![expect(clippy::disallowed_methods, reason = "programs have a time in which they must end")]
+#![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -30,7 +30,7 @@ use crate::config::{EXEC_AT_ONCE_MAX, EXEC_TIME_MAX};
 use crate::program::{Programs, failure};
 use crate::report::{PageId, PageOutcome, PageRecord};
 
-/// Variables that are not always set, and mean something here alone.
+/// Variables that are not always set, and must not be inherited.
 const VARIABLES: [&str; 12] = [
     "PAGE_ID",
     "PAGE_URL",
@@ -46,19 +46,19 @@ const VARIABLES: [&str; 12] = [
     "PAGE_ATTEMPT",
 ];
 
-/// Runs the program.
+/// The sink that runs a program.
 pub(super) struct Exec {
     /// The program and its arguments; at least one.
     words: Vec<OsString>,
     runtime: Runtime,
     programs: Programs,
-    /// Pages for which it has ended well, and that may come again.
+    /// Pages that were processed and may come again.
     ledger: Ledger,
     refused: Vec<(PageId, String)>,
 }
 
 impl Exec {
-    /// Nothing is run yet. `programs` end with whoever holds them.
+    /// Runs nothing yet. `programs` kills them when it is dropped.
     pub(super) fn open(words: &[OsString], programs: Programs) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: words.iter().collect(), source };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -66,11 +66,11 @@ impl Exec {
         Ok(Self { words: words.to_vec(), runtime, programs, ledger, refused: Vec::new() })
     }
 
-    /// Why it did not end well; `Err`: it cannot be run at all.
+    /// Runs the program; returns why it failed, if it did. `Err`: it cannot be started at all.
     async fn run(&self, record: &PageRecord) -> io::Result<Option<String>> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).stdin(Stdio::null());
-        // Standard output may be that of another sink.
+        // Standard output may belong to another sink.
         command.stdout(io::stderr().as_fd().try_clone_to_owned()?);
         for name in VARIABLES {
             command.env_remove(name);
@@ -150,14 +150,14 @@ fn variables(record: &PageRecord) -> Vec<(&'static str, String)> {
         ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
     ];
     variables.extend(some.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    // An environment cannot hold that byte.
+    // An environment variable cannot contain NUL.
     for (_, value) in &mut variables {
         value.retain(|c| c != '\0');
     }
     variables
 }
 
-/// A command line: words between white space; a word in quotes may have some in it. No shell looks at it.
+/// Splits a command line at white space; quotes keep white space in a word. No shell is involved.
 pub(crate) fn words(text: &str) -> Option<Vec<OsString>> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();

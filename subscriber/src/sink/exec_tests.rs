@@ -5,7 +5,7 @@ use super::super::testing::{file_of, record, transient};
 use super::*;
 use crate::spool::Spools;
 
-/// A shell that runs this, since a test has no program of its own.
+/// A shell that runs this script.
 fn shell(script: &str) -> Vec<OsString> {
     ["sh", "-c", script].map(OsString::from).to_vec()
 }
@@ -32,7 +32,7 @@ fn a_program_is_run_once_for_each_page_with_the_page_in_its_environment() {
     page.report.url = "http://site.example/$(touch oops);`x`'\"".to_owned();
     page.body = Some(file_of(&spools, b"the body"));
     let page = Arc::new(page);
-    // The same page again, one that failed, and one that is to be tried again.
+    // A repeated page, a failed one, and one that will be retried.
     let mut failed = record(3, 1);
     failed.report.outcome = PageOutcome::Failed;
     exec.write(&[Arc::clone(&page)]).unwrap();
@@ -64,7 +64,7 @@ fn a_program_that_cannot_be_run_is_trouble_and_not_the_pages_fault() {
 }
 
 #[test]
-fn programs_that_were_ended_are_not_started_any_more() {
+fn no_program_starts_after_all_were_killed() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let programs = Programs::default();
@@ -77,7 +77,7 @@ fn programs_that_were_ended_are_not_started_any_more() {
 }
 
 #[test]
-fn a_command_is_words_and_quotes_hold_some_together() {
+fn a_command_is_split_at_white_space_outside_quotes() {
     let words = |text| {
         words(text).map(|words| {
             words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()

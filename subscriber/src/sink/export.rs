@@ -1,4 +1,5 @@
-//! Pages read back from where crawlers have put them, and written to one place: JSON lines, or a database.
+//! Reads pages back from the outputs of crawlers, and writes them to one target: JSON lines, or a
+//! database.
 //!
 //! ```text
 //!   pages.db ──┐                                     ┌─▶ JSON lines
@@ -6,8 +7,8 @@
 //!   lines    ──┘                                     └─▶ SQLite
 //! ```
 //!
-//! What is merged goes through a temporary database, which does the sorting, so memory does not grow with the
-//! number of pages. A file that is written is complete or not there.
+//! Merged records go through a temporary database, which sorts them, so memory does not grow with
+//! the number of pages. A file appears when it is complete.
 
 mod input;
 mod output;
@@ -24,54 +25,54 @@ use self::record::Record;
 use super::sqlite;
 use crate::config::{EXPORT_CACHE_BYTES, EXPORT_STEP_RECORDS};
 
-/// Where an export goes.
+/// The target of an export.
 pub enum Target<'a> {
-    /// JSON lines, to somebody who reads them.
+    /// JSON lines to a reader.
     Lines(&'a mut dyn Write),
     /// A new file of JSON lines.
     LinesFile(PathBuf),
-    /// A new `SQLite` database, as crawlers have it.
+    /// A new `SQLite` database, as written by crawlers.
     Database(PathBuf),
 }
 
-/// How far an export is.
+/// The progress of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Records that were read.
     pub read: u64,
-    /// Records that were handed to the output; a database has one of each page.
+    /// Records written to the target; a database has one for each page.
     pub written: u64,
 }
 
-/// Why there is no export. What was read is as it was, and no file was made.
+/// Why an export failed. The inputs are unchanged, and no file was created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
     /// The file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read {
-        /// What was to be read.
+        /// The input.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The database cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Database {
-        /// What was to be read.
+        /// The input.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: rusqlite::Error,
     },
-    /// It is a database, and not one of pages.
-    #[error("{path} is a database without pages of a crawler", path = path.display())]
+    /// The file is a database without a table of pages.
+    #[error("{path} is a database, but has no pages of a crawler", path = path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
     },
     /// An older Tidings wrote it.
     #[error(
-        "{path} has schema version {found}; a crawler that is started on it brings it to version {known}",
+        "{path} has schema version {found}; start a crawler with it, which migrates it to version {known}",
         path = path.display(),
         known = sqlite::VERSION
     )]
@@ -83,7 +84,7 @@ pub enum ExportError {
     },
     /// A newer Tidings wrote it.
     #[error(
-        "{path} has schema version {found}, this Tidings knows up to {known}; use the newer Tidings that wrote it",
+        "{path} has schema version {found}, but this version knows up to {known}; use the newer Tidings that wrote it",
         path = path.display(),
         known = sqlite::VERSION
     )]
@@ -93,17 +94,17 @@ pub enum ExportError {
         /// Its version.
         found: i64,
     },
-    /// A line of a file is no page.
-    #[error("{path}:{line} is no page of a crawler: {reason}", path = path.display())]
+    /// A line of a file is not a page.
+    #[error("{path}:{line} is not a page of a crawler: {reason}", path = path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// The line number, from 1.
         line: u64,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
-    /// Nothing that exists is overwritten.
+    /// The target exists; an export never overwrites.
     #[error("{path} exists already; remove it, or name another file", path = path.display())]
     Exists {
         /// The file.
@@ -114,7 +115,7 @@ pub enum ExportError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The output cannot be written as a database.
@@ -122,32 +123,32 @@ pub enum ExportError {
     WriteDatabase {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: rusqlite::Error,
     },
-    /// Whoever reads the lines cannot be written to.
+    /// The reader of the lines is gone.
     #[error(transparent)]
     Reader(io::Error),
-    /// There is no room to sort in, mostly.
+    /// The temporary database failed; mostly the disk is full.
     #[error("the temporary database (in $TMPDIR, or /var/tmp): {0}")]
     Temporary(rusqlite::Error),
-    /// The caller did not want it to go on.
+    /// The caller stopped the export.
     #[error("the export was stopped")]
     Stopped,
 }
 
-/// Writes the records of these files to the target; of a directory, those of its `pages.db`. Files may be written
-/// to meanwhile: what is added while they are read may be left out.
+/// Writes the records of these files to the target; a directory stands for its `pages.db`. Files
+/// may change meanwhile: records that are added during the export may be left out.
 ///
-/// With `merge` there is one record of each page, that of the newest attempt, in the order of time. `go_on` is asked
-/// now and then.
+/// With `merge` there is one record for each page, that of the newest attempt, in the order of
+/// time. `go_on` is called at intervals and may stop the export.
 pub fn export(
     inputs: &[PathBuf],
     merge: bool,
     target: Target<'_>,
     go_on: &mut dyn FnMut(Exported) -> bool,
 ) -> Result<Exported, ExportError> {
-    // All of them before the first is read: who has named a wrong one learns it at once.
+    // All inputs are opened first, so that a wrong name is reported at once.
     let inputs = inputs.iter().map(|path| Input::open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut output = Output::open(target)?;
     let mut steps = Steps { so_far: Exported::default(), go_on };
@@ -176,7 +177,7 @@ pub fn export(
     Ok(steps.so_far)
 }
 
-/// Counts, and asks now and then whether to go on.
+/// Counts records, and calls `go_on` at intervals.
 struct Steps<'a> {
     so_far: Exported,
     go_on: &'a mut dyn FnMut(Exported) -> bool,
@@ -199,9 +200,9 @@ impl Steps<'_> {
     }
 }
 
-/// One record of each page, on the disk.
+/// One record for each page, on the disk.
 struct Merged {
-    /// It has no name, and goes with this.
+    /// The database has no name, and is deleted on drop.
     temporary: Connection,
 }
 
@@ -245,7 +246,7 @@ impl Merged {
         take: &mut dyn FnMut(Record) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
         let failed = ExportError::Temporary;
-        // Sorts what is short, and leaves the records where they are.
+        // Sorts short keys; the records stay in place.
         let index = "CREATE INDEX by_time ON merged (fetched_at, page)";
         self.temporary.execute_batch(index).map_err(failed)?;
         let sorted = "SELECT record FROM merged INDEXED BY by_time ORDER BY fetched_at, page";

@@ -33,7 +33,7 @@ fn exported(inputs: &[PathBuf], merge: bool) -> Result<String, ExportError> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// Pages and attempts, in their order.
+/// Pages and attempts, in order.
 fn shown(lines: &str) -> Vec<String> {
     let records = lines.lines().map(|line| Record::from_json(line.as_bytes()).unwrap());
     records.map(|record| format!("{} {}", record.page, record.attempt)).collect()
@@ -61,7 +61,7 @@ fn a_database_and_lines_of_the_same_pages_are_the_same_bytes() {
 }
 
 #[test]
-fn of_each_page_the_newest_attempt_is_kept_in_the_order_of_time() {
+fn a_merge_keeps_the_newest_attempt_in_the_order_of_time() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     database(
@@ -84,13 +84,13 @@ fn of_each_page_the_newest_attempt_is_kept_in_the_order_of_time() {
     let counts = export(&inputs, true, Target::Database(all.clone()), &mut |_| true).unwrap();
     assert_eq!(counts, Exported { read: 7, written: 4 });
     assert_eq!(exported(std::slice::from_ref(&all), false).unwrap(), merged);
-    // A crawler may go on with it.
+    // A crawler may continue with it.
     database(&all, vec![at(record(5, 1), 60)]);
     assert_eq!(shown(&exported(&[all], false).unwrap()).len(), 5);
 }
 
 #[test]
-fn a_line_that_is_being_written_is_left_out_and_others_are_refused() {
+fn an_incomplete_last_line_is_skipped_and_other_bad_lines_are_refused() {
     let folder = folder();
     let path = folder.path().join("pages.jsonl");
     lines(&path, vec![record(1, 1), record(2, 1)]);
@@ -98,7 +98,7 @@ fn a_line_that_is_being_written_is_left_out_and_others_are_refused() {
     let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     for end in 0..=whole.len() {
         fs::write(&path, &whole[..end]).unwrap();
-        // The last byte is the end of a line that can be read without it.
+        // Only the last byte is missing: the line can be read without its end.
         let expected = usize::from(end + 1 >= first) + usize::from(end + 1 >= whole.len());
         assert_eq!(
             exported(std::slice::from_ref(&path), false).unwrap().lines().count(),
@@ -110,13 +110,13 @@ fn a_line_that_is_being_written_is_left_out_and_others_are_refused() {
         for (before, line) in [(&b""[..], number), (&whole[..first], number + 1)] {
             fs::write(&path, [before, text.as_bytes()].concat()).unwrap();
             let error = exported(std::slice::from_ref(&path), false).unwrap_err().to_string();
-            assert!(error.contains(&format!("pages.jsonl:{line} is no page")), "{error}");
+            assert!(error.contains(&format!("pages.jsonl:{line} is not a page")), "{error}");
         }
     }
 }
 
 #[test]
-fn what_is_not_ours_is_named_and_nothing_is_made() {
+fn a_foreign_input_is_named_in_the_error_and_no_output_is_created() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     database(&path("pages.db"), vec![record(1, 1)]);
@@ -133,7 +133,7 @@ fn what_is_not_ours_is_named_and_nothing_is_made() {
     for (file, word) in [
         ("newer.db", "newer Tidings"),
         ("older.db", "version 1"),
-        ("other.db", "without pages"),
+        ("other.db", "has no pages"),
         ("short.db", "short.db: "),
         ("missing.db", "No such file"),
     ] {

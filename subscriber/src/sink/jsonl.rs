@@ -1,26 +1,27 @@
-//! JSON lines: an object for each page that came to its end, one a line.
+//! JSON lines: one object for each finished page, one a line.
 //!
 //! | field | |
 //! |---|---|
-//! | `page` | what the page of this pass is known by; no two lines of a file have the same |
+//! | `page` | the id of the page within its pass; unique in a file |
 //! | `url` | the page |
-//! | `outcome`, `reason`, `error` | `done`, `redirect`, `failed`, `robots`, `trap`; why, as a word of a closed list; in one line for people |
-//! | `status` | of HTTP |
-//! | `fetched_at`, `duration_ms` | when the answer had ended (RFC 3339, UTC), and how long it took |
+//! | `outcome`, `reason`, `error` | `done`, `redirect`, `failed`, `robots`, `trap`; the reason as a word of a closed list; the error in one line for people |
+//! | `status` | the HTTP status |
+//! | `fetched_at`, `duration_ms` | the end of the answer (RFC 3339, UTC), and the duration of the request |
 //! | `bytes`, `hash` | of the decoded body; BLAKE3, hexadecimal |
-//! | `content_type`, `etag`, `last_modified` | headers, as the server wrote them |
-//! | `remote` | address and port of who answered |
-//! | `redirect`, `canonical` | where a redirect leads; what the page says is its URL |
-//! | `title`, `noindex` | what the page says |
-//! | `job`, `pass`, `depth` | the crawl that it belongs to, and links from a seed to here |
+//! | `content_type`, `etag`, `last_modified` | headers, as the server sent them |
+//! | `remote` | address and port of the server |
+//! | `redirect`, `canonical` | the target of a redirect; the URL that the page declares as its own |
+//! | `title`, `noindex` | from the page |
+//! | `job`, `pass`, `depth` | the crawl, and the number of links from a seed |
 //! | `task`, `attempt` | as in the broker's answers |
-//! | `links`, `nofollow` | an array of URLs, in the order of the page; positions in it (from 0) of those that are not to be followed |
+//! | `links`, `nofollow` | an array of URLs, in the order of the page; the positions (from 0) of those that must not be followed |
 //!
-//! A field that has no value is left out.
+//! A field without a value is omitted.
 //!
-//! A file has a mark beside it (`ledger.rs`), whose position is an offset in bytes. A crash leaves at
-//! most a torn end: when the file is opened, everything behind the mark from the first line that is no page
-//! is cut off. A file without one may be anybody's: nothing of it is.
+//! A file has a mark file beside it (`ledger.rs`) with a position, an offset in bytes. A crash
+//! leaves at most a torn end: when the file is opened, everything after the mark is cut off from
+//! the first line that is not a page. A file without a mark may belong to another program: nothing
+//! of it is cut.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -43,17 +44,17 @@ pub(super) struct JsonFile {
     ledger: Ledger,
 }
 
-/// JSON lines for whoever reads at the other end. Nothing there can be taken back, nor read again.
+/// JSON lines to standard output. Nothing can be taken back or read again there.
 #[derive(Debug)]
 pub(super) struct JsonStream {
     out: File,
-    /// The rest of a line of which something was written.
+    /// The rest of a line that was written in part.
     torn: Vec<u8>,
     ledger: Ledger,
 }
 
 impl JsonFile {
-    /// Opens a file, cuts a torn end, and reads which of its pages may come again.
+    /// Opens a file, cuts off a torn end, and reads which of its pages may come again.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let mut file = AppendFile::open(path)?;
@@ -63,12 +64,12 @@ impl JsonFile {
         let end = read_pages(&file, mark, &mut ledger).map_err(failed)?;
         if end < file.safe() && mark.is_some() {
             let torn = file.safe() - end;
-            tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
+            tracing::info!("{}: cut off {torn} bytes of an incomplete line", path.display());
             file.cut(end).map_err(failed)?;
         } else if end < file.safe() {
             file.write_all(b"\n").map_err(failed)?;
         }
-        // What was found may be on its way to the disk still.
+        // The lines that were found may not be synced yet.
         file.commit().map_err(failed)?;
         ledger.write(&file.safe().to_string()).map_err(failed)?;
         Ok(Self { file, ledger })
@@ -128,7 +129,7 @@ impl Sink for JsonFile {
 impl JsonStream {
     pub(super) fn stdout() -> io::Result<Self> {
         use std::os::fd::AsFd;
-        // Not through the buffer of the library, which would not say how much was written.
+        // Without the library's buffer, which would not tell how much was written.
         let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Self { out, torn: Vec::new(), ledger: Ledger::default() })
     }
@@ -143,13 +144,13 @@ impl JsonStream {
             put_line(record, &mut lines);
         }
         let (written, ended) = write_some(&mut self.out, &lines);
-        // A line that was begun is ended by the next attempt, and not begun again.
+        // The next attempt continues a line that was written in part.
         let rest = starts.iter().map(|(start, _)| *start).find(|start| *start >= written);
         self.torn = lines[written..rest.unwrap_or(lines.len())].to_vec();
         let begun = starts.into_iter().take_while(|(start, _)| *start < written);
         begun.for_each(|(_, page)| self.ledger.insert(page));
         ended?;
-        // A pipe has no disk below it.
+        // A pipe needs no sync.
         if self.out.metadata()?.is_file() { self.out.sync_data() } else { Ok(()) }
     }
 }
@@ -180,7 +181,7 @@ fn put_line(record: &PageRecord, lines: &mut Vec<u8>) {
     lines.push(b'\n');
 }
 
-/// Writes as much as can be; says how much that was.
+/// Writes as much as possible; returns the number of bytes written.
 fn write_some(out: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -194,7 +195,7 @@ fn write_some(out: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     (written, Ok(()))
 }
 
-/// Whether a line may begin at this offset; at others the mark is of another file.
+/// Whether a line may begin at this offset; otherwise the mark belongs to another file.
 fn is_between_lines(file: &AppendFile, at: u64) -> io::Result<bool> {
     if at == 0 || at > file.safe() {
         return Ok(at == 0);
@@ -204,7 +205,8 @@ fn is_between_lines(file: &AppendFile, at: u64) -> io::Result<bool> {
     Ok(byte == *b"\n")
 }
 
-/// Notes the pages behind the mark, or all of them if there is none; returns where the last whole line ends.
+/// Adds the pages after the mark, or all of them without a mark; returns the end of the last whole
+/// line.
 fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::Result<u64> {
     #[derive(Deserialize)]
     struct Known<'a> {
@@ -213,7 +215,7 @@ fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::
     }
     let mut end = mark.unwrap_or(0);
     let mut reader = BufReader::with_capacity(JSONL_CHUNK_BYTES, file.read_from(end)?);
-    // Of a line that is longer than any of ours, what was read before.
+    // Bytes of a line that is longer than any page, read so far.
     let (mut line, mut before) = (Vec::new(), 0);
     loop {
         line.clear();

@@ -35,7 +35,7 @@ impl Output {
         fs::read_to_string(self.path()).unwrap()
     }
 
-    /// How often each entry is there; every line must be whole.
+    /// How often each entry occurs; every line must be complete.
     fn entries(&self) -> BTreeMap<u64, u32> {
         entries(&self.text())
     }
@@ -115,13 +115,13 @@ fn a_page_is_one_object_a_line() {
 }
 
 #[test]
-fn a_page_that_comes_again_is_there_once_unless_it_was_settled() {
+fn a_repeated_page_is_written_once_unless_it_was_settled() {
     let output = Output::new();
     let mut file = output.open();
     file.write(&batch([record(1, 1), record(1, 2), record(2, 1)])).unwrap();
     file.write(&batch([record(2, 2), record(1, 3)])).unwrap();
     assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
-    // Such as one that an operator sends back from the dead letters.
+    // For example one that an operator has retried from the dead letters.
     file.settle(&[page(1)]);
     file.write(&batch([record(1, 4), record(2, 3)])).unwrap();
     assert_eq!(output.entries(), BTreeMap::from([(1, 2), (2, 1)]));
@@ -138,7 +138,7 @@ fn two_processes_do_not_write_one_file() {
 }
 
 #[test]
-fn somebody_elses_file_is_added_to_and_loses_nothing() {
+fn a_foreign_file_is_appended_to_and_loses_nothing() {
     let foreign = "no json\n{\"page\":7}\n\u{fffd}\n{\"x\":1}";
     let output = Output::new();
     fs::write(output.path(), foreign).unwrap();
@@ -147,7 +147,7 @@ fn somebody_elses_file_is_added_to_and_loses_nothing() {
     assert!(text.starts_with(&format!("{foreign}\n{{\"page\":\"crawlers.3.1\"")), "{text}");
     drop(output.open());
     assert_eq!(output.text(), text);
-    // A mark that is of another file means nothing.
+    // A mark of another file is ignored.
     let long = format!("{}\n{foreign}\n", "x".repeat(20));
     fs::write(output.path(), &long).unwrap();
     fs::write(output.mark(), "tidings mark 1\n13\nend\n").unwrap();
@@ -156,7 +156,7 @@ fn somebody_elses_file_is_added_to_and_loses_nothing() {
 }
 
 #[test]
-fn a_line_that_is_longer_than_any_of_ours_is_read_past() {
+fn a_line_longer_than_any_page_is_skipped() {
     let output = Output::new();
     let long = "x".repeat(usize::try_from(JSONL_LINE_BYTES_MAX).unwrap() + 5);
     let mut ours = Vec::new();
@@ -167,16 +167,16 @@ fn a_line_that_is_longer_than_any_of_ours_is_read_past() {
     assert_eq!(output.text(), text);
 }
 
-/// A life of a file: what was written and settled until each mark.
+/// The history of a file: what was written and settled until each mark.
 struct Life {
     text: String,
-    /// Each mark, how much was safe when it was written, and what was settled by then.
+    /// Each mark, how much was synced when it was written, and what was settled by then.
     marks: Vec<(String, usize)>,
     settled: Vec<(usize, PageId)>,
     pages: u64,
 }
 
-/// A line of it is short, so that there are few places to cut it at.
+/// Short lines, so that there are few places to cut.
 fn short(entry: u64, attempt: u32) -> PageRecord {
     let mut short = record(entry, attempt);
     (short.report.title, short.report.job, short.pass, short.depth) = (None, None, None, None);
@@ -204,8 +204,8 @@ fn live(steps: &[(u64, Vec<u64>)]) -> Life {
     Life { text: output.text(), marks, settled, pages: next }
 }
 
-/// After a crash the file is as long as the system has left it, and the mark is any that was written
-/// before. The pages that were not settled come again: all, or any of them.
+/// After a crash the file has any length that the system has left, and the mark is any earlier one.
+/// Of the unsettled pages all come again, or any of them.
 fn check_crash(life: &Life, length: usize, (mark, _): &(String, usize)) {
     let output = Output::new();
     fs::write(output.path(), &life.text[..length]).unwrap();
@@ -214,7 +214,7 @@ fn check_crash(life: &Life, length: usize, (mark, _): &(String, usize)) {
     let kept = output.text();
     assert!(life.text.starts_with(&kept) && (kept.is_empty() || kept.ends_with('\n')));
     assert_eq!(kept.len(), life.text[..length].rfind('\n').map_or(0, |end| end + 1));
-    // What was settled is safe, so it is there, and comes no more.
+    // A settled page is synced, so it is there, and never comes again.
     let gone =
         |entry| life.settled.iter().any(|(safe, page)| *safe <= length && page.entry == entry);
     let again: Vec<_> = (0..life.pages).filter(|entry| !gone(*entry)).collect();
@@ -224,10 +224,10 @@ fn check_crash(life: &Life, length: usize, (mark, _): &(String, usize)) {
 }
 
 #[test]
-fn a_crash_at_any_byte_leaves_a_file_in_which_every_page_is_once_in_the_end() {
+fn after_a_crash_at_any_byte_every_page_is_in_the_file_once() {
     let life = live(&[(3, vec![0, 2]), (2, vec![]), (0, vec![3]), (2, vec![1, 5])]);
     for length in 0..=life.text.len() {
-        // What a mark speaks of is synced before it is written.
+        // Everything before a mark's position is synced before the mark is written.
         for mark in life.marks.iter().filter(|(_, safe)| *safe <= length) {
             check_crash(&life, length, mark);
         }
@@ -251,11 +251,11 @@ proptest! {
 }
 
 #[test]
-fn what_no_power_cut_should_leave_is_cut_off_behind_the_mark() {
+fn garbage_after_the_mark_is_cut_off() {
     let life = live(&[(2, vec![0]), (3, vec![])]);
     let (mark, safe) = &life.marks[1];
     let output = Output::new();
-    // The length was on the disk, and of the data only the end.
+    // The length was on the disk, but of the data only the end.
     let mut text = life.text.clone().into_bytes();
     text[*safe..safe + 100].fill(0);
     fs::write(output.path(), &text).unwrap();
@@ -265,7 +265,7 @@ fn what_no_power_cut_should_leave_is_cut_off_behind_the_mark() {
 }
 
 #[test]
-fn what_a_failed_write_has_left_is_cut_off_before_the_next() {
+fn the_rest_of_a_failed_write_is_cut_off_before_the_next() {
     let output = Output::new();
     let mut file = output.open();
     file.write(&batch([record(1, 1)])).unwrap();
@@ -273,7 +273,7 @@ fn what_a_failed_write_has_left_is_cut_off_before_the_next() {
     file.file.write_all(b"{\"page\":\"crawlers.3.2\",\"ur").unwrap();
     file.file.roll_back();
     assert_eq!(output.text(), safe);
-    // A disk on which not even that was possible.
+    // A disk that does not even allow a truncation.
     file.file.write_all(b"{\"page\":\"crawlers.3.2\",\"ur").unwrap();
     file.write(&batch([record(2, 1)])).unwrap();
     assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
@@ -284,7 +284,7 @@ fn stream(out: File) -> JsonStream {
 }
 
 #[test]
-fn lines_for_a_reader_that_has_gone_are_an_error_that_stays() {
+fn a_closed_reader_is_a_final_error() {
     let (reader, writer) = io::pipe().unwrap();
     let mut out = stream(File::from(std::os::fd::OwnedFd::from(writer)));
     out.write(&batch([record(1, 1), record(1, 2), transient(2, 1)])).unwrap();
@@ -297,7 +297,7 @@ fn lines_for_a_reader_that_has_gone_are_an_error_that_stays() {
 
 /// A file that may be read but not written stands for a full disk.
 #[test]
-fn a_line_that_was_begun_on_standard_output_is_ended_and_not_begun_again() {
+fn a_partial_line_on_standard_output_is_continued() {
     let mut file = tempfile::tempfile().unwrap();
     let mut out = stream(File::open("/dev/full").unwrap());
     let two = batch([record(1, 1), record(2, 1)]);

@@ -1,21 +1,23 @@
-//! Which pages of a file that only grows may come again.
+//! The ledger of an append-only file: the pages in it that may come again.
 //!
-//! A page is *settled* when the broker has taken its final answer: it comes no more. A page that was written
-//! and is not settled may come again, from a broker that never heard of it: then it must be recognised. In
-//! memory that is a set. So that a crash does not lose it, there is a *mark*, a small file beside
-//! the output, which names a position in it and some pages:
+//! A page is *settled* when the broker has applied its final reply: it never comes again. A page
+//! that was written but is not settled may come again, if the reply was lost: then it must be
+//! recognized. In memory the ledger is a set. So that a crash does not lose it, there is a *mark*,
+//! a small file beside the output with a position in the output and some pages:
 //!
-//! > **Every page whose record begins before the position is settled, or the mark names it.** The
+//! > **Every page with a record before the position is settled, or the mark names it.** The
 //! > position is never beyond what is synced.
 //!
-//! So after a crash the pages that may come again are those that the mark names and those that stand
-//! behind its position, which are read. That holds of a mark of any age, since pages are written in
-//! order and what is settled stays so; an old one only names too many, and so does one that is written
-//! now and then, as here. (A position alone would not do: a page whose answer was taken just before a
-//! crash never comes again and is never settled, and so would hold the position for ever.)
+//! So after a crash the pages that may come again are those in the mark and those after its
+//! position, which are read from the output. This holds for a mark of any age, since pages are
+//! written in order and a settled page stays settled; an old mark only names too many. So it is
+//! enough to write the mark at intervals. (A position alone would not do: if the reply was applied
+//! just before a crash, the page never comes again and is never settled, so it would hold the
+//! position back for ever.)
 //!
-//! What never comes again after all stays among the pages, so they are bounded
-//! ([`UNSETTLED_PAGES_MAX`]): the oldest are forgotten first. As many as a crawler holds are always known.
+//! Pages that never come again, but are never settled, would collect, so the ledger is bounded
+//! ([`UNSETTLED_PAGES_MAX`]): the oldest are evicted first. The limit is above the tasks that a
+//! crawler holds.
 //!
 //! ```text
 //! tidings mark 1
@@ -24,7 +26,7 @@
 //! end
 //! ```
 
-#![expect(clippy::disallowed_methods, reason = "the mark is written now and then")]
+#![expect(clippy::disallowed_methods, reason = "the mark is written at intervals")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -43,22 +45,22 @@ const LAST_LINE: &str = "end";
 /// The pages of an output that may come again.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// The mark; `None` for an output that does not outlive the process.
+    /// The path of the mark; `None` for an output that ends with the process.
     mark: Option<PathBuf>,
-    /// In which order they were written.
+    /// By page: the order of writing.
     pages: HashMap<PageId, u64>,
-    /// The same the other way round.
+    /// By order of writing: the page.
     order: BTreeMap<u64, PageId>,
     next: u64,
-    /// The mark does not say how it is.
+    /// The ledger has changed since the mark was written.
     changed: bool,
     written: Option<Instant>,
-    /// A mark could not be written; said once.
+    /// The mark could not be written; logged once.
     failing: bool,
 }
 
 impl Ledger {
-    /// Reads the mark of this output; with it comes the position behind which its pages are to be read,
+    /// Reads the mark of an output. Returns also the position after which its pages must be read,
     /// if there is a mark.
     pub(super) fn open(mark: &Path) -> io::Result<(Self, Option<String>)> {
         let mut ledger = Self { mark: Some(mark.to_owned()), ..Self::default() };
@@ -70,10 +72,10 @@ impl Ledger {
         let mut lines = text.lines();
         let (first, position) = (lines.next(), lines.next());
         let Some(position) = position.filter(|_| first == Some(FIRST_LINE)) else {
-            tracing::warn!("{} is no mark; it is not looked at", mark.display());
+            tracing::warn!("{} is not a mark file; ignoring it", mark.display());
             return Ok((ledger, None));
         };
-        // A mark is whole, or it is the one before: it is put in its place at once.
+        // A mark is never incomplete: it replaces the one before in one step.
         for page in lines.take_while(|line| *line != LAST_LINE).filter_map(PageId::parse) {
             ledger.insert(page);
         }
@@ -84,7 +86,7 @@ impl Ledger {
         self.pages.contains_key(page)
     }
 
-    /// A page was written and is safe.
+    /// Adds a page that was written and synced.
     pub(super) fn insert(&mut self, page: PageId) {
         self.changed = true;
         if self.pages.contains_key(&page) {
@@ -100,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// These pages come no more.
+    /// Removes pages that never come again.
     pub(super) fn settle(&mut self, pages: &[PageId]) {
         for page in pages {
             if let Some(number) = self.pages.remove(page) {
@@ -110,8 +112,8 @@ impl Ledger {
         }
     }
 
-    /// Writes the mark if there is something new and the last time is long ago. A mark that cannot be
-    /// written is older than it could be, no more.
+    /// Writes the mark if it has changed and the last write is long ago. A failure only leaves an
+    /// older mark.
     pub(super) fn tend(&mut self, position: impl FnOnce() -> String) {
         self.tend_at(Instant::now(), position);
     }
@@ -148,7 +150,7 @@ impl Ledger {
     }
 }
 
-/// The path with something behind its last name.
+/// The path with a suffix.
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_names_what_is_not_settled() {
+    fn a_mark_names_the_unsettled_pages() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("out.mark");
         let (mut ledger, position) = Ledger::open(&mark).unwrap();
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_is_none() {
+    fn a_damaged_mark_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         for text in ["", "x", "tidings mark 1", "tidings mark 2\n5\nend\n", "\u{fffd}\n\n"] {
             let mark = folder.path().join("mark");
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
+    fn the_oldest_are_evicted_first() {
         let mut ledger = Ledger::default();
         (0..=UNSETTLED_PAGES_MAX as u64).for_each(|entry| ledger.insert(page(entry)));
         assert!(!ledger.contains(&page(0)));
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_written_now_and_then() {
+    fn a_mark_is_written_at_intervals() {
         let folder = tempfile::tempdir().unwrap();
         let (mut ledger, _) = Ledger::open(&folder.path().join("mark")).unwrap();
         let (mut writes, began) = (0, Instant::now());

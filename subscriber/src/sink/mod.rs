@@ -1,4 +1,4 @@
-//! Where pages are kept. A task is answered only when its page is safe in every sink.
+//! The sinks that store pages. A task is answered only when its page is safe in every sink.
 //!
 //! ```text
 //!                 ┌─▶ queue ─▶ thread ─▶ SQLite
@@ -6,17 +6,17 @@
 //!                 └─▶ queue ─▶ thread ─▶ WARC
 //! ```
 //!
-//! Each sink has a thread of its own, which takes what has come meanwhile as one batch and makes it safe
-//! with one sync. A sink that fails (a full disk, a server that is gone) keeps its batch and tries it again
-//! until it succeeds; the others go on. Meanwhile whoever stores waits, and [`Sinks::trouble`] tells the
-//! worker to take no new tasks.
+//! Each sink has a thread of its own, which takes all waiting pages as one batch and makes it safe
+//! with one sync. A sink that fails (a full disk, a lost server) keeps its batch and retries until
+//! it succeeds; the other sinks go on. Meanwhile callers of `store` wait, and [`Sinks::trouble`]
+//! tells the worker to take no new tasks.
 //!
 //! # The same page again
 //!
-//! A page is known by its [`PageId`]. It comes again when its task was lost between the sink and the
-//! broker, or was handed back because another sink failed; yet no sink may hold it twice. A database
-//! replaces the row. A file that only grows skips it: see `ledger.rs` for how it knows. Such files
-//! hold final results only.
+//! A page is identified by its [`PageId`]. It comes again when its task was lost between the sink
+//! and the broker, or was returned because another sink failed; yet no sink may hold it twice. A
+//! database replaces the row. An append-only file skips the page: see `ledger.rs`. Such files
+//! contain final results only.
 
 mod append;
 mod exec;
@@ -57,39 +57,39 @@ use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
 use crate::program::Programs;
 use crate::report::{Keep, PageId, PageRecord};
 
-/// A place for pages.
+/// The configuration of a sink.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SinkConfig {
-    /// An `SQLite` database, shared with whoever else stores there.
+    /// An `SQLite` database, which other processes may write too.
     Sqlite(PathBuf),
-    /// A file of JSON lines, added to.
+    /// A file of JSON lines, which is appended to.
     Jsonl(PathBuf),
     /// JSON lines on standard output.
     Stdout,
-    /// WARC files, the names of which begin with this.
+    /// WARC files.
     Warc {
-        /// What their names begin with, and where they are.
+        /// The directory and the beginning of the file names.
         prefix: PathBuf,
-        /// A file that has these bytes is closed, and another begun.
+        /// The size at which a file is closed and the next one begun.
         bytes_max: u64,
     },
-    /// A `PostgreSQL` database, shared with whoever else stores there.
+    /// A `PostgreSQL` database, which other processes may write too.
     #[cfg(feature = "postgres")]
     Postgres(Box<PostgresConfig>),
-    /// A program, with its arguments, that is run for each page.
+    /// A program and its arguments, which runs for each page.
     Exec(Vec<OsString>),
 }
 
 impl SinkConfig {
-    /// A program to be run: words between white space, which quotes hold together. `None`: nothing, or a quote
-    /// without its end.
+    /// A program to run: words separated by white space; quotes keep it in a word. `None` for an
+    /// empty text or a missing closing quote.
     pub fn exec(command: &str) -> Option<Self> {
         exec::words(command).map(Self::Exec)
     }
 }
 
-/// What people are told of where their pages are.
+/// The place of the pages, for people.
 impl fmt::Display for SinkConfig {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -103,29 +103,29 @@ impl fmt::Display for SinkConfig {
     }
 }
 
-/// Why a sink cannot be used. What was in it is as it was.
+/// Why a sink cannot be opened. Its content is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The file, its directory or its thread cannot be made.
+    /// The file, its directory or its thread cannot be created.
     #[error("{path}: {source}", path = path.display())]
     Io {
-        /// What was to be opened.
+        /// The path that was to be opened.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The file cannot be opened as a database, or is none.
+    /// The file cannot be opened as a database, or is not one.
     #[error("{path}: {source}", path = path.display())]
     Sqlite {
-        /// What was to be opened.
+        /// The path that was to be opened.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: rusqlite::Error,
     },
     /// A newer Tidings wrote it.
     #[error(
-        "{path} has schema version {found}, this Tidings knows up to {known}; use the newer \
+        "{path} has schema version {found}, but this version knows up to {known}; use the newer \
          Tidings that wrote it, or another file",
         path = path.display(),
         known = sqlite::VERSION
@@ -136,13 +136,13 @@ pub enum OpenError {
         /// Its version.
         found: i64,
     },
-    /// The server cannot be reached, will not have us, or has tables that are not ours.
+    /// The server cannot be reached, rejects the login, or has tables of another schema.
     #[cfg(feature = "postgres")]
     #[error("{database}: {reason}")]
     Postgres {
-        /// Which database.
+        /// The name of the database.
         database: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// Another process writes to it.
@@ -153,65 +153,67 @@ pub enum OpenError {
     },
 }
 
-/// Pages cannot be stored.
+/// A page cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page cannot be stored: {text}")]
 pub struct StoreError {
-    /// Which sink, and what the system says.
+    /// The sink, and the error of the system.
     pub text: String,
-    /// Nothing will ever be written there again: whoever read the output has gone.
+    /// The output is closed finally: its reader has gone.
     pub closed: bool,
 }
 
-/// One place for pages, used by one thread.
+/// A sink, used by one thread.
 pub(crate) trait Sink: Send {
-    /// What people know it by.
+    /// The name for messages.
     fn name(&self) -> String;
 
-    /// Makes these pages safe. After an error either none of them is there, or those that are will be
-    /// recognised: the same batch comes again, perhaps without some that nobody waits for any more.
+    /// Makes these pages safe. After an error either none of them is stored, or the stored ones
+    /// will be recognized: the same batch comes again, perhaps without pages that have lost their
+    /// caller.
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError>;
 
-    /// How many pages it takes at a time.
+    /// The largest batch, in pages.
     fn batch_max(&self) -> usize {
         STORE_BATCH_MAX
     }
 
-    /// Pages of the batches that were written which it would not have, and why: their tasks are tried again.
+    /// Pages of the written batches that the sink refused, with the reason: their tasks are
+    /// retried.
     fn take_refused(&mut self) -> Vec<(PageId, String)> {
         Vec::new()
     }
 
-    /// The broker has taken the answers for these pages: they come no more.
+    /// The broker has applied the replies for these pages: they never come again.
     fn settle(&mut self, _pages: &[PageId]) {}
 
-    /// Whether it is to be told with [`Sink::settle`].
+    /// Whether the sink needs [`Sink::settle`].
     fn wants_settled(&self) -> bool {
         false
     }
 
-    /// Nothing comes any more.
+    /// Closes the sink after the last page.
     fn close(&mut self) {}
 }
 
-/// All sinks of a crawler. The threads end when this is dropped and everything was written.
+/// All sinks of a crawler. The threads end when this is dropped and all pages are written.
 #[derive(Debug)]
 pub struct Sinks {
     writers: Vec<Writer>,
     troubles: Troubles,
-    /// Answers from the database, if there is one.
+    /// Reads earlier records, if there is a database.
     lookup: Option<Lookup>,
     keep: Keep,
-    /// End with this.
+    /// Killed when this is dropped.
     programs: Programs,
 }
 
-/// Ends when everything was written and every sink is closed.
+/// Resolves when all pages are written and every sink is closed.
 #[derive(Debug)]
 pub struct Closing(Vec<oneshot::Receiver<()>>);
 
 impl Sinks {
-    /// Opens what the configuration names. May read for a while, of files that a crash has left.
+    /// Opens the configured sinks. May take a while to read files that a crash has left.
     pub fn open(config: &CrawlerConfig) -> Result<(Self, Closing), OpenError> {
         let mut open = Self {
             writers: Vec::new(),
@@ -259,13 +261,13 @@ impl Sinks {
         })
     }
 
-    /// What must be kept of a page until it is stored.
+    /// The bodies that must be kept until a page is stored.
     pub fn keep(&self) -> Keep {
         self.keep
     }
 
-    /// Stores a page, in place of an earlier attempt at it: `Ok` once it is safe in every sink. Waits
-    /// as long as one of them fails. A page of which this was not awaited may still be stored.
+    /// Stores a page in place of an earlier attempt; returns once it is safe in every sink. Waits
+    /// while a sink fails. If this is cancelled, the page may still be stored.
     pub async fn store(&self, record: &Arc<PageRecord>) -> Result<(), StoreError> {
         let mut answers = Vec::with_capacity(self.writers.len());
         for writer in &self.writers {
@@ -277,36 +279,37 @@ impl Sinks {
         Ok(())
     }
 
-    /// The broker has taken the final answer for a page.
+    /// The broker has applied the final reply for a page.
     pub fn settled(&self, page: &PageId) {
         for writer in &self.writers {
             writer.settled(page);
         }
     }
 
-    /// Where somebody else who writes what pages need says that it fails.
+    /// A reporter of trouble for another writer that pages depend on.
     pub(crate) fn place(&self) -> Place {
         self.troubles.place()
     }
 
-    /// Why nothing can be stored at present.
+    /// Why pages cannot be stored at present.
     pub fn trouble(&self) -> Option<StoreError> {
         self.troubles.first()
     }
 
-    /// Waits until there is trouble, or none any more, after there `was` some or none.
+    /// Waits until the sinks get into trouble or out of it; `was` tells whether there was trouble
+    /// before.
     pub async fn change(&self, was: bool) -> Option<StoreError> {
         self.troubles.change(was).await
     }
 
-    /// Whether the database had records when it was opened that servers can be asked about.
+    /// Whether the database had records with validators when it was opened.
     pub fn have_records(&self) -> bool {
         self.lookup.as_ref().is_some_and(Lookup::has_records)
     }
 
-    /// The newest complete record of a URL that its server can be asked about (`ETag`, `Last-Modified`), if there
-    /// is a database. Not that of this very page, which is of an attempt whose answer was lost; nor one of which
-    /// the links were read in another way.
+    /// The newest complete record of a URL with validators (`ETag`, `Last-Modified`), if there is a
+    /// database. Excludes the record of this very page, which is of an attempt with a lost reply,
+    /// and records with links that were extracted under other settings.
     pub async fn last(&self, url: &str, page: &PageId) -> Option<Last> {
         self.lookup.as_ref()?.last(url, page).await
     }
@@ -314,7 +317,7 @@ impl Sinks {
 
 impl Drop for Sinks {
     fn drop(&mut self) {
-        // First, so that those who are ended do not count as trouble.
+        // First, so that killed programs do not count as trouble.
         self.writers.clear();
         self.programs.kill();
     }
@@ -329,8 +332,8 @@ impl Closing {
     }
 }
 
-/// Those of a batch that a file that only grows is to have: final, and not there yet. Of several attempts at
-/// a page the first is as good as any.
+/// The pages of a batch that an append-only file must get: final, and not in it yet. Of several
+/// attempts the first is as good as any.
 fn fresh<'a>(
     batch: &'a [Arc<PageRecord>],
     ledger: &Ledger,
@@ -345,7 +348,7 @@ fn fresh<'a>(
     fresh.into_iter()
 }
 
-/// Makes the directory that a file is to be in.
+/// Creates the parent directory of a file.
 fn make_parent(path: &Path) -> Result<(), OpenError> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent)

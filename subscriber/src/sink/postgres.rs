@@ -1,15 +1,20 @@
-//! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all sinks.
+//! A `PostgreSQL` database: one row per page of a pass, in the table `pages`, with the names of all
+//! sinks.
 //!
-//! A batch is one statement, in which the pages are JSON, as in a file of JSON lines; the server makes rows of it.
-//! A server that is gone, or does not answer in time, holds up what is to be stored until it is back. That its machine
-//! has vanished is noticed by asking it now and then; and a batch has a time, whatever the server does.
+//! A batch is one statement with the pages as JSON, as in a file of JSON lines; the server turns
+//! them into rows. Pages wait while a server is lost or does not answer in time. Keepalive probes
+//! detect a lost machine; and a batch has a time limit in any case.
 //!
 //! # Schema
 //!
-//! See `MIGRATIONS`; which of them were applied is in the table `tidings_schema`. To change it: add one. Tables of
-//! a newer version are refused, never touched. `search_path` decides where the tables are.
+//! See `MIGRATIONS`; the table `tidings_schema` lists those that were applied. To change the
+//! schema: add a migration. Tables of a newer version are refused, never changed. `search_path`
+//! decides where the tables are.
 
-#![expect(clippy::disallowed_methods, reason = "owns a connection, and waits for it in bounds")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "owns a connection, and waits for it with a time limit"
+)]
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -35,7 +40,7 @@ use crate::config::{
 use crate::connect::system_roots;
 use crate::report::{PageId, PageRecord};
 
-/// Each leads from the version before, beginning with none.
+/// Each migrates from the version before, beginning with an empty database.
 const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE pages (
         page text PRIMARY KEY,           -- group.since.entry; every attempt at it is this row
@@ -66,10 +71,10 @@ const MIGRATIONS: [&str; 1] = ["
     );
     CREATE INDEX pages_by_job ON pages (job, pass)"];
 
-/// Only one process changes the schema at a time. The number means nothing but this.
+/// The key of the lock under which one process at a time changes the schema. An arbitrary number.
 const LOCK: i64 = 0x0074_6964_696e_6773;
 
-/// An attempt that was overtaken by a later one must not undo it.
+/// A later attempt is never replaced by an earlier one.
 const UPSERT: &str = "
     INSERT INTO pages AS old (page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes,
         content_type, hash, etag, last_modified, remote, redirect, canonical, title, noindex, job,
@@ -92,14 +97,14 @@ const UPSERT: &str = "
         attempt = excluded.attempt, links = excluded.links, nofollow = excluded.nofollow
     WHERE (excluded.attempt, excluded.fetched_at) >= (old.attempt, old.fetched_at)";
 
-/// The server's address and who we are there.
+/// The server's address and the login.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig(Config);
 
-/// The text names no database.
+/// The text is not the address of a database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no PostgreSQL address: {reason}; give one such as postgres://crawler@db.example.org/pages"
+    "not a PostgreSQL address: {reason}; expected one such as postgres://crawler@db.example.org/pages"
 )]
 pub struct PostgresConfigError {
     reason: String,
@@ -108,8 +113,8 @@ pub struct PostgresConfigError {
 impl FromStr for PostgresConfig {
     type Err = PostgresConfigError;
 
-    /// A URL, or `key=value` words as libpq has them. Encrypted where the server can, except on this machine, unless
-    /// `sslmode` says otherwise; who the server is, is checked then.
+    /// A URL, or `key=value` words as in libpq. Encrypted where the server can, except on this
+    /// machine, unless `sslmode` says otherwise; an encrypted server must have a valid certificate.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let failed = |reason: String| PostgresConfigError { reason };
         let mut config = Config::from_str(text).map_err(|error| failed(chain(&error)))?;
@@ -133,7 +138,7 @@ impl FromStr for PostgresConfig {
 }
 
 impl PostgresConfig {
-    /// Uses this password if there is none yet.
+    /// Sets this password if there is none yet.
     #[must_use]
     pub fn or_password(mut self, password: &str) -> Self {
         if self.0.get_password().is_none() {
@@ -142,7 +147,7 @@ impl PostgresConfig {
         self
     }
 
-    /// What people know the database by, without the password.
+    /// The name of the database for messages, without the password.
     pub fn name(&self) -> String {
         let host = match self.0.get_hosts().first() {
             Some(Host::Tcp(host)) => host.clone(),
@@ -168,17 +173,17 @@ fn is_local(host: &Host) -> bool {
     }
 }
 
-/// The open database.
+/// An open database.
 pub(super) struct Postgres {
     config: PostgresConfig,
     runtime: Runtime,
-    /// `None` after an error: nobody knows what has become of the connection.
+    /// `None` after an error, when the state of the connection is unknown.
     connected: Option<Connected>,
-    /// For a batch, or to be let in.
+    /// Time limit for a batch and for a login.
     patience: Duration,
 }
 
-/// A connection, which is served while something is waited for.
+/// A connection and the task that drives it.
 struct Connected {
     client: Client,
     serving: AbortOnDropHandle<()>,
@@ -187,7 +192,7 @@ struct Connected {
 type Failed = Box<dyn Error + Send + Sync>;
 
 impl Postgres {
-    /// Connects, and brings the schema to this version.
+    /// Connects, and migrates the schema.
     pub(super) fn open(config: &PostgresConfig) -> Result<Self, OpenError> {
         Self::open_within(config, POSTGRES_BATCH_TIMEOUT)
     }
@@ -228,13 +233,13 @@ impl Sink for Postgres {
 
     fn close(&mut self) {
         let Some(Connected { client, serving }) = self.connected.take() else { return };
-        // The server is told.
+        // Dropping the client tells the server.
         drop(client);
         let _ = within(&self.runtime, STOP_CLOSE, async { Ok(serving.await?) });
     }
 }
 
-/// Waits so long for the server. What it did not answer in time is given up.
+/// Runs a future with a time limit.
 fn within<T>(
     runtime: &Runtime,
     patience: Duration,
@@ -244,7 +249,8 @@ fn within<T>(
     runtime.block_on(async { timeout(patience, doing).await.map_err(late)? })
 }
 
-/// A statement changes no row twice: of each page, the attempt that wins.
+/// The rows of a batch as JSON. One statement cannot change a row twice, so each page has only its
+/// newest attempt.
 fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
     let mut newest: HashMap<&PageId, &PageRecord> = HashMap::new();
     for record in batch {
@@ -255,16 +261,16 @@ fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
         }
     }
     let mut rows: Vec<_> = newest.into_values().map(Row::of).collect();
-    // Two crawlers that store the same pages take the rows' locks in the same order.
+    // Two crawlers with the same pages take the row locks in the same order.
     rows.sort_unstable_by(|a, b| a.page.cmp(&b.page));
     let json = serde_json::to_string(&rows)?;
-    // The one character that no text of this database can hold.
+    // The only character that PostgreSQL cannot store.
     Ok(if json.contains("\\u0000") { json.replace("\\u0000", "\\ufffd") } else { json })
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Connected, Failed> {
     let (mut client, connection) = config.0.connect(tls()).await?;
-    // Whoever uses it learns how it has ended.
+    // The client reports how the connection has ended.
     let serving = AbortOnDropHandle::new(tokio::spawn(async { drop(connection.await) }));
     let timeout = POSTGRES_STATEMENT_TIMEOUT.as_millis();
     client.batch_execute(&format!("SET statement_timeout = {timeout}")).await?;
@@ -274,12 +280,12 @@ async fn connect(config: &PostgresConfig) -> Result<Connected, Failed> {
     Ok(Connected { client, serving })
 }
 
-/// As for pages: who the server is, is checked with the certificate authorities of the system.
+/// TLS as for pages: the certificate is checked with the system's certificate authorities.
 fn tls() -> MakeRustlsConnect {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("the provider knows the versions of TLS that rustls does")
+        .expect("the provider supports the TLS versions of rustls")
         .with_root_certificates(system_roots())
         .with_no_client_auth();
     MakeRustlsConnect::new(config)
@@ -298,7 +304,7 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
     let known = i32::try_from(MIGRATIONS.len())?;
     if found > known {
         return Err(format!(
-            "its tables have schema version {found}, this Tidings knows up to {known}; use the newer Tidings that \
+            "its tables have schema version {found}, but this version knows up to {known}; use the newer Tidings that \
              made them, or another database"
         )
         .into());
@@ -311,7 +317,7 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// An error and its causes in one line.
+/// An error and its causes, in one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,7 +1,7 @@
 use super::super::testing::{record, transient};
 use super::*;
 
-/// What was decided of a text.
+/// The settings parsed from a text.
 fn config(text: &str) -> Result<(String, SslMode), String> {
     let config: PostgresConfig =
         text.parse().map_err(|error: PostgresConfigError| error.to_string())?;
@@ -9,7 +9,7 @@ fn config(text: &str) -> Result<(String, SslMode), String> {
 }
 
 #[test]
-fn an_address_is_a_url_or_words_and_its_password_is_not_shown() {
+fn an_address_is_a_url_or_key_value_pairs_and_its_password_is_hidden() {
     let local = "postgres://me:secret@localhost/pages";
     assert_eq!(config(local), Ok(("postgres://localhost/pages".to_owned(), SslMode::Disable)));
     let far = "host=db.example.org port=5433 user=me password=secret";
@@ -22,7 +22,7 @@ fn an_address_is_a_url_or_words_and_its_password_is_not_shown() {
 }
 
 #[test]
-fn a_password_from_elsewhere_is_used_only_where_there_is_none() {
+fn a_default_password_replaces_no_given_one() {
     let password = |text: &str| {
         let config: PostgresConfig = text.parse().unwrap();
         config.or_password("elsewhere").0.get_password().unwrap().to_vec()
@@ -32,7 +32,7 @@ fn a_password_from_elsewhere_is_used_only_where_there_is_none() {
 }
 
 #[test]
-fn whether_the_server_is_there_is_asked_every_few_seconds() {
+fn keepalive_probes_are_sent_every_few_seconds() {
     let asked = |text: &str| {
         let config = text.parse::<PostgresConfig>().unwrap().0;
         let (idle, interval) = (config.get_keepalives_idle(), config.get_keepalives_interval());
@@ -47,12 +47,12 @@ fn whether_the_server_is_there_is_asked_every_few_seconds() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+fn a_silent_server_times_out() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let config = format!("postgres://me@{address}/pages").parse().unwrap();
     let Err(error) = Postgres::open_within(&config, Duration::from_millis(50)) else {
-        panic!("nobody has let us in")
+        panic!("the silent server accepted the login")
     };
     assert!(error.to_string().ends_with("has not answered within 50ms"), "{error}");
 }

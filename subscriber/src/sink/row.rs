@@ -1,4 +1,4 @@
-//! The fields of a page as people see them: the same names in every sink.
+//! The fields of a page for people: the same names in every sink.
 
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
@@ -7,24 +7,24 @@ use serde::{Serialize, Serializer};
 use crate::page::Link;
 use crate::report::PageRecord;
 
-/// A page, in the order and with the names of the fields. As JSON its `links` are an array.
+/// A page, with the names and the order of the fields. As JSON its `links` are an array.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
-    /// `<group>.<since>.<entry>`; what a page is known by.
+    /// `<group>.<since>.<entry>`: the id of the page.
     pub(super) page: String,
     /// `<group>:<run>.<entry>`, as in the broker's answers, without the attempt.
     pub(super) task: String,
-    /// RFC 3339, UTC, when the answer had ended.
+    /// The end of the answer, RFC 3339, UTC.
     pub(super) fetched_at: String,
     pub(super) duration_ms: u64,
     /// BLAKE3 of the decoded body, hexadecimal.
     pub(super) hash: Option<String>,
-    /// Address and port of who answered.
+    /// Address and port of the server.
     pub(super) remote: Option<String>,
     pub(super) record: &'a PageRecord,
 }
 
-/// How many fields there are, at most.
+/// The largest number of fields.
 const FIELDS: usize = 25;
 
 /// URLs of links, as an array.
@@ -45,7 +45,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The positions of links that the page asks not to follow; `None` if there are none.
+    /// The positions of `nofollow` links; `None` if there are none.
     pub(super) fn nofollow(&self) -> Option<Vec<usize>> {
         let links = self.record.links.iter().enumerate();
         let nofollow: Vec<_> = links.filter(|(_, link)| link.nofollow).map(|(at, _)| at).collect();
@@ -59,7 +59,7 @@ impl Serialize for LinkUrls<'_> {
     }
 }
 
-/// What is not known is left out, so that a line is no longer than what it says.
+/// Omits unknown fields, to keep lines short.
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         fn some<T: Serialize, O: SerializeStruct>(
@@ -72,7 +72,7 @@ impl Serialize for Row<'_> {
         let (record, report) = (self.record, &self.record.report);
         let mut fields = out.serialize_struct("page", FIELDS)?;
         let out = &mut fields;
-        // First of all, so that a line is known by its beginning.
+        // The first field, so that a line can be recognized by its beginning.
         out.serialize_field("page", &self.page)?;
         out.serialize_field("url", &report.url)?;
         out.serialize_field("outcome", report.outcome.as_str())?;

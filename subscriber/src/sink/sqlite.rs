@@ -1,25 +1,22 @@
 //! An `SQLite` database: one row per page of a pass, in the table `pages`.
 //!
-//! What arrives while a transaction is being synced goes into the next one together, so many pages share
-//! a sync of the disk. Several processes may write to one file.
+//! Pages that arrive during the sync of a transaction go into the next one together, so one sync of
+//! the disk serves many pages. Several processes may write to one file.
 //!
 //! # Schema
 //!
-//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise [`VERSION`], add what leads
-//! from the version before to `create`, and a test with an old file. A file of a newer version is refused,
-//! never touched.
+//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise [`VERSION`], add the
+//! migration from the version before to `create`, and a test with an old file. A file of a newer
+//! version is refused, never changed.
 //!
 //! | version | |
 //! |---|---|
-//! | 1 | a row was known by its `task`, which another run of the broker numbers anew |
-//! | 2 | a row is known by its `page`; what is needed to ask whether a page has changed, and by URL |
-//! | 3 | in which way links were read |
+//! | 1 | the key of a row was its `task`, which another run of the broker numbers again from 1 |
+//! | 2 | the key of a row is its `page`; validators, and an index by URL |
+//! | 3 | the settings under which links were extracted |
 //! | 4 | a digest of each row, see [`crate::digest`] |
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "waits, while the file is being opened, for others that open it"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
 
 mod last;
 mod newest;
@@ -45,7 +42,7 @@ use crate::report::PageRecord;
 /// The version of the schema.
 pub const VERSION: i64 = 4;
 
-/// What the digests are of.
+/// The tables with digests.
 pub const SCHEMA: Schema = Schema { file: "pages.db", since: 4, newest: VERSION, tables: &[PAGES] };
 
 /// The columns in the order of [`UPSERT`].
@@ -84,11 +81,11 @@ const PAGES: Table = Table {
     ],
 };
 
-/// Pause between two tries to open a file that others open, too.
+/// Pause between two attempts to open a file that other processes open too.
 const OPEN_RETRY: Duration = Duration::from_millis(20);
 
-/// Rows of 2 to 4 KiB fit badly into `SQLite`'s usual 4 KiB; more than this would be written for each entry
-/// of an index.
+/// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
+/// entry would cost a larger write.
 pub(super) const PAGE_BYTES: u32 = 8 * 1024;
 
 pub(super) const CREATE: &str = "
@@ -128,7 +125,7 @@ pub(super) const CREATE: &str = "
     CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL)";
 
-/// An attempt that was overtaken by a later one must not undo it.
+/// A later attempt is never replaced by an earlier one.
 pub(super) const UPSERT: &str = "
     INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
         duration_ms, job, pass, depth, attempt, outcome, reason, error, redirect, canonical,
@@ -148,7 +145,7 @@ pub(super) const UPSERT: &str = "
         nofollow = excluded.nofollow, reading = excluded.reading, digest = excluded.digest
     WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)";
 
-/// A task was `group:run.entry`, and its run is the best that is known of the group's number for life.
+/// A `task` was `group:run.entry`; its run is the best substitute for the group's `since`.
 const FROM_V1: &str = "
     INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
         duration_ms, job, pass, depth, attempt, outcome, error, noindex, url_print, links, link_urls)
@@ -161,20 +158,20 @@ const FROM_V2: &str = "ALTER TABLE pages ADD COLUMN reading TEXT";
 
 const FROM_V3: &str = "ALTER TABLE pages ADD COLUMN digest INTEGER";
 
-/// The open database.
+/// An open database.
 #[derive(Debug)]
 pub(super) struct Sqlite {
     connection: Connection,
     path: PathBuf,
-    /// Of the links of all pages that come.
+    /// The extraction settings of all pages of this crawler.
     reading: Option<String>,
-    /// Answers from this file; ends by itself.
+    /// The thread that reads earlier records; ends by itself.
     reader: Option<thread::JoinHandle<()>>,
 }
 
 impl Sqlite {
-    /// Opens a database, makes it if it is missing, and brings an old one to this version. `reading` is that of
-    /// the pages that will come, and of those that are asked for.
+    /// Opens a database, creates it if it is missing, and migrates an old one. `reading`: the
+    /// extraction settings of the pages to store and to look up.
     pub(super) fn open(path: &Path, reading: Option<String>) -> Result<(Self, Lookup), OpenError> {
         super::make_parent(path)?;
         let connection = prepare(path)?;
@@ -204,7 +201,7 @@ impl Sink for Sqlite {
     }
 
     fn close(&mut self) {
-        // Who closes the file last tidies it up, and a reader may not.
+        // The process that closes the file last cleans up, which a reader may not.
         if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
             tracing::error!("the reader of {} panicked", self.path.display());
         }
@@ -215,15 +212,15 @@ fn prepare(path: &Path) -> Result<Connection, OpenError> {
     let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
     let mut connection = Connection::open(path).map_err(sqlite)?;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
-    // Before anything is written, so that a newer file stays as it is.
+    // Checked before any write, so that a newer file stays unchanged.
     let found = version(&connection).map_err(sqlite)?;
     if found > VERSION {
         return Err(OpenError::Newer { path: path.to_owned(), found });
     }
     if (1..VERSION).contains(&found) {
-        tracing::info!("{} is being brought to version {VERSION} of its schema", path.display());
+        tracing::info!("{}: migrating to schema version {VERSION}", path.display());
     }
-    // SQLite does not wait when two switch a new file to WAL at once.
+    // SQLite does not wait if two processes switch a new file to WAL at once.
     let patience = Instant::now() + STORE_BUSY_TIMEOUT;
     loop {
         match create(&mut connection) {
@@ -239,7 +236,7 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn create(connection: &mut Connection) -> rusqlite::Result<()> {
-    // Only a file that is being made takes it.
+    // Only possible for a new file.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -251,10 +248,10 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
         Ok(url_print(arguments.get_raw(0).as_str()?))
     })?;
     digest::register(connection)?;
-    // A user's views of the table are not to follow it when it is renamed.
+    // A user's views of the table must keep the old name when it is renamed.
     connection.pragma_update(None, "legacy_alter_table", true)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have been faster.
+    // Another process may have migrated it meanwhile.
     match version(&transaction)? {
         0 => transaction.execute_batch(CREATE)?,
         1 => migrate_v1(&transaction)?,
@@ -276,8 +273,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Half of it is that of the host, so that the prints of a host's pages stand together in the index. Two
-/// URLs may have the same.
+/// Half of the fingerprint is that of the host, so that the pages of a host are together in the
+/// index. Two URLs may have the same.
 pub(super) fn url_print(url: &str) -> i64 {
     const HALF: u64 = u32::MAX as u64;
     let host = url.split('/').nth(2).unwrap_or_default();

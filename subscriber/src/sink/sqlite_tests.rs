@@ -5,7 +5,7 @@ use crate::database;
 use crate::report::{PageId, PageOutcome};
 use crate::sink::testing::{record, transient};
 
-/// The statement that made the first version's files.
+/// The statement that created files of version 1.
 const CREATE_V1: &str = "
     CREATE TABLE pages (
         task TEXT NOT NULL PRIMARY KEY, -- group:run.entry; every attempt of it is this row
@@ -93,7 +93,7 @@ fn a_page_is_one_readable_row() {
 }
 
 #[test]
-fn a_later_attempt_replaces_the_row_and_an_overtaken_one_does_not() {
+fn a_later_attempt_replaces_the_row_and_an_earlier_one_does_not() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     let mut sqlite = open(&path);
@@ -102,7 +102,7 @@ fn a_later_attempt_replaces_the_row_and_an_overtaken_one_does_not() {
     }
     let row = "SELECT attempt, title FROM pages";
     assert_eq!(rows(&path, row), [[Value::Integer(3), text("attempt 3")]]);
-    // The same attempt, but of an earlier time.
+    // The same attempt at an earlier time.
     let mut earlier = record(1, 3);
     (earlier.fetched_unix_ms, earlier.report.title) = (1_600_000_000_000, None);
     store(&mut sqlite, [earlier]);
@@ -183,11 +183,15 @@ fn a_record_of_the_page_itself_or_with_other_links_is_not_the_last_one() {
     assert!(runtime.block_on(lookup.last(&url, &page(9))).is_some());
     drop((sqlite, lookup));
     let (_sqlite, lookup) = Sqlite::open(&path, None).unwrap();
-    assert_eq!(runtime.block_on(lookup.last(&url, &page(1))), None, "the other one has more links");
+    assert_eq!(
+        runtime.block_on(lookup.last(&url, &page(1))),
+        None,
+        "the other record has more links"
+    );
 }
 
 #[test]
-fn a_url_is_looked_up_by_its_print() {
+fn a_url_is_looked_up_by_its_fingerprint() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     drop(open(&path));
@@ -202,7 +206,7 @@ fn a_url_is_looked_up_by_its_print() {
 }
 
 #[test]
-fn the_prints_of_a_hosts_pages_stand_together() {
+fn the_fingerprints_of_a_hosts_pages_are_adjacent() {
     let half = |url| url_print(url) >> 32;
     assert_eq!(half("http://a.example/1"), half("https://a.example/2?x"));
     assert_ne!(half("http://a.example/1"), half("http://b.example/1"));
@@ -210,7 +214,7 @@ fn the_prints_of_a_hosts_pages_stand_together() {
 }
 
 #[test]
-fn a_file_of_the_first_version_goes_on_as_one_of_this() {
+fn a_file_of_version_1_is_migrated() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     let old = Connection::open(&path).unwrap();
@@ -249,7 +253,7 @@ fn a_file_of_the_first_version_goes_on_as_one_of_this() {
 }
 
 #[test]
-fn a_file_of_the_second_version_goes_on_as_one_of_this() {
+fn a_file_of_version_2_is_migrated() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     store(&mut open(&path), [record(1, 1)]);
@@ -265,7 +269,7 @@ fn a_file_of_the_second_version_goes_on_as_one_of_this() {
 }
 
 #[test]
-fn a_file_of_the_third_version_gets_digests_with_new_rows() {
+fn a_file_of_version_3_gets_digests_in_new_rows() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     store(&mut open(&path), [record(1, 1)]);
@@ -283,7 +287,7 @@ fn a_file_of_the_third_version_gets_digests_with_new_rows() {
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!(checked.problems, [""; 0]);
     assert!(checked.notes[0].contains("1 row of pages has no digest"), "{checked:?}");
-    // Another program may write to it. One that does not know of digests is taken for damage.
+    // Another program may write to it. If that ignores the digests, the row counts as damaged.
     let other = Connection::open(&path).unwrap();
     other.execute_batch("UPDATE pages SET title = 'mine' WHERE id = 2").unwrap();
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
@@ -317,13 +321,16 @@ fn a_newer_file_is_refused_and_left_alone() {
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path, None).unwrap_err();
-    assert!(error.to_string().contains("schema version 5, this Tidings knows up to 4"), "{error}");
+    assert!(
+        error.to_string().contains("schema version 5, but this version knows up to 4"),
+        "{error}"
+    );
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn what_is_no_database_is_named() {
+fn a_file_that_is_not_a_database_is_named_in_the_error() {
     let data = tempfile::tempdir().unwrap();
     std::fs::write(
         data.path().join("pages.db"),
@@ -339,7 +346,7 @@ fn what_is_no_database_is_named() {
 
 /// `max_page_count` makes `SQLite` behave as on a full disk.
 #[test]
-fn on_a_full_disk_nothing_of_a_batch_is_there_and_space_that_returns_is_used() {
+fn a_full_disk_stores_nothing_of_a_batch_and_a_retry_succeeds_later() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     let mut sqlite = open(&path);

@@ -1,4 +1,4 @@
-//! For tests: pages.
+//! Records and bodies for tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::page::Link;
 use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
 use crate::spool::{Spool, Spools};
 
-/// An attempt at a page, as the group's seventh run gives it.
+/// An attempt at a page, in the group's seventh run.
 pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
     let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
     PageRecord {
@@ -44,7 +44,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
     }
 }
 
-/// One that is to be tried again.
+/// A record that will be retried.
 pub(super) fn transient(entry: u64, attempt: u32) -> PageRecord {
     let mut record = record(entry, attempt);
     record.transient = true;
@@ -52,12 +52,12 @@ pub(super) fn transient(entry: u64, attempt: u32) -> PageRecord {
     record
 }
 
-/// A folder in memory, where there is such a place: what is synced there costs nothing.
+/// A directory in memory where possible, since a sync is free there.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A body, for a test of what has a runtime of its own, or needs none.
+/// A body, for tests without an own runtime.
 pub(super) fn body_of(spools: &Spools, bytes: &[u8]) -> Spool {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut body = spools.begin();
@@ -65,7 +65,7 @@ pub(super) fn body_of(spools: &Spools, bytes: &[u8]) -> Spool {
     body
 }
 
-/// The same, in a file.
+/// A body in a file.
 pub(super) fn file_of(spools: &Spools, bytes: &[u8]) -> Spool {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut body = body_of(spools, bytes);

@@ -1,14 +1,15 @@
-//! What cannot be written at present: said once to people, and to the worker, which asks for no tasks meanwhile.
+//! Trouble of the sinks: failing writes are logged once, and the worker takes no new tasks
+//! meanwhile.
 
 use tokio::sync::watch;
 
 use super::StoreError;
 
-/// What is wrong with each of those who write.
+/// The current error of each writer.
 #[derive(Clone, Debug)]
 pub(crate) struct Troubles(watch::Sender<Vec<Option<StoreError>>>);
 
-/// Where one of them says what is wrong.
+/// The slot of one writer.
 #[derive(Debug)]
 pub(crate) struct Place {
     all: Troubles,
@@ -22,7 +23,7 @@ impl Default for Troubles {
 }
 
 impl Troubles {
-    /// For one more.
+    /// Adds a slot for another writer.
     pub(crate) fn place(&self) -> Place {
         let mut number = 0;
         self.0.send_modify(|troubles| {
@@ -32,12 +33,12 @@ impl Troubles {
         Place { all: self.clone(), number }
     }
 
-    /// Why nothing can be written.
+    /// An error of a writer, if any has one.
     pub(super) fn first(&self) -> Option<StoreError> {
         self.0.borrow().iter().flatten().next().cloned()
     }
 
-    /// Waits until there is trouble, or none any more, after there `was` some or none.
+    /// Waits until there is trouble or none any more; `was` tells whether there was trouble before.
     pub(crate) async fn change(&self, was: bool) -> Option<StoreError> {
         let mut troubles = self.0.subscribe();
         let changed = troubles.wait_for(|troubles| troubles.iter().any(Option::is_some) != was);
@@ -47,14 +48,14 @@ impl Troubles {
 }
 
 impl Place {
-    /// Says of `name` once that it fails, and once that it does no more.
+    /// Logs the first failure of `name`, and its recovery.
     pub(crate) fn note(&self, name: &str, error: Option<&StoreError>) {
         let failed = self.all.0.borrow()[self.number].is_some();
         match error {
-            // That is how a crawl into a pipe ends, and nobody is to wait for anything.
+            // The normal end of a crawl into a pipe: there is nothing to wait for.
             Some(error) if error.closed => {}
             Some(error) if !failed => tracing::error!(
-                "{name}: {}; pages wait, and no new ones are asked for, until it can be written again",
+                "{name}: {}; fetched pages wait and no new tasks are taken until it can be written again",
                 error.text
             ),
             None if failed => tracing::info!("{name}: can be written again"),

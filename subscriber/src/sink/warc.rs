@@ -1,28 +1,27 @@
-//! WARC files, version 1.1 (ISO 28500:2017): what went over the wire, for archives.
+//! WARC files, version 1.1 (ISO 28500:2017): requests and answers as sent and received, for
+//! archives.
 //!
-//! A page is up to three records, each a gzip member of its own, so that a reader can begin at any:
+//! A page has up to three records, each a gzip member of its own, so that a reader can begin at
+//! any:
 //!
 //! | record | |
 //! |---|---|
-//! | `request` | its head, as it was sent |
-//! | `response` | the head as it came, and the body without its transfer coding, still with its content coding |
-//! | or `revisit` | the head alone: the server says that nothing has changed (304), or the body is one that is in this output already |
-//! | `metadata` | what became of the page, in the names of the JSON lines; also of pages without an answer |
+//! | `request` | the head, as sent |
+//! | `response` | the head as received, and the body without its transfer coding, still with its content coding |
+//! | or `revisit` | the head only: the page is unchanged (304), or its body is in this output already |
+//! | `metadata` | the outcome of the page, with the names of the JSON lines; also for pages without an answer |
 //!
-//! The `metadata` comes last: a page is whole when that is there. So that head and body fit together, a
-//! `Transfer-Encoding` and a `Content-Length` that is not that of the body are called
-//! `X-Archive-Orig-..`, and the right length is added. Digests are SHA-1, which is what everybody's
-//! tools compare; whether two bodies are the same is decided by BLAKE3.
+//! The `metadata` record comes last: a page is complete when it is there. So that head and body fit
+//! together, a `Transfer-Encoding`, and a `Content-Length` that differs from the body's length, are
+//! renamed to `X-Archive-Orig-..`, and the right length is added. Digests are SHA-1, which common
+//! tools compare; BLAKE3 decides whether two bodies are equal.
 //!
-//! Files are `PREFIX-<time of creation>-<serial number>.warc.gz`, and end in `.open` while they are
-//! written. One is closed when it has reached its size, and at the end. The mark (`ledger.rs`) is
-//! `PREFIX.mark`; its position is an offset and the name of a file. What a crash has left open is cut behind
-//! its last whole page, and closed.
+//! Files are named `PREFIX-<time of creation>-<serial number>.warc.gz`, with `.open` at the end
+//! while they are written. A file is closed at its size limit and at the end. The mark
+//! (`ledger.rs`) is `PREFIX.mark`; its position is an offset and the name of a file. A file that a
+//! crash has left open is cut after its last complete page, and closed.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "files are named after the time at which they begin"
-)]
+#![expect(clippy::disallowed_methods, reason = "files are named after their time of creation")]
 
 mod file;
 mod record;
@@ -51,25 +50,25 @@ const CLOSED: &str = ".warc.gz";
 /// The WARC files of one prefix.
 pub(super) struct Warc {
     prefix: PathBuf,
-    /// A file that has these bytes is closed.
+    /// The size at which a file is closed.
     bytes_max: u64,
     file: WarcFile,
     archivist: Archivist,
     ledger: Ledger,
-    /// Pages that were written and not synced yet.
+    /// Pages written but not synced yet.
     pending: Vec<PageId>,
     refused: Vec<(PageId, String)>,
-    /// A file was begun of which the mark does not know.
+    /// The mark does not name the current file yet.
     owes_mark: bool,
 }
 
 impl Warc {
-    /// Begins a file, and closes those that a crash has left.
+    /// Begins a file, and closes those that a crash has left open.
     pub(super) fn open(prefix: &Path, bytes_max: u64, agent: &str) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: prefix.to_owned(), source };
         super::make_parent(prefix)?;
         let mut archivist = Archivist::new(agent);
-        // First of all, and it is locked: of two processes with one prefix each sees that of the other.
+        // Locked first: of two processes with one prefix each sees the file of the other.
         let file = begin(prefix, &mut archivist).map_err(failed)?;
         let mark = with_suffix(prefix, ".mark");
         let (mut ledger, position) = Ledger::open(&mark).map_err(failed)?;
@@ -106,7 +105,7 @@ impl Warc {
             if self.archivist.put_page(record, &mut self.file)? {
                 self.pending.push(page);
             } else {
-                // Without it the page would be archived as one that was never answered.
+                // Otherwise the page would be archived as one without an answer.
                 self.refused.push((page, "the file of its body was removed".to_owned()));
             }
         }
@@ -122,8 +121,8 @@ impl Warc {
         Ok(())
     }
 
-    /// Goes on in another file. If that cannot be made, or not be said in the mark, it is tried again
-    /// before the next page.
+    /// Begins the next file. If it cannot be created, or the mark cannot be written, the next page
+    /// retries it.
     fn rotate(&mut self) -> io::Result<()> {
         let next = begin(&self.prefix, &mut self.archivist)?;
         if let Err(error) = close(&self.file) {
@@ -184,7 +183,7 @@ impl Sink for Warc {
     }
 }
 
-/// A file with a name that none has had, locked, with its `warcinfo`.
+/// Creates a file with a new name, locks it, and writes its `warcinfo`.
 fn begin(prefix: &Path, archivist: &mut Archivist) -> io::Result<WarcFile> {
     let now = Timestamp::try_from(now()).unwrap_or_default();
     let now = now.strftime("%Y%m%d%H%M%S");
@@ -212,21 +211,21 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// Gives a file the name of one that nobody writes any more.
+/// Renames a file that is complete.
 fn close(file: &WarcFile) -> io::Result<()> {
     let name = file.path().with_extension("");
     fs::rename(file.path(), &name)?;
     sync_directory_of(&name)
 }
 
-/// Removes a file without pages. One that stays is removed by the next start.
+/// Removes a file without pages. If that fails, the next start removes it.
 fn remove(file: &WarcFile) {
     if let Err(error) = fs::remove_file(file.path()) {
-        tracing::debug!(%error, "{} stays", file.path().display());
+        tracing::debug!(%error, "cannot remove {}", file.path().display());
     }
 }
 
-/// An offset, and the name of the file when it is closed.
+/// An offset, and the final name of the file.
 fn position(file: &WarcFile) -> String {
     let name = file.path().with_extension("");
     format!("{} {}", file.safe(), name.file_name().unwrap_or_default().to_string_lossy())
@@ -237,10 +236,11 @@ fn parse_position(text: &str) -> Option<(u64, String)> {
     Some((offset.parse().ok()?, name.to_owned()))
 }
 
-/// Closes what was left open, and notes which pages may come again: those behind the mark's position.
+/// Closes files that were left open, and adds pages that may come again to the ledger: those after
+/// the mark's position.
 ///
-/// A mark is written when a file is begun. So all of it that it does not know is in the file that it names,
-/// and in those that are open still.
+/// The mark is written when a file is begun. So every page that it does not know is in the file
+/// that it names, or in one that is still open.
 fn recover(
     prefix: &Path,
     own: &WarcFile,
@@ -271,13 +271,13 @@ fn recover(
         let found = scan::pages(path, from(path)).map_err(failed(path))?;
         if found.end < file.safe() {
             let torn = file.safe() - found.end;
-            tracing::info!("{}: {torn} bytes of a torn end are cut off", path.display());
+            tracing::info!("{}: cut off {torn} bytes of an incomplete page", path.display());
             file.cut(found.end).map_err(failed(path))?;
         }
         for page in found.pages {
             ledger.insert(page);
         }
-        // What was found may be on its way to the disk still.
+        // The pages that were found may not be synced yet.
         file.commit().map_err(failed(path))?;
         let closed = if found.has_pages { close(&file) } else { fs::remove_file(path) };
         closed.map_err(failed(path))?;

@@ -17,7 +17,7 @@ struct Output {
     spools: Spools,
 }
 
-/// A record as it was read back.
+/// A record that was read back.
 #[derive(Debug)]
 struct Entry {
     headers: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ impl Output {
         Warc::open(&self.prefix(), bytes_max, "bot/1").unwrap()
     }
 
-    /// The files, those that are open among them.
+    /// The files, open ones included.
     fn files(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.folder.path().join("out")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
@@ -56,7 +56,7 @@ impl Output {
         self.files().iter().flat_map(|file| records(&fs::read(file).unwrap())).collect()
     }
 
-    /// How often each page is there.
+    /// How often each page occurs.
     fn entries(&self) -> BTreeMap<u64, u32> {
         let mut entries = BTreeMap::new();
         for record in self.records().iter().filter(|record| record.is("metadata")) {
@@ -67,7 +67,7 @@ impl Output {
         entries
     }
 
-    /// A page that was answered with this.
+    /// A page with this answer.
     fn page(&self, entry: u64, head: &str, body: Option<&[u8]>) -> PageRecord {
         let mut page = record(entry, 1);
         let body = body.map(|bytes| body_of(&self.spools, bytes));
@@ -98,7 +98,7 @@ impl std::ops::Index<&str> for Entry {
     }
 }
 
-/// Every member is a record, and nothing is torn.
+/// Checks that every member is a complete record.
 #[track_caller]
 fn records(bytes: &[u8]) -> Vec<Entry> {
     let (mut records, mut rest) = (Vec::new(), bytes);
@@ -182,7 +182,7 @@ fn a_page_is_request_response_and_metadata() {
 }
 
 #[test]
-fn what_is_there_already_or_has_not_changed_is_a_revisit() {
+fn a_known_body_or_an_unchanged_page_is_a_revisit() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
     warc.write(&batch([output.page(1, OK, Some(b"same")), output.page(2, OK, Some(b""))])).unwrap();
@@ -238,7 +238,7 @@ fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
         fastrand::Rng::with_seed(entry).fill(&mut random);
         warc.write(&batch([output.page(entry, OK, Some(&random))])).unwrap();
     }
-    // More than one in a batch, each as large as a file.
+    // Several in a batch, each as large as a file.
     let pages = (9..12).map(|entry| {
         let mut random = vec![0; 2 * WARC_CHUNK_BYTES];
         fastrand::Rng::with_seed(entry).fill(&mut random);
@@ -262,10 +262,10 @@ fn a_file_that_is_large_enough_is_closed_and_none_is_empty() {
 fn two_processes_do_not_share_a_prefix() {
     let output = Output::new();
     let first = output.open(1);
-    let Err(error) = Warc::open(&output.prefix(), 1, "bot/1") else { panic!("it is in use") };
+    let Err(error) = Warc::open(&output.prefix(), 1, "bot/1") else { panic!("the file is in use") };
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     assert_eq!(output.files().len(), 1);
-    // This is another one.
+    // Another prefix.
     let longer = with_suffix(&output.prefix(), "-2");
     drop(Warc::open(&longer, 1, "bot/1").unwrap_or_else(|error| panic!("{error}")));
     drop(first);
@@ -273,7 +273,7 @@ fn two_processes_do_not_share_a_prefix() {
 }
 
 #[test]
-fn a_page_of_which_somebody_has_removed_the_body_is_refused_and_holds_up_nothing() {
+fn a_page_whose_body_file_was_removed_is_refused_without_a_stall() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
     let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
@@ -284,21 +284,21 @@ fn a_page_of_which_somebody_has_removed_the_body_is_refused_and_holds_up_nothing
     let refused = warc.take_refused();
     assert_eq!(refused, [(record(1, 1).page, "the file of its body was removed".to_owned())]);
     assert_eq!(output.entries(), BTreeMap::from([(2, 1)]));
-    // As it is fetched again.
+    // Fetched again.
     warc.write(&batch([output.page(1, OK, Some(&large))])).unwrap();
     assert!(warc.take_refused().is_empty());
     assert_eq!(output.entries(), BTreeMap::from([(1, 1), (2, 1)]));
 }
 
 #[test]
-fn a_body_that_cannot_be_read_for_now_is_trouble_and_not_lost() {
+fn an_unreadable_body_is_trouble_and_not_lost() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
     let large = vec![7; crate::config::SPOOL_BYTES_MAX + 1];
     let page = output.page(1, OK, Some(&large));
     let path = page.exchange.as_ref().unwrap().body.as_ref().unwrap().file().unwrap().to_owned();
     let batch = batch([record(2, 1), page]);
-    // Nothing can be read from that, as without a descriptor to spare.
+    // Reading fails, as without a free descriptor.
     let away = path.with_extension("away");
     fs::rename(&path, &away).unwrap();
     fs::create_dir(&path).unwrap();
@@ -314,7 +314,8 @@ fn a_body_that_cannot_be_read_for_now_is_trouble_and_not_lost() {
     assert!(response.block.ends_with(&large));
 }
 
-/// What was written in two batches; and for each mark how much was safe, and what was settled by then.
+/// Everything written in two batches; and for each mark how much was synced, and what was settled
+/// by then.
 struct Life {
     name: String,
     bytes: Vec<u8>,
@@ -345,7 +346,7 @@ fn live() -> Life {
 }
 
 #[test]
-fn a_crash_at_any_byte_leaves_files_in_which_every_page_is_once_in_the_end() {
+fn after_a_crash_at_any_byte_every_page_is_in_the_files_once() {
     let life = live();
     for length in 0..=life.bytes.len() {
         let marks =
@@ -371,7 +372,7 @@ fn a_crash_at_any_byte_leaves_files_in_which_every_page_is_once_in_the_end() {
 }
 
 #[test]
-fn a_crash_between_two_files_forgets_nothing() {
+fn a_crash_between_two_files_loses_nothing() {
     let life = live();
     let output = Output::new();
     let out = output.folder.path().join("out");
@@ -387,12 +388,12 @@ fn a_crash_between_two_files_forgets_nothing() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_nothing_and_is_written_again() {
+fn a_failed_write_leaves_nothing_and_is_retried() {
     let output = Output::new();
     let mut warc = output.open(u64::MAX);
     warc.write(&batch([record(1, 1)])).unwrap();
     let safe = fs::read(warc.file.path()).unwrap();
-    // As far as a full disk lets it.
+    // As much as a full disk accepts.
     let page = output.page(2, OK, Some(b"body"));
     warc.archivist.put_page(&page, &mut warc.file).unwrap();
     warc.file.begin_member();
@@ -432,7 +433,7 @@ for path in sys.argv[1:]:
 ";
 
 #[test]
-fn warcio_finds_nothing_wrong_and_reads_what_was_written() {
+fn warcio_validates_and_reads_the_files() {
     let output = Output::new();
     let mut warc = output.open(100_000);
     let text = "A page. ".repeat(1000);

@@ -1,8 +1,8 @@
-//! The thread of a sink: takes what has come as one batch, and does not go on before it is safe.
+//! The thread of a sink: writes all waiting pages as one batch, and syncs it before the next.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "lets batches gather, and waits until a disk has room again"
+    reason = "collects batches, and waits until a disk has room again"
 )]
 
 use std::collections::HashMap;
@@ -20,11 +20,11 @@ use crate::config::{
 };
 use crate::report::{PageId, PageRecord};
 
-/// Where a sink's thread is reached. It ends when this is dropped.
+/// The queue of a sink's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: mpsc::Sender<Letter>,
-    /// Of pages that were stored, so never more than are held; `None` if the sink does not ask.
+    /// Settled pages, at most as many as tasks are held; `None` if the sink does not need them.
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
 }
 
@@ -36,12 +36,12 @@ struct Letter {
 
 struct Thread {
     sink: Box<dyn Sink>,
-    letters: mpsc::Receiver<Letter>,
+    requests: mpsc::Receiver<Letter>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
     place: Place,
 }
 
-/// A thread has ended before its time, which takes a panic.
+/// The error after a panic of the thread.
 pub(super) fn gone() -> StoreError {
     StoreError { text: "its writer has ended".to_owned(), closed: false }
 }
@@ -51,14 +51,14 @@ impl Writer {
         sink: Box<dyn Sink>,
         place: Place,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
-        let (queue, letters) = mpsc::channel(STORE_QUEUE_MAX);
+        let (queue, requests) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.wants_settled().then(Arc::default);
         let name = sink.name();
-        let thread = Thread { sink, letters, settled: settled.clone(), place };
+        let thread = Thread { sink, requests, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = closed.send(());
         });
         match started {
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Waits while too many others wait.
+    /// Waits while the queue is full.
     pub(super) async fn send(
         &self,
         record: Arc<PageRecord>,
@@ -86,55 +86,55 @@ impl Writer {
 
 impl Thread {
     fn run(mut self) {
-        let mut letters = Vec::new();
+        let mut requests = Vec::new();
         let mut began = None;
-        while self.take(&mut letters, began) {
+        while self.take(&mut requests, began) {
             began = Some(Instant::now());
             self.settle();
-            let result = self.write(&mut letters);
+            let result = self.write(&mut requests);
             let refused: HashMap<_, _> = self.sink.take_refused().into_iter().collect();
-            for letter in letters.drain(..) {
-                let refusal = refused.get(&letter.record.page).cloned();
+            for request in requests.drain(..) {
+                let refusal = refused.get(&request.record.page).cloned();
                 let refusal = refusal.map(|text| StoreError { text, closed: false });
-                // Whoever asked may have been abandoned meanwhile.
-                let _ = letter.answer.send(refusal.map_or_else(|| result.clone(), Err));
+                // The caller may be gone.
+                let _ = request.answer.send(refusal.map_or_else(|| result.clone(), Err));
             }
         }
         self.settle();
         self.sink.close();
     }
 
-    /// Waits for pages, and takes those that are to be made safe together: not more than the sink takes, nor many
-    /// more bytes than the limit. `false`: nothing comes any more.
+    /// Waits for pages, and collects a batch: at most as many as the sink takes, and few bytes more
+    /// than the limit. Returns `false` after the last page.
     ///
-    /// While they stream in and the last batch `began` just before, more are waited for: making a batch safe costs
-    /// as much as many pages. Those who have given up meanwhile are left out: a crawler that ends has nothing begun
-    /// that can be begun elsewhere.
-    fn take(&mut self, letters: &mut Vec<Letter>, began: Option<Instant>) -> bool {
+    /// While pages stream in and the last batch `began` just before, it waits for more: a sync
+    /// costs as much as many pages. Pages without a caller are left out: a crawler that stops
+    /// writes nothing that another member can write.
+    fn take(&mut self, requests: &mut Vec<Letter>, began: Option<Instant>) -> bool {
         let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
         loop {
-            let before = letters.len();
+            let before = requests.len();
             let mut next = match before {
-                0 => self.letters.blocking_recv(),
-                _ => self.letters.try_recv().ok(),
+                0 => self.requests.blocking_recv(),
+                _ => self.requests.try_recv().ok(),
             };
             if before == 0 && next.is_none() {
                 return false;
             }
-            while let Some(letter) = next {
-                if !letter.answer.is_closed() {
-                    bytes += letter.record.bytes_in_memory();
-                    letters.push(letter);
+            while let Some(request) = next {
+                if !request.answer.is_closed() {
+                    bytes += request.record.bytes_in_memory();
+                    requests.push(request);
                 }
-                if letters.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {
+                if requests.len() >= batch_max || bytes >= STORE_BATCH_BYTES_MAX {
                     return true;
                 }
-                next = self.letters.try_recv().ok();
+                next = self.requests.try_recv().ok();
             }
             let is_soon = began.is_some_and(|began| began.elapsed() < STORE_PACE);
-            match letters.len() {
+            match requests.len() {
                 0 => {}
-                // If nothing more came, everybody may be waiting for these.
+                // If no more pages came, all callers may be waiting for these.
                 length if !is_soon || length == before => return true,
                 _ => thread::sleep(STORE_PACE_STEP),
             }
@@ -149,25 +149,26 @@ impl Thread {
         }
     }
 
-    /// Tries until it succeeds, or there is no use in it.
+    /// Writes a batch, and retries until it succeeds, the output is closed, or the queue is closed.
     ///
-    /// Those who have given up meanwhile are not written, except that a batch never becomes empty: its
-    /// last page tells when there is room again, and no other would come before.
-    fn write(&mut self, letters: &mut Vec<Letter>) -> Result<(), StoreError> {
+    /// Pages without a caller are left out of a retry, except that a batch never becomes empty: its
+    /// last page shows when there is room again, and no other page would come before.
+    fn write(&mut self, requests: &mut Vec<Letter>) -> Result<(), StoreError> {
         loop {
-            let batch: Vec<_> = letters.iter().map(|letter| Arc::clone(&letter.record)).collect();
+            let batch: Vec<_> =
+                requests.iter().map(|request| Arc::clone(&request.record)).collect();
             let result = self.sink.write(&batch);
-            // Nobody is to wait for anything then.
-            if self.letters.is_closed() {
+            // On shutdown all callers have gone.
+            if self.requests.is_closed() {
                 return result;
             }
             self.place.note(&self.sink.name(), result.as_ref().err());
             match result {
                 Err(error) if !error.closed => {
                     thread::sleep(STORE_RETRY);
-                    let last = letters.pop().expect("a batch is never empty");
-                    letters.retain(|letter| !letter.answer.is_closed());
-                    letters.push(last);
+                    let last = requests.pop().expect("a batch is never empty");
+                    requests.retain(|request| !request.answer.is_closed());
+                    requests.push(last);
                 }
                 result => return result,
             }

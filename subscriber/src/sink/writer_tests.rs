@@ -8,11 +8,11 @@ use crate::report::Keep;
 use crate::sink::testing::record;
 use crate::sink::{Sinks, Troubles};
 
-/// A sink that does as it is told.
+/// A sink with scripted results.
 struct Told {
-    /// Says what each batch was.
+    /// Reports each batch.
     batches: channel::Sender<Vec<u64>>,
-    /// What becomes of each batch, in turn.
+    /// The result of each batch, in turn.
     results: channel::Receiver<Result<(), StoreError>>,
     settled: Option<channel::Sender<u64>>,
 }
@@ -70,7 +70,7 @@ fn full() -> StoreError {
 }
 
 #[tokio::test]
-async fn what_comes_while_a_batch_is_made_safe_is_the_next_one() {
+async fn pages_that_arrive_during_a_sync_are_the_next_batch() {
     let mut teller = start(false);
     let records: Vec<_> = (0..9).map(|entry| Arc::new(record(entry, 1))).collect();
     let mut storing = records.iter().map(|record| Box::pin(teller.sinks.store(record)));
@@ -91,7 +91,7 @@ async fn what_comes_while_a_batch_is_made_safe_is_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_failing_sink_is_known_and_tries_until_it_succeeds() {
+async fn a_failing_sink_is_reported_and_retries_until_it_succeeds() {
     let teller = start(false);
     let pages = [0, 1].map(|entry| Arc::new(record(entry, 1)));
     let mut one = Box::pin(teller.sinks.store(&pages[0]));
@@ -101,7 +101,7 @@ async fn a_failing_sink_is_known_and_tries_until_it_succeeds() {
     teller.results.send(Err(full())).unwrap();
     assert_eq!(teller.sinks.change(false).await, Some(full()));
     assert_eq!(teller.batches.recv().unwrap(), [0]);
-    // Nobody waits for it any more; it goes on being what tells when there is room again.
+    // Its caller has given up; it stays in the batch, to notice when there is room again.
     drop(one);
     teller.results.send(Err(full())).unwrap();
     assert_eq!(teller.batches.recv().unwrap(), [0]);
@@ -115,7 +115,7 @@ async fn a_failing_sink_is_known_and_tries_until_it_succeeds() {
 }
 
 #[tokio::test]
-async fn of_a_batch_that_failed_those_who_have_given_up_are_not_written() {
+async fn a_retried_batch_omits_pages_without_a_caller() {
     let teller = start(false);
     let pages: Vec<_> = (0..6).map(|entry| Arc::new(record(entry, 1))).collect();
     let mut storing: Vec<_> = pages.iter().map(|page| Box::pin(teller.sinks.store(page))).collect();
@@ -136,7 +136,7 @@ async fn of_a_batch_that_failed_those_who_have_given_up_are_not_written() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_any_more_is_not_begun() {
+async fn pages_without_a_caller_are_not_written() {
     let mut teller = start(false);
     let pages: Vec<_> = (0..3).map(|entry| Arc::new(record(entry, 1))).collect();
     let mut storing: Vec<_> = pages.iter().map(|page| Box::pin(teller.sinks.store(page))).collect();
@@ -177,7 +177,7 @@ async fn a_batch_is_full_when_it_has_many_bytes() {
 }
 
 #[tokio::test]
-async fn an_output_that_is_closed_is_not_tried_again() {
+async fn a_closed_output_is_not_retried() {
     let teller = start(false);
     let closed = StoreError { text: "broken pipe".to_owned(), closed: true };
     teller.results.send(Err(closed.clone())).unwrap();
@@ -188,7 +188,7 @@ async fn an_output_that_is_closed_is_not_tried_again() {
 }
 
 #[tokio::test]
-async fn a_failing_sink_does_not_hold_up_the_end() {
+async fn a_failing_sink_does_not_delay_the_shutdown() {
     let mut teller = start(false);
     let page = Arc::new(record(0, 1));
     let mut storing = Box::pin(teller.sinks.store(&page));
@@ -202,7 +202,7 @@ async fn a_failing_sink_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn what_is_settled_is_told_before_the_next_batch_and_at_the_end() {
+async fn settled_pages_are_passed_on_before_the_next_batch_and_at_the_end() {
     let mut teller = start(true);
     let settled = |teller: &Teller| teller.settled.try_iter().collect::<BTreeSet<_>>();
     for entry in 1..=3 {

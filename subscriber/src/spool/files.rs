@@ -1,9 +1,9 @@
-//! The thread that has the files of bodies: nobody else waits for their disk.
+//! The thread that owns the files of bodies, so that no task waits for their disk.
 //!
-//! A disk that cannot be written to is tried again with as much as it would not take. Until that succeeds it counts as
-//! trouble: pages that need it would only be fetched in vain.
+//! After a failed write the thread retries with as many bytes as have failed. Until that succeeds
+//! the disk is in trouble: pages that need it would be fetched for nothing.
 
-#![expect(clippy::disallowed_methods, reason = "owns the thread, which tries a full disk again")]
+#![expect(clippy::disallowed_methods, reason = "owns the thread, which retries on a full disk")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,29 +26,29 @@ pub(super) struct BodyFile {
     len: u64,
 }
 
-/// What the thread does, in this order. Of each body there is one at a time.
+/// The commands of the thread, served in order. Each body has at most one in flight.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Adds to a file, or to a new one.
+    /// Appends to a file, or to a new one.
     Write { file: Option<BodyFile>, bytes: Buffer, answer: oneshot::Sender<io::Result<BodyFile>> },
-    /// Where it may take its time.
+    /// Removes a file in the background.
     Remove(BodyFile),
-    /// Stands still, as a disk may, until somebody says or is gone.
+    /// Blocks like a slow disk, until the sender answers or is dropped.
     #[cfg(test)]
     Wait(Receiver<()>),
 }
 
 struct Thread {
     directory: PathBuf,
-    /// Of the next file.
+    /// The number of the next file.
     number: u64,
     place: Option<Place>,
     trouble: Option<Trouble>,
 }
 
-/// The disk would not take something.
+/// A failed write.
 struct Trouble {
-    /// As much is tried with.
+    /// The number of bytes to retry with.
     bytes: u64,
     try_at: Instant,
 }
@@ -62,7 +62,7 @@ impl BodyFile {
 impl Drop for BodyFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(%error, "a body stays in {}", self.path.display());
+            tracing::debug!(%error, "cannot remove the body {}", self.path.display());
         }
     }
 }
@@ -87,9 +87,9 @@ impl Thread {
             match job {
                 Ok(Job::Write { file, bytes, answer }) => {
                     let written = self.write(file, &bytes);
-                    // Before anybody goes on who would look how much is taken.
+                    // Before the answer, since the caller may check the total of all buffers.
                     drop(bytes);
-                    // Whoever asked may have been abandoned meanwhile: then it is removed.
+                    // The caller may have been aborted: then the file is removed.
                     let _ = answer.send(written);
                 }
                 Ok(Job::Remove(file)) => drop(file),
@@ -131,7 +131,7 @@ impl Thread {
         }
     }
 
-    /// If it is time for that.
+    /// Retries a failed write if it is due.
     fn try_again(&mut self) {
         let Some(&Trouble { bytes, try_at }) = self.trouble.as_ref() else { return };
         if Instant::now() < try_at {

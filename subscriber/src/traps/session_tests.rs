@@ -1,7 +1,7 @@
-//! Sites that put new session ids into their links, which must be read whole and end, and honest sites, which must keep every
-//! parameter that means something. Names and values are drawn.
+//! Sites that put new session ids into their links, which must be read completely and end, and
+//! honest sites, which must keep every meaningful parameter. Names and values are random.
 
-#![expect(clippy::print_stderr, reason = "a test that fails says its seed")]
+#![expect(clippy::print_stderr, reason = "a failing test prints its seed")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn pass() -> PassKey {
     PassKey::new(1, "a", 1)
 }
 
-/// What values look like.
+/// The form of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Hex,
@@ -27,7 +27,7 @@ enum Value {
     Uuid,
     Base64Url,
     Milliseconds,
-    /// Several pages have the same one.
+    /// Several pages share a value.
     Seconds,
 }
 
@@ -40,10 +40,10 @@ const VALUES: [Value; 6] = [
     Value::Seconds,
 ];
 
-/// Pages by path and query: what they say and where they link to.
+/// Pages by path and query: their content and links.
 type Pages = BTreeMap<String, (String, Vec<String>)>;
 
-/// A parameter that each page has a new value for.
+/// A parameter with a new value for each page.
 struct Session {
     name: String,
     value: Value,
@@ -86,7 +86,7 @@ fn base64url(rng: &mut Rng) -> char {
     }
 }
 
-/// A name that nothing else has.
+/// A unique name.
 fn name(rng: &mut Rng) -> String {
     (0..rng.usize(6..10)).map(|_| rng.lowercase()).collect()
 }
@@ -95,7 +95,7 @@ fn word(rng: &mut Rng) -> String {
     (0..rng.usize(3..8)).map(|_| rng.lowercase()).collect()
 }
 
-/// Without the parameters of these names.
+/// Removes the parameters of these names.
 fn without(link: &str, names: &[&str]) -> String {
     let (place, query) = link.split_once('?').unwrap_or((link, ""));
     let is_left = |pair: &&str| !names.contains(&pair.split('=').next().unwrap());
@@ -111,18 +111,18 @@ fn read(url: &CanonicalUrl<'_>, html: &str) -> Content {
     reader.finish(url)
 }
 
-/// What became of a site.
+/// The result of a crawl.
 #[derive(Debug, Default)]
 struct Outcome {
     requests: usize,
-    /// Paths and queries as they were asked for.
+    /// Paths and queries of all requests.
     asked: BTreeSet<String>,
     reasons: BTreeSet<Trap>,
-    /// Names that were taken for those of session ids.
+    /// Names that were recognized as session ids.
     known: Vec<String>,
 }
 
-/// Crawls a site from `/` on as a worker with a broker does, and stops after so many requests.
+/// Crawls a site from `/` on, as a worker with a broker does; stops after this number of requests.
 fn crawl(traps: &mut Traps, requests_max: usize, mut html: impl FnMut(&str) -> String) -> Outcome {
     let start: CanonicalUrl = "http://example.org/".parse().unwrap();
     let mut met = BTreeSet::from([start.to_string()]);
@@ -190,7 +190,7 @@ fn serve<'a>(
     }
 }
 
-/// Pages that link to others at random, so that each is found; some by number, some by name, some with a query.
+/// Pages with random links, so that each is found; some by number, some by name, some with a query.
 fn graph(rng: &mut Rng) -> Pages {
     let (page, count) = (name(rng), rng.usize(30..90));
     let mut paths: Vec<String> = vec!["/".to_owned()];
@@ -211,7 +211,8 @@ fn graph(rng: &mut Rng) -> Pages {
     pages
 }
 
-/// Crawls pages with these sessions: all are read, few twice, and the names are known in the end.
+/// Crawls pages with these sessions: all are read, few of them twice, and the names are recognized
+/// in the end.
 #[track_caller]
 fn ends(pages: &Pages, sessions: &mut [Session], rng: &mut Rng) {
     let names: Vec<String> = sessions.iter().map(|session| session.name.clone()).collect();
@@ -287,7 +288,7 @@ fn times_counters_and_old_sessions_in_the_text_do_not_matter() {
     }
 }
 
-/// Of one list: pages with links to the next, and perhaps to the one before.
+/// The pages of a list, with links to the next and perhaps to the one before.
 fn list(rng: &mut Rng, both_ways: bool) -> Pages {
     let (page, sections) = (name(rng), [word(rng), word(rng)]);
     let mut pages = Pages::new();
@@ -303,7 +304,7 @@ fn list(rng: &mut Rng, both_ways: bool) -> Pages {
     pages
 }
 
-/// A shop: half of the products are sold out, and say nothing else.
+/// A shop: half of the products are sold out, with the same text.
 fn products(rng: &mut Rng, related: usize) -> Pages {
     let (id, page) = (name(rng), name(rng));
     let (thing, list) = (format!("/thing?{id}="), format!("/list?{page}="));
@@ -324,7 +325,7 @@ fn products(rng: &mut Rng, related: usize) -> Pages {
     pages
 }
 
-/// Articles, each of which links to nothing but the next one and its form for printers.
+/// Articles, each with links only to the next one and to its version for printers.
 fn chain(rng: &mut Rng) -> Pages {
     let id = name(rng);
     let links = |n: usize| vec![format!("/article?{id}={n}"), format!("/print?{id}={n}")];
@@ -338,7 +339,7 @@ fn chain(rng: &mut Rng) -> Pages {
     pages
 }
 
-/// Two sections by day, most of which say the same.
+/// Two sections by day, most of them with the same content.
 fn calendar(rng: &mut Rng) -> Pages {
     let day = name(rng);
     let path = |section: &str, n: usize| {
@@ -355,7 +356,7 @@ fn calendar(rng: &mut Rng) -> Pages {
     pages
 }
 
-/// Filters and an order, in one order of names.
+/// Filters and a sort order, with the names in one order.
 fn facets(rng: &mut Rng) -> Pages {
     let names = [name(rng), name(rng), name(rng)];
     let path = |values: [usize; 3]| {
@@ -397,7 +398,7 @@ fn numbered(rng: &mut Rng) -> Pages {
 }
 
 #[test]
-fn parameters_that_mean_something_stay_and_all_pages_are_read() {
+fn meaningful_parameters_stay_and_all_pages_are_read() {
     for seed in SEEDS {
         eprintln!("seed {seed}");
         let rng = &mut Rng::with_seed(seed);
@@ -415,7 +416,7 @@ fn parameters_that_mean_something_stay_and_all_pages_are_read() {
 
 /// The honest sites, with a session id in every link.
 #[test]
-fn what_means_something_is_read_behind_a_session_id_too() {
+fn meaningful_parameters_stay_beside_a_session_id() {
     for (seed, value) in SEEDS.flat_map(|seed| VALUES.map(|value| (seed, value))) {
         eprintln!("seed {seed}, {value:?}");
         let rng = &mut Rng::with_seed(seed);
@@ -432,12 +433,12 @@ fn what_means_something_is_read_behind_a_session_id_too() {
             let mut sessions = [Session::draw(value, rng)];
             ends(&pages, &mut sessions, rng);
         }
-        // Few of its pages link to two others, so a time in seconds is seen late.
+        // Few of its pages link to two others, so a time in seconds is recognized late.
         if value != Value::Seconds {
             let pages = products(rng, 0);
             ends(&pages, &mut [Session::draw(value, rng)], rng);
         }
-        // Its numbers are as new on each page as the session ids are.
+        // Its numbers are as new on each page as session ids are.
         let (pages, mut sessions) = (chain(rng), [Session::draw(value, rng)]);
         let name = sessions[0].name.clone();
         let mut traps = Traps::new(TrapLimits::default(), 2026);
@@ -447,9 +448,10 @@ fn what_means_something_is_read_behind_a_session_id_too() {
     }
 }
 
-/// A parameter that says from which page a link was followed has few values. Whether it is left out or not, all is read.
+/// A parameter for the page from which a link was followed has few values. With or without it, all
+/// pages are read.
 #[test]
-fn where_a_visitor_comes_from_is_no_page() {
+fn a_referrer_parameter_makes_no_new_page() {
     for seed in SEEDS {
         eprintln!("seed {seed}");
         let mut rng = Rng::with_seed(seed);
@@ -472,7 +474,7 @@ fn where_a_visitor_comes_from_is_no_page() {
 
 /// A server that continues the session of a URL has few of them.
 #[test]
-fn a_session_that_goes_on_is_left_in_place() {
+fn a_continued_session_stays_in_links() {
     let mut rng = Rng::with_seed(1);
     let pages = graph(&mut rng);
     let mut begun = 0;
@@ -495,7 +497,7 @@ fn a_session_that_goes_on_is_left_in_place() {
     assert_eq!(outcome.requests, pages.len() + 1);
 }
 
-/// Teaches that `s` is a session id; returns how many pages that took.
+/// Teaches that `s` is a session id; returns the number of pages needed.
 fn teach(traps: &mut Traps, of: PassKey, site: &str) -> usize {
     for n in 0_usize.. {
         let url = format!("{site}/{}?s=v{n}", n % 4);
@@ -540,13 +542,13 @@ fn a_page_that_was_read_is_refused_under_another_session_only() {
     let url = |path: &str| format!("http://a.example{path}").parse::<CanonicalUrl>().unwrap();
     let mut before = |path: &str| traps.before(pass(), &url(path), 1);
     assert_eq!(before("/0?s=other"), Err(Trap::SessionId));
-    assert_eq!(before("/0"), Ok(()), "under its lasting URL it is read once more");
+    assert_eq!(before("/0"), Ok(()), "it is read once more under its URL without a session");
     assert_eq!(before("/new?s=other"), Ok(()));
     assert_eq!(traps.learn(pass(), &url("/new?s=other"), None), Vec::<String>::new());
     assert_eq!(traps.before(pass(), &url("/new?s=another"), 1), Err(Trap::SessionId));
     let reading = Reading { body: &[0; 32], title: None, words: None, links: &[] };
     traps.learn(pass(), &url("/late?s=other"), Some(&reading));
-    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task comes again");
+    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task is repeated");
     assert_eq!(traps.before(pass(), &url("/late?s=another"), 1), Err(Trap::SessionId));
 }
 
@@ -564,9 +566,9 @@ fn nothing_is_learnt_when_traps_are_off() {
     assert!(traps.young.is_empty());
 }
 
-/// As many names, values and pages as there are: what is known of one site stays small.
+/// With the largest number of names, values and pages, the memory of one site stays small.
 #[test]
-fn what_is_known_of_parameters_is_bounded() {
+fn the_memory_for_parameters_is_bounded() {
     let mut traps = Traps::new(TrapLimits::default(), 2026);
     teach(&mut traps, pass(), "http://a.example");
     let mut rng = Rng::with_seed(1);
@@ -584,15 +586,15 @@ fn what_is_known_of_parameters_is_bounded() {
         most = most.max(traps.young_bytes);
     }
     assert!(most < 600 * 1024, "{most}");
-    // A name that came too late is not watched; the one that is known stays known.
+    // A late name is ignored; a recognized one stays recognized.
     let left = traps.without_session(pass(), "http://a.example/?n1=2&s=3").unwrap();
     assert_eq!(left, "http://a.example/?n1=2");
 }
 
 proptest! {
-    /// What is left of a link has no session id.
+    /// The rest of a link has no session id.
     #[test]
-    fn what_is_left_of_a_link_is_canonical_and_has_no_session(
+    fn a_stripped_link_is_canonical_and_has_no_session(
         query in "[?&=a-csS0-9%.-]{0,40}",
         pages in prop::collection::vec("[a-c]?[?](s|a|b)=[0-9]{1,3}(&s=[0-9]{1,9})?", 1..30),
     ) {

@@ -1,7 +1,8 @@
-//! Recognizes session ids in the queries of a site by their behaviour: the links of each page have values that no page had
-//! before, and a page is the same with any value.
+//! Recognizes session ids in the queries of a site by their behaviour: the links of each page have
+//! new values, and a page is the same with any value.
 //!
-//! Names and the form of values do not matter. Each parameter of the site's links goes through these states:
+//! Names and the form of values do not matter. Each parameter of the site's links goes through
+//! these states:
 //!
 //! ```text
 //!            new values in the links of 3 pages           3 equal readings, of 2 pages at least
@@ -10,15 +11,17 @@
 //!      │       too many doubts for that          │  8 different readings
 //!      │                                         │
 //!      └──────────────▶ Meaningful ◀─────────────┘
-//!         8 doubts: pages with values of before,
+//!         8 doubts: pages with earlier values,
 //!         or with several values for one target
 //! ```
 //!
-//! The links alone tell most honest parameters apart: a number of a page, an id, an order or a language comes again on other
-//! pages. What the pages say is compared for volatile parameters only, so an honest site costs no memory for that.
+//! Links alone tell most honest parameters from session ids: a page number, an id, a sort order or
+//! a language repeats on other pages. Pages are compared for volatile parameters only, so an honest
+//! site needs no memory for that.
 //!
-//! Evidence has to outweigh doubts by [`SESSION_EVIDENCE_PER_DOUBT`], so a link with an old session id that a visitor pasted
-//! into a text does not matter. Pure: [`Sessions::note_links`] and [`Sessions::note_page`] change it, in this order for each page.
+//! Evidence must outweigh doubts by [`SESSION_EVIDENCE_PER_DOUBT`], so a link with an old session
+//! id that a visitor pasted into a text does not matter. Pure: [`Sessions::note_links`] and
+//! [`Sessions::note_page`] change it, in this order for each page.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,24 +36,25 @@ use crate::config::{
 };
 use crate::page::Link;
 
-/// What is known of the parameters of one site.
+/// The parameters of one site, and the evidence about them.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// `<= SESSION_PARAMS_MAX`. Later names are not watched.
+    /// `<= SESSION_PARAMS_MAX`. Later names are ignored.
     params: Vec<Param>,
     /// Pages that were read, by their URL without volatile parameters; empty while there are none.
-    /// `<= TRAP_ENTRIES_MAX`: beyond that all are forgotten, and each may be read once more under a session id.
+    /// `<= TRAP_ENTRIES_MAX`: then all are dropped, and each may be read once more under a session
+    /// id.
     views: HashMap<u64, View>,
 }
 
-/// One name.
+/// One parameter.
 #[derive(Debug)]
 struct Param {
     name: u64,
     state: State,
-    /// In [`Values`], if it is volatile: two that are volatile at a time have different ones.
+    /// Its index in [`Values`], if it is volatile; different for all that are volatile at a time.
     place: usize,
-    /// Pages with new values in their links, and pages that make it unlikely that this is a session id.
+    /// Pages with new values in their links, against pages that speak against a session id.
     pages: Evidence,
     /// Pages that were read again with another value: equal and different ones.
     readings: Evidence,
@@ -58,8 +62,8 @@ struct Param {
     first_equal: Option<u64>,
     /// Whether there was an equal reading of another target.
     is_general: bool,
-    /// Values in the links of the last page that had other values than the page before; `<= SESSION_LINKS_MAX` pairs of
-    /// them.
+    /// Values in the links of the last page that had other values than the page before; `<=
+    /// SESSION_LINKS_MAX` pairs.
     latest: Vec<u32>,
     /// Values of the pages before that; `<= SESSION_VALUES_MAX`, the oldest first.
     earlier: VecDeque<u32>,
@@ -69,9 +73,9 @@ struct Param {
 enum State {
     Watched,
     Volatile,
-    /// Final: links lose it.
+    /// Final: removed from links.
     Session,
-    /// Final: links keep it.
+    /// Final: kept in links.
     Meaningful,
 }
 
@@ -81,15 +85,15 @@ struct Evidence {
     doubts: u16,
 }
 
-/// A page as it was read last.
+/// The last reading of a page.
 #[derive(Debug, Clone, Copy)]
 struct View {
     values: Values,
-    /// What it said. `None`: that is not known, or it had no volatile parameter.
+    /// Digest of its content; `None` if unknown, or without a volatile parameter.
     digest: Option<u32>,
 }
 
-/// The values of volatile parameters, each at its own place; 0: it is not there.
+/// The values of volatile parameters, each in its own slot; 0 for a missing one.
 type Values = [u32; SESSION_VOLATILE_MAX];
 
 impl Evidence {
@@ -108,9 +112,9 @@ impl Evidence {
 }
 
 impl Sessions {
-    /// Notes which values the links of a page have. Links to other sites do not count.
+    /// Adds the values in the links of a page. Links to other sites do not count.
     pub(super) fn note_links(&mut self, page: &CanonicalUrl<'_>, links: &[Link]) {
-        // In the order of the names, which is that in which the names were found.
+        // In the order of the indexes, which is that of the first occurrence.
         let mut found = BTreeMap::<usize, Vec<(u64, u32)>>::new();
         let with_query = links.iter().filter(|link| link.url.contains('?'));
         let links = with_query.filter_map(|link| CanonicalUrl::parse(&link.url).ok());
@@ -139,7 +143,7 @@ impl Sessions {
         }
     }
 
-    /// A place in [`Values`] that no volatile parameter has.
+    /// An index in [`Values`] that is not in use.
     fn free_place(&self) -> Option<usize> {
         let is_taken = |place: &usize| {
             self.params.iter().any(|param| param.is_volatile() && param.place == *place)
@@ -147,8 +151,8 @@ impl Sessions {
         (0..SESSION_VOLATILE_MAX).find(|place| !is_taken(place))
     }
 
-    /// Notes what a page says, if it can tell anything of a volatile parameter. `None`: what it said before. Returns the names
-    /// that are known for session ids from now on.
+    /// Adds the content of a page, if it is evidence about a volatile parameter. `None`: unchanged
+    /// content. Returns the names that this page has proved to be session ids.
     pub(super) fn note_page(
         &mut self,
         url: &CanonicalUrl<'_>,
@@ -184,8 +188,8 @@ impl Sessions {
         names.map(str::to_owned).collect()
     }
 
-    /// Notes whether a page said the same with other values of these parameters. Returns those that are known for session
-    /// ids now.
+    /// Adds a reading of a page with other values of these parameters, equal or not. Returns those
+    /// that are proved to be session ids.
     fn note_reading(&mut self, names: &[u64], target: u64, is_equal: bool) -> Vec<u64> {
         let mut known = Vec::new();
         for name in names {
@@ -199,7 +203,8 @@ impl Sessions {
         known
     }
 
-    /// A parameter may mean something after all, so pages were compared that are not the same.
+    /// A parameter may be meaningful after all, so the comparisons so far may be of different
+    /// pages: drops them.
     fn compare_again(&mut self) {
         self.views.clear();
         for param in self.params.iter_mut().filter(|param| !param.is_settled()) {
@@ -211,14 +216,14 @@ impl Sessions {
     /// Whether a URL has a session id, and its page was read already under another URL.
     pub(super) fn is_copy(&self, url: &CanonicalUrl<'_>) -> bool {
         let states = || params(url).filter_map(|(name, _)| self.state(name));
-        // Of one that is still volatile it is not known whether it is another page.
+        // A parameter that is still volatile may lead to another page.
         if states().all(|state| state != State::Session)
             || states().any(|state| state == State::Volatile)
         {
             return false;
         }
         let view = self.views.get(&print_without(url, |name| self.is_volatile(name)));
-        // The task of a page that was read may come again.
+        // The task of a page that was read may be repeated.
         view.is_some_and(|view| view.values != self.values(url))
     }
 
@@ -244,7 +249,7 @@ impl Sessions {
             + values * size_of::<u32>()
     }
 
-    /// The index of a name that is not settled; the name is added if there is room.
+    /// The index of a name that is not final; adds the name if there is room.
     fn watched(&mut self, name: &str) -> Option<usize> {
         match self.params.iter().position(|param| param.is(name)) {
             Some(at) => Some(at).filter(|at| !self.params[*at].is_settled()),
@@ -273,7 +278,7 @@ impl Sessions {
         let mut values = Values::default();
         for (name, value) in params(url) {
             if let Some(param) = self.param(name).filter(|param| param.is_volatile()) {
-                // Of several with one name the last one counts.
+                // Of several parameters with one name the last counts.
                 values[param.place] = print(value).max(1);
             }
         }
@@ -284,7 +289,7 @@ impl Sessions {
         matches!(self.state(name), Some(State::Volatile | State::Session))
     }
 
-    /// The title, the words, and where the links lead, of all of them, without volatile parameters.
+    /// A digest of the title, the words and the targets of all links, without volatile parameters.
     fn digest(&self, page: &CanonicalUrl<'_>, reading: &Reading<'_>) -> u32 {
         let mut digest = xxh3_64(reading.title.unwrap_or_default().as_bytes());
         digest = match reading.words {
@@ -331,11 +336,11 @@ impl Param {
         matches!(self.state, State::Session | State::Meaningful)
     }
 
-    /// Targets and values of the links of a page. `own`: the value in the URL of the page.
+    /// Adds the targets and values of the links of a page. `own`: the value in the URL of the page.
     ///
-    /// One target with several values is a list. Values that come again mean something, or are those of a page that is read
-    /// a second time. Those of the page itself, or of the page before it, mean nothing yet: a session that a server
-    /// continues, two pages in the same second.
+    /// One target with several values is a list. Repeated values speak for a meaning, or for a page
+    /// that is read a second time. Values of the page itself, or of the page before it, prove
+    /// nothing yet: a server may continue a session, and two pages may be read in the same second.
     fn note_links(&mut self, own: Option<u32>, mut links: Vec<(u64, u32)>) {
         links.sort_unstable();
         links.dedup();
@@ -353,8 +358,8 @@ impl Param {
                 again += 1;
             }
         }
-        // A few of them may be otherwise. With a session id for each link, a target that a page links to twice looks like a
-        // list.
+        // A few may be exceptions. With a session id for each link, a target that a page links to
+        // twice looks like a list.
         let is_doubtful = 2 * lists > targets || 4 * again > links.len();
         if !is_doubtful && 4 * current > links.len() {
             return;
@@ -376,7 +381,7 @@ impl Param {
         }
     }
 
-    /// Whether a page that was read with another value said the same now; returns what is known since.
+    /// Adds the comparison of two readings with different values; returns the new state.
     fn note_reading(&mut self, target: u64, is_equal: bool) -> State {
         self.readings.note(is_equal);
         if is_equal {
@@ -396,9 +401,10 @@ impl Param {
     }
 }
 
-/// The names of the parameters that a reading counts for. Several values have changed: an equal reading counts for the
-/// parameter with the strongest evidence in links, a different one against the parameter with the weakest. So a session
-/// id, which is on every page, is not blamed for a page number beside it.
+/// The names of the parameters that a reading counts for. When several values have changed, an
+/// equal reading counts for the parameter with the strongest evidence in links, and a different one
+/// against the parameter with the weakest. So a session id, which is on every page, is not blamed
+/// for a page number beside it.
 fn meant_by_reading<'a>(
     changed: impl Iterator<Item = &'a Param> + Clone,
     is_equal: bool,
@@ -409,12 +415,12 @@ fn meant_by_reading<'a>(
     meant.map(|param| param.name).collect()
 }
 
-/// As [`params`] has it.
+/// The name of a pair, as in [`params`].
 fn name_of(pair: &str) -> &str {
     pair.split_once('=').map_or("", |(name, _)| name)
 }
 
-/// The print of a URL without some parameters.
+/// The fingerprint of a URL without some parameters.
 fn print_without(url: &CanonicalUrl<'_>, is_left_out: impl Fn(&str) -> bool) -> u64 {
     let mut text = String::with_capacity(url.path_and_query().len());
     text.push_str(url.path());

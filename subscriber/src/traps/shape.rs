@@ -1,24 +1,24 @@
-//! What a URL looks like: what is left of it when numbers, ids and values are left out.
+//! The shape of a URL: what is left without numbers, ids and values.
 
 use std::ops::Range;
 
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A URL as far as others may look like it. Texts as their prints.
+/// The shape of a URL. Texts are stored as fingerprints.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// The path, without numbers and ids.
     pub(super) path: u64,
-    /// The same, with the names of the query.
+    /// The path and the names of the query.
     pub(super) shape: u64,
-    /// Whether anything was left out, so that other URLs may have the same shape.
+    /// Whether something was left out, so that other URLs may have the same shape.
     pub(super) has_likes: bool,
     /// Parameters in the query.
     pub(super) params: usize,
     /// The year of a date with a month.
     pub(super) year: Option<u16>,
-    /// The URL without what looks like a session, if there is one.
+    /// The URL without its session id, if it seems to have one.
     pub(super) without_session: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn params<'a>(url: &'a CanonicalUrl<'_>) -> impl Iterator<Item = (&'a
     pairs.map(|pair| pair.split_once('=').unwrap_or(("", pair)))
 }
 
-/// Writes a text with an `x` for an id, or else a `0` for each number; whether there was any.
+/// Writes a text with `x` for an id, or else `0` for each number; returns whether there was any.
 fn fold(text: &str, out: &mut String) -> bool {
     if is_id(text) {
         out.push('x');
@@ -72,8 +72,8 @@ fn fold(text: &str, out: &mut String) -> bool {
     rest.len() < text.len()
 }
 
-/// Hex digits, with dashes as in a UUID or without, or a long mixture of letters and digits. Words
-/// have no digits among them, or a dash.
+/// Hex digits, with the dashes of a UUID or without, or a long mixture of letters and digits. Words
+/// contain no digits, except after a dash.
 fn is_id(text: &str) -> bool {
     let is_hex =
         text.len() >= 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
@@ -83,7 +83,7 @@ fn is_id(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Of `/2024/05/` or `/2024-05-17.html`.
+/// The year in `/2024/05/` or `/2024-05-17.html`.
 fn year_of_path(path: &str) -> Option<u16> {
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -96,7 +96,7 @@ fn year_of_path(path: &str) -> Option<u16> {
     None
 }
 
-/// Of `date=2024-05` under any name, or of `year=2024&month=5`.
+/// The year in `date=2024-05` under any name, or in `year=2024&month=5`.
 fn year_of_query(url: &CanonicalUrl<'_>) -> Option<u16> {
     if let Some(year) = params(url).find_map(|(_, value)| year_of_date(value)) {
         return Some(year);
@@ -109,7 +109,7 @@ fn year_of_query(url: &CanonicalUrl<'_>) -> Option<u16> {
     named(&["year", "yr", "y"]).and_then(year).filter(|_| month.is_some_and(is_month))
 }
 
-/// Of `2024-05` and `2024-05-17`.
+/// The year in `2024-05` or `2024-05-17`.
 fn year_of_date(text: &str) -> Option<u16> {
     let (first, rest) = text.split_once('-')?;
     let (month, day) = rest.split_once('-').unwrap_or((rest, "1"));
@@ -131,15 +131,15 @@ fn is_number(text: &str, range: Range<u8>) -> bool {
     is_digits && text.parse().is_ok_and(|number| range.contains(&number))
 }
 
-/// Names that sessions have by default in PHP, Java, ASP, and the shops and forums made with them.
+/// Default names of session ids in PHP, Java, ASP, and the shops and forums made with them.
 const SESSION_NAMES: &[&str] =
     &["phpsessid", "jsessionid", "sessionid", "session_id", "sessid", "oscsid", "zenid"];
 
-/// The print of a URL without its session, if it has one: a parameter with such a name and a value that
-/// looks like an id; `sid=` with 32 hex digits, as forums have it; `;jsessionid=` or `(S(..))` in the
-/// path.
+/// The fingerprint of a URL without its session id, if it has one: a parameter with such a name and
+/// a value that looks like an id; `sid=` with 32 hex digits, as in forums; `;jsessionid=` or
+/// `(S(..))` in the path.
 fn without_session(url: &CanonicalUrl<'_>) -> Option<u64> {
-    // Nearly none have one.
+    // The fast path: nearly no URL has one.
     if !url.path().contains(['(', ';']) && !params(url).any(|(name, value)| is_session(name, value))
     {
         return None;

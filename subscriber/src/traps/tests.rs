@@ -1,4 +1,4 @@
-//! Honest sites, of which no page may be refused, and traps, which must have an end.
+//! Honest sites, which must not be refused, and traps, which must end.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,7 +18,7 @@ fn hash(text: &str) -> [u8; 32] {
     *blake3::hash(text.as_bytes()).as_bytes()
 }
 
-/// Reads all these pages, each of which is found at this depth and says something of its own.
+/// Reads all these pages, at this depth and with different content.
 #[track_caller]
 fn read_all(pages: impl IntoIterator<Item = (String, u32)>) -> usize {
     let mut traps = traps(TrapLimits::default());
@@ -32,8 +32,8 @@ fn read_all(pages: impl IntoIterator<Item = (String, u32)>) -> usize {
     count
 }
 
-/// Crawls a site from `/` on: a page is a body and links. Returns how many pages were read, and why others
-/// were refused.
+/// Crawls a site from `/` on: a page is a body and links. Returns the number of pages read, and the
+/// reasons of those refused.
 fn crawl(
     limits: TrapLimits,
     mut page: impl FnMut(&CanonicalUrl<'_>) -> (String, Vec<String>),
@@ -71,7 +71,7 @@ fn crawl(
     (count, reasons)
 }
 
-/// One trap, by its default limits: so many pages at most are read of it, and it has this name.
+/// A trap under the default limits: at most this many pages of it are read, and it has this name.
 #[track_caller]
 fn ends(
     pages_max: usize,
@@ -83,7 +83,7 @@ fn ends(
     assert!(count <= pages_max, "{count} pages");
 }
 
-/// Words that are different and have no digit in them.
+/// Different words without digits.
 fn word(mut number: usize) -> String {
     let syllables = ["ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru"];
     let mut word = String::new();
@@ -96,7 +96,7 @@ fn word(mut number: usize) -> String {
     }
 }
 
-/// Days are the same in all months: nobody here counts them.
+/// All months have the same days: the length does not matter here.
 fn days(years: std::ops::RangeInclusive<u16>) -> impl Iterator<Item = (u16, u8, u8)> {
     years.flat_map(|year| {
         (1..=12).flat_map(move |month| (1..=30).map(move |day| (year, month, day)))
@@ -119,7 +119,7 @@ fn documentation_passes() {
 fn an_archive_by_date_passes_for_decades() {
     let by_day = |separator: &'static str| {
         days(2000..=2026).enumerate().map(move |(n, (year, month, day))| {
-            // Every day is found on the one before, which makes it as deep as the archive is old.
+            // Every day is found on the one before, so the depth grows with the age of the archive.
             let depth = u32::try_from(n).unwrap();
             let date = [year.to_string(), format!("{month:02}"), format!("{day:02}")];
             (format!("https://blog.example.org/{}", date.join(separator)), depth)
@@ -131,7 +131,7 @@ fn an_archive_by_date_passes_for_decades() {
         (format!("https://blog.example.org/{year}/{month:02}/{day:02}/{}/", word(n)), 5)
     });
     assert_eq!(read_all(posts), 27 * 360);
-    // A newspaper, by month, from its beginning; and what is planned.
+    // A newspaper, by month, from its first issue on; and planned events.
     let months = (1851..=2031).flat_map(|year| {
         (1..=12).map(move |month| (format!("https://paper.example.org/a?y={year}&m={month}"), 3))
     });
@@ -168,7 +168,7 @@ fn forums_wikis_and_mail_archives_pass() {
             )
         })
     });
-    // Topics that are numbered like years are no calendar, and have pages 1 to 12 in front of others.
+    // Topics that are numbered like years are not a calendar: other numbers come first.
     let numbered = (0..9_999).flat_map(|topic| {
         (1..=3).map(move |page| (format!("https://forum.example/topic/{topic}/{page}"), 6))
     });
@@ -188,9 +188,9 @@ fn forums_wikis_and_mail_archives_pass() {
 }
 
 #[test]
-fn what_is_rare_and_honest_passes() {
+fn rare_but_honest_urls_pass() {
     let pages = [
-        // Tiles, shards, sources, the address of a page in an archive's.
+        // Tiles, shards, source files, URLs inside the path of an archive.
         "https://a.example/1/1/1/1/1/1.png",
         "https://a.example/org/example/api/api/impl/api/V1.html",
         "https://a.example/web/20240501/https://b.example/c/",
@@ -204,7 +204,7 @@ fn what_is_rare_and_honest_passes() {
     let long = format!("https://a.example/{}", "x".repeat(URL_WISE_BYTES_MAX - 18));
     assert_eq!(long.len(), URL_WISE_BYTES_MAX);
     read_all([(long, 1)]);
-    // Twenty languages of a page that is not translated, and a session that is renewed twice.
+    // Twenty languages of an untranslated page, and a session that is renewed twice.
     let mut traps = traps(TrapLimits::default());
     for n in 0..usize::from(SAME_CONTENT_MAX) {
         let url = format!("https://a.example/{}00/", word(0));
@@ -235,7 +235,7 @@ fn limits_hold_to_the_last() {
 
 #[test]
 fn a_calendar_ends_after_a_few_years() {
-    // Twelve months a year from now on, back to when there were newspapers.
+    // Twelve months a year, from now back to the first newspapers.
     let pages_max = 12 * usize::from(CALENDAR_YEARS_AHEAD + CALENDAR_YEARS_BACK + 2) + 2;
     let months = |year: u16, month: u16, text: fn(u16, u16) -> String| {
         let months = 12 * year + month - 1;
@@ -259,7 +259,7 @@ fn a_calendar_ends_after_a_few_years() {
         let (year, month) = (year.parse().unwrap(), month.parse().unwrap());
         months(year, month, |year, month| format!("/e?month={year}-{month:02}"))
     });
-    // Day by day into the past: years would do, days do not.
+    // Day by day into the past: by year it would be plausible, by day it is not.
     let mut day = 0;
     ends(CALENDAR_PAGES_MAX as usize + 1, Trap::Calendar, |_| {
         day += 1;
@@ -375,7 +375,8 @@ fn without(text: &str) -> String {
 fn filters_in_any_order_end() {
     let filters =
         ["color", "size", "brand", "price", "sex", "stock", "rating", "year", "fit", "sort"];
-    // Names in any order: many lists of names. Names in one order and many values: many pages with one.
+    // Names in any order: many lists of names. Names in one order with many values: many pages with
+    // one list.
     let (pages, reasons) = crawl(TrapLimits::default(), |url| {
         let query = url.path_and_query().trim_start_matches('/').trim_start_matches('?');
         let more = filters.iter().filter(|filter| !query.contains(*filter));
@@ -404,7 +405,7 @@ fn the_same_content_is_taken_some_times() {
         ("Hello".to_owned(), vec![format!("/p/{count}"), format!("/p/{}", count + 1)])
     });
     assert_eq!(reasons, BTreeSet::from([Trap::SameContent]));
-    // Those that had been found until then are read, and lead nowhere.
+    // Those found before are read, but their links are not followed.
     assert!(pages <= 2 * usize::from(SAME_CONTENT_MAX) + 1, "{pages}");
     let mut count = 0;
     let (pages, reasons) = crawl(TrapLimits::default(), |_| {
@@ -416,7 +417,7 @@ fn the_same_content_is_taken_some_times() {
 }
 
 #[test]
-fn a_page_that_comes_again_is_no_second_one() {
+fn a_repeated_page_counts_once() {
     let mut traps = traps(TrapLimits::default());
     let url: CanonicalUrl = "http://example.org/p/1".parse().unwrap();
     for _ in 0..100 {
@@ -442,7 +443,7 @@ fn sites_and_passes_are_apart() {
 }
 
 #[test]
-fn nothing_is_refused_when_nobody_asks_for_it() {
+fn nothing_is_refused_when_traps_are_off() {
     let mut traps =
         traps(TrapLimits { enabled: false, host_pages_max: 0, ..TrapLimits::default() });
     let url: CanonicalUrl = format!("http://a.example/{}", "a/".repeat(50)).parse().unwrap();
@@ -453,7 +454,7 @@ fn nothing_is_refused_when_nobody_asks_for_it() {
 }
 
 #[test]
-fn what_is_known_of_sites_is_bounded_and_what_is_met_stays() {
+fn the_tables_are_bounded_and_recent_sites_stay() {
     let mut traps = traps(TrapLimits { same_content_max: 1, ..TrapLimits::default() });
     let trap = |n: usize| format!("http://trap.example/{n}").parse::<CanonicalUrl>().unwrap();
     traps.after(pass(), &trap(0), 0, &hash("")).unwrap();
@@ -469,7 +470,7 @@ fn what_is_known_of_sites_is_bounded_and_what_is_met_stays() {
     assert!(most <= TRAPS_BYTES_MAX / 2 + 4096, "{most}");
     assert!(traps.old.len() + traps.young.len() < 100_000);
     assert_eq!(traps.after(pass(), &trap(1), 1, &hash("")), Err(Trap::SameContent));
-    // One site with all it can have, of everything.
+    // One site with full tables.
     for n in 0..60_000_u32 {
         let id = &blake3::hash(&n.to_be_bytes()).to_hex()[..32];
         let url = format!(
@@ -486,7 +487,7 @@ fn what_is_known_of_sites_is_bounded_and_what_is_met_stays() {
 }
 
 #[test]
-fn names_are_of_one_form_and_different() {
+fn trap_names_are_unique_and_of_one_form() {
     let names: BTreeSet<&str> = Trap::ALL.iter().map(|trap| trap.as_str()).collect();
     assert_eq!(names.len(), Trap::ALL.len());
     assert!(
@@ -495,7 +496,7 @@ fn names_are_of_one_form_and_different() {
 }
 
 proptest! {
-    /// What of a URL is counted does not change what is judged without it, whatever it looks like.
+    /// The counts of a URL never change the result of the rules that need no evidence.
     #[test]
     fn no_url_panics_and_the_same_is_judged_alike(
         paths in prop::collection::vec("[/a0;()S=?&.%-]{0,20}(2026|12|sid=|-05)?[/&=0a-f-]{0,40}", 1..20),

@@ -1,28 +1,28 @@
-//! How old a task is at most, by the broker's clock as far as we know it. Pure.
+//! The maximum age of a task, from samples of the broker's clock. Pure.
 //!
-//! A reading of the broker's clock that we asked for at our time `sent` was taken at `sent` or
-//! later. So at our time `sent` the broker's clock showed at most that reading, and the least
-//! `reading - sent` of several is the tightest bound on how far its clock is ahead of ours. Delays
-//! on the way make the bound looser, never wrong.
+//! A reading that was requested at our time `sent` was taken at `sent` or later. So at our time
+//! `sent` the broker's clock showed at most that reading. The smallest `reading - sent` of several
+//! samples is the tightest bound on how far the broker's clock is ahead of ours. Network delay
+//! makes the bound looser, never wrong.
 
 use std::collections::VecDeque;
 
 use crate::config::CLOCK_SAMPLES;
 
-/// Readings of one broker's clock. Both clocks are monotonic, in milliseconds.
+/// Samples of one broker's clock. Both clocks are monotonic, in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct BrokerClock {
-    /// `reading - sent` of the newest readings.
+    /// `reading - sent` of the newest samples.
     ahead_ms: VecDeque<i64>,
 }
 
 impl BrokerClock {
-    /// Another broker, or the same one after a restart: its clock began anew.
+    /// Drops all samples: the broker is another one, or has restarted with a new clock.
     pub(super) fn forget(&mut self) {
         self.ahead_ms.clear();
     }
 
-    /// Notes a reading that was asked for at our time `sent_ms`. Old ones are forgotten, since
+    /// Adds a reading that was requested at our time `sent_ms`. The oldest sample is dropped, since
     /// clocks drift apart.
     pub(super) fn note(&mut self, sent_ms: u64, reading_ms: u64) {
         if self.ahead_ms.len() == CLOCK_SAMPLES {
@@ -31,7 +31,8 @@ impl BrokerClock {
         self.ahead_ms.push_back(signed(reading_ms).saturating_sub(signed(sent_ms)));
     }
 
-    /// How long ago, at most, the broker's clock showed `then_ms`; `None` without a reading.
+    /// The longest time that may have passed since the broker's clock showed `then_ms`; `None`
+    /// without a sample.
     pub(super) fn age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
         let ahead_ms = self.ahead_ms.iter().min()?;
         let broker_now_ms = signed(now_ms).saturating_add(*ahead_ms);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the way costs, a task is never taken for younger than it is.
+        /// Network delay never makes a task look younger than it is.
         // PROTOCOL: T3
         #[test]
         fn the_age_is_never_underestimated(

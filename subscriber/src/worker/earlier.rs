@@ -1,29 +1,29 @@
-//! Whether a page may be on record from before, so that its server can be asked whether it has changed.
+//! Decides whether a page may have a stored record, so that a conditional request can be made.
 //!
-//! To look one up costs little and is for nothing throughout a first crawl. So the worker keeps in mind of what
-//! the records are: of nothing yet, of the one pass that it works on, or of something else, too.
+//! A look-up is cheap, but useless throughout a first crawl. So the worker remembers which records
+//! the database may have: none, those of the current pass only, or any.
 
 use crate::pass::PassKey;
 
-/// Of what there may be records in the database.
+/// Which pages may have records in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Earlier {
-    /// Of nothing.
+    /// Pages: none.
     Nothing,
-    /// Of pages of this pass, each of which comes once.
+    /// Pages of this pass only; each comes once.
     Pass(PassKey),
-    /// Of anything.
+    /// Any pages.
     Anything,
 }
 
 impl Earlier {
-    /// `has_records`: when the worker began.
+    /// `has_records`: whether the database had records when the worker started.
     pub(super) fn new(has_records: bool) -> Self {
         if has_records { Self::Anything } else { Self::Nothing }
     }
 
-    /// Whether a page of this pass (none: one that was announced) may be on record from before. There will be a
-    /// record of this one.
+    /// Whether a page of this pass (`None`: a page that was published without a job) may have a
+    /// record. Assumes that this page will get one.
     pub(super) fn may_know(&mut self, pass: Option<PassKey>) -> bool {
         match (*self, pass) {
             (Self::Nothing, Some(pass)) => {
@@ -48,16 +48,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_up_in_the_first_pass_of_all() {
+    fn the_first_pass_looks_nothing_up() {
         let mut earlier = Earlier::new(false);
         let mut may_know = |number| earlier.may_know(Some(pass(number)));
         assert!(!may_know(1) && !may_know(1));
-        assert!(may_know(2), "whose pages may be those of the first");
-        assert!(may_know(1), "where records of the second may be, too");
+        assert!(may_know(2), "a second pass may meet pages of the first");
+        assert!(may_know(1), "the first pass may meet pages of the second");
     }
 
     #[test]
-    fn what_was_there_before_or_announced_may_come_again() {
+    fn stored_or_published_pages_are_looked_up() {
         assert!(Earlier::new(true).may_know(Some(pass(1))));
         let mut earlier = Earlier::new(false);
         assert!(earlier.may_know(None) && earlier.may_know(Some(pass(1))));

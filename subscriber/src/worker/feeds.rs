@@ -1,11 +1,13 @@
-//! What the worker does with a watched feed, a URL whose task carries `feed=`: announces what is new in it, remembers
-//! it, and has the broker look again sooner or later. A page that names a hub and no feed is watched likewise: each of its
-//! versions is an item, with the URL of the page. A page that names neither fails, with the reason.
+//! Checks a watched feed, a URL with `feed=` in its task: announces new items, stores what it has
+//! seen, and adjusts the schedule. A page that names a hub but no feed is watched in the same way:
+//! each version is an item with the URL of the page. A page that names neither fails, with the
+//! reason.
 //!
-//! In this order: announce, confirmed; remember, synced; then the caller's ACK. A worker that ends in between announces the
-//! same items again under the same `id=`, which the topic keeps once. What is known decides what is new, so a look at a
-//! feed of which that cannot be read or kept has failed: it would announce again what was announced long ago, or, where
-//! only what is new is wanted, take what has come since for what was there.
+//! The order is fixed: announce and wait for the confirmation; store and sync; then the caller's
+//! `ACK`. A worker that ends in between announces the same items again with the same `id=`, and the
+//! topic's dedup window drops the duplicates. The stored items decide which are new, so a check
+//! fails if its state cannot be loaded or stored. Otherwise it would announce old items again; or,
+//! where only new items are wanted, take new items for old ones.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,14 +24,16 @@ use crate::feed::watch::{Checked, Known, NewItem, Outcome, Settings, Validators,
 use crate::feed::{ADVICE, Feed, Hubs, Linked, NOTHING};
 use crate::state::State;
 
-/// The attribute that makes a URL a watched feed, and the kind of what is remembered of it.
+/// The attribute that makes a URL a watched feed, and the kind of its state in `crawler.db`.
 const WATCHED: &str = "feed";
 
-/// The attribute of a schedule that was a page's before it was that of the feed which the page names. What it leads to may
-/// be a page again; but two pages that name each other would be asked one after the other without a pause.
+/// The attribute of a schedule that was moved from a page to the feed which the page names. The
+/// target may be a page again; without this mark two pages that name each other would be fetched in
+/// turn without a pause.
 const NAMED: &str = "named";
 
-/// Attributes that are not handed on: the broker's own, and those that are given anew.
+/// Attributes that are not copied to the new schedule: the broker's own, and those that are set
+/// here.
 const NOT_CARRIED: &[&str] = &[
     "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
     "number", "pass", "pushed", "schedule", "source", "was",
@@ -37,7 +41,7 @@ const NOT_CARRIED: &[&str] = &[
 
 /// Publishes events.
 pub(super) trait Announce: Sync {
-    /// Returns when the event is confirmed. The error is for people, and the same may be tried again.
+    /// Returns when the event is confirmed. The error is text for a person; a retry is allowed.
     fn publish(
         &self,
         topic: &'static str,
@@ -45,15 +49,16 @@ pub(super) trait Announce: Sync {
     ) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Keeps what is known of feeds.
+/// Stores the state of feeds.
 pub(super) trait States: Sync {
-    /// What was stored last for this feed. The error is for people: there may be something.
+    /// The newest state of this feed. After an error there may be one; the error is text for a
+    /// person.
     fn load(&self, feed: &str) -> impl Future<Output = Result<Option<Bytes>, String>> + Send;
-    /// Returns when it is synced. The error is for people.
+    /// Returns when the state is synced. The error is text for a person.
     fn store(&self, feed: &str, state: Bytes) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Kept with what else a crawler remembers; forgotten when nobody has looked for long.
+/// Feed states in `crawler.db`; they expire when a feed is not checked for long.
 #[derive(Debug)]
 pub(super) struct Remembered<'a> {
     pub(super) state: &'a State,
@@ -74,80 +79,82 @@ impl States for Remembered<'_> {
 
 impl Announce for Link {
     async fn publish(&self, topic: &'static str, payload: String) -> Result<(), String> {
-        let topic = topic.parse().expect("a constant that is a name");
+        let topic = topic.parse().expect("the constant is a valid topic name");
         Link::publish(self, &topic, &payload).await
     }
 }
 
-/// A feed that is being looked at.
+/// A check in progress.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     url: &'a CanonicalUrl<'a>,
     settings: Settings,
-    /// The same, in the words of the event.
+    /// The settings, as written in the event.
     feed: Box<str>,
-    /// The URL that has the schedule: its own, or the one that has moved there.
+    /// The URL that has the schedule: that of the feed, or the URL that redirected to it.
     scheduled: CanonicalUrl<'a>,
-    /// How often that is looked at now, in the broker's words, if it has one.
+    /// The current interval or time of day, as the broker writes it, if there is a schedule.
     every: Option<Box<str>>,
-    /// The same, unless it is at a time of day, which is not changed.
+    /// The current interval; `None` for a time of day, which is not adjusted.
     interval: Option<Duration>,
-    /// A page led here: if it is one, too, what that names is not followed.
+    /// A page named this URL: if it is a page too, the feeds that it names are not followed.
     is_named: bool,
     /// The hubs that the page named.
     hubs: Vec<String>,
-    /// Further attributes of its schedule, each with a leading space.
+    /// Further attributes of the schedule, each with a leading space.
     carried: String,
     watched: Watched,
 }
 
-/// What was answered to the request.
+/// The answer to the request.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
-    /// A document, read as a feed; `kind` of it may be none. If it is a page, what its head names.
+    /// A document, parsed as a feed; its `kind` is `None` if it is not a feed. `named`: the links
+    /// in the head, if it is a page.
     Document {
         feed: &'a Feed,
         headers: &'a HeaderMap,
         named: &'a Named,
         validators: Validators<'a>,
     },
-    /// 304.
+    /// Status 304.
     NotModified,
     /// Anything else.
     Failed,
 }
 
-/// What the head of a page names, absolute.
+/// The feeds and hubs in the head of a page, as absolute URLs.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) feeds: Vec<Box<str>>,
     pub(super) hubs: Vec<String>,
-    /// The page itself, as its hubs know it.
+    /// The URL of the page by which its hubs know it.
     pub(super) own: Option<Box<str>>,
 }
 
-/// How a look has ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// So many items were announced.
+    /// This number of items was announced.
     Feed { announced: usize },
     /// It is a page; a feed that it names is watched instead.
     Elsewhere,
-    /// Nothing could be learned.
+    /// The check failed.
     Failed,
-    /// There is no feed, and no hub; it is looked at again after that time.
+    /// There is neither a feed nor a hub; the next check is due after this time.
     Nothing { next: Duration },
 }
 
-/// What came that is new may be in.
+/// The document that was checked.
 enum Came<'a> {
     Feed(&'a Feed),
-    /// The page's hubs.
+    /// A page, with its hubs.
     Page(Hubs),
 }
 
 impl<'a> Watch<'a> {
-    /// `None` if the task is no feed's. What is known of it is asked for; after an error the task should be tried again.
+    /// Loads the state of a feed; `None` if the task is not for a feed. After an error the task
+    /// should be retried.
     pub(super) async fn of(
         url: &'a CanonicalUrl<'a>,
         payload: &Payload<'_>,
@@ -195,13 +202,13 @@ impl<'a> Watch<'a> {
         }))
     }
 
-    /// What to make the request conditional on.
+    /// The validators for a conditional request.
     pub(super) fn validators(&self) -> Validators<'_> {
         self.watched.validators()
     }
 
-    /// Does all that follows from the answer. `rest` is what the server has asked for, `Retry-After` or how long its answer is
-    /// fresh. After an error nothing was remembered, and the task should be tried again.
+    /// Processes the answer. `rest` is the time that the server asks for: `Retry-After`, or the
+    /// freshness of its answer. After an error nothing was stored, and the task should be retried.
     pub(super) async fn look(
         mut self,
         answer: Answer<'_>,
@@ -216,7 +223,7 @@ impl<'a> Watch<'a> {
                 came = Some((Came::Feed(feed), headers));
                 Outcome::Read(feed, validators)
             }
-            // A feed that was one may be a page of an error today.
+            // A known feed may answer with an error page today.
             Answer::Document { named: Named { feeds, hubs, .. }, .. }
                 if !feeds.is_empty() && !self.watched.was_read() && !self.is_named =>
             {
@@ -261,8 +268,8 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// The version and the hubs of a page, if it is watched for its versions: it names a hub, or did once. What was read as
-    /// a feed is none.
+    /// The version and the hubs of a page, if it is watched for its versions because it names a
+    /// hub, or did so before. A URL that was read as a feed is never watched as a page.
     fn page(&self, feed: &Feed, headers: &HeaderMap, named: &Named) -> Option<(u64, Hubs)> {
         if self.watched.was_read() && !self.watched.is_page() {
             return None;
@@ -280,13 +287,13 @@ impl<'a> Watch<'a> {
         Looked::Nothing { next }
     }
 
-    /// Announces items that have a link, in their order.
+    /// Announces the items that have a link, in order.
     async fn announce(&self, new: &[NewItem], broker: &impl Announce) -> Result<usize, String> {
         let events: Vec<_> = new.iter().filter_map(|item| event::of_item(self.url, item)).collect();
         let announced = events.len();
         if announced < new.len() {
             let without = new.len() - announced;
-            tracing::debug!(feed = %self.url, "{without} new items lead nowhere");
+            tracing::debug!(feed = %self.url, "{without} new items have no link");
         }
         stream::iter(events)
             .map(|event| broker.publish(ITEMS, event))
@@ -296,7 +303,8 @@ impl<'a> Watch<'a> {
         Ok(announced)
     }
 
-    /// Says which hubs tell of this feed or page, and what is known of it. `is_silent`: they have not told all of that.
+    /// Announces the hubs of this feed or page, and its newest items. `is_silent`: the hubs have
+    /// not reported all of them.
     async fn announce_hubs(
         &self,
         came: Came<'_>,
@@ -327,12 +335,12 @@ impl<'a> Watch<'a> {
         broker: &impl Announce,
     ) -> Result<(), String> {
         let Ok(feed) = CanonicalUrl::parse(feed) else {
-            return Err("the page names a feed with no URL".to_owned());
+            return Err("the page names a feed with an invalid URL".to_owned());
         };
         if feed.url_key() == self.url.url_key() {
             return Err("the page names itself as its feed".to_owned());
         }
-        // Somebody wanted it once.
+        // Without a schedule there is nothing to move.
         let Some(every) = &self.every else { return Ok(()) };
         let mut event = feed.as_str().to_owned();
         push_attribute(&mut event, "every", every);
@@ -344,7 +352,8 @@ impl<'a> Watch<'a> {
         broker.publish(SCHEDULES, self.change(every, "0")).await
     }
 
-    /// What has it looked at so often from now on, or no more, unless somebody has said otherwise since this look began.
+    /// An event that changes the schedule to `every` (`0` ends it), unless it was changed since
+    /// this check began.
     fn change(&self, was: &str, every: &str) -> String {
         let mut event = self.scheduled.as_str().to_owned();
         push_attribute(&mut event, "every", every);
@@ -354,7 +363,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// By more than a tenth: each change is an event, and a record of the group.
+/// By more than a tenth: each change costs an event and a record of the group.
 fn differs(every: Duration, next: Duration) -> bool {
     every.abs_diff(next) > every / 10
 }

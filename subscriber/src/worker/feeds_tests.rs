@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use super::*;
 use crate::feed;
 
-/// What was published and stored, in this order.
+/// Everything published and stored, in order.
 #[derive(Default)]
 struct Fake {
     done: Mutex<Vec<String>>,
     states: Mutex<HashMap<String, Bytes>>,
-    /// Publishes from then on fail.
+    /// Publishing fails from then on.
     fails_after: Option<usize>,
-    /// Nothing can be read or stored.
+    /// Loading and storing fail.
     forgets: AtomicBool,
 }
 
@@ -56,13 +56,13 @@ impl Fake {
     async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
         let watch =
-            Watch::of(&url, &Payload::parse(task), self).await?.expect("it is a feed's task");
+            Watch::of(&url, &Payload::parse(task), self).await?.expect("the task is for a feed");
         let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
         is_send(looking).await
     }
 }
 
-/// Tasks are worked on by any thread.
+/// The futures of a check must be `Send`.
 fn is_send<T: Send>(future: T) -> T {
     future
 }
@@ -81,7 +81,7 @@ fn items(ids: &[&str]) -> Feed {
     )
 }
 
-/// Of pages and of heads that tell nothing.
+/// An answer without named links or headers.
 static NOTHING: Named = Named { feeds: Vec::new(), hubs: Vec::new(), own: None };
 static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
@@ -100,7 +100,7 @@ fn naming(feed: &str) -> Named {
 }
 
 #[tokio::test]
-async fn new_items_are_announced_then_remembered_and_then_nothing_is_new() {
+async fn new_items_are_announced_then_stored_and_then_known() {
     let fake = Fake::default();
     let feed = items(&["b c%", "a"]);
     let looked = fake.look(TASK, document(&feed)).await;
@@ -118,14 +118,14 @@ async fn new_items_are_announced_then_remembered_and_then_nothing_is_new() {
     assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
     let schedule = "new-url http://a.example/f every=90m was=1h feed=10m-1d";
     assert_eq!(fake.take(), ["stored", schedule]);
-    // What the broker has been told is what it says next time; and it compares texts.
+    // The next task carries the new interval; both are compared as texts.
     let task = TASK.replace("every=1h", "every=90m").replace("10m-", "600s-");
     assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
     assert!(fake.take()[1].contains(" every=135m was=90m feed=600s-1d"));
 }
 
 #[tokio::test]
-async fn what_was_not_confirmed_is_announced_again_as_the_same_event() {
+async fn an_unconfirmed_item_is_announced_again_as_the_same_event() {
     let mut fake = Fake { fails_after: Some(1), ..Fake::default() };
     let feed = items(&["b", "a"]);
     assert!(fake.look(TASK, document(&feed)).await.is_err());
@@ -136,7 +136,7 @@ async fn what_was_not_confirmed_is_announced_again_as_the_same_event() {
 }
 
 #[tokio::test]
-async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
+async fn a_page_leads_to_its_feed_unless_it_was_a_feed_before() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let named = naming("http://a.example/feed.xml");
@@ -162,14 +162,14 @@ async fn a_page_leads_to_the_feed_that_it_names_unless_it_was_a_feed_before() {
 }
 
 #[tokio::test]
-async fn what_a_page_names_is_not_followed_further() {
+async fn a_named_page_is_not_followed_further() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let named = naming("http://a.example/f");
     let answer = || page_with(&page, &named);
     let task = "http://a.example/g every=1h feed=10m-1d prio=5";
     assert_eq!(fake.look(task, answer()).await, Ok(Looked::Elsewhere));
-    // What the broker makes of that: the page that is named has its turn at once.
+    // The broker releases the named page at once.
     let published = fake.take().swap_remove(0);
     let task = published.strip_prefix("new-url ").unwrap();
     let named = naming("http://a.example/g");
@@ -177,12 +177,12 @@ async fn what_a_page_names_is_not_followed_further() {
     let hours = |hours| Looked::Nothing { next: Duration::from_hours(hours) };
     assert_eq!(fake.look(task, answer()).await, Ok(hours(2)));
     assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
-    // Its schedule keeps what else is said of it.
+    // The schedule keeps its other attributes.
     assert_eq!(fake.look(&task.replace("=1h", "=2h"), answer()).await, Ok(hours(4)));
 }
 
 #[tokio::test]
-async fn a_time_of_day_is_left_alone() {
+async fn a_time_of_day_is_not_adjusted() {
     for task in ["http://a.example/f every=06:00 feed=10m-1d", "http://a.example/f feed=10m-1d"] {
         let fake = Fake::default();
         assert_eq!(fake.look(task, Answer::Failed).await, Ok(Looked::Failed));
@@ -191,7 +191,7 @@ async fn a_time_of_day_is_left_alone() {
 }
 
 #[tokio::test]
-async fn the_schedule_of_a_feed_that_has_moved_is_that_of_where_it_was() {
+async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
     let fake = Fake::default();
     let moved = "kind=redirect hops=1 schedule=http://a.example/old every=1h feed=10m-1d";
     let task = format!("http://a.example/f {moved}");
@@ -213,7 +213,7 @@ async fn the_schedule_of_a_feed_that_has_moved_is_that_of_where_it_was() {
 }
 
 #[tokio::test]
-async fn what_is_known_decides_so_without_it_nothing_is_announced_or_taken_for_known() {
+async fn without_its_state_a_check_announces_and_stores_nothing() {
     let fake = Fake::default();
     let task = TASK.replace("feed=10m-1d", "feed=10m-1d,new-only");
     assert_eq!(fake.look(&task, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 0 }));
@@ -227,7 +227,7 @@ async fn what_is_known_decides_so_without_it_nothing_is_announced_or_taken_for_k
 }
 
 #[tokio::test]
-async fn items_that_lead_nowhere_are_known_and_not_announced() {
+async fn items_without_a_link_are_stored_and_not_announced() {
     let fake = Fake::default();
     let feed = feed::parse(
         b"<rss><item><title>t</title></item><item><link>mailto:a@b.example</link></item></rss>",
@@ -238,7 +238,7 @@ async fn items_that_lead_nowhere_are_known_and_not_announced() {
 }
 
 #[tokio::test]
-async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
+async fn a_task_without_valid_feed_settings_is_a_page() {
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     for task in ["http://a.example/", "http://a.example/ feed=x", "http://a.example/ every=1h"] {
         let watch = Watch::of(&url, &Payload::parse(task), &Fake::default()).await;
@@ -247,7 +247,7 @@ async fn a_task_without_a_feed_or_with_an_odd_one_is_a_page() {
 }
 
 #[tokio::test]
-async fn what_is_known_is_in_the_crawlers_memory() {
+async fn feed_state_is_stored_in_crawler_db() {
     let directory = tempfile::tempdir().unwrap();
     let (state, _closing) = State::open(directory.path());
     let states = Remembered { state: &state, now_unix_s: 4_000_000_000 };
@@ -263,13 +263,14 @@ async fn what_is_known_is_in_the_crawlers_memory() {
 
 // PROTOCOL: V1
 #[tokio::test]
-async fn who_tells_of_a_feed_is_told_with_what_is_known() {
+async fn the_hubs_of_a_feed_are_announced_with_its_known_items() {
     let fake = Fake::default();
     let mut feed = items(&["a"]);
     fake.look(TASK, document(&feed)).await.unwrap();
     assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
 
-    // What its head says counts for more than what stands in it, and both for more than what a page has said.
+    // Hubs in the head count more than those in the text, and both more than those of a page
+    // before.
     let named = ["https://hub.example/", "https://second.example/", "https://hub.example/"];
     feed.hubs = named.map(str::to_owned).into();
     feed.own = Some("http://a.example/own".into());
@@ -297,13 +298,13 @@ async fn who_tells_of_a_feed_is_told_with_what_is_known() {
     assert_eq!(hubs.hubs, ["https://page.example/"]);
 }
 
-/// A page of HTML with this text.
+/// An HTML page with this text.
 fn html(text: &str) -> Feed {
     feed::parse(format!("<html><body>{text}").as_bytes(), Some("text/html"), None)
 }
 
 #[tokio::test]
-async fn a_page_with_a_hub_and_no_feed_is_announced_as_its_versions_are() {
+async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
     let fake = Fake::default();
     let named = Named {
         hubs: vec!["https://hub.example/".into(), "https://b.example/".into()],
@@ -324,7 +325,7 @@ async fn a_page_with_a_hub_and_no_feed_is_announced_as_its_versions_are() {
     assert_eq!(Payload::parse(found).attribute(event::PAGE), Some("yes"));
     assert_eq!(done[2..], ["stored"]);
 
-    // The look that follows from the announcement, and one by the clock.
+    // The check after its own announcement, and one by the schedule.
     let follows = format!("{TASK} item={item} source=http://a.example/f");
     for task in [&follows, TASK] {
         let looked = fake.look(task, page_with(&one, &named)).await;
@@ -332,7 +333,7 @@ async fn a_page_with_a_hub_and_no_feed_is_announced_as_its_versions_are() {
     }
     assert_eq!(fake.look(TASK, page_with(&two, &named)).await, Ok(Looked::Feed { announced: 1 }));
     fake.take();
-    // The hub is gone: the page is looked at as before. And its `Link` header counts more than what stands in it.
+    // The hub is gone: the page is checked as before. A `Link` header counts more than the text.
     assert_eq!(fake.look(TASK, page_with(&one, &NOTHING)).await, Ok(Looked::Feed { announced: 1 }));
     assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
     let mut headers = HeaderMap::new();
@@ -345,7 +346,7 @@ async fn a_page_with_a_hub_and_no_feed_is_announced_as_its_versions_are() {
 }
 
 #[tokio::test]
-async fn a_page_without_a_feed_or_a_hub_fails_unless_it_was_something_before() {
+async fn a_page_without_a_feed_or_a_hub_fails_unless_it_had_one_before() {
     let page = html("x");
     let hours = |hours| Ok(Looked::Nothing { next: Duration::from_hours(hours) });
     let fake = Fake::default();
@@ -355,13 +356,13 @@ async fn a_page_without_a_feed_or_a_hub_fails_unless_it_was_something_before() {
     let fake = Fake::default();
     fake.look(TASK, document(&items(&["a"]))).await.unwrap();
     assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, Ok(Looked::Failed));
-    // A page of an error that names a hub is no feed's.
+    // An error page that names a hub does not belong to the feed.
     let named = Named { hubs: vec!["https://hub.example/".into()], ..Named::default() };
     assert_eq!(fake.look(TASK, page_with(&page, &named)).await, Ok(Looked::Failed));
 }
 
 #[tokio::test]
-async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
+async fn a_page_passes_its_hub_to_the_feed_that_it_names() {
     let fake = Fake::default();
     let page = feed::parse(b"<html>", None, None);
     let mut named = naming("http://a.example/feed.xml");
@@ -374,7 +375,7 @@ async fn a_page_hands_its_hub_on_to_the_feed_that_it_names() {
 
 // PROTOCOL: V5
 #[tokio::test]
-async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_silent() {
+async fn a_feed_with_a_hub_is_checked_rarely_until_the_hub_proves_silent() {
     let fake = Fake::default();
     fake.look(TASK, document(&items(&["a"]))).await.unwrap();
     fake.take();
@@ -386,7 +387,7 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
     let task = TASK.replace("every=1h", "every=1d");
     fake.look(&task, Answer::NotModified).await.unwrap();
     assert_eq!(fake.take(), ["stored"]);
-    // Nobody told of this one.
+    // This item was not reported by the hub.
     fake.look(&task, document(&items(&["c", "b", "a"]))).await.unwrap();
     let often = fake.take().pop().unwrap();
     assert!(often.starts_with("new-url http://a.example/f every=") && often.contains(" was=1d "));
@@ -395,7 +396,7 @@ async fn a_feed_of_which_somebody_tells_is_looked_at_seldom_until_they_prove_sil
 
 // PROTOCOL: V1, V5
 #[tokio::test]
-async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
+async fn a_hub_that_has_not_reported_items_is_marked_silent() {
     let fake = Fake::default();
     let found = async |task: &str, ids: &[&str]| {
         let mut feed = items(ids);
@@ -405,10 +406,10 @@ async fn whoever_has_not_told_what_they_were_going_to_is_said_to_be_silent() {
         let event = done.iter().find(|event| event.starts_with("hub-found ")).unwrap();
         event.contains(" silent=yes ")
     };
-    assert!(!found(TASK, &["a"]).await, "nobody was to tell");
+    assert!(!found(TASK, &["a"]).await, "no hub was active");
     let told = format!("{TASK} pushed=9999999999999");
-    assert!(!found(&told, &["b", "a"]).await, "they have told");
-    assert!(!found(TASK, &["b", "a"]).await, "there was nothing to tell");
+    assert!(!found(&told, &["b", "a"]).await, "the hub has reported it");
+    assert!(!found(TASK, &["b", "a"]).await, "there was no new item");
     assert!(found(TASK, &["c", "b", "a"]).await);
-    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "nobody is relied upon any more");
+    assert!(!found(TASK, &["d", "c", "b", "a"]).await, "no hub is active any more");
 }

@@ -1,4 +1,4 @@
-//! How a task ends: its page is stored, people are told, and then the broker.
+//! Ends a task: stores its page, sends the report, and replies to the broker.
 
 #![expect(clippy::disallowed_methods, reason = "waits for sinks and for leases")]
 
@@ -16,23 +16,23 @@ use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
 
-/// A task comes back after a day at the latest (`NACK after=`).
+/// The longest delay of a `NACK after=`.
 const NACK_MAX: Duration = Duration::from_hours(24);
 
-/// Why a task is not answered with what became of its page.
+/// Why a task is returned without an outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undone {
     pub(super) reason: String,
-    /// It was up to the page, or to what is done with it, so it is an attempt.
+    /// The page, or what is done with it, is the cause, so this counts as an attempt.
     pub(super) counts: bool,
-    /// When it is due again, if it is an attempt; the group's backoff otherwise. At most a day counts.
+    /// For a counted attempt: when it is due again, a day at most; without it, the group's backoff.
     pub(super) after: Option<Duration>,
 }
 
-/// Stores the page, tells the people, and then the broker.
+/// Stores the page, sends the report, and replies to the broker.
 ///
-/// `over`, if a request was made and has ended: the host is freed at once, while what the page says is
-/// read into the record, and that is stored. What is to be done before the broker is told is done `then`.
+/// `over` is set if a request was made and has ended: its host is freed at once, while `read` fills
+/// the record from the page and the record is stored. `then` runs before the reply.
 pub(super) async fn finish(
     crawler: &Crawler,
     task: &Task,
@@ -41,16 +41,16 @@ pub(super) async fn finish(
     read: impl FnOnce(&mut PageRecord),
     then: impl Future<Output = Result<(), Undone>>,
 ) {
-    let was_asked = over.is_some();
+    let was_requested = over.is_some();
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
         !matches!(crawler.link.answer(&[], &over).await, Answered::Stale | Answered::Refused)
     };
     let store = async {
-        // First leaves what hosts wait for: that this one is free, and requests to others.
+        // Hosts wait for the message that frees them and for other requests: those go first.
         tokio::task::yield_now().await;
-        read(Arc::get_mut(&mut record).expect("nobody else has it yet"));
+        read(Arc::get_mut(&mut record).expect("the record is not shared yet"));
         let stored = async {
             store(&crawler.sinks, &record, STORE_PATIENCE).await?;
             then.await
@@ -59,7 +59,7 @@ pub(super) async fn finish(
             biased;
             stored = stored => stored,
             () = crawler.abandon.cancelled() => {
-                let reason = "the crawler ends before the page is stored".to_owned();
+                let reason = "the crawler stopped before the page was stored".to_owned();
                 Err(Undone { reason, counts: false, after: None })
             }
             () = keep_lease(crawler, task) => return None,
@@ -68,24 +68,29 @@ pub(super) async fn finish(
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(undone) = stored {
-        let back = give_back(crawler, task, (&record.report.url, was_asked), undone);
+        let back = give_back(crawler, task, (&record.report.url, was_requested), undone);
         return Box::pin(back).await;
     }
     tokio::select! {
-        // Nobody may be listening.
+        // The receiver may be gone.
         _ = crawler.reports.send(record.report.clone()) => {}
-        // Somebody may be listening no more.
+        // The crawler is stopping: the receiver may not read any more.
         () = crawler.abandon.cancelled() => drop(crawler.reports.try_send(record.report.clone())),
-        // Or slowly, and the task must stay ours meanwhile.
+        // A slow receiver must not cost the lease.
         () = keep_lease(crawler, task) => return,
     }
     answer(crawler, task, &record).await;
 }
 
-/// Hands a task back. If there `was` a request for it, and it is not an attempt, then the next is for its page.
-async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool), undone: Undone) {
+/// Returns a task. If a request was made and no attempt counts, the next request is for its page.
+async fn give_back(
+    crawler: &Crawler,
+    task: &Task,
+    (url, was_requested): (&str, bool),
+    undone: Undone,
+) {
     let Undone { reason, counts, after } = undone;
-    let back = match (counts, was_asked) {
+    let back = match (counts, was_requested) {
         (false, true) => return again(crawler, task, url, (Hold::default(), Some(reason))).await,
         (false, false) => Return::Uncounted { after_ms: None },
         (true, _) => {
@@ -98,12 +103,12 @@ async fn give_back(crawler: &Crawler, task: &Task, (url, was_asked): (&str, bool
 async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, hold: Hold::default() };
     let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
-    let mut told = None;
+    let mut sent = None;
     let (children, command) = match record.report.outcome {
         PageOutcome::Done => {
             let found = Found::of(crawler, task, record);
             let children = found.urls.iter().map(|url| link(url, false)).collect();
-            told = Some(found.prints);
+            sent = Some(found.prints);
             (children, ack(Outcome::Done))
         }
         PageOutcome::Redirect => {
@@ -120,8 +125,8 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
     };
     match crawler.link.answer(&children, &command).await {
         Answered::Applied(_) => {}
-        // No link is lost: the page comes again, and tells them then. After its last attempt it is a dead letter
-        // that says why, so that a job which never gets room has an end.
+        // No link is lost: the page is fetched again and sends them then. After its last attempt it
+        // is a dead letter with this reason, so that a job which never gets room still ends.
         Answered::NoRoom => {
             crawler.link.note_no_room();
             let back = Return::Retry { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
@@ -130,18 +135,18 @@ async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
             crawler.link.answer(&[], &nack).await;
             return;
         }
-        // Of a stale answer nobody knows here whether the task is somebody's still.
+        // After a stale reply it is unknown here whether a member still holds the task.
         Answered::Stale | Answered::Refused | Answered::GivenUp => return,
     }
     if record.is_final() {
         crawler.sinks.settled(&record.page);
     }
-    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, told) {
+    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, sent) {
         crawler.known.lock().acked(pass, prints, depth_of_links(record));
     }
 }
 
-/// The links of a page that the broker may not know yet.
+/// The links of a page that the broker may not have yet.
 #[derive(Default)]
 struct Found<'a> {
     urls: Vec<&'a str>,
@@ -151,7 +156,7 @@ struct Found<'a> {
 impl<'a> Found<'a> {
     fn of(crawler: &Crawler, task: &Task, record: &'a PageRecord) -> Self {
         let mut found = Self::default();
-        // Without a job nothing is followed, so nothing needs to be told.
+        // Without a job no link is followed, so none is sent.
         if record.report.job.is_none() {
             return found;
         }
@@ -174,13 +179,14 @@ fn depth_of_links(record: &PageRecord) -> u32 {
 }
 
 impl Task {
-    /// The pass that it belongs to, if it belongs to a job that has a number.
+    /// The pass that the task belongs to, if its job has a number.
     pub(super) fn pass(&self) -> Option<PassKey> {
         self.order.scoped_pass.map(|of| of.pass)
     }
 }
 
-/// Waits for a full disk for a while. Sinks that are slow and not in trouble are waited for.
+/// Stores a record. Waits up to `patience` while a sink is in trouble, and without limit for a sink
+/// that is only slow.
 pub(super) async fn store(
     sinks: &Sinks,
     record: &Arc<PageRecord>,
@@ -190,7 +196,7 @@ pub(super) async fn store(
     let mut until = Instant::now() + patience;
     loop {
         match timeout_at(until, stored.as_mut()).await {
-            // Where nothing can be written any more, that is not the page's fault either.
+            // A closed sink is not the page's fault.
             Ok(stored) => {
                 return stored.map_err(|error| Undone {
                     reason: error.to_string(),
@@ -208,16 +214,16 @@ pub(super) async fn store(
     }
 }
 
-/// Extends the lease as long as it is awaited; ends when the task is not ours any more.
+/// Renews the lease until it is dropped; returns when another member holds the task.
 async fn keep_lease(crawler: &Crawler, task: &Task) {
     loop {
         sleep(task.lease / 3).await;
         let touch = task.touch(false, Hold::default());
-        // Seldom needed, and a part of every task.
+        // Boxed: rarely needed, but part of every task's future.
         match Box::pin(crawler.link.answer(&[], &touch)).await {
             Answered::Applied(_) => {}
             Answered::Stale | Answered::Refused | Answered::NoRoom => return,
-            // The page is stored all the same.
+            // The page is stored in any case.
             Answered::GivenUp => std::future::pending().await,
         }
     }

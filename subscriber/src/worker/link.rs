@@ -1,9 +1,9 @@
-//! The tie to the broker, across connections: answers that were under way when a connection broke
-//! are sent again on the next one, where the broker takes each at most once.
+//! The crawler's link to the broker across connections: a reply that was in flight when a
+//! connection broke is sent again on the next one. The broker applies each reply at most once.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "compares the broker's clock with ours and waits between tries"
+    reason = "compares the broker's clock with ours and waits between retries"
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,34 +17,35 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::BrokerClock;
 
-/// How long to wait when the broker has no room for an answer.
+/// Pause before a reply is sent again that the broker had no room for.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 
-/// The tie to the broker.
+/// The link to the broker.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The client of the connection that stands, after its `JOIN`; numbered from 1.
+    /// The client of the current connection, after its `JOIN`; connections are numbered from 1.
     current: watch::Sender<(u64, Option<Client>)>,
     clock: Mutex<BrokerClock>,
     epoch: Instant,
-    /// No answer can be sent any more.
+    /// Cancelled: no reply can be sent any more.
     given_up: CancellationToken,
-    /// The group had no room at some time, which was said.
+    /// Whether the log has reported that the group was full.
     was_full: AtomicBool,
 }
 
-/// What became of an answer.
+/// The result of a reply.
 #[derive(Debug)]
 pub(super) enum Answered {
-    /// It took effect; what the broker said of it.
+    /// The broker applied it; the text of its answer.
     Applied(String),
-    /// The task is somebody else's now, or the answer had taken effect on an earlier connection.
+    /// The task belongs to another member, or an earlier connection has delivered this reply.
     Stale,
-    /// The broker will never take this, and the task may still be ours.
+    /// The broker will never accept this reply; the task may still be held.
     Refused,
-    /// There is no room for the children of an `ACK`: nothing has changed, and the task is still ours.
+    /// The group has no room for the links of an `ACK`: nothing has changed, and the task is still
+    /// held.
     NoRoom,
-    /// The crawler ends.
+    /// The crawler is stopping.
     GivenUp,
 }
 
@@ -59,7 +60,7 @@ impl Link {
         }
     }
 
-    /// A connection has been joined: answers go there from now on.
+    /// A connection has joined the group: replies use it from now on.
     pub(super) fn up(&self, client: Client) {
         self.current.send_modify(|(number, current)| {
             *number += 1;
@@ -67,29 +68,29 @@ impl Link {
         });
     }
 
-    /// The connection is gone: answers wait for the next one.
+    /// The connection is lost: replies wait for the next one.
     pub(super) fn down(&self) {
         self.current.send_modify(|(_, current)| *current = None);
     }
 
-    /// Answers that still wait are dropped; the broker will give their tasks to others.
+    /// Drops the replies that still wait; the broker will release their tasks to other members.
     pub(super) fn give_up(&self) {
         self.given_up.cancel();
     }
 
-    /// The time that the clock's notes are in.
+    /// Our time, in the unit of the clock samples.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A first reading of the clock of a broker that was just connected to.
+    /// Takes the first sample of the clock of a new connection.
     pub(super) fn restart_clock(&self, sent_ms: u64, reading_ms: u64) {
         let mut clock = self.clock.lock();
         clock.forget();
         clock.note(sent_ms, reading_ms);
     }
 
-    /// Reads the broker's clock.
+    /// Samples the broker's clock.
     pub(super) async fn read_clock(&self, client: &Client) -> Result<(), ClientError> {
         let sent_ms = self.now_ms();
         let reading_ms = client.ping().await?;
@@ -97,13 +98,13 @@ impl Link {
         Ok(())
     }
 
-    /// How old a task with this clock is at most.
+    /// The maximum age of a task that was sent at this time of the broker's clock.
     pub(super) fn age_max(&self, task_clock_ms: u64) -> Option<Duration> {
         let age_ms = self.clock.lock().age_max_ms(self.now_ms(), task_clock_ms);
         age_ms.map(Duration::from_millis)
     }
 
-    /// Sends an answer with its children until the broker has said what became of it.
+    /// Sends a reply with its links, and again on each new connection until the broker answers.
     pub(super) async fn answer(&self, children: &[Command<'_>], command: &Command<'_>) -> Answered {
         tokio::select! {
             biased;
@@ -112,7 +113,8 @@ impl Link {
         }
     }
 
-    /// Publishes an event, on as many connections as it takes; `Ok` once it is confirmed. The error is for people.
+    /// Publishes an event, and again on each new connection until it is confirmed. The error is
+    /// text for a person.
     pub(super) async fn publish(&self, topic: &TopicName, payload: &str) -> Result<(), String> {
         let publish = async {
             let mut tried = 0;
@@ -131,15 +133,15 @@ impl Link {
         };
         tokio::select! {
             biased;
-            () = self.given_up.cancelled() => Err("the crawler ends".to_owned()),
+            () = self.given_up.cancelled() => Err("the crawler is stopping".to_owned()),
             published = publish => published,
         }
     }
 
-    /// The group had no room for what was found. Said once: it may have some again in a moment, and then none.
+    /// Logs once that the group is full: this may change back and forth many times.
     pub(super) fn note_no_room(&self) {
         if !self.was_full.swap(true, Ordering::Relaxed) {
-            tracing::warn!("the group is full; pages with new links are fetched again later");
+            tracing::warn!("the group is full; pages with new links will be fetched again later");
         }
     }
 
@@ -169,7 +171,7 @@ impl Link {
         }
     }
 
-    /// The connection that stands, once it is another one than `tried`.
+    /// Waits for a connection with a number above `tried`.
     async fn after(&self, tried: u64) -> (u64, Client) {
         let mut current = self.current.subscribe();
         let usable = |(number, client): &(u64, Option<Client>)| *number > tried && client.is_some();
@@ -178,16 +180,17 @@ impl Link {
     }
 }
 
-/// With `again=`, a limit is that of the task's turns, which no waiting changes. That of an `ACK` is what the group has room
-/// for, which changes when others end, and perhaps not before the lease does.
+/// Whether the same reply can succeed later. With `again=`, `limit` means that the task has used up
+/// its requests, which waiting does not change. For `ACK` it means that the group has no room,
+/// which changes when other entries end, and perhaps not before the lease expires.
 fn may_be_taken_later(refusal: &ProtocolError, command: &Command<'_>) -> bool {
     let is_own =
         matches!(command, Command::Ack { .. } | Command::Nack { back: Return::Again { .. }, .. });
     refusal.code.is_transient() && !(is_own && refusal.code == Code::Limit)
 }
 
-/// Stale answers are normal after a stall or a lost connection, and so is a group that is full; others mean that we are
-/// wrong.
+/// Logs a refused reply. A stale reply is normal after a stall or a lost connection, and so is a
+/// full group; any other refusal is a bug in the crawler.
 fn note_refusal(refusal: &ProtocolError, command: &Command<'_>) {
     match (refusal.code, command) {
         (Code::Stale, _) | (Code::Limit, Command::Ack { .. }) => {

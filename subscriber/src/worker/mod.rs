@@ -1,8 +1,9 @@
-//! The tasks, and the connection to the broker that they come over.
+//! The crawler's main loop: connects to the broker, takes tasks, and works on each until it is
+//! answered.
 //!
-//! Every task is a future of its own, so many can be open at once; the group's gate sees to it
-//! that no two of them are for the same host. A lost connection ends none of them: they finish,
-//! and their answers go out on the next connection, which takes up the old member's identity.
+//! Every task is a future of its own, and many can be open; the group never releases two
+//! tasks of one host at a time. A lost connection ends no task: tasks finish, and their replies are
+//! sent on the next connection, which resumes the member's identity.
 
 #![expect(
     clippy::disallowed_methods,
@@ -58,109 +59,109 @@ use crate::spool::Spools;
 use crate::state::State;
 use crate::traps::Traps;
 
-/// One entry of the group, whatever the attempt.
+/// The key of an entry of the group, the same for every attempt: its run and its number.
 type Entry = (u64, u64);
 
-/// Why a crawler could not begin, or had to end by itself.
+/// Why a crawler could not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CrawlError {
     /// A sink cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Whoever read the pages from standard output has gone.
+    /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     OutputClosed,
-    /// What requests are to carry, or where they are to go through, cannot be.
+    /// The headers or the proxy of the configuration cannot be used.
     #[error("cannot prepare requests: {0}")]
     Client(#[from] FetcherError),
-    /// The broker will not have this crawler; trying again would change nothing.
+    /// The broker refuses this crawler; a retry would not change that.
     #[error("the broker at {broker} refuses this crawler: {refusal}")]
     Refused {
-        /// As configured.
+        /// The address, as configured.
         broker: String,
-        /// Its words.
+        /// The broker's error.
         refusal: ProtocolError,
     },
-    /// What listens there is no broker.
+    /// The program that listens there is not a broker.
     #[error("{broker}: {reason}")]
     NoBroker {
-        /// As configured.
+        /// The address, as configured.
         broker: String,
         /// What is wrong.
         reason: ClientError,
     },
-    /// Another crawler has taken up this one's identity.
-    #[error("another crawler came back to the broker at {broker} as this one")]
+    /// Another crawler has resumed this crawler's identity.
+    #[error("another crawler has resumed the identity of this one at the broker {broker}")]
     Replaced {
-        /// As configured.
+        /// The address, as configured.
         broker: String,
     },
 }
 
-/// What all tasks of a crawler share.
+/// State that all tasks of a crawler share.
 #[derive(Debug)]
 struct Crawler {
     config: CrawlerConfig,
-    /// What robots.txt rules are matched with.
+    /// The product token that robots.txt rules are matched with.
     token: String,
-    /// Dropped before the connections are, one by one: files are closed meanwhile.
+    /// Dropped before the connections: these close one by one, and files are closed meanwhile.
     sinks: Sinks,
     fetcher: Fetcher,
     reports: mpsc::Sender<PageReport>,
     link: Link,
     verdicts: Mutex<Verdicts>,
-    /// Links that the broker knows.
+    /// Links that an applied `ACK` has carried.
     known: Mutex<Known>,
     traps: Mutex<Traps>,
-    /// Of what there may be records.
+    /// Which pages may have a stored record.
     earlier: Mutex<Earlier>,
-    /// Of authorities whose robots.txt is asked for.
+    /// One lock for each authority, so that one task at a time fetches its robots.txt.
     turns: Turns,
-    /// Dropped as the store is.
+    /// Dropped together with the sinks.
     state: State,
     running: Mutex<HashMap<Entry, Running>>,
-    /// The group's number for life, if the broker says it.
+    /// The `since` of the group, if the broker sends it; the group keeps it for life.
     since: Mutex<Option<u64>>,
-    /// The longest lease that was seen: a shorter one has been running before.
+    /// The longest lease seen so far: a task with a shorter one was leased before.
     lease_max: Mutex<Duration>,
     tasks: TaskTracker,
-    /// No request is begun any more.
+    /// Cancelled: no new request begins.
     stop: CancellationToken,
-    /// No request goes on any more.
+    /// Cancelled: running requests are aborted.
     abandon: CancellationToken,
 }
 
-/// An attempt that is being worked on.
+/// An attempt in progress.
 #[derive(Debug)]
 struct Running {
     attempt: u32,
-    /// When it has ended, so has its request.
+    /// Ends after its request has ended.
     task: JoinHandle<()>,
-    /// Ends it without an answer when it is dropped.
+    /// Ends the attempt without a reply when it is dropped.
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Why a connection is not served any more.
+/// Why the service of a connection ended.
 enum End {
     Stop(Client, Deliveries),
     OutputClosed(Client, Deliveries),
     Lost(ClientError),
 }
 
-/// Crawls until `stop`: takes tasks from the group, deals with them, and sends a report of each
-/// page. Connects again whenever the broker is gone.
+/// Crawls until `stop`: takes tasks from the group, works on them, and sends a report of each page.
+/// Reconnects whenever the connection to the broker is lost.
 ///
-/// After `stop` it returns within a second: what was not begun goes back uncounted; what still
-/// runs, or is not stored, gets half of that time, is then cut off, and goes back uncounted, too,
-/// but as a request that was made, so that its host has its rest. The receiver of `reports` should be read until
-/// it ends; if it is dropped, reports are lost and nothing else.
+/// After `stop` it returns within a second. Tasks that have not begun are returned uncounted. Tasks
+/// with a running request, or with a page that is not stored yet, get half of that time; then they
+/// are aborted and returned uncounted, but as tasks that made a request, so that the host's delay
+/// applies. Read the receiver of `reports` until it ends; if it is dropped, only reports are lost.
 pub async fn run(
     config: CrawlerConfig,
     reports: mpsc::Sender<PageReport>,
     stop: CancellationToken,
 ) -> Result<(), CrawlError> {
-    // Meanwhile the certificates are read.
+    // The certificates are read meanwhile.
     let opening = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || {
@@ -198,22 +199,22 @@ pub async fn run(
     });
     let result = crawl(&crawler).await;
     drop(crawler);
-    // What was answered is on the disk; what waits for another process's lock may wait for long.
+    // Answered pages are on the disk already; the rest may wait long for another process's lock.
     let _ = timeout(STOP_CLOSE, async { tokio::join!(closing.wait(), state_closing.wait()) }).await;
     result
 }
 
-/// What calendars are judged by.
+/// The year from which calendar traps are judged.
 fn this_year() -> u16 {
     let now = jiff::Timestamp::now().to_zoned_datetime(jiff::tz::TimeZone::UTC);
     u16::try_from(now.year()).unwrap_or_default()
 }
 
-/// Connects, serves the connection, and begins again, until there is a reason to end.
+/// Connects, serves the connection, and reconnects, until the crawler stops or fails.
 async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
     let (mut member, mut was_connected) = (crawler.config.member, false);
     let mut pause = RECONNECT_FIRST;
-    let mut said = false;
+    let mut is_logged = false;
     loop {
         let error = tokio::select! {
             biased;
@@ -225,7 +226,7 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Ok((client, deliveries, credit)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (pause, said, was_connected) = (RECONNECT_FIRST, false, true);
+                    (pause, is_logged, was_connected) = (RECONNECT_FIRST, false, true);
                     match serve(crawler, client, deliveries, credit).await {
                         End::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
@@ -245,9 +246,9 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
             drain(crawler, None).await;
             return Err(fatal);
         }
-        if !std::mem::replace(&mut said, true) {
+        if !std::mem::replace(&mut is_logged, true) {
             let running = crawler.running.lock().len();
-            tracing::warn!("{error}; trying again ({running} tasks are held until then)");
+            tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
         }
         tokio::select! {
             () = crawler.stop.cancelled() => {}
@@ -257,14 +258,14 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
     }
 }
 
-/// What no further try would change.
+/// The error that ends the crawler, if a retry cannot help.
 fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<CrawlError> {
     let broker = crawler.config.broker.clone();
     match error {
         ClientError::Ended(refusal) if refusal.code == Code::Replaced => {
             Some(CrawlError::Replaced { broker })
         }
-        // The group's log is damaged: an operator can repair it, and the broker's words say how.
+        // The group's log is damaged: an operator can repair it, as the broker's error text says.
         ClientError::Refused(refusal) if refusal.code == Code::Conflict => None,
         ClientError::Refused(refusal) if !refusal.code.is_transient() => {
             Some(CrawlError::Refused { broker, refusal: refusal.clone() })
@@ -276,7 +277,8 @@ fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<
     }
 }
 
-/// Connects as the member that we were, and asks for tasks: for as many as it says.
+/// Connects, resumes the member's identity if there is one, and joins the group. Returns the credit
+/// that was sent.
 async fn join(
     crawler: &Crawler,
     member: &mut Option<MemberId>,
@@ -301,7 +303,7 @@ async fn join(
     Ok((client, deliveries, credit))
 }
 
-/// Takes what the broker delivers, until the connection is gone or the crawler is to stop.
+/// Handles deliveries until the connection is lost or the crawler must stop.
 async fn serve(
     crawler: &Arc<Crawler>,
     client: Client,
@@ -336,8 +338,8 @@ async fn serve(
     }
 }
 
-/// Takes no new tasks while nothing can be stored. Ends with the connection, or with `None` when
-/// nothing can ever be stored again.
+/// Sets the credit to 0 while a sink is in trouble, and restores it afterwards. Returns the error
+/// of a lost connection, or `None` when a sink can never be written again.
 async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Option<ClientError> {
     loop {
         let trouble = crawler.sinks.change(credit == 0).await;
@@ -347,13 +349,13 @@ async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Opt
         credit = crawler.credit(trouble.as_ref());
         match client.request(&crawler.join(credit)).await {
             Ok(_) => {}
-            Err(ClientError::Refused(refusal)) => tracing::warn!("the broker says: {refusal}"),
+            Err(ClientError::Refused(refusal)) => tracing::warn!("the broker reports: {refusal}"),
             Err(lost) => return Some(lost),
         }
     }
 }
 
-/// Reads the broker's clock at once and then now and then; ends when it does not answer.
+/// Samples the broker's clock at intervals; returns when the broker does not answer.
 async fn watch_clock(crawler: &Crawler, client: &Client) -> ClientError {
     loop {
         match timeout(BROKER_SILENCE_MAX, crawler.link.read_clock(client)).await {
@@ -367,7 +369,8 @@ async fn watch_clock(crawler: &Crawler, client: &Client) -> ClientError {
     }
 }
 
-/// Ends well: takes nothing new, hands back, lets requests end, cuts off what is left.
+/// Stops in order: takes no new tasks, returns those not begun, lets requests finish, aborts the
+/// rest.
 async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>) {
     crawler.tasks.close();
     let Some((client, mut deliveries)) = connection else {
@@ -376,8 +379,8 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
         crawler.tasks.wait().await;
         return;
     };
-    // Tasks that are under way to us are handed back as they come.
-    let taking = async {
+    // Tasks that the broker has sent already are returned as they arrive.
+    let delivering = async {
         while let Some(delivery) = deliveries.next().await {
             crawler.take(delivery);
         }
@@ -386,23 +389,23 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
         std::future::pending::<()>().await;
     };
     let ending = async {
-        let told = async {
+        let leaving = async {
             let none = crawler.join(0);
             let _ = client.request(&none).await;
-            // What was under way comes behind that answer, and is here with this one [T11].
+            // Tasks sent before the answer to `JOIN` arrive before the answer to `PING` [T11].
             let _ = client.ping().await;
         };
         let (_, _) =
-            tokio::join!(timeout(STOP_GRACE, told), timeout(STOP_GRACE, crawler.tasks.wait()));
+            tokio::join!(timeout(STOP_GRACE, leaving), timeout(STOP_GRACE, crawler.tasks.wait()));
         crawler.abandon.cancel();
         let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
         crawler.link.give_up();
         crawler.tasks.wait().await;
     };
     tokio::select! {
-        // In this order: what has come is taken before it is said that nothing more comes.
+        // Biased: deliveries that have arrived are handled before the connection is closed.
         biased;
-        () = taking => {}
+        () = delivering => {}
         () = ending => {}
     }
 }
@@ -412,7 +415,7 @@ impl Crawler {
         Command::Join { group: self.config.group.clone(), credit: Some(credit) }
     }
 
-    /// How many tasks may be held, with this trouble or none.
+    /// The number of tasks to ask for: 0 while a sink is in trouble.
     fn credit(&self, trouble: Option<&StoreError>) -> u32 {
         if trouble.is_some() { 0 } else { self.config.credit }
     }
@@ -422,8 +425,8 @@ impl Crawler {
             Delivery::Task { id, clock_ms, lease_ms, payload } => {
                 self.begin(id, clock_ms, Duration::from_millis(lease_ms), payload);
             }
-            Delivery::Notice(refusal) => tracing::warn!("the broker says: {refusal}"),
-            // Nothing was subscribed to, and nothing is watched.
+            Delivery::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
+            // The crawler subscribes to no topic and watches no group.
             Delivery::Msg { .. }
             | Delivery::Lag { .. }
             | Delivery::Gap { .. }
@@ -431,9 +434,9 @@ impl Crawler {
         }
     }
 
-    /// Works on a task, unless that is being done already: after a reconnection the broker sends
-    /// again what it thinks we hold. An older attempt of the same entry ends first, so that there
-    /// are never two requests.
+    /// Starts a task, unless this attempt runs already: after a reconnection the broker sends again
+    /// the tasks that the member holds. An older attempt of the same entry ends first, so there are
+    /// never two requests for it.
     fn begin(self: &Arc<Self>, id: TaskId, clock_ms: u64, lease: Duration, payload: String) {
         let resumed = {
             let mut lease_max = self.lease_max.lock();
@@ -448,19 +451,20 @@ impl Crawler {
         if running.get(&entry).is_some_and(|same| same.attempt == attempt) {
             return;
         }
-        // Dropping its sender ends the request of an earlier attempt, and its task then.
+        // Dropping its sender aborts the request of the earlier attempt, then the attempt itself.
         let earlier = running.remove(&entry).map(|earlier| earlier.task);
         let (alive, overtaken) = oneshot::channel::<Infallible>();
         let guard = EndGuard { crawler: Arc::clone(self), entry, attempt };
         let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
-                // Whether it panicked does not matter here.
+                // A panic of the earlier attempt does not matter here.
                 let _ = earlier.await;
             }
             tokio::select! {
                 biased;
                 _ = overtaken => {}
-                // On its own, so that its kilobytes are not copied whenever the runtime moves what it has.
+                // Boxed: otherwise the runtime would copy its kilobytes whenever it moves the
+                // future.
                 () = Box::pin(task::work(&guard.crawler, task)) => {}
             }
         });
@@ -468,7 +472,7 @@ impl Crawler {
     }
 }
 
-/// Says that an attempt has ended, however it did.
+/// Removes an attempt from `running` when it ends for any reason.
 struct EndGuard {
     crawler: Arc<Crawler>,
     entry: Entry,

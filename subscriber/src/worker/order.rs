@@ -1,34 +1,34 @@
-//! What a task says about itself: its payload, read once.
+//! The specification of a task: its payload, parsed once.
 
 use tidings_protocol::Payload;
 
 use crate::pass::{PassKey, ScopedPass};
 
-/// The URL of a task, and those of its attributes that every task is looked at for.
+/// The URL of a task and the attributes that every task needs.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// Everything that it says.
+    /// The whole payload.
     text: String,
-    /// Bytes of the URL at its beginning.
+    /// Length of the URL at the start of `text`, in bytes.
     url_len: usize,
-    /// The job whose page it is.
+    /// The job that the page belongs to.
     pub(super) job: Option<Box<str>>,
     /// The pass of that job, from 1.
     pub(super) pass: Option<u64>,
-    /// The same for what is known in this process, if the job has a number, with how far the job's scope had grown when
-    /// the task was handed out.
+    /// The key of that pass for this process, if the job has a number, and how far the job's scope
+    /// had grown when the task was released.
     pub(super) scoped_pass: Option<ScopedPass>,
-    /// Links from a seed of the job.
+    /// Number of links from a seed of the job.
     pub(super) depth: Option<u64>,
-    /// What is to be requested instead of the page.
+    /// The URL to request instead of the page.
     pub(super) again: Option<Box<str>>,
-    /// There is no attempt after this one.
+    /// This is the last attempt.
     pub(super) is_last: bool,
 }
 
 impl Order {
-    /// Reads the payload of a task that was released in this run of its group. Of several attributes with one key the
-    /// first one counts; one that cannot be read is as good as none.
+    /// Parses the payload of a task that was released in this run of its group. Of several
+    /// attributes with one key the first counts; a malformed value counts as missing.
     pub(super) fn read(text: String, run: u64) -> Self {
         let payload = Payload::parse(&text);
         let url_len = payload.target().unwrap_or(&text).len();
@@ -49,7 +49,7 @@ impl Order {
         }
         let count = |value: Option<&str>| value.and_then(|value| value.parse().ok());
         let pass = count(pass);
-        // Names are given again, numbers are not.
+        // A job name can be used again, a job number cannot.
         let key = number.zip(pass).map(|(number, pass)| PassKey::new(run, number, pass));
         let scope = count(scope).unwrap_or(0);
         Self {
@@ -64,12 +64,12 @@ impl Order {
         }
     }
 
-    /// The URL of the page, as the broker wrote it; all of a payload that has none.
+    /// The URL of the page, as the broker wrote it; the whole payload if it has no URL.
     pub(super) fn url(&self) -> &str {
         &self.text[..self.url_len]
     }
 
-    /// All its attributes, for what few tasks have.
+    /// The payload with all attributes.
     pub(super) fn payload(&self) -> Payload<'_> {
         Payload::parse(&self.text)
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_says_is_read_once_and_the_first_of_two_counts() {
+    fn the_first_of_two_equal_attributes_counts() {
         let order = read(
             "http://a.org/x job=docs number=3 pass=2 depth=4 scope=5 last=yes again=http://a.org/robots.txt pass=9",
         );
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_as_good_as_none() {
+    fn malformed_attributes_count_as_missing() {
         let order = read("http://a.org/ job=docs pass=2 depth=deep last=no");
         assert_eq!((order.scoped_pass, order.depth, order.is_last), (None, None, false));
         let order = read("no URL, job=docs");

@@ -1,8 +1,8 @@
-//! The request for a page, and what follows from its answer.
+//! Requests a page and handles the answer.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "says how long an answer took, and reads long ones where nobody waits"
+    reason = "measures requests, and parses long answers on other threads"
 )]
 
 use std::collections::HashSet;
@@ -72,7 +72,7 @@ impl Work<'_> {
         }
     }
 
-    /// An answer for a page.
+    /// Handles the answer for a page.
     async fn take(
         &self,
         last: Option<Last>,
@@ -82,11 +82,11 @@ impl Work<'_> {
     ) {
         let (outcome, failure) = judge(&self.page, &mut fetched, last.is_some());
         let hold = hold(&fetched, rules);
-        // Until all is stored.
+        // The memory permit is held until everything is stored.
         let _share = fetched.share.take();
         let is_same = fetched.status == Some(304);
         let (page, content) = match fetched.page.take() {
-            // Its host waits for that, too.
+            // Parsed before the host is freed: the host's next request waits for that.
             Some(page) if page.is_long() => (None, Some(finish_aside(page, &self.page).await)),
             page => (page, None),
         };
@@ -119,7 +119,7 @@ impl Work<'_> {
         finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
     }
 
-    /// An answer for a watched feed: what is new in it is announced before the task is answered.
+    /// Handles the answer for a watched feed: new items are announced before the task is answered.
     async fn look(
         &self,
         watch: Watch<'_>,
@@ -127,7 +127,7 @@ impl Work<'_> {
         mut fetched: Fetched,
         duration: Duration,
     ) {
-        // Where links of it begin that are no whole URLs.
+        // The URL of the page is the base for relative links.
         let feed = tokio::select! {
             biased;
             feed = read_feed(&mut fetched, self.page.as_str()) => feed,
@@ -168,13 +168,14 @@ impl Work<'_> {
         let is_final = !record.transient || record.is_final();
         let announce = async {
             let (broker, memory) = (&self.crawler.link, self.remembered());
-            // A redirect is followed as a task of its own, with the same attributes.
+            // A redirect is followed by a task of its own, with the same attributes.
             if !is_final || outcome == PageOutcome::Redirect {
                 return Ok(());
             }
             let failed = |reason| Undone { reason, counts: true, after: None };
             match watch.look(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
-                // No sooner than by its schedule: until then the reason can be read at the broker.
+                // Due again at its scheduled time: until then an operator can read the reason at
+                // the broker.
                 Looked::Nothing { next } => {
                     Err(Undone { after: Some(next), ..failed(NOTHING.to_owned()) })
                 }
@@ -193,7 +194,7 @@ impl Work<'_> {
         failure: Option<Failure>,
         duration: Duration,
     ) -> PageRecord {
-        // That of a watched feed was read already.
+        // The body of a watched feed has been read already.
         if !self.crawler.sinks.keep().decoded {
             fetched.body = None;
         }
@@ -202,7 +203,7 @@ impl Work<'_> {
         record
     }
 
-    /// What the page says. Its links lose what only tells who follows them.
+    /// Fills the record from the page. Tracking parameters are removed from its links.
     fn keep(&self, record: &mut PageRecord, content: Content) {
         record.noindex = content.is_noindex_at(record.fetched_unix_ms / 1000);
         record.report.title = content.title;
@@ -214,7 +215,7 @@ impl Work<'_> {
         record.report.links = record.links.len();
     }
 
-    /// Learns from a page which parameters of its site are session ids.
+    /// Learns from a page which query parameters of its site are session ids.
     fn learn(&self, record: &PageRecord, words: Option<u64>) {
         let (PageOutcome::Done, Some(pass)) = (record.report.outcome, self.task.pass()) else {
             return;
@@ -222,16 +223,16 @@ impl Work<'_> {
         let Some(hash) = &record.hash else { return };
         let title = record.report.title.as_deref();
         let reading = Reading { body: hash.as_bytes(), title, words, links: &record.links };
-        // A page that has not changed says nothing of today's session ids.
+        // An unchanged page has no current session ids.
         let reading = Some(&reading).filter(|_| record.last_unix_ms.is_none());
         let found = self.crawler.traps.lock().learn(pass, &self.page, reading);
         for name in found {
             let site = self.page.authority();
-            tracing::info!("{site}: parameter {name} is a session id; links lose it");
+            tracing::info!("{site}: parameter {name} is a session id and is removed from links");
         }
     }
 
-    /// The links lose the session ids that were recognized.
+    /// Removes known session ids from the links.
     fn strip_sessions(&self, record: &mut PageRecord) {
         let Some(pass) = self.task.pass() else { return };
         let traps = self.crawler.traps.lock();
@@ -239,7 +240,8 @@ impl Work<'_> {
         record.links = strip(links, |url| Some(traps.without_session(pass, url)?.into()));
     }
 
-    /// The same of where a redirect leads, unless that is the page itself then.
+    /// Removes tracking parameters and session ids from the target of a redirect, unless the result
+    /// is the page itself.
     fn strip_target(&self, record: &mut PageRecord) {
         let Some(target) = &mut record.redirect else { return };
         if let Some(bare) = self.crawler.config.links.tracking.strip_text(target)
@@ -255,7 +257,8 @@ impl Work<'_> {
         }
     }
 
-    /// What was stored of the page before, if there may be something: of an earlier pass, crawl or announcement.
+    /// The newest record of the page from an earlier pass, crawl or publication, if there may be
+    /// one.
     async fn last(&self) -> Option<Last> {
         let may_know = self.crawler.earlier.lock().may_know(self.task.pass());
         if !may_know || self.crawler.config.refetch {
@@ -266,7 +269,7 @@ impl Work<'_> {
         (etag.is_some() || last_modified.is_some()).then_some(last)
     }
 
-    /// The sitemaps of its site, with a page where a crawl begins, if they are wanted.
+    /// The sitemaps of the site, if enabled and if this page is a seed.
     async fn sitemaps(&self, record: &PageRecord) -> Vec<Link> {
         let begins = record.depth == Some(0) && record.report.outcome == PageOutcome::Done;
         if !begins || !self.crawler.config.links.sitemaps {
@@ -282,7 +285,7 @@ impl Work<'_> {
         Remembered { state: &self.crawler.state, now_unix_s: unix_ms() / 1000 }
     }
 
-    /// Whether the URL is not one of endlessly many. A page that was announced is what somebody wants.
+    /// Whether the URL may be a trap. A page that was published without a job is never refused.
     fn may_be_asked(&self) -> Result<(), Trap> {
         let Some(pass) = self.task.pass() else { return Ok(()) };
         self.crawler.traps.lock().before(pass, &self.page, self.depth())
@@ -309,27 +312,28 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
     }
 }
 
-/// Replaces links by what is left of them; `None`: a link stays as it is.
+/// Replaces each link by the result of `left`, if there is one, and merges links that are equal
+/// then.
 fn strip(links: Vec<Link>, left: impl Fn(&str) -> Option<Box<str>>) -> Vec<Link> {
     if links.iter().all(|link| left(&link.url).is_none()) {
         return links;
     }
     let mut stripped: IndexMap<Box<str>, bool> = IndexMap::with_capacity(links.len());
     for Link { url, nofollow } in links {
-        // It is followed if one of those that are the same now may be.
+        // Merged links are followed if one of them may be.
         let url = left(&url).unwrap_or(url);
         stripped.entry(url).and_modify(|all| *all &= nofollow).or_insert(nofollow);
     }
     stripped.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect()
 }
 
-/// Does what may take longer than others can wait where nobody does.
+/// Runs slow work on a blocking thread, so that other tasks are not delayed.
 async fn aside<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The process ends.
+            // The process is exiting.
             Err(_) => T::default(),
         },
     }
@@ -340,7 +344,8 @@ async fn finish_aside(document: Reader, url: &CanonicalUrl<'_>) -> Content {
     aside(move || document.finish(&url)).await
 }
 
-/// Those that are there already, from an earlier time, say, stay where they are.
+/// Puts links in front. Those that are in the list already (from an earlier fetch) keep their
+/// place.
 fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
     if !more.is_empty() {
         let known: HashSet<_> = links.iter().map(|link| &*link.url).collect();
@@ -349,7 +354,7 @@ fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
     }
 }
 
-/// Reads the body as a feed. One that cannot be read back was not kept.
+/// Reads the body as a feed. A body that cannot be read back is a storage failure.
 async fn read_feed(fetched: &mut Fetched, base: &str) -> Feed {
     let Some(body) = fetched.body.take() else { return Feed::default() };
     let (content_type, base) = (fetched.content_type.clone(), base.to_owned());
@@ -381,7 +386,7 @@ fn parse_feed(body: &Spool, content_type: Option<&str>, base: &str) -> io::Resul
     }
 }
 
-/// How long the answer is fresh (RFC 9111 section 4.2.1, `max-age` alone).
+/// For how long the answer is fresh (RFC 9111 section 4.2.1, `max-age` only).
 fn fresh_for(fetched: &Fetched) -> Duration {
     let values = fetched.headers.get_all("cache-control").into_iter();
     let mut words =
@@ -396,7 +401,7 @@ mod tests {
     use crate::tracking::TrackingParams;
 
     #[test]
-    fn a_link_is_followed_if_one_that_is_the_same_without_its_tracking_may_be() {
+    fn merged_links_are_followed_if_one_of_them_may_be() {
         let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
         let links = vec![
             link("http://a.example/x?utm_source=1", true),

@@ -1,4 +1,4 @@
-//! What became of a page, and the record of it.
+//! Classifies an answer and builds the record of the page.
 
 #![expect(clippy::disallowed_methods, reason = "stamps records")]
 
@@ -13,30 +13,33 @@ use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::Last;
 use crate::traps::Trap;
 
-/// What became of the page, and why. `asked`: whether it has changed was asked, so `304` says that it has not.
+/// The outcome of a page, and the failure if there is one. `is_conditional`: of the request, so that
+/// status 304 means that the page has not changed.
 pub(super) fn judge(
     page: &CanonicalUrl,
     fetched: &mut Fetched,
-    asked: bool,
+    is_conditional: bool,
 ) -> (PageOutcome, Option<Failure>) {
     if let Some(failure) = fetched.failure.take() {
         return (outcome_of(&failure), Some(failure));
     }
     match (fetched.status.unwrap_or_default(), &fetched.location) {
         (206, _) => {
-            let failure =
-                Failure::new(Reason::Status, "HTTP status 206: a part, and none was asked for");
+            let failure = Failure::new(
+                Reason::Status,
+                "HTTP status 206: partial content, but no range was requested",
+            );
             (PageOutcome::Failed, Some(failure))
         }
         (200..=299, _) => (PageOutcome::Done, None),
-        (304, _) if asked => (PageOutcome::Done, None),
+        (304, _) if is_conditional => (PageOutcome::Done, None),
         (301 | 302 | 303 | 307 | 308, Some(location)) => match CanonicalUrl::join(page, location) {
             Ok(target) => {
                 fetched.location = Some(target.as_str().to_owned());
                 (PageOutcome::Redirect, None)
             }
             Err(error) => {
-                let text = format!("redirect to nowhere: {error}");
+                let text = format!("redirect to an invalid URL: {error}");
                 (PageOutcome::Failed, Some(Failure::new(Reason::Redirect, text)))
             }
         },
@@ -51,14 +54,14 @@ pub(super) fn outcome_of(failure: &Failure) -> PageOutcome {
     if failure.is_transient() { PageOutcome::Retry } else { PageOutcome::Failed }
 }
 
-/// In milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(super) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Task {
-    /// The record of an attempt, without what the page itself says.
+    /// The record of an attempt, without the content of the page.
     pub(super) fn record(
         &self,
         url: &str,
@@ -104,14 +107,14 @@ impl Task {
         }
     }
 
-    /// The record of what was refused, of which no request was made.
+    /// The record of a page that was refused without a request.
     pub(super) fn refusal(&self, page: &str, outcome: PageOutcome, failure: Failure) -> PageRecord {
         self.record(page, outcome, Fetched::default(), Some(failure))
     }
 }
 
 impl PageRecord {
-    /// The server said that nothing has changed: what was known still holds, its links too.
+    /// Restores content and links from the last record: the server says that nothing has changed.
     pub(super) fn take_over(&mut self, last: Last) {
         self.hash = last.hash;
         self.content_type = last.content_type;
@@ -128,7 +131,7 @@ impl PageRecord {
             validators.last_modified.take().or(last.validators.last_modified);
     }
 
-    /// It is one of endlessly many: its links are not followed.
+    /// Marks the record as a trap: its links are not followed.
     pub(super) fn is_trap(&mut self, trap: Trap) {
         self.report.outcome = PageOutcome::Trap;
         self.report.reason = Some(trap.as_str());

@@ -1,4 +1,4 @@
-//! The life of one task: at most one request, then one answer.
+//! Works on one task: at most one request, then one reply.
 
 #![expect(clippy::disallowed_methods, reason = "stamps requests")]
 
@@ -21,31 +21,31 @@ use crate::outcome::{Failure, Reason};
 use crate::report::{Keep, PageId, PageOutcome, PageRecord};
 use crate::robots::{Rules, sitemaps};
 
-/// A task as it was delivered.
+/// A task as delivered.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: TaskId,
-    /// What sinks know it by.
+    /// The id of the page in the sinks.
     pub(super) page: PageId,
-    /// The broker's clock when it was sent.
+    /// The broker's clock when the task was sent.
     pub(super) clock_ms: u64,
-    /// What was left of its lease then; all of it, once the broker has extended it.
+    /// The rest of the lease at that time; the whole lease once the broker has renewed it.
     pub(super) lease: Duration,
     pub(super) order: Order,
-    /// Its lease has been running for unknown reasons before it was delivered.
+    /// The lease began before this delivery, at an unknown time.
     pub(super) resumed: bool,
 }
 
-/// A task while it is worked on.
+/// A task in progress.
 pub(super) struct Work<'a> {
     pub(super) crawler: &'a Crawler,
     pub(super) task: &'a Task,
     pub(super) page: CanonicalUrl<'a>,
-    /// A request must have ended by then.
+    /// A request must end by this time.
     pub(super) deadline: Instant,
 }
 
-/// What is to be done with a task.
+/// The next step of a task.
 enum Next {
     Page(Arc<Rules>),
     Robots {
@@ -53,9 +53,9 @@ enum Next {
         hops: u8,
     },
     Disallowed,
-    /// Its robots.txt could not be had lately, and is not asked for again for so long.
+    /// A recent request for its robots.txt failed; the next one is due after this time.
     Unreachable(Failure, Duration),
-    /// Its permission is for another host than that of this URL, which has to be asked now.
+    /// The task was released for another host than that of this URL, which must be requested now.
     Elsewhere(CanonicalUrl<'static>),
 }
 
@@ -65,7 +65,7 @@ impl Task {
     }
 }
 
-/// Works on a task until it is answered. Dropping the future ends its request.
+/// Works on a task until it is answered. Dropping the future aborts its request.
 pub(super) async fn work(crawler: &Crawler, mut task: Task) {
     if crawler.stop.is_cancelled() {
         hand_back(crawler, &task, None).await;
@@ -86,13 +86,13 @@ pub(super) async fn work(crawler: &Crawler, mut task: Task) {
     work.run().await;
 }
 
-/// Until when a request for this task may run; `None` if none may.
+/// The time by which a request for this task must end; `None` if no request may be made.
 ///
-/// A lease counts from the release, so the time since then is over already. A task that may be
-/// older than a tenth of its lease is begun only when the broker says that it is still ours: then
-/// the lease counts from the moment at which that was asked, and is as long as the answer says: of one
-/// that comes again after a reconnection there may be next to nothing left. An answer that took long
-/// (a connection was lost meanwhile) leaves too little of it, so it is asked again.
+/// A lease counts from the release, so the age of the task is subtracted. A task that may be older
+/// than a tenth of its lease, or that was resumed after a reconnection, is renewed first with
+/// `TOUCH`. Then the lease counts from the moment the `TOUCH` was sent, and its length is the one
+/// in the answer. If the answer took long (a connection was lost meanwhile), too little of the
+/// lease is left, and the `TOUCH` is sent again.
 async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> {
     let mut now = Instant::now();
     let age = crawler.link.age_max(task.clock_ms).filter(|age| *age <= task.lease / 10);
@@ -123,14 +123,15 @@ async fn permitted_until(crawler: &Crawler, task: &mut Task) -> Option<Instant> 
     Some((now + lease).min(Instant::now() + crawler.config.request_timeout))
 }
 
-/// No attempt is counted.
+/// Returns a task without counting an attempt.
 pub(super) async fn hand_back(crawler: &Crawler, task: &Task, after: Option<Duration>) {
     let back = Return::Uncounted { after_ms: after.map(milliseconds) };
     crawler.link.answer(&[], &task.nack(back, Hold::default(), None)).await;
 }
 
-/// Hands a task back for a request to this URL, which costs no attempt; where the group gives none to this attempt, for
-/// another attempt, so that the task does not lie here until its lease is over.
+/// Returns a task for a request to this URL, without counting an attempt. If the group allows this
+/// attempt no further request, the task is returned for another attempt, so that it does not stay
+/// here until its lease expires.
 pub(super) async fn again(
     crawler: &Crawler,
     task: &Task,
@@ -148,16 +149,17 @@ pub(super) async fn again(
 impl Work<'_> {
     async fn run(&self) {
         match self.next_request() {
-            // Once for each host, and a part of every task.
+            // Boxed: needed once for each host, but part of every task's future.
             Next::Robots { .. } => Box::pin(self.find_out()).await,
             next => self.go_on(next).await,
         }
     }
 
-    /// Of several tasks that need the same robots.txt one asks for it, if nobody did in an earlier life.
+    /// Of several tasks that need the same robots.txt, one requests it, unless a stored copy is
+    /// fresh.
     async fn find_out(&self) {
         let authority = authority(&self.page);
-        let turn = self.crawler.turns.take(authority.clone()).await;
+        let robots_lock = self.crawler.turns.take(authority.clone()).await;
         if Instant::now() >= self.deadline {
             return hand_back(self.crawler, self.task, None).await;
         }
@@ -169,7 +171,7 @@ impl Work<'_> {
         let (url, hops) = match self.next_request() {
             Next::Robots { url, hops } => (url, hops),
             next => {
-                drop(turn);
+                drop(robots_lock);
                 return self.go_on(next).await;
             }
         };
@@ -177,7 +179,7 @@ impl Work<'_> {
         let request = Request { url: &url, wanted, validators: None, keep, deadline };
         let Some(fetched) = self.request(&request).await else { return };
         let step = self.conclude((&url, hops), &fetched, &remembered);
-        drop(turn);
+        drop(robots_lock);
         self.answer_robots(&url, step, fetched.retry_after.map(milliseconds)).await;
     }
 
@@ -194,11 +196,12 @@ impl Work<'_> {
         }
     }
 
-    /// What the permission that this task carries is for: the page, or its robots.txt first.
+    /// Which request this task was released for: the page, or its robots.txt first.
     ///
-    /// With `again=` the permission is for the host of that URL: that of the page, or of the next hop of a
-    /// robots.txt, on which all tasks of an authority go the same way. If nothing is known of that hop,
-    /// the walk begins anew, but not on this permission.
+    /// With `again=` it was released for the host of that URL: that of the page, or of the next hop
+    /// of a redirected robots.txt. All tasks of an authority follow the same redirects. If the next
+    /// hop is unknown here, the redirects are followed from the beginning, but with another
+    /// release.
     fn next_request(&self) -> Next {
         let again = self.task.order.again.as_deref();
         let again = again.and_then(|again| CanonicalUrl::parse(again).ok());
@@ -218,7 +221,7 @@ impl Work<'_> {
             }
             (None, Some(walk)) => Next::Elsewhere(walk.target),
             (None, None) if permitted == self.page.host() => {
-                // Beside a host that fills the longest URL there is no room for a robots.txt.
+                // A host that fills the longest URL leaves no room for the path of a robots.txt.
                 let url = self.page.join("/robots.txt");
                 url.map_or(Next::Disallowed, |url| Next::Robots { url, hops: 0 })
             }
@@ -226,7 +229,7 @@ impl Work<'_> {
         }
     }
 
-    /// What is kept of an authority is for one product token.
+    /// The key of an authority in `crawler.db`: rules are stored for each product token.
     fn state_key(&self, authority: &str) -> String {
         format!("{} {authority}", self.crawler.token)
     }
@@ -240,16 +243,16 @@ impl Work<'_> {
 
     fn conclude(
         &self,
-        asked: (&CanonicalUrl, u8),
+        requested: (&CanonicalUrl, u8),
         fetched: &Fetched,
         remembered: &Remembered,
     ) -> Step {
         let known = (self.crawler.token.as_str(), remembered.outage.as_ref());
         let mut verdicts = self.crawler.verdicts.lock();
-        let (step, remember) = verdicts.conclude(&self.page, asked, fetched, known, now());
+        let (step, remember) = verdicts.conclude(&self.page, requested, fetched, known, now());
         drop(verdicts);
         let authority = authority(&self.page);
-        // What an older copy said, which an outage leaves in force, is stored already.
+        // Rules of an older copy, which stay in force during an outage, are stored already.
         let was_read = remember.iter().any(|remember| remember.kind == Remember::COPY);
         if self.crawler.config.links.sitemaps && was_read {
             let sitemaps = sitemaps(&fetched.text);
@@ -270,13 +273,14 @@ impl Work<'_> {
 
     async fn answer_robots(
         &self,
-        asked: &CanonicalUrl<'_>,
+        requested: &CanonicalUrl<'_>,
         step: Step,
         not_before_ms: Option<u64>,
     ) {
-        // It holds the host that was asked, which after a redirect may be one of which nothing is said.
+        // The pace is for the host that was requested; after a redirect that host may have no
+        // rules.
         let hold = |rules: &Rules| {
-            let pace_ms = pace(rules).pace_ms.filter(|_| asked.host() == self.page.host());
+            let pace_ms = pace(rules).pace_ms.filter(|_| requested.host() == self.page.host());
             Hold { not_before_ms, pace_ms }
         };
         match step {
@@ -293,10 +297,14 @@ impl Work<'_> {
         }
     }
 
-    /// Makes the request. When the crawler stops and it takes too long, it is ended and the task
-    /// handed back (`None`): that costs the host's delay, but no attempt. So is one that was not made, as too many others
-    /// to its address are under way: that costs nothing. One that a kept connection has swallowed is handed back for the
-    /// same request, which costs the host's delay and no attempt; it is made on a new connection.
+    /// Makes the request. Returns `None` if the task was returned instead:
+    ///
+    /// - The crawler stops and the request takes too long: the request is aborted, which costs the
+    ///   host's delay, but no attempt.
+    /// - Too many other requests to its address are running: no request was made, which costs
+    ///   nothing.
+    /// - A kept connection was closed before the answer: the task is returned for the same request
+    ///   on a new connection, which costs the host's delay, but no attempt.
     pub(super) async fn request(&self, request: &Request<'_>) -> Option<Fetched> {
         tokio::select! {
             biased;
@@ -306,9 +314,9 @@ impl Work<'_> {
                         Box::pin(hand_back(self.crawler, self.task, Some(BUSY_NACK_AFTER))).await;
                     }
                     Some(why) if fetched.kept_ended => {
-                        let said = (Hold::default(), Some(format!("kept connection: {why}")));
+                        let hold_and_reason = (Hold::default(), Some(format!("kept connection: {why}")));
                         let url = request.url.as_str();
-                        Box::pin(again(self.crawler, self.task, url, said)).await;
+                        Box::pin(again(self.crawler, self.task, url, hold_and_reason)).await;
                     }
                     _ => return Some(fetched),
                 }
@@ -326,7 +334,7 @@ impl Work<'_> {
         fetched
     }
 
-    /// Who is given a path wants a file.
+    /// Moves the body to a file if a sink needs a path.
     async fn move_to_file(&self, fetched: &mut Fetched) {
         if let Some(body) = &mut fetched.body
             && self.crawler.sinks.keep().decoded
@@ -336,13 +344,14 @@ impl Work<'_> {
         }
     }
 
-    /// Hands the task back for its next request.
+    /// Returns the task for its next request.
     pub(super) async fn again(&self, url: &CanonicalUrl<'_>, hold: Hold) {
         again(self.crawler, self.task, url.as_str(), (hold, None)).await;
     }
 
-    /// What this machine could not keep says nothing of the page: the task is handed back, and costs no attempt.
-    /// `false`: there is nothing wrong, or the group does not take it back like that.
+    /// Returns the task without counting an attempt if this machine could not store the answer:
+    /// that is not the page's fault. `false`: storage did not fail, or the group refused this kind
+    /// of return.
     pub(super) async fn is_not_kept(&self, fetched: &Fetched, hold: Hold) -> bool {
         let failure = fetched.failure.as_ref();
         let Some(failure) = failure.filter(|failure| failure.reason == Reason::Storage) else {
@@ -352,12 +361,13 @@ impl Work<'_> {
         !matches!(self.crawler.link.answer(&[], &nack).await, Answered::Refused)
     }
 
-    /// Nothing is allowed while robots.txt cannot be had, and that is tried again after this pause at the earliest.
+    /// The record of a page with an unreachable robots.txt: nothing may be fetched until a retry
+    /// after this pause.
     fn without_robots(&self, failure: Failure, pause: Duration) -> PageRecord {
         let outcome = outcome_of(&failure);
-        // Status and bytes are those of another page.
+        // The status and the bytes would be those of another page.
         let record = self.task.refusal(self.page.as_str(), outcome, failure);
-        // So long a group waits anyway, and perhaps longer.
+        // The group's backoff is at least this long anyway.
         let again_after = Some(pause).filter(|pause| *pause > ROBOTS_OUTAGE_PAUSE_MIN);
         PageRecord { again_after, ..record }
     }

@@ -1,4 +1,4 @@
-//! A crawler between a broker of a few lines, which this file plays, and origins of a few lines.
+//! Tests of a crawler between a small broker, played by this file, and small origins.
 
 mod answers;
 mod earlier;
@@ -27,7 +27,7 @@ struct Broker {
     listener: TcpListener,
 }
 
-/// A connection of the crawler, joined.
+/// A connection of the crawler, after its `JOIN`.
 struct Connection {
     lines: Lines<BufReader<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
@@ -50,7 +50,7 @@ async fn start_with_reports(unread_max: usize) -> (Run, Connection) {
     start_in(tempfile::tempdir().unwrap(), unread_max).await
 }
 
-/// Where perhaps another one has been.
+/// In a data directory that may have been used before.
 async fn start_in(data: TempDir, unread_max: usize) -> (Run, Connection) {
     start_as(data, unread_max, |_| ()).await
 }
@@ -103,7 +103,7 @@ impl Broker {
 }
 
 impl Connection {
-    /// The next line that is not about clocks.
+    /// The next line that is not about the clock.
     async fn line(&mut self) -> String {
         loop {
             let line = self.lines.next_line().await.unwrap().expect("the crawler is connected");
@@ -122,7 +122,7 @@ impl Connection {
         self.say(&format!("TASK crawlers:1.{id} {CLOCK} 60000 {payload}")).await;
     }
 
-    /// Expects an answer to a task and accepts it.
+    /// Expects a reply to a task and accepts it.
     #[track_caller]
     fn expect(&mut self, line: String) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Expects these in any order and accepts them.
+    /// Expects these replies in any order and accepts them.
     async fn expect_all(&mut self, lines: &[&str]) {
         let mut heard = Vec::new();
         for _ in lines {
@@ -147,7 +147,7 @@ impl Connection {
         assert_eq!(heard, lines);
     }
 
-    /// Lets the crawler learn that a host has no robots.txt.
+    /// Teaches the crawler that a host has no robots.txt.
     async fn introduce(&mut self, url: &CanonicalUrl<'_>) {
         self.task("999.1", url.as_str()).await;
         self.expect(format!("NACK crawlers:1.999.1 again={url}")).await;
@@ -173,7 +173,7 @@ fn rows(data: &Path, sql: &str) -> Vec<String> {
     rows.map(Result::unwrap).collect()
 }
 
-/// Answers by path; says what was asked for. `/held` is answered when `held` is cancelled.
+/// Answers by path, and reports the requested paths. `/held` is answered when `held` is cancelled.
 struct Site {
     origin: Origin,
     asked: mpsc::UnboundedReceiver<String>,
@@ -251,7 +251,7 @@ fn plain_site(path: &str) -> String {
 
 // PROTOCOL: T2, T12
 #[tokio::test]
-async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_told() {
+async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_sent() {
     let mut site = Site::start(plain_site).await;
     let (mut run, mut broker) = start().await;
     let page = site.url("/page");
@@ -276,7 +276,7 @@ async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_told() {
 }
 
 #[tokio::test]
-async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_robots_again() {
+async fn a_url_without_a_job_sends_no_links_and_robots_is_fetched_once_for_a_host() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -289,8 +289,8 @@ async fn a_url_without_a_job_tells_no_links_and_a_known_host_is_not_asked_for_ro
 }
 
 impl Connection {
-    /// What is no URL is answered without any request: whoever has the answer knows that the
-    /// crawler has read everything before.
+    /// An invalid URL is answered without a request: its reply shows that the crawler has read
+    /// everything before it.
     async fn introduce_nothing(&mut self) {
         self.task("998.1", "nonsense").await;
         self.expect("ACK crawlers:1.998.1 outcome=failed".to_owned()).await;
@@ -299,7 +299,7 @@ impl Connection {
 
 // PROTOCOL: T3
 #[tokio::test]
-async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
+async fn an_old_task_begins_only_after_its_lease_is_renewed() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -315,7 +315,8 @@ async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
     broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.2.1".to_owned()).await;
-    // A lease shorter than usual has been running before. Nothing is left of it, but all of it is given anew.
+    // A lease shorter than usual has been running before. Nothing of it is left, but the renewal is
+    // for the whole lease.
     broker.say(&format!("TASK crawlers:1.3.1 {CLOCK} 0 {page}")).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.3.1");
     broker.say("+OK crawlers:1.3.1 lease=60000").await;
@@ -325,14 +326,14 @@ async fn a_task_that_may_be_old_is_begun_only_when_it_is_still_ours() {
 }
 
 #[tokio::test]
-async fn a_permission_that_was_long_under_way_is_asked_for_again_and_costs_no_attempt() {
+async fn a_late_renewal_is_repeated_and_costs_no_attempt() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
     assert_eq!(site.asked().await, "/robots.txt");
     broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
-    // A broker that is silent for most of the lease, and extends it all the same.
+    // A broker that is silent for most of the lease, and renews it anyway.
     tokio::time::pause();
     tokio::time::advance(Duration::from_millis(600)).await;
     tokio::time::resume();
@@ -348,7 +349,7 @@ async fn a_permission_that_was_long_under_way_is_asked_for_again_and_costs_no_at
 #[tokio::test]
 async fn a_request_ends_before_its_lease_does() {
     let mut site = Site::start(plain_site).await;
-    // Nothing but the lease is to end it.
+    // Only the lease may end the request.
     let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, |config| {
         config.read_timeout = Duration::from_hours(1);
         config.request_timeout = Duration::from_hours(1);
@@ -356,12 +357,12 @@ async fn a_request_ends_before_its_lease_does() {
     .await;
     broker.introduce(&site.url("/")).await;
     assert_eq!(site.asked().await, "/robots.txt");
-    // A lease that is shorter than others has been running, so it is extended first.
+    // A lease that is shorter than others has been running, so it is renewed first.
     broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 10000 {}", site.url("/held"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
     broker.say("+OK crawlers:1.1.1 lease=10000").await;
     assert_eq!(site.asked().await, "/held");
-    // There is nothing to wait for but time, which need not be spent.
+    // The test only waits for time, so it is paused.
     tokio::time::pause();
     assert_eq!(site.asked().await, "/held was given up");
     tokio::time::resume();
@@ -369,13 +370,13 @@ async fn a_request_ends_before_its_lease_does() {
     let nack = broker.line().await;
     let given = nack.strip_prefix("NACK crawlers:1.1.1 reason=not_finished_within_");
     let given_ms: u64 = given.and_then(|given| given.split('_').next()?.parse().ok()).expect(&nack);
-    assert!(given_ms <= 8_000, "a fifth of the lease is to be left: {nack}");
+    assert!(given_ms <= 8_000, "at least a fifth of the lease must remain: {nack}");
     broker.say("+OK").await;
     run.stop().await;
 }
 
 #[tokio::test]
-async fn a_lease_is_extended_while_nobody_reads_the_reports() {
+async fn a_lease_is_renewed_while_reports_are_not_read() {
     let site = Site::start(plain_site).await;
     let (mut run, mut broker) = start_with_reports(1).await;
     broker.introduce(&site.url("/")).await;
@@ -394,7 +395,7 @@ async fn a_lease_is_extended_while_nobody_reads_the_reports() {
 }
 
 #[tokio::test]
-async fn a_task_whose_next_turn_is_refused_does_not_lie_until_its_lease_is_over() {
+async fn a_task_whose_next_request_is_refused_is_returned_before_its_lease_expires() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     for (entry, host, refusal) in [
@@ -414,7 +415,7 @@ async fn a_task_whose_next_turn_is_refused_does_not_lie_until_its_lease_is_over(
 
 // PROTOCOL: T9
 #[tokio::test]
-async fn a_lost_connection_ends_no_request_and_the_answer_comes_on_the_next() {
+async fn a_lost_connection_aborts_no_request_and_the_reply_uses_the_next_one() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -424,12 +425,12 @@ async fn a_lost_connection_ends_no_request_and_the_answer_comes_on_the_next() {
     drop(broker);
     let mut broker = run.broker.accept().await;
     assert!(broker.hello.contains(&format!("resume={:032x}", 5)), "{}", broker.hello);
-    // The broker says what it thinks we hold: we know.
+    // The broker sends the held task again, which the crawler has already.
     broker.task("1.1", site.url("/held").as_str()).await;
     broker.introduce_nothing().await;
     site.held.cancel();
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1 over=yes");
-    // Lost again, before it was answered.
+    // Lost again, before the answer.
     drop(broker);
     let mut broker = run.broker.accept().await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
@@ -439,7 +440,7 @@ async fn a_lost_connection_ends_no_request_and_the_answer_comes_on_the_next() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_overtaken_ends_before_the_next_begins() {
+async fn an_older_attempt_ends_before_the_next_begins() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -458,7 +459,7 @@ async fn an_attempt_that_was_overtaken_ends_before_the_next_begins() {
 
 // PROTOCOL: T11
 #[tokio::test]
-async fn a_stop_hands_everything_back_within_a_second() {
+async fn a_stop_returns_all_tasks_within_a_second() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -469,7 +470,7 @@ async fn a_stop_hands_everything_back_within_a_second() {
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    // Was under way to the crawler when it stopped.
+    // Sent before the crawler stopped.
     broker.task("2.1", site.url("/late").as_str()).await;
     broker.expect("NACK crawlers:1.2.1 count=no".to_owned()).await;
     broker.expect(format!("NACK crawlers:1.1.1 again={held}")).await;
@@ -481,7 +482,7 @@ async fn a_stop_hands_everything_back_within_a_second() {
 
 // PROTOCOL: T11
 #[tokio::test]
-async fn a_task_right_behind_the_last_answer_is_handed_back() {
+async fn a_task_right_after_the_last_answer_is_returned() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -507,7 +508,7 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
     broker.expect(format!("NACK crawlers:1.1.1 again={} {reason}", site.url("/page"))).await;
     run.running.await.unwrap().unwrap();
     assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());

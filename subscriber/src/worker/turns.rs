@@ -1,4 +1,4 @@
-//! One at a time: of several tasks that need the same robots.txt, one asks for it, and then all know.
+//! One lock for each key: of several tasks that need the same robots.txt, one fetches it for all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 
-/// Who has which name, and who waits for it. As many names as are held or waited for.
+/// A lock for each key. Holds as many keys as are locked or waited for.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Mutex<HashMap<String, Arc<Lock<()>>>>);
 
-/// Somebody has a name, or waits for it, until this is dropped.
+/// Holds the lock of a key, or waits for it, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
@@ -19,13 +19,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits until nobody else has this name.
+    /// Waits until the lock of this key is free, and takes it.
     pub(super) async fn take(&self, name: String) -> Turn<'_> {
         let lock = Arc::clone(self.0.lock().entry(name.clone()).or_default());
-        // Made before it waits, so that nothing is left of it if it is given up.
-        let mut turn = Turn { turns: self, name, held: None };
-        turn.held = Some(lock.lock_owned().await);
-        turn
+        // Created before the wait, so that a cancelled wait leaves no entry in the map.
+        let mut guard = Turn { turns: self, name, held: None };
+        guard.held = Some(lock.lock_owned().await);
+        guard
     }
 }
 
@@ -33,7 +33,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut turns = self.turns.0.lock();
         drop(self.held.take());
-        // Nobody comes by it while the map is locked.
+        // While the map is locked, no other task can reach this lock.
         if turns.get(&self.name).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             turns.remove(&self.name);
         }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_has_a_name_at_a_time_and_nothing_is_left_of_it() {
+    async fn one_task_holds_a_key_at_a_time_and_no_entry_remains() {
         let turns = Turns::default();
         let first = turns.take("a".to_owned()).now_or_never().unwrap();
         assert!(turns.take("b".to_owned()).now_or_never().is_some());

@@ -1,4 +1,4 @@
-//! A file that a crawler has written, or writes.
+//! An input of an export: a file that a crawler has written, or is writing.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
@@ -18,10 +18,10 @@ use crate::sink::sqlite::{VERSION, version};
 /// The oldest version with all columns that are read.
 const OLDEST: i64 = 3;
 
-/// What every database of `SQLite` begins with.
+/// The first bytes of every `SQLite` database.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// What every line of ours begins with.
+/// The first bytes of every JSON line.
 const LINE_START: &[u8] = b"{\"page\":";
 
 type Take<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
@@ -50,7 +50,7 @@ impl Input {
         Ok(Self { path, source })
     }
 
-    /// Hands on every record, in the order of the file.
+    /// Passes every record to `take`, in the order of the file.
     pub(super) fn each(self, take: &mut Take<'_>) -> Result<(), ExportError> {
         match self.source {
             Source::Database(reading) => each_row(&self.path, reading, take),
@@ -59,7 +59,7 @@ impl Input {
     }
 }
 
-/// Leaves the file as it was opened. A pipe cannot be gone back in, and has lines.
+/// Leaves the file at its start. A pipe cannot be rewound, and contains lines.
 fn begins_with(file: &mut File, magic: &[u8]) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(false);
@@ -89,7 +89,8 @@ fn open_database(path: &Path) -> Result<Reading, ExportError> {
     }
 }
 
-/// In many short transactions: a long one would have the log of a crawler that writes grow until its end.
+/// Reads in many short transactions: a long one would let the write-ahead log of a running crawler
+/// grow.
 fn each_row(path: &Path, mut reading: Reading, take: &mut Take<'_>) -> Result<(), ExportError> {
     let failed = |source| ExportError::Database { path: path.to_owned(), source };
     let mut last = i64::MIN;
@@ -109,7 +110,7 @@ fn each_row(path: &Path, mut reading: Reading, take: &mut Take<'_>) -> Result<()
     }
 }
 
-/// The next rows behind `last`, and the last of them.
+/// The next rows after `last`, and the id of the last one.
 fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Record>, i64)> {
     let mut statement = connection.prepare_cached(SELECT)?;
     let mut rows = statement.query((last, EXPORT_STEP_RECORDS))?;
@@ -149,7 +150,7 @@ fn each_line(
     Ok(())
 }
 
-/// Whether it is the beginning of a line that is being written, or that a crash has left.
+/// Whether the line is incomplete: it is being written, or a crash has cut it.
 fn is_torn(line: &[u8]) -> bool {
     let start = &LINE_START[..LINE_START.len().min(line.len())];
     let is_cut = line.len() as u64 == JSONL_LINE_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Where an export goes. A file has its name when it is complete.
+//! The output of an export. A file gets its name when it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -72,7 +72,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// One transaction without a log: who fails removes the file.
+/// One transaction without a log: after a failure the file is removed.
 fn create(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
@@ -86,7 +86,7 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// A file that is being written, beside the one that it is to be. Goes with this.
+/// A file in progress beside its final path. Removed on drop, unless it was finished.
 pub(super) struct Part {
     path: PathBuf,
     part: PathBuf,
@@ -104,7 +104,7 @@ impl Part {
         }
     }
 
-    /// Gives it its name, once its content is safe.
+    /// Syncs the file and gives it its final name.
     fn finish(self) -> Result<(), ExportError> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(&self.part)
@@ -125,7 +125,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // It has its name, or nobody wants it.
+        // After `finish` there is nothing to remove.
         let _ = fs::remove_file(&self.part);
     }
 }

@@ -1,4 +1,4 @@
-//! A page as a sink has it: read from a row or a line, and written as either.
+//! A stored page, read from a row or a line, and written as either.
 
 use rusqlite::{CachedStatement, Row, params};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::PageId;
 use crate::sink::sqlite::url_print;
 
-/// The fields of [`jsonl`](crate::sink::jsonl), in their order; one that has no value is left out.
+/// The fields of [`jsonl`](crate::sink::jsonl), in their order; one without a value is omitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
@@ -51,15 +51,15 @@ pub(super) struct Record {
     links: Vec<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nofollow: Option<Vec<usize>>,
-    /// Only databases have it.
+    /// Only in databases.
     #[serde(skip)]
     reading: Option<String>,
 }
 
-/// Of a line: a server is not asked whether such a page has changed.
+/// For a line: no conditional request is made for such a page.
 const READING_UNKNOWN: &str = "unknown";
 
-/// The rows behind an id, as many as are read at a time.
+/// A limited number of rows after an id.
 pub(super) const SELECT: &str = "
     SELECT id, page, url, outcome, reason, error, status, fetched_at, duration_ms, bytes,
         content_type, hash, etag, last_modified, remote, redirect, canonical, title, noindex, job,
@@ -69,7 +69,8 @@ pub(super) const SELECT: &str = "
 const JSON: &str = "strings and numbers are always JSON";
 
 impl Record {
-    /// Of a row of [`SELECT`]. The file is the user's: what they have made of its lists is taken for what it can be.
+    /// Reads a row of [`SELECT`]. Users may have changed the file: a malformed list is read as
+    /// empty.
     pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         let links: String = row.get("link_urls")?;
         let nofollow: Option<String> = row.get("nofollow")?;
@@ -103,27 +104,27 @@ impl Record {
         })
     }
 
-    /// Of a line; the error is for people.
+    /// Reads a line; the error is text for a person.
     pub(super) fn from_json(line: &[u8]) -> Result<Self, String> {
         let mut record: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         record.reading = Some(READING_UNKNOWN.to_owned());
         if PageId::parse(&record.page).is_none() {
-            return Err(format!("{:?} is no name of a page", record.page));
+            return Err(format!("{:?} is not a page id", record.page));
         }
         Ok(record)
     }
 
-    /// What it holds of links.
+    /// Bytes of its links.
     pub(super) fn link_bytes(&self) -> usize {
         self.links.iter().map(|link| link.len()).sum()
     }
 
-    /// A line, without its end.
+    /// The JSON line, without its end.
     pub(super) fn to_json(&self) -> String {
         serde_json::to_string(self).expect(JSON)
     }
 
-    /// With the parameters of [`UPSERT`](crate::sink::sqlite).
+    /// Runs a statement with the parameters of [`UPSERT`](crate::sink::sqlite).
     pub(super) fn upsert(&self, statement: &mut CachedStatement<'_>) -> rusqlite::Result<()> {
         statement.execute(params![
             self.page,

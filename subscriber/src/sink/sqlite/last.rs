@@ -1,6 +1,6 @@
-//! What is known of a page from the last time, so that the server can be asked whether it has changed.
+//! Reads the newest record of a page, for a conditional request.
 //!
-//! Asked on a connection and a thread of its own, so that nobody waits for a sync of the disk.
+//! A connection and a thread of its own, so that a look-up never waits for a sync of the disk.
 
 use std::path::Path;
 use std::thread;
@@ -21,35 +21,35 @@ pub(super) const NEWEST: &str = "
     FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
         AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
 
-/// In the order of the index, which has no others.
+/// In the order of the index, which contains only such rows.
 pub(super) const ANY: &str = "
     SELECT url_print FROM pages WHERE outcome = 'done'
         AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY url_print LIMIT 1";
 
-/// The newest complete record of a page that a server can be asked about.
+/// The newest complete record of a page with validators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Last {
-    /// What to ask with.
+    /// The validators for the request.
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
     /// The text of its `<title>`.
     pub title: Option<String>,
-    /// As the server named it.
+    /// `Content-Type`, as the server sent it.
     pub content_type: Option<String>,
-    /// Of the body, decoded.
+    /// Bytes of the decoded body.
     pub bytes: u64,
-    /// What the page says is its own URL.
+    /// The URL that the page declares as its own.
     pub canonical: Option<String>,
-    /// The page asks not to be shown by search engines.
+    /// The page asks search engines not to show it.
     pub noindex: bool,
     /// In the order of the page.
     pub links: Vec<Link>,
-    /// When the answer had ended, in milliseconds since 1970.
+    /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
 }
 
-/// Where the newest records are asked for. The thread ends when this is dropped.
+/// The queue of the reader thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(in crate::sink) struct Lookup {
     queue: mpsc::Sender<Question>,
@@ -59,7 +59,7 @@ pub(in crate::sink) struct Lookup {
 #[derive(Debug)]
 struct Question {
     url: String,
-    /// The page that asks, which is not meant.
+    /// The page that is being fetched; its own record is excluded.
     page: String,
     answer: oneshot::Sender<Option<Last>>,
 }
@@ -83,7 +83,7 @@ impl Lookup {
                 let mut batch = Vec::new();
                 while questions.blocking_recv_many(&mut batch, LOOKUP_BATCH_MAX) > 0 {
                     if let Err(error) = answer(&mut connection, reading.as_deref(), &mut batch) {
-                        // Without an answer the page is fetched as if it were new.
+                        // Without an answer the page is fetched as a new one.
                         tracing::debug!("{}: {error}", path.display());
                         batch.clear();
                     }
@@ -95,7 +95,7 @@ impl Lookup {
         Ok((Self { queue, has_records }, thread))
     }
 
-    /// When the file was opened.
+    /// Whether there were records when the file was opened.
     pub(in crate::sink) fn has_records(&self) -> bool {
         self.has_records
     }
@@ -108,7 +108,7 @@ impl Lookup {
     }
 }
 
-/// One transaction for all that have asked meanwhile: to begin one costs more than a question.
+/// Answers all waiting requests in one transaction: beginning one costs more than a look-up.
 fn answer(
     connection: &mut Connection,
     reading: Option<&str>,
@@ -119,13 +119,13 @@ fn answer(
     for Question { url, page, answer } in batch.drain(..) {
         let parameters = params![url_print(&url), url, page, reading];
         let last = statement.query_row(parameters, read).optional()?;
-        // Whoever asked may have been abandoned meanwhile.
+        // The caller may be gone.
         let _ = answer.send(last);
     }
     Ok(())
 }
 
-/// The file is the user's: what they have made of it is taken for what it can be.
+/// Reads a row. Users may have changed the file: a malformed list is read as empty.
 fn read(row: &Row<'_>) -> rusqlite::Result<Last> {
     let links: String = row.get("link_urls")?;
     let links: Vec<Box<str>> = serde_json::from_str(&links).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A WARC file that is being written: gzip members behind each other.
+//! A WARC file in progress: a sequence of gzip members.
 
 use std::io::{self, Write};
 use std::mem;
@@ -15,10 +15,10 @@ const MEMBER_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 
 pub(super) struct WarcFile {
     file: AppendFile,
-    /// Kept from member to member: to make one costs more than to compress a short record.
+    /// Reused for all members: creating one costs more than compressing a short record.
     deflate: DeflateEncoder<Vec<u8>>,
     crc: Crc,
-    /// Of the members that are behind what is safe.
+    /// Bytes of the members after the synced part.
     pending: u64,
     has_pages: bool,
 }
@@ -33,17 +33,17 @@ impl WarcFile {
         self.file.path()
     }
 
-    /// Bytes that are safe.
+    /// Length of the synced part, in bytes.
     pub(super) fn safe(&self) -> u64 {
         self.file.safe()
     }
 
-    /// Bytes that are there, safe or not.
+    /// Length in bytes, synced or not.
     pub(super) fn len(&self) -> u64 {
         self.file.safe() + self.pending
     }
 
-    /// Whether there is more than the `warcinfo`.
+    /// Whether it has more than the `warcinfo`.
     pub(super) fn has_pages(&self) -> bool {
         self.has_pages
     }
@@ -70,7 +70,7 @@ impl WarcFile {
         let mut bytes = self.deflate.reset(Vec::new())?;
         bytes.extend_from_slice(&self.crc.sum().to_le_bytes());
         bytes.extend_from_slice(&self.crc.amount().to_le_bytes());
-        // Members go on behind each other in the buffer.
+        // The members follow each other in one buffer.
         *self.deflate.get_mut() = bytes;
         self.spill(WARC_CHUNK_BYTES)
     }
@@ -88,7 +88,7 @@ impl WarcFile {
         self.file.roll_back();
     }
 
-    /// Hands on what was compressed, if it is more than this.
+    /// Writes the compressed bytes to the file, if there are more than this.
     fn spill(&mut self, bytes_max: usize) -> io::Result<()> {
         let buffer = self.deflate.get_mut();
         if buffer.len() > bytes_max {
@@ -102,7 +102,7 @@ impl WarcFile {
     }
 }
 
-/// Adds to the member that was begun.
+/// Appends to the current member.
 impl Write for WarcFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.deflate.write(bytes)?;

@@ -1,4 +1,4 @@
-//! The records of a page.
+//! The WARC records of a page.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, Read, Write};
@@ -17,24 +17,24 @@ use crate::spool::Spool;
 const IDENTICAL: &str = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest";
 const NOT_MODIFIED: &str = "http://netpreserve.org/warc/1.1/revisit/server-not-modified";
 
-/// Writes records; knows which bodies it has written.
+/// Writes records, and remembers the bodies that it has written.
 #[derive(Debug)]
 pub(super) struct Archivist {
     agent: String,
-    /// Id of the file's first record.
+    /// The id of the file's `warcinfo`.
     info: String,
     seen: Seen,
-    /// Bodies that are not safe yet.
+    /// Bodies that are not synced yet.
     pending: Vec<(blake3::Hash, Original)>,
 }
 
 /// The header of a record.
 struct Header(String);
 
-/// What there is to know of a body before it is written.
+/// A body and its digests.
 struct Body<'a> {
     spool: Option<&'a Spool>,
-    /// Of head and body.
+    /// Digest of head and body.
     block_digest: String,
     payload_digest: String,
     hash: blake3::Hash,
@@ -47,19 +47,19 @@ impl Archivist {
         Self { agent, info: String::new(), seen: Seen::default(), pending: Vec::new() }
     }
 
-    /// What was written is safe: later records may refer to it.
+    /// The written records are synced: later ones may refer to them.
     pub(super) fn commit(&mut self) {
         for (body, original) in self.pending.drain(..) {
             self.seen.insert(body, original);
         }
     }
 
-    /// What was written is not there.
+    /// The written records were discarded.
     pub(super) fn roll_back(&mut self) {
         self.pending.clear();
     }
 
-    /// The first record of a file with this name.
+    /// Writes the first record of a file with this name.
     pub(super) fn put_info(&mut self, name: &str, out: &mut WarcFile) -> io::Result<()> {
         let mut fields = Fields::default();
         fields.put("software", concat!("tidings/", env!("CARGO_PKG_VERSION")));
@@ -75,7 +75,7 @@ impl Archivist {
         put_fields(header, &fields, out)
     }
 
-    /// All records of a page; none if somebody has removed the file of its body (`false`).
+    /// Writes all records of a page; none (`false`) if the file of its body is gone.
     pub(super) fn put_page(&mut self, record: &PageRecord, out: &mut WarcFile) -> io::Result<bool> {
         let body = match &record.exchange {
             Some(exchange) => {
@@ -257,7 +257,7 @@ impl Fields {
     }
 }
 
-/// Ends the line that begins here. What a site has put into it makes no line of its own.
+/// Ends the line that begins here. Line breaks from a site become spaces.
 fn one_line(text: &mut String, at: usize) {
     if text[at..].contains(|c: char| c.is_control()) {
         let line = text[at..].replace(|c: char| c.is_control(), " ");
@@ -305,7 +305,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The head, with what says how long the body is or was sent made to fit the body as it is kept.
+/// The head, with `Content-Length` and `Transfer-Encoding` changed to fit the stored body.
 fn response_head(exchange: &Exchange) -> Vec<u8> {
     let len = exchange.body.as_ref().map_or(0, Spool::len);
     let lines = || exchange.response_head.split_inclusive(|byte| *byte == b'\n');
@@ -319,7 +319,7 @@ fn response_head(exchange: &Exchange) -> Vec<u8> {
         value.trim_ascii() == len.to_string().as_bytes()
     };
     let was_coded = lines().any(|line| is(line, "transfer-encoding"));
-    // Of an answer that never has a body, the length may be that of another.
+    // An answer without a body may have the length of another answer.
     let has_body = exchange.body.is_some();
     let is_wrong = has_body && (was_coded || !lengths.iter().all(is_right));
     let mut head = Vec::with_capacity(exchange.response_head.len() + 64);
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_are_written_as_everybody_does() {
+    fn digests_have_the_common_form() {
         assert_eq!(sha1(b""), "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ");
     }
 
@@ -405,13 +405,13 @@ mod tests {
             "HTTP/1.1 200 OK\nX-Archive-Orig-Content-Length: 9\nX-Archive-Orig-content-length: 3\n\
              Content-Length: 3\n\n"
         );
-        // Of what was not sent.
+        // The length of a body that was not sent.
         let unchanged = "HTTP/1.1 304 Not Modified\nContent-Length: 9\n\n";
         assert_eq!(head(unchanged, None), unchanged);
     }
 
     #[test]
-    fn what_a_site_says_makes_no_line() {
+    fn text_of_a_site_adds_no_line() {
         let mut fields = Fields::default();
         fields.put("error", "one\r\npage: crawlers.1.1\u{0}");
         assert_eq!(fields.0, "error: one  page: crawlers.1.1 \r\n");

@@ -1,4 +1,4 @@
-//! Reads back what was written: which pages are in a file, and where it ends well.
+//! Reads a WARC file back: its pages, and the end of its complete part.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -9,18 +9,18 @@ use flate2::bufread::GzDecoder;
 use crate::config::{WARC_CHUNK_BYTES, WARC_HEAD_BYTES_MAX};
 use crate::report::PageId;
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// In their order.
+    /// In order.
     pub(super) pages: Vec<PageId>,
-    /// Behind the last whole page.
+    /// The position after the last complete page.
     pub(super) end: u64,
-    /// Whether there are any, also before the place where the reading began.
+    /// Whether there are pages, also before the start of the scan.
     pub(super) has_pages: bool,
 }
 
-/// What a record says that matters here.
+/// The fields of a record that a scan needs.
 #[derive(Debug, Default)]
 struct Record {
     kind: String,
@@ -28,8 +28,8 @@ struct Record {
     page: Option<PageId>,
 }
 
-/// Reads from this offset on, where a record must begin; where none does, the offset is of another file, and
-/// all of this one is read.
+/// Reads from this offset on. If no record begins there, the offset belongs to another file, and
+/// the whole file is read.
 pub(super) fn pages(path: &Path, from: u64) -> io::Result<Found> {
     let len = path.metadata()?.len();
     let found = read(path, if from > len { 0 } else { from })?;
@@ -46,7 +46,7 @@ fn read(path: &Path, from: u64) -> io::Result<Found> {
         }
         let record = match read_record(&mut reader) {
             Ok(record) => record,
-            // Not whole: it was being written.
+            // Incomplete: it was being written.
             Err(error) if is_about_content(&error) => return Ok(found),
             Err(error) => return Err(error),
         };
@@ -95,7 +95,7 @@ fn read_record(reader: &mut BufReader<File>) -> io::Result<Record> {
         record.length -= text.len() as u64;
     }
     let block = io::copy(&mut member.by_ref().take(record.length), &mut io::sink())?;
-    // To the very end of the member, where its checksum is compared.
+    // To the end of the member, where its checksum is compared.
     let mut rest = Vec::new();
     member.take(5).read_to_end(&mut rest)?;
     if block == record.length && rest == b"\r\n\r\n" { Ok(record) } else { Err(invalid()) }

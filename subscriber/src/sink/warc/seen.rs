@@ -1,10 +1,10 @@
-//! Bodies that are in the output already.
+//! The bodies that are in the output already, for `revisit` records.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::config::{WARC_SEEN_BYTES_MAX, WARC_SEEN_MAX};
 
-/// The record that has a body.
+/// The record that contains a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Original {
     pub(super) url: Box<str>,
@@ -12,12 +12,12 @@ pub(super) struct Original {
     pub(super) id: String,
 }
 
-/// Those of this process, as many as there is room for: the oldest are forgotten first.
+/// Bodies written by this process, within the limits: the oldest are evicted first.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     originals: HashMap<blake3::Hash, Original>,
     order: VecDeque<blake3::Hash>,
-    /// Of all URLs.
+    /// Bytes of all URLs.
     bytes: usize,
 }
 
@@ -34,8 +34,8 @@ impl Seen {
         self.originals.insert(body, original);
         self.order.push_back(body);
         while self.order.len() > WARC_SEEN_MAX || self.bytes > WARC_SEEN_BYTES_MAX {
-            let oldest = self.order.pop_front().expect("it is over a limit");
-            let oldest = self.originals.remove(&oldest).expect("both have the same");
+            let oldest = self.order.pop_front().expect("a limit is exceeded, so there are entries");
+            let oldest = self.originals.remove(&oldest).expect("both contain the same bodies");
             self.bytes -= oldest.url.len();
         }
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
+    fn the_oldest_are_evicted_first() {
         let body = |number: usize| blake3::hash(&number.to_le_bytes());
         let mut seen = Seen::default();
         let insert = |seen: &mut Seen, number, bytes| {

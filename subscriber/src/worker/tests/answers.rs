@@ -1,4 +1,4 @@
-//! How tasks are answered, and that nothing is lost when an answer cannot be given, or a look at a feed cannot be finished.
+//! The replies to tasks; no link is lost when a reply is refused, or a feed check fails.
 
 use super::*;
 use crate::config::{BUSY_NACK_AFTER, NO_ROOM_NACK_AFTER};
@@ -11,7 +11,7 @@ fn after(pause: Duration) -> String {
 
 // PROTOCOL: T12
 #[tokio::test]
-async fn redirects_and_errors_have_their_own_answers() {
+async fn redirects_and_errors_have_their_own_replies() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -43,7 +43,7 @@ async fn redirects_and_errors_have_their_own_answers() {
     }
     let sql =
         "SELECT outcome || ' ' || status || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
-    let nowhere = "failed 301 redirect to nowhere: only http and https URLs can be fetched";
+    let nowhere = "failed 301 redirect to an invalid URL: only http and https URLs can be fetched";
     assert_eq!(
         run.rows(sql),
         ["redirect 302 -", nowhere, "failed 410 HTTP status 410", "retry 503 HTTP status 503"]
@@ -52,7 +52,7 @@ async fn redirects_and_errors_have_their_own_answers() {
 }
 
 #[tokio::test]
-async fn links_that_a_group_had_no_room_for_are_told_when_the_page_comes_again() {
+async fn links_that_a_group_had_no_room_for_are_sent_when_the_page_comes_again() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
@@ -74,7 +74,7 @@ async fn links_that_a_group_had_no_room_for_are_told_when_the_page_comes_again()
             broker.say("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
         }
     }
-    // Now they are known, and left out.
+    // Now they are known, and omitted.
     broker.task("2.1", &page.replace("/page", "/other")).await;
     broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.2.1".to_owned()).await;
@@ -82,7 +82,7 @@ async fn links_that_a_group_had_no_room_for_are_told_when_the_page_comes_again()
 }
 
 #[tokio::test]
-async fn a_request_for_which_a_server_had_no_room_was_none() {
+async fn a_request_without_room_for_it_counts_as_not_made() {
     let mut site = Site::start(plain_site).await;
     let connect_timeout = Duration::from_millis(100);
     let set = |config: &mut CrawlerConfig| {
@@ -95,7 +95,7 @@ async fn a_request_for_which_a_server_had_no_room_was_none() {
     assert_eq!(site.asked().await, "/held");
     let unknown = format!("http://localhost:{}/", site.origin.address.port());
     for (entry, url) in [(2, site.url("/page").as_str()), (3, &*unknown)] {
-        // It is the last attempt, and stays that.
+        // It is still the last attempt.
         broker.task(&format!("{entry}.1"), &format!("{url} last=yes")).await;
         let pause = after(BUSY_NACK_AFTER);
         broker.expect(format!("NACK crawlers:1.{entry}.1 {pause} count=no")).await;
@@ -103,7 +103,7 @@ async fn a_request_for_which_a_server_had_no_room_was_none() {
     site.held.cancel();
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
-    // Nothing is known of the other name's robots.txt, least of all that it cannot be had.
+    // The robots.txt of the other name is unknown, so it is not an outage either.
     broker.task("3.2", &unknown).await;
     broker.expect(format!("NACK crawlers:1.3.2 again={unknown}")).await;
     assert_eq!(site.asked().await, "/robots.txt");
@@ -113,7 +113,7 @@ async fn a_request_for_which_a_server_had_no_room_was_none() {
 }
 
 #[tokio::test]
-async fn a_feed_is_looked_at_when_what_is_known_of_it_can_be_read_and_kept() {
+async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
     fn feed_site(path: &str) -> String {
         let item = "<rss><channel><item><guid>a</guid><link>/a</link></item></channel></rss>";
         if path == "/feed" { answer("200 OK", "", item) } else { plain_site(path) }
@@ -140,7 +140,7 @@ async fn a_feed_is_looked_at_when_what_is_known_of_it_can_be_read_and_kept() {
     assert!(event.starts_with(&format!("PUB post-ready {} item=a ", site.url("/a"))), "{event}");
     database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
     broker.say("+OK 1 1").await;
-    // The same event again, which the topic has.
+    // The same event again, which the topic has already.
     broker.expect(nack(2)).await;
     database.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
     broker.task("1.3", &feed).await;

@@ -1,10 +1,10 @@
-//! What is asked of pages that are on record, and what becomes of the links of those that have not changed.
+//! Conditional requests for pages with a record, and the links of unchanged pages.
 
 use super::*;
 
 const BODY: &str = "<a href=one><a href=two>";
 
-/// Has one page that never changes, and says of each request for it whether it was asked if it has.
+/// Serves one page that never changes, and reports for each request whether it was conditional.
 async fn unchanging() -> (Origin, mpsc::UnboundedReceiver<bool>) {
     let (sender, asked) = mpsc::unbounded_channel();
     let origin = Origin::start(move |mut stream| {
@@ -37,7 +37,7 @@ async fn unchanging() -> (Origin, mpsc::UnboundedReceiver<bool>) {
 }
 
 impl Connection {
-    /// A task for a page of a job, with its answers up to the last one.
+    /// A task for a page of a job, with its replies up to the last one.
     async fn page(&mut self, id: &str, job: &str, origin: &Origin) {
         let page = origin.url("/page");
         self.task(id, &format!("{page} {job} depth=0")).await;
@@ -50,21 +50,21 @@ impl Connection {
 }
 
 #[tokio::test]
-async fn a_page_is_asked_for_by_the_record_of_another_one_and_never_by_its_own() {
+async fn a_conditional_request_uses_the_record_of_another_page_never_its_own() {
     let (origin, mut asked) = unchanging().await;
     let (run, mut broker) = start().await;
     broker.introduce(&origin.url("/")).await;
     broker.page("1.1", "job=docs number=1 pass=1", &origin).await;
     assert_eq!(asked.recv().await, Some(false));
-    // The answer came too late; it is on record, and comes again.
+    // The reply came too late; the page has a record, and comes again.
     broker.say("-ERR stale crawlers:1.1.1").await;
-    // Something else is in between, after which records are looked for.
+    // Another pass comes in between, after which records are looked up.
     broker.page("2.1", "job=news number=2 pass=1", &origin).await;
     broker.say("-ERR stale crawlers:1.2.1").await;
-    assert_eq!(asked.recv().await, Some(true), "as the first one has it");
+    assert_eq!(asked.recv().await, Some(true), "the first page has a record");
     broker.page("2.2", "job=news number=2 pass=1", &origin).await;
     broker.say("+OK").await;
-    assert_eq!(asked.recv().await, Some(true), "as the first one has it, still");
+    assert_eq!(asked.recv().await, Some(true), "the first page still has a record");
     let data = run.stop().await;
     let row =
         "SELECT page || ' ' || status || ' ' || links || ' ' || etag FROM pages ORDER BY page";
@@ -72,14 +72,14 @@ async fn a_page_is_asked_for_by_the_record_of_another_one_and_never_by_its_own()
 }
 
 #[tokio::test]
-async fn a_page_that_comes_again_and_is_on_record_as_itself_alone_is_read_whole() {
+async fn a_repeated_page_with_only_its_own_record_is_fetched_whole() {
     let (origin, mut asked) = unchanging().await;
     let (run, mut broker) = start().await;
     broker.introduce(&origin.url("/")).await;
     broker.page("1.1", "job=docs number=1 pass=1", &origin).await;
     broker.say("-ERR stale crawlers:1.1.1").await;
     let data = run.stop().await;
-    // Anew, where there are records.
+    // A restart, with records.
     let (run, mut broker) = start_in(data, 100).await;
     broker.page("1.2", "job=docs number=1 pass=1", &origin).await;
     broker.say("+OK").await;

@@ -1,4 +1,4 @@
-//! What becomes of robots.txt: of its answers, between tasks, and over restarts.
+//! Robots.txt: its answers, its rules between tasks, and over restarts.
 
 use super::super::task;
 use super::*;
@@ -14,7 +14,7 @@ fn strict_site(path: &str) -> String {
     }
 }
 
-/// The first request for it, which the host is given for a page.
+/// Expects the first request for robots.txt, made with the task of a page.
 async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) -> String {
     broker.task(id, page.as_str()).await;
     let answer = broker.line().await;
@@ -23,7 +23,7 @@ async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) 
 }
 
 #[tokio::test]
-async fn what_robots_disallows_is_recorded_and_never_asked_for() {
+async fn a_disallowed_page_is_recorded_and_never_requested() {
     let mut site = Site::start(strict_site).await;
     let (run, mut broker) = start().await;
     broker.task("1.1", site.url("/private/a").as_str()).await;
@@ -49,7 +49,7 @@ async fn what_robots_disallows_is_recorded_and_never_asked_for() {
 
 // PROTOCOL: T2
 #[tokio::test]
-async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn() {
+async fn each_hop_of_a_redirected_robots_txt_is_requested_in_its_own_hosts_turn() {
     fn away(path: &str) -> String {
         match path {
             "/robots.txt" => answer("301 Moved", "Location: http://localhost:1/rules\r\n", ""),
@@ -62,13 +62,13 @@ async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn(
     broker.task("1.1", page.as_str()).await;
     broker.expect("NACK crawlers:1.1.1 again=http://localhost:1/rules".to_owned()).await;
     assert_eq!(site.asked().await, "/robots.txt");
-    // Nobody is there: nothing may be asked for, and perhaps later it can be.
+    // The server is unreachable: nothing may be fetched until a retry succeeds.
     broker.task("1.2", &format!("{page} again=http://localhost:1/rules")).await;
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     let nack = broker.line().await;
     assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
     broker.say("+OK").await;
-    // A hop that this crawler knows nothing of is another host's turn: the walk begins anew.
+    // An unknown hop belongs to another host's turn: the redirects are followed from the beginning.
     let page = format!("http://localhost:{}/page", site.origin.address.port());
     broker.task("2.1", &format!("{page} again=http://elsewhere.example/rules")).await;
     broker.expect(format!("NACK crawlers:1.2.1 again={page}")).await;
@@ -77,7 +77,7 @@ async fn each_hop_of_a_redirected_robots_txt_is_asked_for_in_its_own_hosts_turn(
 }
 
 #[tokio::test]
-async fn who_asks_to_be_left_alone_with_robots_txt_is_and_nothing_else_is_asked_for() {
+async fn retry_after_of_robots_txt_is_obeyed_and_nothing_else_is_requested() {
     for (status, retry_after, hold) in [
         ("503 Busy", "Retry-After: 7\r\n", " not-before=7s"),
         ("429 Slowly", "Retry-After: 9\r\n", " not-before=9s"),
@@ -96,11 +96,11 @@ async fn who_asks_to_be_left_alone_with_robots_txt_is_and_nothing_else_is_asked_
 }
 
 #[tokio::test]
-async fn a_robots_txt_that_cannot_be_had_is_not_asked_for_with_every_page() {
+async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
     let site = Origin::saying(answer("503 Busy", "", "")).await;
     let data = tempfile::tempdir().unwrap();
     let (state, closing) = State::open(data.path());
-    // So nothing is asked for within this test.
+    // So no request is repeated within this test.
     let since = task::now().unix_s - 1000;
     let key = format!("bot http://{}", site.address);
     state.store("robots-outage", &key, format!("1 {since}\n").into(), u64::MAX);
@@ -126,7 +126,7 @@ async fn a_robots_txt_that_cannot_be_had_is_not_asked_for_with_every_page() {
 }
 
 #[tokio::test]
-async fn a_robots_txt_that_breaks_off_is_none() {
+async fn a_truncated_robots_txt_counts_as_unreachable() {
     let torn = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nUser-agent: *\nDisallow:\n";
     let site = Origin::saying(torn).await;
     let (run, mut broker) = start().await;
@@ -139,7 +139,7 @@ async fn a_robots_txt_that_breaks_off_is_none() {
 }
 
 #[tokio::test]
-async fn a_busy_page_is_left_alone_at_the_pace_that_its_site_wants() {
+async fn a_busy_page_is_retried_at_the_pace_of_its_site() {
     fn busy(path: &str) -> String {
         match path {
             "/robots.txt" => strict_site(path),
@@ -162,7 +162,7 @@ async fn a_busy_page_is_left_alone_at_the_pace_that_its_site_wants() {
 }
 
 #[tokio::test]
-async fn the_pace_of_a_site_is_not_told_of_the_host_that_has_its_robots_txt() {
+async fn the_pace_of_a_site_does_not_apply_to_the_host_of_its_robots_txt() {
     fn away(path: &str) -> String {
         match path {
             "/robots.txt" => answer("301 Moved", "Location: /far\r\n", ""),
@@ -202,7 +202,7 @@ async fn the_pace_of_a_site_is_not_told_of_the_host_that_has_its_robots_txt() {
 }
 
 #[tokio::test]
-async fn of_tasks_of_one_site_at_once_one_asks_for_robots_txt() {
+async fn one_of_several_tasks_of_a_site_fetches_robots_txt() {
     fn held(path: &str) -> String {
         match path {
             "/robots.txt" => answer("301 Moved", "Location: /held\r\n", ""),
@@ -216,7 +216,7 @@ async fn of_tasks_of_one_site_at_once_one_asks_for_robots_txt() {
     let nack = ask_robots(&mut broker, "1.1", &page).await;
     assert_eq!(nack, format!("NACK crawlers:1.1.1 again={rules}"));
     assert_eq!(site.asked().await, "/robots.txt");
-    // The next goes on with the walk of the first; one that comes meanwhile waits for what it finds.
+    // The next task goes on with the redirects of the first; a later one waits for its result.
     broker.task("2.1", site.url("/two").as_str()).await;
     assert_eq!(site.asked().await, "/held");
     broker.task("3.1", site.url("/three").as_str()).await;
@@ -249,7 +249,7 @@ async fn of_tasks_of_one_site_at_once_one_asks_for_robots_txt() {
 }
 
 #[tokio::test]
-async fn what_a_robots_txt_says_is_known_in_the_next_life() {
+async fn robots_rules_survive_a_restart() {
     let mut site = Site::start(strict_site).await;
     let (run, mut broker) = start().await;
     let page = site.url("/page");
@@ -267,7 +267,7 @@ async fn what_a_robots_txt_says_is_known_in_the_next_life() {
     run.stop().await;
 }
 
-/// As an earlier life has stored it.
+/// Stores a copy as an earlier process would.
 async fn remember(data: &TempDir, site: &Origin, age: Duration) {
     let (state, closing) = State::open(data.path());
     let fetched = task::now().unix_s - age.as_secs();
@@ -279,7 +279,7 @@ async fn remember(data: &TempDir, site: &Origin, age: Duration) {
 }
 
 #[tokio::test]
-async fn a_copy_that_is_a_day_old_is_used_only_if_there_is_no_newer_one() {
+async fn a_day_old_copy_is_used_only_if_there_is_no_newer_one() {
     let busy = answer("503 Busy", "Retry-After: 7\r\n", "");
     let newer = answer("200 OK", "", "User-agent: *\nDisallow: /new\n");
     for (site, first, paths) in [
@@ -300,7 +300,7 @@ async fn a_copy_that_is_a_day_old_is_used_only_if_there_is_no_newer_one() {
             assert!(line.starts_with(&format!("{expected} crawlers:1.{id} ")), "{line}");
             broker.say("+OK").await;
             if allowed {
-                // What the page itself is like does not matter here.
+                // The content of the page does not matter here.
                 broker.line().await;
                 broker.say("+OK").await;
             }
@@ -309,7 +309,7 @@ async fn a_copy_that_is_a_day_old_is_used_only_if_there_is_no_newer_one() {
     }
 }
 
-/// A page of a site with a sitemap, of which the server can be asked whether it has changed.
+/// A page with validators on a site with a sitemap.
 async fn site_with_sitemap() -> Origin {
     Origin::start(|mut stream| async move {
         loop {
@@ -339,7 +339,7 @@ async fn site_with_sitemap() -> Origin {
 }
 
 #[tokio::test]
-async fn sitemaps_are_links_of_a_seed_once_however_often_it_has_not_changed() {
+async fn sitemaps_are_links_of_a_seed_once_even_if_it_is_unchanged() {
     let site = site_with_sitemap().await;
     let data = tempfile::tempdir().unwrap();
     let (run, mut broker) = start_as(data, 100, |config| config.links.sitemaps = true).await;
@@ -362,7 +362,7 @@ async fn sitemaps_are_links_of_a_seed_once_however_often_it_has_not_changed() {
 }
 
 #[tokio::test]
-async fn an_outage_of_robots_txt_leaves_its_sitemaps_known() {
+async fn an_outage_of_robots_txt_keeps_its_sitemaps() {
     fn busy(path: &str) -> String {
         if path == "/robots.txt" { answer("503 Busy", "", "") } else { plain_site(path) }
     }

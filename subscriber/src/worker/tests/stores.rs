@@ -1,4 +1,4 @@
-//! Pages that cannot be stored, or not be kept until they are: nobody loses an attempt by that.
+//! Pages that cannot be stored, or spooled until they are stored, cost no attempt.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::sink::SinkConfig;
 use crate::sink::testing::record;
 use crate::worker::finish::{Undone, store};
 
-/// Answers with bodies for which there is no room in memory.
+/// Answers with bodies that are too large for the memory of the spool.
 fn large_site(path: &str) -> String {
     let body = "x".repeat(3 * SPOOL_BYTES_MAX);
     match path {
@@ -20,7 +20,7 @@ fn large_site(path: &str) -> String {
     }
 }
 
-/// A crawler with this sink beside the database, and where it keeps bodies.
+/// A crawler with this sink in addition to the database, and the path of its spool.
 async fn start_with_bodies(sink: impl FnOnce(&Path) -> SinkConfig) -> (Run, Connection, PathBuf) {
     let data = tempfile::tempdir().unwrap();
     let sinks = vec![SinkConfig::Sqlite(data.path().join("pages.db")), sink(data.path())];
@@ -38,17 +38,17 @@ fn warc(data: &Path) -> SinkConfig {
 const GONE: &str = "reason=No_such_file_or_directory_(os_error_2)";
 
 #[tokio::test]
-async fn while_nothing_can_be_stored_no_tasks_are_asked_for() {
+async fn no_tasks_are_taken_while_pages_cannot_be_stored() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    // As if the disk had no room for this table.
+    // Acts like a full disk for this table.
     let database = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
     database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
     broker.task("1.1", site.url("/page").as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    // Who connects anew is not full of hope.
+    // A new connection begins with the same credit of 0.
     drop(broker);
     let mut broker = run.broker.accept_with("credit=0").await;
     database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
@@ -57,17 +57,17 @@ async fn while_nothing_can_be_stored_no_tasks_are_asked_for() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_kept_is_trouble_and_costs_no_attempt() {
+async fn a_body_that_cannot_be_spooled_is_trouble_and_costs_no_attempt() {
     let site = Site::start(large_site).await;
     let (run, mut broker, bodies) = start_with_bodies(warc).await;
     broker.introduce(&site.url("/")).await;
-    // As if the disk had no room.
+    // Acts like a full disk.
     fs::remove_dir(&bodies).unwrap();
     let page = site.url("/page");
     broker.task("1.1", page.as_str()).await;
     let nack = format!("NACK crawlers:1.1.1 again={page} {GONE}");
     broker.expect_all(&["JOIN crawlers credit=0", &nack]).await;
-    // The body of an error counts, too, if it is to be archived.
+    // The body of an error is needed too, for the archive.
     let error = site.url("/broken");
     broker.task("2.1", error.as_str()).await;
     broker.expect(format!("NACK crawlers:1.2.1 again={error} {GONE}")).await;
@@ -82,7 +82,7 @@ async fn a_body_that_cannot_be_kept_is_trouble_and_costs_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_page_for_which_a_program_cannot_have_a_file_costs_no_attempt() {
+async fn a_page_whose_body_cannot_be_a_file_costs_no_attempt() {
     let site = Site::start(large_site).await;
     let program = |_: &Path| SinkConfig::exec("true").unwrap();
     let (run, mut broker, bodies) = start_with_bodies(program).await;
@@ -92,7 +92,7 @@ async fn a_page_for_which_a_program_cannot_have_a_file_costs_no_attempt() {
     broker.task("1.1", page.as_str()).await;
     let nack = format!("NACK crawlers:1.1.1 again={page} {GONE}");
     broker.expect_all(&["JOIN crawlers credit=0", &nack]).await;
-    // A group that has had enough of that is told as of other failures.
+    // A group that allows no more uncounted returns gets an ordinary failure.
     broker.task("1.2", page.as_str()).await;
     assert_eq!(broker.line().await, format!("NACK crawlers:1.1.2 again={page} {GONE}"));
     broker.say("-ERR limit again= at most 8 times in a row; the task is still yours").await;
@@ -126,18 +126,18 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
 }
 
 #[tokio::test]
-async fn what_was_not_asked_for_goes_back_as_such_when_it_cannot_be_stored() {
+async fn a_page_without_a_request_is_returned_as_such_when_it_cannot_be_stored() {
     let site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     let holder = rusqlite::Connection::open(run.data.path().join("pages.db")).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     broker.task("1.1", "nonsense").await;
     broker.task("2.1", "ftp://none.example/").await;
-    // They are begun by now.
+    // All tasks have begun by now.
     broker.introduce(&site.url("/")).await;
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
-    let reason = "reason=the_crawler_ends_before_the_page_is_stored";
+    let reason = "reason=the_crawler_stopped_before_the_page_was_stored";
     let nacks = [1, 2].map(|entry| format!("NACK crawlers:1.{entry}.1 count=no {reason}"));
     broker.expect_all(&nacks.each_ref().map(String::as_str)).await;
     run.running.await.unwrap().unwrap();

@@ -1,6 +1,6 @@
-//! What is known of robots.txt: the rules of each authority for a day, since when one cannot be had (and how soon it
-//! is asked for again), and how far walks through redirects have come. Pure; bounded. What is to outlast the process comes in
-//! and goes out as values ([`Remember`]).
+//! The robots cache: the rules of each authority for a day, outages with the time of the next
+//! retry, and redirects that are being followed. Pure; bounded. What must survive a restart is
+//! passed in and out as values ([`Remember`]).
 
 mod stored;
 #[cfg(test)]
@@ -25,20 +25,20 @@ use crate::fetch::Fetched;
 use crate::outcome::Failure;
 use crate::robots::{Answer, Rules};
 
-/// Both clocks at one moment. The one of the machine tells how long something is known here; the time of
-/// day how old is what was stored, and since when there is an outage.
+/// Both clocks at one moment. The monotonic clock measures how long a cached value is fresh; the
+/// time of day measures the age of a stored copy and the start of an outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) instant: Instant,
-    /// In seconds since 1970; somebody may set it.
+    /// In seconds since 1970; an operator may change it.
     pub(super) unix_s: u64,
 }
 
-/// By authority. The oldest go first when there are too many.
+/// The robots cache, by authority. The oldest entries are evicted when there are too many.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     rules: IndexMap<String, Verdict>,
-    /// Of all `rules`; `<= ROBOTS_CACHE_BYTES_MAX`, or there is only one.
+    /// Of all `rules`; `<= ROBOTS_CACHE_BYTES_MAX`, unless there is only one.
     rules_bytes: usize,
     walks: IndexMap<String, Begun>,
     outages: IndexMap<String, Unreachable>,
@@ -50,7 +50,7 @@ struct Verdict {
     fresh_until: Instant,
 }
 
-/// A robots.txt that could not be had, so that nothing of its authority may be asked for.
+/// A robots.txt that is unreachable, so that nothing of its authority may be fetched.
 #[derive(Debug)]
 struct Unreachable {
     failure: Failure,
@@ -64,34 +64,35 @@ struct Begun {
     at: Instant,
 }
 
-/// A robots.txt that was redirected.
+/// A redirected robots.txt that waits for its next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
-    /// Where the next hop leads.
+    /// The URL of the next hop.
     pub(super) target: CanonicalUrl<'static>,
-    /// Redirects so far, `target` included; `<= ROBOTS_HOPS_MAX`.
+    /// Number of redirects so far, `target` included; `<= ROBOTS_HOPS_MAX`.
     pub(super) hops: u8,
 }
 
-/// What one robots.txt request brought.
+/// The result of one robots.txt request.
 #[derive(Debug)]
 pub(super) enum Step {
     /// The rules are known now.
     Known(Arc<Rules>),
-    /// The file is said to be elsewhere: the next request is for that.
+    /// The server redirects to another URL, which is the next request.
     Elsewhere(Walk),
-    /// It cannot be had, so nothing of this authority may be asked for, nor it again for so long.
+    /// Unreachable: nothing of this authority may be fetched; the next retry is due after this
+    /// time.
     Unknown(Failure, Duration),
 }
 
-/// What was stored of an authority, as it was loaded.
+/// The values loaded from the disk for an authority.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     pub(super) copy: Option<Bytes>,
     pub(super) outage: Option<Bytes>,
 }
 
-/// A robots.txt holds for one scheme, host and port.
+/// The scheme, host and port that a robots.txt applies to.
 pub(super) fn authority(url: &CanonicalUrl) -> String {
     format!("{}://{}", url.scheme(), url.authority())
 }
@@ -103,21 +104,21 @@ impl Verdicts {
         (now < verdict.fresh_until).then(|| Arc::clone(&verdict.rules))
     }
 
-    /// How far somebody has come on the way to this page's robots.txt.
+    /// The pending redirect of this page's robots.txt, if it is not too old.
     pub(super) fn walk(&self, page: &CanonicalUrl, now: Instant) -> Option<Walk> {
         let begun = self.walks.get(&authority(page))?;
         (now < begun.at + ROBOTS_WALK_FRESH).then(|| begun.walk.clone())
     }
 
-    /// Why a page's robots.txt could not be had lately, and for how long it is not asked for again.
+    /// Why a page's robots.txt is unreachable, and the time until the next retry.
     pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<(Failure, Duration)> {
         let outage = self.outages.get(&authority(page))?;
         let left = outage.ask_again.saturating_duration_since(now);
         (!left.is_zero()).then(|| (outage.failure.clone(), left))
     }
 
-    /// Takes over a copy that was stored, unless what is known is as new. One that is from the future
-    /// by the clock of today may have any age: it is known, and not fresh.
+    /// Restores a stored copy, unless the cached one is as new. A copy from the future (the clock
+    /// was set back) has an unknown age: it is cached, but not fresh.
     pub(super) fn learn(&mut self, page: &CanonicalUrl, stored: &Remembered, now: Now) {
         let Some(copy) = stored.copy.as_deref().and_then(StoredCopy::read) else { return };
         let age = now.unix_s.checked_sub(copy.fetched_unix_s).map(Duration::from_secs);
@@ -128,18 +129,18 @@ impl Verdicts {
         }
     }
 
-    /// Draws the conclusion from a robots.txt request that was made for `page`, `hops` redirects
-    /// after the first one (RFC 9309 section 2.3.1), and says what is to be stored.
+    /// Processes the answer to a robots.txt request for `page`, made after `hops` redirects (RFC
+    /// 9309 section 2.3.1). Returns the result and the values to store.
     pub(super) fn conclude(
         &mut self,
         page: &CanonicalUrl,
-        (asked, hops): (&CanonicalUrl, u8),
+        (requested, hops): (&CanonicalUrl, u8),
         fetched: &Fetched,
         (token, outage): (&str, Option<&Bytes>),
         now: Now,
     ) -> (Step, Vec<Remember>) {
         let outage = outage.and_then(|outage| Outage::read(outage));
-        let (rules, text) = match Answer::of(fetched, asked, hops) {
+        let (rules, text) = match Answer::of(fetched, requested, hops) {
             Answer::Elsewhere(target) => {
                 let walk = Walk { target, hops: hops + 1 };
                 let begun = Begun { walk: walk.clone(), at: now.instant };
@@ -173,15 +174,15 @@ impl Verdicts {
         let dropped = keep(&mut self.rules, authority(page), verdict, ROBOTS_CACHE_MAX);
         self.rules_bytes -= dropped.iter().map(bytes_of).sum::<usize>();
         while self.rules_bytes > ROBOTS_CACHE_BYTES_MAX && self.rules.len() > 1 {
-            // Many at once, since what is left moves up.
+            // Many at once, since removal from the front moves all that remain.
             let dropped = self.rules.drain(..self.rules.len().div_ceil(10));
             self.rules_bytes -= dropped.map(|(_, verdict)| bytes_of(&verdict)).sum::<usize>();
         }
         Step::Known(rules)
     }
 
-    /// An older copy is better than none, however old it is. Without one nothing is allowed, until the
-    /// outage has been so long that there seems to be no file (section 2.3.1.4).
+    /// Uses an older copy of any age during an outage. Without a copy nothing may be fetched, until
+    /// the outage has lasted so long that the file counts as missing (section 2.3.1.4).
     fn unreachable(
         &mut self,
         page: &CanonicalUrl,
@@ -192,7 +193,7 @@ impl Verdicts {
         let authority = authority(page);
         let stored = outage.map(|outage| outage.since_unix_s);
         let known = self.outages.get(&authority).map(|outage| outage.since_unix_s);
-        // A time of day that was set back cannot have seen its beginning.
+        // If the time of day was set back, a start in the future is impossible.
         let since = stored.into_iter().chain(known).fold(now.unix_s, u64::min);
         let age = Duration::from_secs(now.unix_s - since);
         let remember = vec![Remember::outage(since, now.unix_s)];
@@ -203,8 +204,8 @@ impl Verdicts {
         } else {
             let failure = failure.within("robots.txt: ");
             let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
-            let (told, ask_again) = (failure.clone(), now.instant + pause);
-            let outage = Unreachable { failure: told, since_unix_s: since, ask_again };
+            let (cached, ask_again) = (failure.clone(), now.instant + pause);
+            let outage = Unreachable { failure: cached, since_unix_s: since, ask_again };
             keep(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
             Step::Unknown(failure, pause)
         };
@@ -212,8 +213,8 @@ impl Verdicts {
     }
 }
 
-/// Puts the newest at the end; drops the oldest tenth when there are too many. Gives what is not
-/// kept any more.
+/// Inserts the newest value at the end; evicts the oldest tenth when the map is full. Returns the
+/// evicted and replaced values.
 fn keep<K: std::hash::Hash + Eq, V>(
     map: &mut IndexMap<K, V>,
     key: K,

@@ -1,15 +1,16 @@
-//! Verdicts as they are stored: a line of numbers that begins with the version, and behind that of a copy
-//! a robots.txt that says to us what the site's one said. What is not understood is not known.
+//! The stored form of cached robots data: a line with the version and a time. For a copy, an
+//! excerpt of the robots.txt follows, with the rules for this crawler. A value in another form is
+//! ignored.
 
 use bytes::Bytes;
 
 use crate::config::ROBOTS_KEPT;
 use crate::robots::Rules;
 
-/// Raised when what was written before is to be forgotten.
+/// Raise it to discard values of older versions.
 const VERSION: u64 = 1;
 
-/// Something to be stored for an authority.
+/// A value to store for an authority.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::worker) struct Remember {
     pub(in crate::worker) kind: &'static str,
@@ -17,23 +18,23 @@ pub(in crate::worker) struct Remember {
     pub(in crate::worker) expires_unix_s: u64,
 }
 
-/// A robots.txt that was read, or that there was none.
+/// The rules of a robots.txt that was read, or of one that does not exist.
 #[derive(Debug)]
 pub(super) struct StoredCopy {
     pub(super) fetched_unix_s: u64,
     pub(super) rules: Rules,
 }
 
-/// It cannot be had.
+/// An outage: the robots.txt is unreachable.
 #[derive(Debug)]
 pub(super) struct Outage {
     pub(super) since_unix_s: u64,
 }
 
 impl Remember {
-    /// The kind of copies.
+    /// The kind of copies in `crawler.db`.
     pub(in crate::worker) const COPY: &str = "robots";
-    /// The kind of outages.
+    /// The kind of outages in `crawler.db`.
     pub(in crate::worker) const OUTAGE: &str = "robots-outage";
 
     pub(super) fn copy(rules: &Rules, text: &[u8], now_unix_s: u64) -> Self {
@@ -69,7 +70,7 @@ fn kept_until(now_unix_s: u64) -> u64 {
     now_unix_s.saturating_add(ROBOTS_KEPT.as_secs())
 }
 
-/// A time of day, and what is behind its line.
+/// The time in the first line, and the bytes after that line.
 fn read_head(value: &[u8]) -> Option<(u64, &[u8])> {
     let end = memchr::memchr(b'\n', value)?;
     let head = std::str::from_utf8(&value[..end]).ok()?;

@@ -14,7 +14,7 @@ fn conclude(verdicts: &mut Verdicts, fetched: &Fetched, now: Instant) -> Step {
     conclude_at(verdicts, fetched, None, at(now, 0)).0
 }
 
-/// The request for the robots.txt of `http://a.example`.
+/// The answer to the request for the robots.txt of `http://a.example`.
 fn conclude_at(
     verdicts: &mut Verdicts,
     fetched: &Fetched,
@@ -37,7 +37,7 @@ fn allows(step: &Step) -> Option<bool> {
 }
 
 #[test]
-fn a_verdict_holds_for_a_day_and_its_own_authority() {
+fn rules_are_fresh_for_a_day_and_their_own_authority() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let step = conclude(&mut verdicts, &answer(200, "User-agent: *\nDisallow: /x"), now);
     assert_eq!(allows(&step), Some(false));
@@ -50,7 +50,7 @@ fn a_verdict_holds_for_a_day_and_its_own_authority() {
 }
 
 #[test]
-fn missing_means_allowed_and_unreachable_means_not_now() {
+fn a_missing_file_allows_all_and_an_unreachable_one_nothing() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let refused =
         Fetched { failure: Some(Failure::new(Reason::BadHttp, "garbage")), ..Fetched::default() };
@@ -58,7 +58,7 @@ fn missing_means_allowed_and_unreachable_means_not_now() {
         [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
     {
         let Step::Unknown(failure, _) = conclude(&mut verdicts, fetched, now) else {
-            panic!("nothing is known")
+            panic!("the rules are unknown")
         };
         assert_eq!(failure.is_transient(), expected);
     }
@@ -67,7 +67,7 @@ fn missing_means_allowed_and_unreachable_means_not_now() {
 }
 
 #[test]
-fn what_cannot_be_had_is_not_asked_for_again_for_as_long_as_it_could_not() {
+fn the_retry_pause_grows_with_the_length_of_the_outage() {
     let (mut verdicts, start) = (Verdicts::default(), Instant::now());
     let (page, began) = (url("http://a.example/x"), 1_000 * DAY_S);
     let (shortest, longest) =
@@ -76,7 +76,7 @@ fn what_cannot_be_had_is_not_asked_for_again_for_as_long_as_it_could_not() {
         [(0, shortest), (1, shortest), (9, 9), (100, 100), (longest, longest), (DAY_S, longest)]
     {
         let now = at(start + Duration::from_secs(after_s), began + after_s);
-        // Nothing of it is on the disk.
+        // Without a stored outage.
         let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), None, now);
         let Step::Unknown(failure, pause) = step else { panic!("{step:?}") };
         assert_eq!(pause.as_secs(), pause_s, "{after_s}");
@@ -102,7 +102,7 @@ fn an_old_copy_serves_while_there_is_no_new_one() {
 }
 
 #[test]
-fn five_redirects_are_followed_and_a_sixth_means_there_is_none() {
+fn five_redirects_are_followed_and_a_sixth_means_no_file() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let page = url("http://a.example/x");
     let redirect = Fetched {
@@ -117,7 +117,7 @@ fn five_redirects_are_followed_and_a_sixth_means_there_is_none() {
         let Step::Elsewhere(walk) = step else { panic!("{step:?}") };
         assert_eq!((walk.target.as_str(), walk.hops), ("http://b.example/robots.txt", expected));
         assert_eq!(remember, []);
-        // Whatever page of the authority it is for.
+        // For any page of the authority.
         assert_eq!(verdicts.walk(&url("http://a.example/y"), now), Some(walk.clone()));
         assert_eq!(verdicts.walk(&url("https://a.example/y"), now), None);
         assert_eq!(verdicts.walk(&page, now + ROBOTS_WALK_FRESH), None);
@@ -131,7 +131,7 @@ fn five_redirects_are_followed_and_a_sixth_means_there_is_none() {
 }
 
 #[test]
-fn a_walk_that_leads_nowhere_begins_anew() {
+fn a_failed_redirect_starts_again() {
     let (mut verdicts, now) = (Verdicts::default(), Instant::now());
     let away = Fetched { status: Some(302), location: Some("/r".to_owned()), ..Fetched::default() };
     assert!(matches!(conclude(&mut verdicts, &away, now), Step::Elsewhere(_)));
@@ -141,8 +141,8 @@ fn a_walk_that_leads_nowhere_begins_anew() {
 
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// What is stored by one life is loaded by the next.
-fn next_life(remember: &[Remember], now: Now) -> (Verdicts, Remembered) {
+/// Restarts: what one process has stored is loaded by the next.
+fn restart(remember: &[Remember], now: Now) -> (Verdicts, Remembered) {
     let find = |kind| {
         let found = remember.iter().rev().find(|remember| remember.kind == kind)?;
         (found.expires_unix_s > now.unix_s).then(|| found.value.clone())
@@ -154,14 +154,14 @@ fn next_life(remember: &[Remember], now: Now) -> (Verdicts, Remembered) {
 }
 
 #[test]
-fn a_copy_is_as_old_in_the_next_life_as_it_is() {
+fn a_copy_keeps_its_age_over_a_restart() {
     let (mut verdicts, start) = (Verdicts::default(), Instant::now());
     let text = "User-agent: Bot\nDisallow: /x\nCrawl-delay: 2.5\nUser-agent: *\nDisallow: /";
     let began = 1_000 * DAY_S;
     let (_, stored) = conclude_at(&mut verdicts, &answer(200, text), None, at(start, began));
     let page = url("http://a.example/y");
     for (age_s, left_s) in [(0, DAY_S), (DAY_S - 1, 1), (DAY_S, 0), (50 * DAY_S, 0)] {
-        let (verdicts, _) = next_life(&stored, at(start, began + age_s));
+        let (verdicts, _) = restart(&stored, at(start, began + age_s));
         let rules = verdicts.fresh(&page, start);
         assert_eq!(rules.is_some(), left_s > 0, "{age_s}");
         if let Some(rules) = rules {
@@ -170,44 +170,44 @@ fn a_copy_is_as_old_in_the_next_life_as_it_is() {
         }
         assert!(verdicts.fresh(&page, start + Duration::from_secs(left_s)).is_none());
     }
-    // Somebody set the clock back: it is known, but not how old it is.
-    let (mut verdicts, _) = next_life(&stored, at(start, began - 1));
+    // The clock was set back: the copy is known, its age is not.
+    let (mut verdicts, _) = restart(&stored, at(start, began - 1));
     assert!(verdicts.fresh(&page, start).is_none());
     let (step, _) = conclude_at(&mut verdicts, &answer(500, ""), None, at(start, began - 1));
     assert_eq!(allows(&step), Some(false));
-    // What is known already and is fresher stays.
+    // A newer copy in memory stays.
     let mut verdicts = Verdicts::default();
     conclude_at(&mut verdicts, &answer(404, ""), None, at(start, began + 1));
-    verdicts.learn(&page, &next_life(&stored, at(start, began)).1, at(start, began + 2));
+    verdicts.learn(&page, &restart(&stored, at(start, began)).1, at(start, began + 2));
     assert!(verdicts.fresh(&page, start).unwrap().allows("/x"));
 }
 
 #[test]
-fn after_a_month_of_outage_there_seems_to_be_no_file() {
+fn after_a_month_of_outage_the_file_counts_as_missing() {
     let start = Instant::now();
     let (began, month_s) = (1_000 * DAY_S, ROBOTS_OUTAGE_LONG.as_secs());
     let (step, mut stored) =
         conclude_at(&mut Verdicts::default(), &answer(503, ""), None, at(start, began));
     assert_eq!(allows(&step), None);
-    // In lives of their own, so that nothing but what is stored can tell.
+    // Each in a process of its own, which knows the stored values only.
     for (after_s, expected) in
         [(1, None), (month_s - 1, None), (month_s, Some(true)), (month_s + 59 * DAY_S, Some(true))]
     {
         let now = at(start, began + after_s);
-        let (mut verdicts, remembered) = next_life(&stored, now);
+        let (mut verdicts, remembered) = restart(&stored, now);
         let (step, remember) =
             conclude_at(&mut verdicts, &answer(503, ""), remembered.outage.as_ref(), now);
         assert_eq!(allows(&step), expected, "{after_s}");
         assert_eq!(verdicts.fresh(&url("http://a.example/"), start).is_some(), expected.is_some());
         stored = remember;
     }
-    // It is back, and the next outage is another one.
+    // The server is back, and the next outage is another one.
     let now = at(start, began + month_s);
-    let (mut verdicts, remembered) = next_life(&stored, now);
+    let (mut verdicts, remembered) = restart(&stored, now);
     let (step, remember) =
         conclude_at(&mut verdicts, &answer(200, ""), remembered.outage.as_ref(), now);
     assert_eq!(allows(&step), Some(true));
-    let (_, remembered) = next_life(&remember, now);
+    let (_, remembered) = restart(&remember, now);
     assert!(remembered.outage.is_none() && remembered.copy.is_some());
 }
 
@@ -228,13 +228,13 @@ fn an_outage_from_the_future_begins_now_and_a_copy_is_used_through_a_long_one() 
     assert_eq!(remember, [Remember::outage(began, began)]);
     stored.extend(remember);
     let now = at(start, began + 40 * DAY_S);
-    let (mut verdicts, remembered) = next_life(&stored, now);
+    let (mut verdicts, remembered) = restart(&stored, now);
     let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), remembered.outage.as_ref(), now);
     assert_eq!(allows(&step), Some(false));
 }
 
 #[test]
-fn what_is_not_understood_is_not_known() {
+fn a_malformed_stored_value_is_ignored() {
     let start = Instant::now();
     for value in
         ["", "1", "1 5", "2 5\n", "x 5\n", "1 x\n", "1 -5\n", "\n\n", "1 99999999999999999999\n"]
@@ -273,7 +273,7 @@ fn huge_files_of_many_hosts_are_bounded_together() {
 }
 
 #[test]
-fn the_oldest_are_forgotten_first() {
+fn the_oldest_are_evicted_first() {
     let mut map = IndexMap::new();
     for key in 0..25 {
         keep(&mut map, key, (), 20);
