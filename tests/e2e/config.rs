@@ -50,10 +50,10 @@ fn what_is_right_is_said_in_one_line() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
     let ended = config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
-    assert_eq!(ended.stdout(), ["c.toml: fine for tidings up, 2 keys"]);
+    assert_eq!(ended.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
     assert_eq!(ended.stderr(), "");
     let ended = config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
-    let expected = "no configuration file; the environment is fine for tidings topic create";
+    let expected = "no configuration file; the environment is valid for tidings topic create";
     assert_eq!(ended.stdout(), [expected]);
     for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
         let ended = config(folder.path(), wrong, &[]).expect_code(2);

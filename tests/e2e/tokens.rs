@@ -385,7 +385,7 @@ fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_w
     token(folder.path(), "she", &["all"]);
     let words = ["broker", "--listen", "0.0.0.0:0", "--http", "off"];
     let said = run(folder.path(), &words).expect_code(2).stderr();
-    assert!(said.contains("tokens would be read on the way"), "{said}");
+    assert!(said.contains("tokens would be sent unencrypted"), "{said}");
 }
 
 // PROTOCOL: S3
