@@ -18,9 +18,9 @@ Examples:
 
 The broker forgets finished pages; pages.db has their results.
 
-Exit codes: 0 the broker knows it; 1 it neither waits nor is fetched now; 2 wrong usage.";
+Exit codes: 0 the broker knows it; 1 it neither waits nor is being fetched; 2 wrong usage.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-explain";
 
 /// The flags of `tidings explain`.

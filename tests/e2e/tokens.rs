@@ -225,7 +225,7 @@ fn a_broker_that_has_lost_its_list_does_not_start() {
     for nobody in ["", "principal = []\n"] {
         fs::write(&list, nobody).unwrap();
         let said = run(folder.path(), &flags).expect_code(2).stderr();
-        assert!(said.contains("access.toml has nobody in it"), "{said}");
+        assert!(said.contains("access.toml lists no principal"), "{said}");
     }
     fs::remove_file(&list).unwrap();
     run(folder.path(), &flags).expect_code(2);

@@ -1,4 +1,4 @@
-//! `tidings group schedules`: URLs that are looked at again and again.
+//! `tidings group schedules`: URLs that are fetched again and again.
 
 use clap::Args;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
@@ -12,16 +12,16 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings pub new-url 'https://example.org/feed every=30m'   look there every half hour
+ tidings pub new-url 'https://example.org/feed every=30m'   fetch it every half hour
   tidings pub new-url 'https://example.org/ every=06:00'     every day at six, in UTC
   tidings group schedules                                    what is due next
   tidings group schedules --key example.org --json
-  tidings pub new-url 'https://example.org/feed every=0'     no more
+ tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-Those that are due first come first. `looked at` stands where somebody has looked since the last
-time, so that the next time is left out.";
+The schedules are listed by due time. In the column STATE, `looked at` means that the URL was fetched
+since the last time, so that the next time is left out.";
 
-/// The most of a URL that stands in a table.
+/// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings group schedules`.
@@ -44,7 +44,7 @@ pub(crate) struct SchedulesArgs {
     output: OutputFlags,
 }
 
-/// Lists what the flags say.
+/// Lists the schedules.
 pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
