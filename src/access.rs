@@ -82,7 +82,7 @@ impl AccessFlags {
         // The argument parser rejects the pair only if both are typed.
         if self.require_login && self.insecure {
             return Err(Failure::Usage(
-               "`require-login` and `insecure` are both set, and they exclude each other: remove one of them"
+                "`require-login` and `insecure` are both set, and they exclude each other: remove one of them"
                     .to_owned(),
             ));
         }
@@ -90,11 +90,11 @@ impl AccessFlags {
         if self.require_login && known.is_none_or(Vec::is_empty) {
             let (file, data) = (Principals::at(data), data.display());
             let lacks = match known {
-               None => "does not exist, so every client could do everything",
+                None => "does not exist, so every client could do everything",
                 Some(_) => "lists no principal, so no client could log in",
             };
             return Err(Failure::Usage(format!(
-               "--require-login: {} {lacks}. Restore the file, choose the right directory with --data, or create the first \
+                "--require-login: {} {lacks}. Restore the file, choose the right directory with --data, or create the first \
                  principal: `tidings token create NAME --allow RIGHT --data {data}`",
                 file.path().display()
             )));
@@ -109,14 +109,14 @@ impl AccessFlags {
             let data = data.display();
             if config.access.principals.is_none() {
                 return Err(Failure::Usage(format!(
-                   "{flag} {address} is open to other machines, and every client there could publish, read and crawl. \
+                    "{flag} {address} is open to other machines, and every client there could publish, read and crawl. \
                      Require login: `tidings token create NAME --allow RIGHT --data {data}`, and encrypt: --tls-cert FILE \
                      --tls-key FILE. To accept all clients as they are: --insecure"
                 )));
             }
             if config.tls.is_none() {
                 return Err(Failure::Usage(format!(
-                   "{flag} {address} is open to other machines, and tokens would be sent unencrypted. Encrypt: --tls-cert \
+                    "{flag} {address} is open to other machines, and tokens would be sent unencrypted. Encrypt: --tls-cert \
                      FILE --tls-key FILE, or listen on 127.0.0.1 behind a TLS proxy. With --insecure it is open without \
                      encryption, but only to anonymous clients: tokens are rejected there"
                 )));
@@ -125,7 +125,7 @@ impl AccessFlags {
         match zmq.unlocked().find(|(_, at)| self.minds(*at)) {
             None => Ok(()),
             Some((flag, address)) => Err(Failure::Usage(format!(
-               "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. Set a key: \
+                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. Set a key: \
                  --zmq-key FILE, or listen on 127.0.0.1. To accept all clients as they are: --insecure"
             ))),
         }

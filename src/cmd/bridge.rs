@@ -68,7 +68,8 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     // The ZeroMQ process would retry without end, but a missing broker is an error at the start.
     drop(link::connect(&args.broker.broker, NAME).await?);
-    let said = format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
+    let said =
+        format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =
         zmq::Bridge { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
@@ -82,8 +83,7 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
             if is_whole { Ok(()) } else { Err(Failure::Unsuccessful) }
         }
         _ => {
-            let text =
-               "the ZeroMQ process ended early or was killed; its last messages may not be published";
+            let text = "the ZeroMQ process ended early or was killed; its last messages may not be published";
             Err(Failure::failed(text))
         }
     }

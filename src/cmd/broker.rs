@@ -96,7 +96,7 @@ pub(crate) fn warn_if_open(
 ) {
     if server.access.is_insecure() && !address.ip().to_canonical().is_loopback() {
         console.note(&format!(
-           "note: {address} is open to other machines (--insecure): without tokens every client can publish, read and \
+            "note: {address} is open to other machines (--insecure): without tokens every client can publish, read and \
              crawl, and without --tls-cert the network can read all traffic"
         ));
     }

@@ -66,7 +66,9 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
                 let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.keys());
                 format!("{path}: valid for tidings {shown}, {}\n", plural(keys as u64, "key"))
             }
-            None => format!("no configuration file; the environment is valid for tidings {shown}\n"),
+            None => {
+                format!("no configuration file; the environment is valid for tidings {shown}\n")
+            }
         },
     };
     output::tell(&text).map_err(Failure::from_output)

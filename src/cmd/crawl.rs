@@ -176,11 +176,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
         ));
     };
     refuse_flags(&args, &OF_JOBS, "is about a job; add the URLs of the job")?;
-    refuse_flags(
-        &args,
-        &["delay"],
-        "has no effect with --broker; the broker sets the delay",
-    )?;
+    refuse_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
     let crawling = args.crawler.config(broker, &args.data);
@@ -206,7 +202,7 @@ async fn hand_over(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let reason = format!(
-       "applies only to a crawl with its own broker, but this job goes to the broker at {broker} (found by \
+        "applies only to a crawl with its own broker, but this job goes to the broker at {broker} (found by \
          {found_by}), which has its own settings"
     );
     refuse_flags(args, &["delay"], &reason)?;
@@ -225,7 +221,7 @@ async fn hand_over(
             biased;
             () = stop.cancelled() => {
                 return Err(Failure::Interrupted(format!(
-                   "stopped watching; job {name} continues at {broker}; repeat the command to watch it \
+                    "stopped watching; job {name} continues at {broker}; repeat the command to watch it \
                      again"
                 )));
             }

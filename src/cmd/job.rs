@@ -26,7 +26,7 @@ Examples:
   tidings job open docs scope=prefix max-pages=500        open a job for seeds
   tidings job add docs https://example.org/docs/          add a seed; or many: .. | tidings job add docs
   tidings job close docs                                  no more seeds; it ends with the last page
- tidings job wait docs                                   wait for the end; the exit code is the result
+  tidings job wait docs                                   wait for the end; the exit code is the result
   tidings job watch docs                                  the same, with progress
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
@@ -37,7 +37,7 @@ was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
- tidings job open docs                               the hosts of its seeds, without a limit
+  tidings job open docs                               the hosts of its seeds, without a limit
   tidings job open docs scope=domain max-time=6h      a domain, for at most six hours
   tidings job open news scope=any max-depth=1 max-per-host=20
   tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'

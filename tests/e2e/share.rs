@@ -314,7 +314,7 @@ fn who_has_lost_a_task_ends_its_program() {
     until_group(&server, "lost", 1);
     at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     worker.signal("CONT");
-    worker.line_with("its program is ended: it");
+    worker.line_with("its program is killed: it");
     // It is the only member, so it gets the event again.
     until_group(&server, "processing", 1);
     fs::write(pipe, "").unwrap();

@@ -202,7 +202,7 @@ fn a_full_disk_is_emptied_by_the_program() {
     disk.fill_but(16 << 10);
     bell.publish(20);
     let sub = bell.sub(&["--from", "first"]);
-    sub.line_with("cannot be written: ");
+    sub.line_with("cannot write event ");
     bell.until_all_are_heard();
     sub.finish_by("TERM").expect_code(0);
 }

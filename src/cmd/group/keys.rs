@@ -13,7 +13,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
- tidings group keys --limit 10        the hosts that take longest
+  tidings group keys --limit 10        the hosts that take longest
   tidings group keys --job docs        the hosts that this job waits for
 
 LEFT is the least time until the last page of a host is requested, with the delay between two requests.

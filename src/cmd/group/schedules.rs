@@ -12,11 +12,11 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
- tidings pub new-url 'https://example.org/feed every=30m'   fetch it every half hour
+  tidings pub new-url 'https://example.org/feed every=30m'   fetch it every half hour
   tidings pub new-url 'https://example.org/ every=06:00'     every day at six, in UTC
   tidings group schedules                                    what is due next
   tidings group schedules --key example.org --json
- tidings pub new-url 'https://example.org/feed every=0'     end the schedule
+  tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
 The schedules are listed by due time. In the column STATE, `looked at` means that the URL was fetched
 since the last time, so that the next time is left out.";

@@ -13,7 +13,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
- tidings group tasks --state processing        tasks of members, and how long their leases last
+  tidings group tasks --state processing        tasks of members, and how long their leases last
   tidings group tasks --key example.org         all entries of that host
   tidings group tasks --job docs --limit 1000 --json
 

@@ -18,7 +18,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   tidings job add docs https://example.org/docs/             one seed
- cut -f1 sites.tsv | tidings job add docs                   one on each line, as they arrive
+  cut -f1 sites.tsv | tidings job add docs                   one on each line, as they arrive
   tidings job add docs https://example.org/ --after 10m      fetch it later
   tidings job add docs https://example.org/ --after 06:00    fetch it at six, in UTC
 

@@ -17,7 +17,7 @@ use crate::{
 
 const WAIT_EXAMPLES: &str = "\
 Examples:
- tidings job wait docs && ./publish-index        continue when all pages are stored
+  tidings job wait docs && ./publish-index        continue when all pages are stored
   tidings job wait docs --json                    the counts as JSON
 
 A job ends only after it was closed. If it is already done, the answer comes at once. On a terminal the
@@ -28,7 +28,7 @@ Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does no
 
 const WATCH_EXAMPLES: &str = "\
 Examples:
- tidings job watch docs                          progress on a line that is redrawn
+  tidings job watch docs                          progress on a line that is redrawn
   tidings job watch docs --every 1m >> crawl.log  a line a minute, while something changes
   tidings job watch docs --json | jq .completed   one JSON object on each line
 
