@@ -1,4 +1,4 @@
-//! `tidings up`: broker and crawler in one process, and a line for each page.
+//! `tidings up`: a broker and a crawler in one process, with a line for each page.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ const EXAMPLES: &str = "\
 Then, in another terminal:
   echo https://example.org/ | nc -N 127.0.0.1 12345    that page, alone
   tidings crawl https://example.org/ --depth 2         a job for this crawler, from the same directory
-  telnet 127.0.0.1 12345                               HELP explains the rest
+  telnet 127.0.0.1 12345                               type HELP for the commands
 
 Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.
 Ctrl-C stops cleanly; a second one stops at once.";
@@ -59,12 +59,13 @@ pub(crate) struct UpArgs {
 }
 
 impl UpArgs {
-    /// What the broker is told, if all of it makes sense together, and what it names can be read.
+    /// The broker's configuration, if the flags fit together and the files that they name are
+    /// readable.
     pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
         self.server.config(&self.data)
     }
 
-    /// Where it works.
+    /// The paths that the process uses.
     pub(crate) fn places<'a>(&'a self, config: Option<&'a Path>) -> Places<'a> {
         let sinks = &self.crawler.sinks;
         let (written, runs_programs) = (sinks.directories(), sinks.run_programs());
@@ -129,7 +130,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     result
 }
 
-/// Prints a line for each page until asked to stop.
+/// Prints a line for each page until `stop` is cancelled.
 pub(crate) async fn print_pages(
     crawler: &mut Crawler,
     printer: &mut Printer,
@@ -144,19 +145,20 @@ pub(crate) async fn print_pages(
     }
 }
 
-/// Prints for a service: one whose output nobody reads any more still serves.
+/// Prints for a service, which continues when its output is closed.
 #[derive(Debug)]
 pub(crate) struct Printer {
     console: Console,
     /// Do not print a line for each page
     quiet: bool,
-    /// Nobody was warned yet that the crawler names nobody whom a site could ask.
+    /// The warning about a missing contact was not printed yet.
     warns: bool,
     output_closed: bool,
 }
 
 impl Printer {
-    /// `warns`: at the first page of somebody else's host, that the crawler names nobody.
+    /// `warns`: print a warning at the first page of a foreign host, because the crawler has no
+    /// contact.
     pub(crate) fn new(quiet: bool, warns: bool, crawling: &CrawlerConfig) -> Self {
         let (mut console, stdout_is_taken) = (Console::new(), sinks::take_stdout(crawling));
         if stdout_is_taken {
