@@ -365,7 +365,7 @@ fn a_torn_end_after_a_kill_is_no_damage() {
     let Server { process, folder, .. } = server;
     process.finish_by("KILL");
     let found = read_only(folder.path(), &VERIFY, 0);
-    assert!(found.contains("clean-stop: no damage found\n  there is none: "), "{found}");
+    assert!(found.contains("clean-stop: no damage found\n  it does not exist: "), "{found}");
     for file in [newest(&data.join("topics/t")), newest(&data.join("groups/g"))] {
         flip_end(&file);
     }
