@@ -58,9 +58,9 @@ pub(crate) struct ZmqArgs {
 #[cfg(not(any(feature = "zeromq", feature = "libzmq")))]
 #[expect(clippy::unused_async, reason = "the other form is")]
 pub(crate) async fn run(args: ZmqArgs) -> Result<(), crate::failure::Failure> {
-    Err(crate::failure::Failure::Usage(format!(
-        "this tidings was built without ZeroMQ; build it with --features zeromq, or libzmq"
-    )))
+    let text = "this tidings was built without ZeroMQ; build it with --features zeromq or libzmq";
+    tracing::debug!(?args, "ZeroMQ");
+    Err(crate::failure::Failure::Usage(text.to_owned()))
 }
 
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]

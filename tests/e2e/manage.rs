@@ -159,7 +159,7 @@ fn seeds_come_from_arguments_and_from_standard_input() {
     adding.write("http://a.example/2\n\nnonsense\n http://a.example/3 \r\nhttp://a.example/1");
     let ended = adding.finish().expect_code(1);
     assert_eq!(ended.stdout(), ["2 new, 1 known"]);
-    assert!(ended.stderr().contains("line 3 is skipped: nonsense is no URL"), "{ended:?}");
+    assert!(ended.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{ended:?}");
     assert!(ended.stderr().contains("1 line left out"), "{ended:?}");
 
     let unknown = at(&server, &["job", "add", "nobody", one]).expect_code(1);
