@@ -142,9 +142,9 @@ fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
     assert!(talk.ask(&format!("HELLO token={hers}")).starts_with("-ERR unauthenticated "));
     // A file with a mistake, or none, opens no door.
     fs::write(server.data().join("access.toml"), "nonsense").unwrap();
-    server.process.line_with("what may be done stays as it was");
+    server.process.line_with("the permissions stay as they are");
     fs::remove_file(server.data().join("access.toml")).unwrap();
-    server.process.line_with("nothing changes until it is back");
+    server.process.line_with("stay as they are until it is back");
     assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
     assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
 }
@@ -430,8 +430,8 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
         (vec!["token", "create", "x"], 2, "--allow"),
         (vec!["token", "create", "x y", "--allow", "all"], 2, "letters, digits"),
         (vec!["token", "create", "x", "--allow", "root"], 2, "is no right"),
-        (vec!["token", "revoke", "x"], 1, "there is no x"),
-        (vec!["token", "set", "x", "--allow", "all"], 1, "there is no x"),
+        (vec!["token", "revoke", "x"], 1, "no principal x"),
+        (vec!["token", "set", "x", "--allow", "all"], 1, "no principal x"),
     ] {
         let said = run(folder.path(), &words).expect_code(code).stderr();
         assert!(said.contains(text), "{words:?}: {said}");
