@@ -18,6 +18,7 @@ use crate::{
     link,
     output::note,
     window::{Refusal, Window},
+    wire,
 };
 
 /// The shortest and the longest wait before it connects again.
@@ -60,7 +61,8 @@ pub(crate) async fn announce(
                 None => return Ok(()),
             },
         };
-        note(&format!("{broker}: {lost}; connecting again"));
+        let lost = wire::client_error(&lost);
+        note(&format!("{broker}: {lost}; reconnecting"));
         window.rewind();
         let mut backoff = BACKOFF_MIN;
         connection = loop {
@@ -77,7 +79,7 @@ pub(crate) async fn announce(
                 },
             }
         };
-        note(&format!("{broker}: connected again"));
+        note(&format!("{broker}: reconnected"));
     }
 }
 

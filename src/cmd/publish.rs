@@ -26,6 +26,7 @@ use crate::{
     output::{count, note, plural},
     signals::stop_on_signal,
     window::Window,
+    wire,
 };
 
 const EXAMPLES: &str = "\
@@ -216,7 +217,7 @@ impl Publisher {
                 return Ok(());
             };
             if self.retry.is_zero() || !may_pass(&error) {
-                return Err(error.to_string());
+                return Err(wire::client_error(&error));
             }
             let doubtful = self.window.rewind();
             while self.window.is_empty() && !self.source.has_ended() {
@@ -272,12 +273,14 @@ impl Publisher {
         let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
         let retry = format_ms(milliseconds(self.retry));
         let unconfirmed = plural(self.window.len() as u64, "event");
-        self.note(&format!("{error}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
+        let problem = wire::client_error(&error);
+        self.note(&format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
         let mut backoff = BACKOFF_MIN;
         loop {
             let now = Instant::now();
             if now >= deadline {
-                return Err(format!("{error}; no connection within {retry}"));
+                let problem = wire::client_error(&error);
+                return Err(format!("{problem}; no connection within {retry}"));
             }
             sleep(backoff.min(deadline - now)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -288,11 +291,11 @@ impl Publisher {
                     } else {
                         format!("; {} without an id may be stored twice", count(doubtful as u64))
                     };
-                    self.note(&format!("connected again, sending {unconfirmed}{twice}"));
+                    self.note(&format!("reconnected, sending {unconfirmed}{twice}"));
                     return Ok(connection);
                 }
                 Ok(Err(reason)) if may_pass(&reason) => error = reason,
-                Ok(Err(reason)) => return Err(reason.to_string()),
+                Ok(Err(reason)) => return Err(wire::client_error(&reason)),
                 Err(_elapsed) => {}
             }
         }

@@ -519,7 +519,7 @@ fn who_has_to_find_out_why_is_told() {
     };
     assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
     let said = ask(&format!("sha256={}", hmac("sha256", SECRET, "x")), &[], "x\n");
-    assert!(said.contains("it is that of the body without the line end"), "{said}");
+    assert!(said.contains("the signature fits the body without its line end"), "{said}");
     let signed = hmac("sha256", SECRET, "v0:1:x");
     let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
     assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");

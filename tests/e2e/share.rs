@@ -233,7 +233,7 @@ fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
     at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     until("a longer lease", || (lease_of(&server) > 10_000).then_some(()));
     let server = server.restart_here("KILL", &["broker"]);
-    worker.line_with("connecting again");
+    worker.line_with("reconnecting");
     fs::write(pipe, "").unwrap();
     worker.line_with("ended slow");
     let shown = until_group(&server, "completed", 1);

@@ -298,7 +298,7 @@ fn what_has_no_id_may_be_there_twice_and_that_is_said() {
     let publisher = Running::start(&mut tidings(folder.path(), words));
     publisher.line_with("2 events unconfirmed");
     let _broker = start_again(&folder, &address);
-    let said = publisher.line_with("connected again");
+    let said = publisher.line_with("reconnected");
     assert!(said.contains("sending 2 events; 1 without an id may be stored twice"), "{said}");
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());

@@ -23,6 +23,7 @@ use crate::{
     flags::milliseconds,
     link,
     output::{note, plural, printable, said, said_in_json},
+    wire,
 };
 
 /// The name of the connection, as the broker shows it.
@@ -129,7 +130,8 @@ impl Handler for Sharing {
     }
 
     fn disconnected(&self, error: &ClientError) {
-        note(&format!("{}: {error}; connecting again", self.share.broker));
+        let error = wire::client_error(error);
+        note(&format!("{}: {error}; reconnecting", self.share.broker));
     }
 
     fn draining(&self, tasks: usize) {

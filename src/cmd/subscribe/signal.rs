@@ -21,6 +21,7 @@ use crate::{
     failure::Failure,
     link,
     output::{note, printable},
+    wire,
 };
 
 /// The name of the connection, as the broker shows it.
@@ -130,7 +131,8 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
             }
             End::Lost(lost) => lost,
         };
-        note(&format!("{broker}: {lost}; connecting again"));
+        let lost = wire::client_error(&lost);
+        note(&format!("{broker}: {lost}; reconnecting"));
         // The broker may not know yet that the old connection is gone.
         takeover = true;
         let mut pause = RECONNECT_MIN;
@@ -197,7 +199,9 @@ impl Signaller {
                 Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
                 Some(Delivery::Lag { topic, from, to }) => note(&in_words("lag", &topic, from, to)),
                 Some(Delivery::Gap { topic, from, to }) => note(&in_words("gap", &topic, from, to)),
-                Some(Delivery::Notice(error)) => note(&format!("note from the broker: {error}")),
+                Some(Delivery::Notice(error)) => {
+                    note(&format!("note from the broker: {}", wire::rejection(&error)));
+                }
                 Some(Delivery::Task { .. } | Delivery::More(_)) => {}
                 None => return Ok(End::Lost(deliveries.reason())),
             }
