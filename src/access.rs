@@ -69,7 +69,7 @@ impl AccessFlags {
         Ok(())
     }
 
-    /// Refuses to start if login is required and there is no principal, or if other machines can
+    /// Refuses to start if login is required without any principal, or if other machines can
     /// reach an address that has no login or no TLS. A socket that is already open counts instead
     /// of the address in the configuration.
     pub(crate) fn judge(

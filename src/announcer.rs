@@ -27,7 +27,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// A source of events, which receives the result of each.
 pub(crate) trait Source {
-    /// Waits for events, each with a number that the source chose; `None`: there are no more.
+    /// Waits for events, each with a number that the source chose; `None`: the source has ended.
     /// Cancel-safe.
     async fn next(&mut self) -> Option<Vec<(u64, String)>>;
 

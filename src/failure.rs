@@ -10,7 +10,7 @@ pub(crate) enum Failure {
     Told(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
-    /// A wrong configuration whose problems were already printed. Exit code 2.
+    /// A wrong configuration; its problems were already printed. Exit code 2.
     Misconfigured,
     /// The command started and failed. Exit code 1.
     Failed(anyhow::Error),

@@ -30,6 +30,7 @@ use crate::{
     sinks::SinkFlags,
     traps::TrapFlags,
     websub::WebSubFlags,
+    wire,
     zmq::ZmqFlags,
 };
 
@@ -452,7 +453,8 @@ fn parse_retain_bytes(text: &str) -> Result<u64, String> {
 
 /// Parses one setting of a topic.
 fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
-    TopicSettings::parse(&[(key, text)], TopicSettings::default()).map_err(|error| error.text)
+    TopicSettings::parse(&[(key, text)], TopicSettings::default())
+        .map_err(|error| wire::in_flags(&error.text))
 }
 
 /// Parses a number of bytes: `65536`, `64k`, `10m`, `1g`.

@@ -15,6 +15,9 @@ const HINTS: &[(&str, &str)] = &[
     ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
 ];
 
+/// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
+const HINT_VERBS: &[&str] = &["changes", "creates", "ends", "lets", "makes", "removes"];
+
 /// The message for a rejected command.
 pub(crate) fn rejection(error: &ProtocolError) -> String {
     in_words(&error.text)
@@ -33,10 +36,10 @@ pub(crate) fn client_error(error: &ClientError) -> String {
 
 /// The message for a wrong value of a flag. The name of the flag is printed before it.
 pub(crate) fn in_flags(text: &str) -> String {
-    let Some((setting, expected)) = text.split_once(" should be ") else { return in_words(text) };
-    if !setting.contains('=') {
+    let parts = text.split_once(" should be ").or_else(|| text.split_once(": expected "));
+    let Some((setting, expected)) = parts.filter(|(setting, _)| setting.contains('=')) else {
         return in_words(text);
-    }
+    };
     if setting.starts_with("from=") {
         return "expected first, last, a number, -N or a time such as 2026-01-31T12:00:00Z"
             .to_owned();
@@ -54,7 +57,7 @@ fn in_words(text: &str) -> String {
         return format!("{problem}; {command}");
     }
     let words = hint[verb.len()..].split(' ');
-    let plain = words.take_while(|word| !["makes", "changes", "ends", "lets"].contains(word));
+    let plain = words.take_while(|word| !HINT_VERBS.contains(word));
     let plain = plain.map(|word| word.split_once('=').map_or(word, |(_, value)| value));
     format!("{problem}; {command}{}", plain.collect::<Vec<_>>().join(" "))
 }
@@ -68,6 +71,10 @@ mod tests {
         for (text, expected) in [
             (
                 "no group nix; GROUP create nix makes it",
+                "no group nix; create it with: tidings group create nix",
+            ),
+            (
+                "no group nix; GROUP create nix creates it",
                 "no group nix; create it with: tidings group create nix",
             ),
             (
@@ -107,5 +114,6 @@ mod tests {
             in_flags("prio=\"x\" should be a whole number from -1000 to 1000"),
             "expected a whole number from -1000 to 1000"
         );
+        assert_eq!(in_flags("sync=\"x\": expected always or memory"), "expected always or memory");
     }
 }

@@ -1,7 +1,7 @@
 //! Starts and supervises the ZeroMQ process.
 //!
 //! Messages of unknown peers can crash it, so it is a separate process. It ends together with this
-//! process, because it reads a pipe whose other end exists only here.
+//! process, because it reads a pipe with its other end only here.
 
 #![expect(
     clippy::disallowed_methods,

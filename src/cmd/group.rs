@@ -16,6 +16,7 @@ use crate::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },
     output::{Console, count},
+    wire,
 };
 
 use self::{
@@ -247,7 +248,9 @@ async fn act(
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)?;
-    GroupConfig::default().with([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    GroupConfig::default()
+        .with([(key.as_str(), value.as_str())])
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 

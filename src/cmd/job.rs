@@ -14,6 +14,7 @@ use crate::{
         self, Broker, GroupFlag, OutputFlags, borrowed, manage, named, print_list, print_table,
     },
     output::{Console, count},
+    wire,
 };
 
 use self::{
@@ -207,7 +208,8 @@ fn row(job: &Counts) -> Vec<String> {
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)?;
-    JobSettings::parse([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    JobSettings::parse([(key.as_str(), value.as_str())])
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 

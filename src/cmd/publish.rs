@@ -132,7 +132,7 @@ enum Source {
         lines: Lines,
         unread: Vec<u8>,
     },
-    /// There are no more events.
+    /// All events were read.
     Ended,
 }
 
@@ -221,7 +221,7 @@ impl Publisher {
             }
             let doubtful = self.window.rewind();
             while self.window.is_empty() && !self.source.has_ended() {
-                // Nothing was lost, so there is no need to connect before the next line.
+                // Nothing was lost: the next connection can wait for the next line.
                 let chunk = self.source.next().await;
                 self.take(chunk);
             }

@@ -13,6 +13,7 @@ use crate::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },
     output::{Console, bytes, count},
+    wire,
 };
 
 pub(crate) use self::verify::{Report, VerifyArgs, offline};
@@ -220,7 +221,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)
         .map_err(|error| format!("{error}, with one of {}", TopicSettings::KEYS.join(", ")))?;
     TopicSettings::parse(&[(&key, &value)], TopicSettings::default())
-        .map_err(|error| error.text)?;
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 

@@ -1,5 +1,5 @@
-//! `tidings watch-feed`: feeds that crawlers read again and again, and whose new items they
-//! announce and fetch.
+//! `tidings watch-feed`: lets crawlers read feeds repeatedly, and announce and fetch
+//! their new items.
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 

@@ -52,7 +52,7 @@ impl FromStr for Confine {
     }
 }
 
-/// The allowed paths, besides those that every program reads.
+/// The allowed paths, in addition to those that every program reads.
 pub(super) struct Allowed {
     /// Everything below these directories, except execution.
     pub(super) written: Vec<PathBuf>,

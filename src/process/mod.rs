@@ -34,8 +34,8 @@ pub(crate) use self::sockets::VARIABLES;
 pub(crate) struct ProcessFlags {
     /// Drop privileges to this user after the sockets are open (needs root)
     ///
-    /// The files that flags name are read as this user, who also becomes the owner of a new data
-    /// directory.
+    /// The process reads the files of its flags as this user, and a new data directory belongs to
+    /// this user.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 

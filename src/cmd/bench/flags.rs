@@ -97,7 +97,7 @@ pub(crate) struct Length {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
 
-    /// Runs, of which the median is reported
+    /// Number of runs; the median is reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) runs: u16,
 }
@@ -421,7 +421,7 @@ impl Measure for PublishArgs {
             run: self.length.run(),
             runs: self.length.runs.into(),
             warm_up: WARM_UP,
-            // A loop that syncs is no comparison for a topic in memory.
+            // A topic in memory does not sync, so the loop would not be comparable.
             bare_loop: data.filter(|_| self.common.sync != Some(Sync::Memory)),
         };
         publish.measure(target, watch).map(Outcome::from)

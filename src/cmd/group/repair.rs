@@ -1,4 +1,4 @@
-//! `tidings group repair`: restores a group whose log is damaged.
+//! `tidings group repair`: restores a group with a damaged log.
 
 use std::path::PathBuf;
 

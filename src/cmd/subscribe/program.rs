@@ -25,7 +25,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// `None`: there is no program. All words after `--exec` belong to it, so a first word that
+    /// `None` without a program. All words after `--exec` belong to it, so a first word that
     /// looks like a flag is a mistake.
     pub(super) fn new(
         words: Vec<OsString>,

@@ -71,7 +71,7 @@ struct Signaller {
     left: Option<u64>,
 }
 
-/// Why a connection is no longer used.
+/// The reason for the end of a connection.
 enum End {
     /// `stop` was cancelled, or the count is reached.
     Over,

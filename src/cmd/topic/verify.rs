@@ -59,7 +59,7 @@ pub(crate) struct Report {
     /// What could not be checked, and observations that are not damage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
-    /// Problems besides damaged files.
+    /// Problems other than damaged files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) problems: Vec<String>,
     /// What the operator can do.
@@ -175,7 +175,7 @@ impl From<&Checked> for FileReport {
 }
 
 impl Report {
-    /// Reports whether damage at the end of a log can be told from the traces of a crash.
+    /// Reports whether damage at the end of a log differs from the traces of a crash.
     fn of_stop(stopped: Stopped, data: &Path) -> Option<Self> {
         let file = Some(data.join("clean-stop").display().to_string());
         match stopped {

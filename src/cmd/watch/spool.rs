@@ -228,7 +228,7 @@ impl Source for Spool {
             if let Some(path) = announcement.file {
                 self.begin(token, path, id.to_owned());
             } else {
-                // There are no batches here, so this is an error of the directory.
+                // Spools have no batches, so this is an error of the directory.
                 note(&printable(&announcement.payload, 500));
                 self.files.settle(token, true);
             }
