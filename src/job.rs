@@ -14,7 +14,7 @@ use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
 use crate::{
     flags::milliseconds,
-    output::{count, plural, printable},
+    output::{count, plural, printable, time_or},
     waiting::Waiting,
 };
 
@@ -263,7 +263,9 @@ impl Counts {
         #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
         let rate = self.completed as f64 / seconds.max(0.001);
         let digits = if seconds < 10.0 { 2 } else { 1 };
-        let _ = write!(line, "; {seconds:.digits$} s, {rate:.1} pages/s");
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let time = time_or(time, format!("{seconds:.digits$} s"));
+        let _ = write!(line, "; {time}, {rate:.1} pages/s");
         line
     }
 

@@ -14,7 +14,7 @@ use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
     link,
-    output::{Console, count},
+    output::{Console, count, readable},
     wire,
 };
 
@@ -119,7 +119,8 @@ pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Val
 
 /// Prints `<name> key=value ..` as a list.
 pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failure> {
-    let rows: Vec<_> = pairs(line).map(|(key, value)| vec![key.into(), value.into()]).collect();
+    let row = |(key, value): (&str, &str)| vec![key.to_owned(), readable(key, value)];
+    let rows: Vec<_> = pairs(line).map(row).collect();
     console.line(first_word(line))?;
     for line in table(&rows, &[true, true]) {
         console.line(&format!("  {line}"))?;

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidings_protocol::text::{escape_json, is_invisible};
+use tidings_protocol::{
+    parse_ms,
+    text::{escape_json, is_invisible},
+};
 
 use crate::failure::Failure;
 
@@ -19,8 +22,8 @@ use crate::failure::Failure;
 /// progress reappears when they pause.
 const REDRAW: Duration = Duration::from_millis(50);
 
-/// Whether standard output is a terminal.
-static IS_SEEN: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+/// Whether standard output is a terminal. Unit tests do not depend on where they run.
+static IS_SEEN: LazyLock<bool> = LazyLock::new(|| !cfg!(test) && io::stdout().is_terminal());
 
 /// The width of a terminal that does not report it, in characters.
 const WIDTH_DEFAULT: usize = 80;
@@ -261,6 +264,40 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
+/// A duration in the form of [`time`] if standard output is a terminal, else this exact form.
+pub(crate) fn time_or(duration: Duration, exact: String) -> String {
+    if *IS_SEEN { time(duration) } else { exact }
+}
+
+/// The value of a `key=value` word of the broker: on a terminal, durations as `9m 59s` and numbers
+/// with separators. Otherwise it is unchanged, so that scripts read exact values.
+pub(crate) fn readable(key: &str, value: &str) -> String {
+    if *IS_SEEN { with_units(key, value) } else { value.to_owned() }
+}
+
+/// A line of the broker with the values of its `key=value` words as in [`readable`].
+pub(crate) fn readable_line(line: &str) -> String {
+    let is_key = |key: &str| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let words = line.split(' ').map(|word| match word.split_once('=') {
+        Some((key, value)) if is_key(key) => format!("{key}={}", readable(key, value)),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn with_units(key: &str, value: &str) -> String {
+    let ms = match key {
+        _ if key.ends_with("-ms") => value.parse().ok(),
+        _ if key.ends_with("-in") => parse_ms(value).ok(),
+        _ => None,
+    };
+    match (ms, value.parse()) {
+        (Some(ms), _) => time(Duration::from_millis(ms)),
+        (None, Ok(number)) => count(number),
+        _ => value.to_owned(),
+    }
+}
+
 /// A number with separators: `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -322,6 +359,19 @@ mod tests {
         assert_eq!(fitted("ab", 0), ["…"]);
         assert_eq!(erasure(1), "\r\x1b[J");
         assert_eq!(erasure(3), "\r\x1b[2A\x1b[J");
+    }
+
+    #[test]
+    fn values_have_units_on_a_terminal() {
+        let words = [("free-in", "599123ms"), ("left-ms", "1204700"), ("next", "1043")];
+        assert_eq!(
+            words.map(|(key, value)| with_units(key, value)),
+            ["9m 59s", "20m 04s", "1,043"]
+        );
+        let words = [("retain-bytes", "1g"), ("rate", "0.5"), ("sync", "always"), ("due-in", "?")];
+        assert!(words.iter().all(|(key, value)| with_units(key, value) == *value));
+        let line = "http://a.example/?check-in=30s pending free-in=599123ms";
+        assert_eq!(readable_line(line), line, "exact without a terminal");
     }
 
     #[test]

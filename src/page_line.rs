@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use serde::Serialize;
 use tidings_subscriber::{PageOutcome, PageReport};
 
-use crate::output::{bytes, printable};
+use crate::output::{bytes, printable, time_or};
 
 /// Longer titles and errors are cut. The limit of URLs is beyond useful lengths, so that a pipe can
 /// rely on them.
@@ -81,10 +81,11 @@ pub(crate) fn page_json(report: &PageReport) -> String {
 }
 
 fn milliseconds(duration: Duration) -> String {
-    match duration.as_millis() {
+    let exact = match duration.as_millis() {
         ms @ ..10_000 => format!("{ms} ms"),
         ms => format!("{} s", ms / 1000),
-    }
+    };
+    time_or(duration, exact)
 }
 
 #[cfg(test)]

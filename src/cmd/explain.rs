@@ -7,7 +7,7 @@ use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
     manage::{Broker, GroupFlag},
-    output::Console,
+    output::{Console, readable_line},
 };
 
 const EXAMPLES: &str = "\
@@ -44,7 +44,8 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
     let answer =
         broker.ask(&Command::Explain { what: &args.what, group: Some(args.group.group) }).await?;
     let mut console = Console::new();
-    answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
+    let lines = answer.more.iter().chain([&answer.ok]);
+    lines.map(|line| readable_line(line)).try_for_each(|line| console.line(&line))
 }
 
 fn one_word(text: &str) -> Result<String, String> {

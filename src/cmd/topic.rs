@@ -12,7 +12,7 @@ use crate::{
     manage::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },
-    output::{Console, bytes, count},
+    output::{Console, bytes, count, readable},
     wire,
 };
 
@@ -199,8 +199,8 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
 
 /// A cursor as a row of `show`.
 fn row_of_cursor(line: &str) -> Vec<String> {
-    let values =
-        ["next", "behind", "held", "moved"].map(|key| field(line, key).unwrap_or("?").to_owned());
+    let values = ["next", "behind", "held", "moved"]
+        .map(|key| readable(key, field(line, key).unwrap_or("?")));
     [vec![first_word(line).to_owned()], values.to_vec()].concat()
 }
 

@@ -1,16 +1,20 @@
 //! `tidings up`: a broker and a crawler in one process, with a line for each page.
 
-use std::path::Path;
+use std::{future, path::Path};
 
 use anyhow::Context;
 use clap::Args;
 use tidings_broker::BrokerConfig;
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{
+    CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP,
+    client::{Client, Deliveries, Delivery},
+    field,
+};
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::Announced,
+    address::{Announced, BrokerAddress},
     beside::Prepared,
     cmd::{
         broker::{http_line, warn_if_open},
@@ -19,8 +23,9 @@ use crate::{
     contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
+    link,
     node::{self, Crawler, Node, Stopping},
-    output::Console,
+    output::{Console, note, printable},
     page_line::page_line,
     process::Places,
     service::{self, Service, Started},
@@ -36,6 +41,9 @@ Then, in another terminal:
 
 Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.
 Ctrl-C stops cleanly; a second one stops at once.";
+
+/// The longest line of a client in a note, in characters.
+const LINE_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings up`.
 #[derive(Debug, Args)]
@@ -89,6 +97,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     let listening = broker.local_addr();
     let is_encrypted = args.server.secure.is_encrypted();
     let reach = node::reach(&broker);
+    let rejections = rejections(&reach).await;
     let _announced = Announced::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data);
@@ -118,6 +127,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
+        () = report_wrong_urls(rejections) => Ok(()),
         () = args.server.access.follow(&node.broker, data) => Ok(()),
     };
     let stopping = Stopping::begin(args.server.process.stop_timeout);
@@ -128,6 +138,57 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         printer.page(&report);
     }
     result
+}
+
+/// The subscription that reports lines that are not URLs. Without one, `up` works as well.
+type Rejections = Option<(Client, Deliveries)>;
+
+/// Subscribes to the topic of dead letters.
+async fn rejections(broker: &BrokerAddress) -> Rejections {
+    let (client, deliveries) = link::try_connect(broker, "tidings-up").await.ok()?;
+    let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
+    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    client.request(&subscribe).await.ok()?;
+    Some((client, deliveries))
+}
+
+/// Prints a note for each line that the crawlers' group could not read as a URL. Never ends.
+async fn report_wrong_urls(mut rejections: Rejections) {
+    if let Some((_client, deliveries)) = &mut rejections {
+        while let Some(delivery) = deliveries.next().await {
+            if let Delivery::Msg { payload, .. } = delivery
+                && let Some(text) = wrong_url(&payload)
+            {
+                note(&text);
+            }
+        }
+    }
+    future::pending().await
+}
+
+/// The note for a dead letter about a line that is not a URL.
+fn wrong_url(dead_letter: &str) -> Option<String> {
+    let (reason, rest) = dead_letter.split_once(' ')?;
+    if !["reason=not-a-url", "reason=not-an-http-url"].contains(&reason)
+        || field(rest, "group") != Some(DEFAULT_GROUP)
+    {
+        return None;
+    }
+    // `group=.. topic=.. seq=.. <payload>`
+    let line = rest.splitn(4, ' ').nth(3)?;
+    let shown = printable(line, LINE_CHARS_MAX);
+    let target = line.split(' ').next().unwrap_or_default();
+    let has_scheme = target.contains("://");
+    let is_host = target.contains(['.', ':']) || target.starts_with("localhost");
+    let url = format!("http://{target}");
+    Some(match CanonicalUrl::parse(&url) {
+        Ok(_) if is_host && !has_scheme => {
+            format!("not a URL: {shown}, did you mean {} ?", printable(&url, LINE_CHARS_MAX))
+        }
+        _ => {
+            format!("not a URL: {shown}; crawlers fetch lines that begin with http:// or https://")
+        }
+    })
 }
 
 /// Prints a line for each page until `stop` is cancelled.
@@ -182,5 +243,33 @@ impl Printer {
         if !self.quiet {
             self.line(&page_line(report));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
+        let note = |reason: &str, line: &str| {
+            wrong_url(&format!("reason={reason} group=crawlers topic=new-url seq=7 {line}"))
+        };
+        assert_eq!(
+            note("not-a-url", "example.com/x").unwrap(),
+            "not a URL: example.com/x, did you mean http://example.com/x ?"
+        );
+        assert_eq!(
+            note("not-a-url", "example.com/x prio=5").unwrap(),
+            "not a URL: example.com/x prio=5, did you mean http://example.com/x ?"
+        );
+        for line in ["hello world", "ftp://example.com/"] {
+            let text = note("not-an-http-url", line).unwrap();
+            assert!(text.starts_with(&format!("not a URL: {line}; ")), "{text}");
+        }
+        assert_eq!(note("unknown-job", "http://a.example/ job=x"), None);
+        let other = "reason=not-a-url group=thumbs topic=t seq=7 example.com/x";
+        assert_eq!(wrong_url(other), None);
+        assert_eq!(wrong_url("http://a.example/ reason=max-attempts group=crawlers"), None);
     }
 }

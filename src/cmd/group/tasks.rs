@@ -1,5 +1,7 @@
 //! `tidings group tasks`: lists the entries of a group.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::Answer};
@@ -8,7 +10,7 @@ use super::{NAME, command};
 use crate::{
     failure::Failure,
     manage::{Broker, OutputFlags, note_rest, object, print_table},
-    output::{Console, printable},
+    output::{Console, printable, time_or},
 };
 
 const EXAMPLES: &str = "\
@@ -202,15 +204,16 @@ fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
     is_key.then_some((key, value, rest))
 }
 
-/// A time from now in one unit: of two, the larger that shows at least two digits.
+/// A time from now: as `9m 59s` on a terminal, else in one unit.
 pub(crate) fn duration(ms: u64) -> String {
-    match ms {
+    let rounded = match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..120_000 => format!("{} s", ms / 1_000),
         120_000..7_200_000 => format!("{} min", ms / 60_000),
         7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
         _ => format!("{} d", ms / 86_400_000),
-    }
+    };
+    time_or(Duration::from_millis(ms), rounded)
 }
 
 #[cfg(test)]
