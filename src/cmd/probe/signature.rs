@@ -201,7 +201,7 @@ mod tests {
             (json!({ "key_hex": "0g", "body_hex": "" }), "`key_hex` is not hexadecimal"),
             (json!({ "key_hex": "", "body_hex": "", "header": 7 }), "`header` is not a string"),
             (json!({ "key_hex": "", "body_hex": "", "scheme": "x" }), "`scheme`: there is no"),
-            (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` is an object"),
+            (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` must be an object"),
         ] {
             assert!(ask(question).unwrap_err().starts_with(error));
         }
