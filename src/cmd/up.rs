@@ -7,7 +7,7 @@ use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_protocol::{
     CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP,
-    client::{Client, Deliveries, Delivery},
+    client::{ClientError, Delivery},
     field,
 };
 use tidings_subscriber::{CrawlerConfig, PageReport};
@@ -97,7 +97,6 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     let listening = broker.local_addr();
     let is_encrypted = args.server.secure.is_encrypted();
     let reach = node::reach(&broker);
-    let rejections = rejections(&reach).await;
     let _announced = Announced::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data);
@@ -127,7 +126,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
-        () = report_wrong_urls(rejections) => Ok(()),
+        () = report_wrong_urls(&reach) => Ok(()),
         () = args.server.access.follow(&node.broker, data) => Ok(()),
     };
     let stopping = Stopping::begin(args.server.process.stop_timeout);
@@ -140,30 +139,28 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     result
 }
 
-/// The subscription that reports lines that are not URLs. Without one, `up` works as well.
-type Rejections = Option<(Client, Deliveries)>;
-
-/// Subscribes to the topic of dead letters.
-async fn rejections(broker: &BrokerAddress) -> Rejections {
-    let (client, deliveries) = link::try_connect(broker, "tidings-up").await.ok()?;
-    let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
-    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
-    client.request(&subscribe).await.ok()?;
-    Some((client, deliveries))
-}
-
-/// Prints a note for each line that the crawlers' group could not read as a URL. Never ends.
-async fn report_wrong_urls(mut rejections: Rejections) {
-    if let Some((_client, deliveries)) = &mut rejections {
-        while let Some(delivery) = deliveries.next().await {
-            if let Delivery::Msg { payload, .. } = delivery
-                && let Some(text) = wrong_url(&payload)
-            {
-                note(&text);
-            }
-        }
+/// Prints a note for each line that the crawlers' group could not read as a URL, as the topic of
+/// dead letters announces it. Without that topic `up` works as well. Never ends.
+async fn report_wrong_urls(broker: &BrokerAddress) {
+    if let Err(error) = note_wrong_urls(broker).await {
+        tracing::debug!(%error, "lines that are not URLs are no longer reported");
     }
     future::pending().await
+}
+
+async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
+    let (client, mut deliveries) = link::try_connect(broker, "tidings-up").await?;
+    let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
+    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    client.request(&subscribe).await?;
+    while let Some(delivery) = deliveries.next().await {
+        if let Delivery::Msg { payload, .. } = delivery
+            && let Some(text) = wrong_url(&payload)
+        {
+            note(&text);
+        }
+    }
+    Err(deliveries.reason())
 }
 
 /// The note for a dead letter about a line that is not a URL.
