@@ -36,15 +36,22 @@ pub(crate) fn client_error(error: &ClientError) -> String {
 
 /// The message for a wrong value of a flag. The name of the flag is printed before it.
 pub(crate) fn in_flags(text: &str) -> String {
-    let parts = text.split_once(" should be ").or_else(|| text.split_once(": expected "));
-    let Some((setting, expected)) = parts.filter(|(setting, _)| setting.contains('=')) else {
-        return in_words(text);
-    };
-    if setting.starts_with("from=") {
+    if text.starts_with("from=") {
         return "expected first, last, a number, -N or a time such as 2026-01-31T12:00:00Z"
             .to_owned();
     }
-    format!("expected {expected}")
+    let is_setting = |setting: &str| setting.contains('=');
+    if let Some((setting, expected)) = text.split_once(" should be ")
+        && is_setting(setting)
+    {
+        return format!("expected {expected}");
+    }
+    match text.split_once(": ") {
+        Some((setting, problem)) if is_setting(setting) && !setting.contains(' ') => {
+            problem.to_owned()
+        }
+        _ => in_words(text),
+    }
 }
 
 /// A text of the broker with its hint as a shell command.

@@ -22,8 +22,8 @@ Examples:
   tidings crawl --broker broker.example --tls --token-file token
                                               a crawler for it, on as many machines as you like
 
-Clients on loopback may publish, read and crawl without login until the first `tidings token create`.
-Other addresses require login and --tls-cert.";
+Clients on loopback may publish, read and crawl without login until the first `tidings token
+create`. Other addresses require login and --tls-cert.";
 
 /// The flags of `tidings broker`.
 #[derive(Debug, Args)]

@@ -12,12 +12,13 @@ use crate::{
 };
 
 const CHECK: &str = "\
-Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error, with file,
-line and column, or the environment variable. For up and broker, the files with webhook secrets are read too.";
+Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,
+with file, line and column, or the environment variable. For up and broker, the files with webhook
+secrets are read too.";
 
 const SHOW: &str = "\
-The output is an equivalent configuration file. A comment behind each value names its origin: a variable,
-file and line, or the default. Passwords and headers with secrets are left out.";
+The output is an equivalent configuration file. A comment behind each value names its origin: a
+variable, file and line, or the default. Passwords and headers with secrets are left out.";
 
 /// The subcommands of `tidings config`.
 #[derive(Debug, Subcommand)]

@@ -45,9 +45,10 @@ Exit codes: 0 all done; 1 some pages failed, or the job was cancelled; 2 wrong u
 started; 130 interrupted.
 Pages that robots.txt, the scope or a limit excludes have not failed.
 
-A pattern has the syntax of robots.txt: * matches any text, and $ at the end matches the end of the URL.
-A pattern that begins with http is compared with the whole URL, one that begins with / or * with path
-and query. Upper and lower case differ: '*.pdf$' does not match report.PDF. Write %2C for a comma.";
+A pattern has the syntax of robots.txt: * matches any text, and $ at the end matches the end of the
+URL. A pattern that begins with http is compared with the whole URL, one that begins with / or *
+with path and query. Upper and lower case differ: '*.pdf$' does not match report.PDF. Write %2C for
+a comma.";
 
 /// The flags of `tidings crawl`.
 #[derive(Debug, Args)]

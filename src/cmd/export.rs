@@ -19,7 +19,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings export                                             the pages of ./tidings-data as JSON Lines
+  tidings export                                             pages of ./tidings-data as JSON lines
   tidings export --data /srv/crawl --output pages.jsonl
   tidings export a/pages.db b/pages.db c.jsonl --merge       one line for each page, by time
   tidings export /mnt/*/tidings-data --merge --format sqlite --output all.db

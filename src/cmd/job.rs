@@ -25,16 +25,16 @@ use self::{
 const EXAMPLES: &str = "\
 Examples:
   tidings job open docs scope=prefix max-pages=500        open a job for seeds
-  tidings job add docs https://example.org/docs/          add a seed; or many: .. | tidings job add docs
+  tidings job add docs https://example.org/docs/          add a seed; many: .. | tidings job add docs
   tidings job close docs                                  no more seeds; it ends with the last page
-  tidings job wait docs                                   wait for the end; the exit code is the result
+  tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the job
-was cancelled; 2 wrong usage; 130 interrupted.";
+Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the
+job was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
@@ -53,8 +53,8 @@ Settings, for this pass of the job:
   hold=yes                       fetch nothing before the job is closed
   callback=URL                   send a POST with JSON there when the pass is done
 Patterns have the syntax of robots.txt and match path and query, or the whole URL if they begin with
-http. What exceeds a limit ends as over budget. With hold=yes the order of the seeds does not matter:
-a link from the page of one seed to the host of another belongs to the job. A broker with
+http. What exceeds a limit ends as over budget. With hold=yes the order of the seeds does not
+matter: a link from the page of one seed to the host of another belongs to the job. A broker with
 --callback-secret-file signs callbacks.
 
 A job that is open without a seed for a day is closed.";

@@ -35,10 +35,10 @@ Examples:
   tidings pub new-url 'https://example.org/ prio=5'        with an attribute
   find /srv/out -name '*.pdf' | tidings pub file-ready     one event for each line
 
-When the connection is lost, the command reconnects and sends again what was not confirmed. Events that
-begin with a URL or an absolute path are sent with an id= (unless they have one), so that the topic
-stores them once. Other text cannot carry an id and may be stored twice. With --retry 0 each event is
-sent once, without an id.
+When the connection is lost, the command reconnects and sends again what was not confirmed. Events
+that begin with a URL or an absolute path are sent with an id= (unless they have one), so that the
+topic stores them once. Other text cannot carry an id and may be stored twice. With --retry 0 each
+event is sent once, without an id.
 
 Exit codes: 0 everything is confirmed; 1 some events are not, and standard error names them.";
 

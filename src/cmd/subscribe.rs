@@ -52,39 +52,42 @@ Examples:
   tidings sub new-url --as indexer            resume where `indexer` stopped
   tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
   tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
-                                              each event goes to one member of the group; four programs
-                                              at once, and another attempt if one fails
+                                              each event to one member of the group, four
+                                              programs at once, again if one fails
   tidings sub post-ready --signal USR1 --pid-file /run/bot.pid --spool /var/spool/bot
                                               each URL as a file in a directory, and a signal
 
-Durable cursors: with --as the broker stores the position NAME, also while no client is connected. The
-position moves after events were written to standard output; those written just before a crash may
-come twice. --from applies only to a new NAME. `tidings topic show` lists cursors, `forget` removes one.
+Durable cursors: with --as the broker stores the position NAME, also while no client is connected.
+The position moves after events were written to standard output; those written just before a crash
+may come twice. --from applies only to a new NAME. `tidings topic show` lists cursors, `forget`
+removes one.
 
-Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no event
-(GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped silently.
+Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no
+event (GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped
+silently.
 
-Programs: --exec starts the program without a shell (use --exec sh -c '..' for one). Its environment has
-EVENT_PAYLOAD (the event), EVENT_URL (the URL or path at its beginning, if any), EVENT_PATH (that path,
-decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK; of this environment
-only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables of --exec-env; and
-TIDINGS_BROKER, the address of the broker. An argument that is exactly {} becomes the path, the URL or
-else the whole event. An event that begins with a dash fails, since it might be an option, unless --
-stands before {}. A failed program (exit code other than 0) is reported on standard error. With --group
-its event is released again after the backoff of the group, to any member, up to max-attempts times;
-then it is a dead letter with the end of the program's output. Without --group the next event follows.
+Programs: --exec starts the program without a shell (use --exec sh -c '..' for one). Its environment
+has EVENT_PAYLOAD (the event), EVENT_URL (the URL or path at its beginning, if any), EVENT_PATH
+(that path, decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK; of
+this environment only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables
+of --exec-env; and TIDINGS_BROKER, the address of the broker. An argument that is exactly {} becomes
+the path, the URL or else the whole event. An event that begins with a dash fails, since it might be
+an option, unless -- stands before {}. A failed program (exit code other than 0) is reported on
+standard error. With --group its event is released again after the backoff of the group, to any
+member, up to max-attempts times; then it is a dead letter with the end of the program's output.
+Without --group the next event follows.
 
 Groups: with --group each event goes to one member. A missing group is created as by `tidings group
-create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member. The
-first Ctrl-C waits for running programs, the second kills them. A program is killed, with all processes
-that it started, when its lease ends (the broker could not be reached) or after --timeout.
+create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member.
+The first Ctrl-C waits for running programs, the second kills them. A program is killed, with all
+processes that it started, when its lease ends (the broker could not be reached) or after --timeout.
 
 Signals: with --signal each event is one file in --spool, with the URL or path of the event (or the
-whole event) as its only line. A file is complete when its name appears; names do not begin with a dot
-and sort in the order of the events. The program reads and removes the files. It receives the signal
-when files arrive, and again while files remain, but only if the process of --pid-file is not younger
-than that file, has the name --program, and handles the signal. Without such a process the files wait.
-A durable cursor, stored in the directory, resumes after the last file.
+whole event) as its only line. A file is complete when its name appears; names do not begin with a
+dot and sort in the order of the events. The program reads and removes the files. It receives the
+signal when files arrive, and again while files remain, but only if the process of --pid-file is not
+younger than that file, has the name --program, and handles the signal. Without such a process the
+files wait. A durable cursor, stored in the directory, resumes after the last file.
 
 Exit codes: 0 the count is reached, or stopped; 1 the broker is gone or rejects the request, or a
 program of --exec failed without --group; 2 wrong usage.";

@@ -36,7 +36,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Then, in another terminal:
   echo https://example.org/ | nc -N 127.0.0.1 12345    that page, alone
-  tidings crawl https://example.org/ --depth 2         a job for this crawler, from the same directory
+  tidings crawl https://example.org/ --depth 2         a job for this crawler (same directory)
   telnet 127.0.0.1 12345                               type HELP for the commands
 
 Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.

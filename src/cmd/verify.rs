@@ -18,8 +18,8 @@ Examples:
   tidings verify --data tidings-data    while no broker and no crawler works there
 
 Nothing in the directory is changed. Each file that was written with checksums is verified, and each
-database row that has a digest. The output names what could not be verified: rows and lines older than
-the checksums, access.toml, which people edit, and files of other programs.
+database row that has a digest. The output names what could not be verified: rows and lines older
+than the checksums, access.toml, which people edit, and files of other programs.
 
 Exit codes: 0 no damage; 1 damage was found, or the directory cannot be read; 2 wrong usage.";
 

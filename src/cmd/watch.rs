@@ -28,16 +28,16 @@ const EXAMPLES: &str = "\
 Examples:
   tidings watch /srv/out                                announce every complete file
   tidings watch /srv/out --recursive --pattern '*.pdf'  only PDF files, also in subdirectories
-  tidings watch /srv/out --once --batch-end             announce new files and the end of the batch, then exit
-  tidings watch --spool /srv/urls                       publish the URLs in files that are dropped there
+  tidings watch /srv/out --once --batch-end             announce new files, end the batch, exit
+  tidings watch --spool /srv/urls                       publish the URLs in files dropped there
   tidings sub file-ready --group thumbs --exec thumbnail {}
                                                         on any machine: run a program for each file
 
 A file is complete
   - when it is renamed into place,
   - when it was closed after writing and has not changed for the --settle time,
-  - if it was found by a scan or linked into place, when it has not changed for that time and no process
-    of this user (of any user, for root) has it open for writing,
+  - if it was found by a scan or linked into place, when it has not changed for that time and no
+    process of this user (of any user, for root) has it open for writing,
   - if it was opened and never closed, one minute after that.
 Each complete file is announced once, as
 
@@ -45,20 +45,20 @@ Each complete file is announced once, as
 
 and again only when it was replaced or has changed. Unusual characters in a path are written as %XX.
 Files that changed while no watcher ran are announced at the next start: a small file in the --data
-directory stores what was announced. A directory that cannot be read, or is readable again, is announced
-as <path> error=<word>: gone, denied, unreadable, too-many-files (5,000,000 below one DIR), none. Files
-on an unmounted disk are not gone, and not new when it is mounted again.
+directory stores what was announced. A directory that cannot be read, or is readable again, is
+announced as <path> error=<word>: gone, denied, unreadable, too-many-files (5,000,000 below one
+DIR), none. Files on an unmounted disk are not gone, and not new when it is mounted again.
 
-Not announced: names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or .crdownload
-(unless --all is set), symbolic links, and everything that is not a regular file.
+Not announced: names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
+.crdownload (unless --all is set), symbolic links, and everything that is not a regular file.
 
-Directories of network file systems are scanned every second (or with --poll), because the kernel does
-not report the changes of other machines. A file that another machine writes slowly may seem complete:
-rename it into place, or raise --settle.
+Directories of network file systems are scanned every second (or with --poll), because the kernel
+does not report the changes of other machines. A file that another machine writes slowly may seem
+complete: rename it into place, or raise --settle.
 
-With --spool each line of a complete file is published as an event, except empty lines and those that
-begin with #. The file is removed when all its events are confirmed. A file with lines that cannot be
-events is kept as .rejected-NAME.
+With --spool each line of a complete file is published as an event, except empty lines and those
+that begin with #. The file is removed when all its events are confirmed. A file with lines that
+cannot be events is kept as .rejected-NAME.
 
 Exit codes: 0 stopped, or --once is done; 1 failure; 2 wrong usage.";
 

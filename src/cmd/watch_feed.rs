@@ -40,13 +40,13 @@ Examples:
   tidings watch-feed https://example.org/feed.xml --stop
   tidings sub post-ready                                   new items as they arrive
 
-A crawler reads a feed at intervals that adapt to its changes, and announces each new item once, on the
-topic post-ready: its URL, with item= and source=. The crawlers fetch these URLs. The URL may also be that
-of a page that names its feed. A page that names a hub (rel=hub) but no feed is announced under its own
-URL whenever its text, links or images change.
+A crawler reads a feed at intervals that adapt to its changes, and announces each new item once, on
+the topic post-ready: its URL, with item= and source=. The crawlers fetch these URLs. The URL may
+also be that of a page that names its feed. A page that names a hub (rel=hub) but no feed is
+announced under its own URL whenever its text, links or images change.
 
-The command waits a few seconds for the first read. It fails if the URL has neither a feed nor a hub;
-the URL is then read ever less often, until --stop.
+The command waits a few seconds for the first read. It fails if the URL has neither a feed nor a
+hub; the URL is then read ever less often, until --stop.
 
 The same in the file of --config, for `up` and for crawlers with --broker; read at their start:
   [[feed]]

@@ -16,8 +16,8 @@ Examples:
   tidings group keys --limit 10        the hosts that take longest
   tidings group keys --job docs        the hosts that this job waits for
 
-LEFT is the least time until the last page of a host is requested, with the delay between two requests.
-The broker reads all its hosts for this command.";
+LEFT is the least time until the last page of a host is requested, with the delay between two
+requests. The broker reads all its hosts for this command.";
 
 /// The longest key in a table, in characters.
 const KEY_CHARS_MAX: usize = 200;

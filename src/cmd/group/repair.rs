@@ -17,10 +17,10 @@ Examples:
   tidings group repair thumbs --data tidings-data     restore it up to the damage
   tidings group repair thumbs --data tidings-data --set-aside
 
-The group is restored to its state before the first unreadable record. Everything later is lost: tasks
-answered after that are released again, jobs opened after that are gone, and events read after that are
-read again if the topic still has them. With --set-aside nothing is restored: the default group begins
-empty, and any other group must be created again with `tidings group create`.
+The group is restored to its state before the first unreadable record. Everything later is lost:
+tasks answered after that are released again, jobs opened after that are gone, and events read after
+that are read again if the topic still has them. With --set-aside nothing is restored: the default
+group begins empty, and any other group must be created again with `tidings group create`.
 
 The damaged log is moved to set-aside/ in the data directory. Nothing is deleted.
 

@@ -18,8 +18,8 @@ Examples:
   tidings group schedules --key example.org --json
   tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-The schedules are listed by due time. In the column STATE, `looked at` means that the URL was fetched
-since the last time, so that the next time is left out.";
+The schedules are listed by due time. In the column STATE, `looked at` means that the URL was
+fetched since the last time, so that the next time is left out.";
 
 /// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;

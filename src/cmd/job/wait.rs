@@ -20,11 +20,11 @@ Examples:
   tidings job wait docs && ./publish-index        continue when all pages are stored
   tidings job wait docs --json                    the counts as JSON
 
-A job ends only after it was closed. If it is already done, the answer comes at once. On a terminal the
-command shows progress.
+A job ends only after it was closed. If it is already done, the answer comes at once. On a terminal
+the command shows progress.
 
-Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong usage;
-130 interrupted (the job continues).";
+Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong
+usage; 130 interrupted (the job continues).";
 
 const WATCH_EXAMPLES: &str = "\
 Examples:
@@ -35,8 +35,8 @@ Examples:
 On a terminal the line is redrawn; a file or a pipe receives one line for each change. While nothing
 changes there is no output. The last line is the result of the pass.
 
-Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong usage;
-130 interrupted (the job continues).";
+Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong
+usage; 130 interrupted (the job continues).";
 
 /// The shortest time between two redraws of the progress line.
 const EVERY: Duration = Duration::from_secs(1);

@@ -18,8 +18,8 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-A broker serves everything that is readable; a subscriber receives LAG for the rest. This command moves
-and removes nothing.
+A broker serves everything that is readable; a subscriber receives LAG for the rest. This command
+moves and removes nothing.
 
 Exit codes: 0 no damage; 1 damage was found; 2 wrong usage.";
 
