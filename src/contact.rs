@@ -3,7 +3,7 @@
 use tidings_protocol::CanonicalUrl;
 
 /// The warning, printed once, when a crawler without a contact fetches from foreign hosts.
-pub(crate) const WARNING: &str = "warning: sites cannot tell whose crawler this is; name a page \
+pub(crate) const WARNING: &str = "warning: site owners cannot identify this crawler; name a page \
     about it or a mail address with --contact URL|MAIL (or contact = \"..\" in the configuration)";
 
 /// Parses a URL or a mail address that can stand in a `User-Agent`.

@@ -28,8 +28,8 @@ pub(crate) struct OutgoingFlags {
 
     /// Send all requests through this proxy: http://, socks5:// or socks5h://
     ///
-    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy resolves them, and must
-    /// itself refuse private addresses.
+    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy
+    /// resolves them, and must itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }

@@ -40,7 +40,7 @@ pub(super) fn passed() -> Result<Sockets, Failure> {
         }
         let taken = passed
             .take_tcp_listener(at)
-            .and_then(|socket| socket.ok_or_else(|| io::Error::other("it is already in use")));
+            .and_then(|socket| socket.ok_or_else(|| io::Error::other("already in use")));
         *place = Some(taken.map_err(|error| wrong(error.to_string()))?);
     }
     Ok(sockets)

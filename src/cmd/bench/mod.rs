@@ -123,8 +123,8 @@ impl From<Vec<Figure>> for Outcome {
 #[expect(clippy::disallowed_methods, reason = "the generator blocks, so that it is not measured")]
 pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    let mut work = tokio::task::spawn_blocking(move || dispatch(&bench, &told));
+    let stopped = Arc::clone(&stop);
+    let mut work = tokio::task::spawn_blocking(move || dispatch(&bench, &stopped));
     tokio::select! {
         result = &mut work => result.context("the benchmark failed")?,
         _ = tokio::signal::ctrl_c() => {

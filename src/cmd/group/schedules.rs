@@ -18,8 +18,8 @@ Examples:
   tidings group schedules --key example.org --json
   tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-The schedules are listed by due time. In the column STATE, `looked at` means that the URL was
-fetched since the last time, so that the next time is left out.";
+The schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
+next` if it was fetched since the last due time, so that the next one is left out.";
 
 /// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;
@@ -67,9 +67,9 @@ fn row(line: &str) -> Vec<String> {
     let next =
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let state = if field(line, "entry").is_some() {
-        "being looked at"
+        "in progress"
     } else if field(line, "skips") == Some("yes") {
-        "looked at"
+        "skips next"
     } else {
         "-"
     };
@@ -86,7 +86,7 @@ mod tests {
         let line = "http://a.example/?every=1 every=06:00 due-ms=90000 key=a.example prio=-3";
         let shown = ["in 90 s", "06:00", "a.example", "-3", "-", "http://a.example/?every=1"];
         assert_eq!(row(line), shown);
-        assert_eq!(row(&format!("{line} skips=yes"))[4], "looked at");
-        assert_eq!(row(&format!("{line} entry=7 skips=yes"))[4], "being looked at");
+        assert_eq!(row(&format!("{line} skips=yes"))[4], "skips next");
+        assert_eq!(row(&format!("{line} entry=7 skips=yes"))[4], "in progress");
     }
 }

@@ -135,7 +135,7 @@ impl Seeds<'_> {
 
     async fn add_line(&mut self, number: u64, line: Result<&[u8], String>) -> Result<(), Failure> {
         let text = line.and_then(|line| {
-            std::str::from_utf8(line).map(str::trim).map_err(|_| "it is not UTF-8".to_owned())
+            std::str::from_utf8(line).map(str::trim).map_err(|_| "not UTF-8".to_owned())
         });
         match text
             .and_then(|text| if text.is_empty() { Ok(None) } else { parse_url(text).map(Some) })

@@ -141,7 +141,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
                 biased;
                 () = stop.cancelled() => return signaller.sync().map(drop),
                 // The program is signalled with or without a broker.
-                told = signaller.signal_when_due() => told?,
+                signalled = signaller.signal_when_due() => signalled?,
                 () = sleep(pause) => match link::try_connect(&broker, NAME).await {
                     Ok(connection) => break connection,
                     Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
@@ -173,8 +173,8 @@ impl Signaller {
             let delivery = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(End::Over),
-                told = self.signal_when_due() => {
-                    told?;
+                signalled = self.signal_when_due() => {
+                    signalled?;
                     continue;
                 }
                 moved = Cursor::moved(&mut cursor) => match moved {
@@ -224,9 +224,9 @@ impl Signaller {
             // A new connection repeats the event; the program may have removed its file already.
             return Ok(());
         }
-        let mut was_told = false;
+        let mut was_reported = false;
         while let Err(error) = self.spool.put(seq, payload) {
-            if !std::mem::replace(&mut was_told, true) {
+            if !std::mem::replace(&mut was_reported, true) {
                 note(&format!("cannot write event {seq}: {error}; trying again"));
             }
             // The program makes room only if it is signalled.
@@ -239,7 +239,7 @@ impl Signaller {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
-                    told = self.signal_when_due() => told?,
+                    signalled = self.signal_when_due() => signalled?,
                     () = &mut again => break,
                 }
             }

@@ -87,7 +87,7 @@ struct FileReport {
 pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let mut console = Console::new();
     let mut damaged = false;
-    let mut tell = |report: &Report| {
+    let mut print = |report: &Report| {
         damaged |= report.damaged;
         if args.output.json {
             return console.line(&serde_json::json!(report).to_string());
@@ -95,11 +95,13 @@ pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
         report.lines().iter().try_for_each(|line| console.line(line))
     };
     if let Some(data) = args.data.as_ref().filter(|_| args.offline) {
-        offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut tell)?;
+        offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut print)?;
     } else {
         let broker = Broker::connect(&args.output.broker, NAME).await?;
         for topic in topics(&broker, args.topic.as_ref()).await? {
-            tell(&Report::parse(&broker.ask(&command("verify", Some(&topic), Vec::new())).await?))?;
+            print(&Report::parse(
+                &broker.ask(&command("verify", Some(&topic), Vec::new())).await?,
+            ))?;
         }
     }
     if damaged { Err(Failure::Unsuccessful) } else { Ok(()) }
@@ -269,8 +271,8 @@ impl Report {
         for file in self.files.iter().filter(|file| file.is_damaged()) {
             lines.extend(file.lines(self.unit()));
         }
-        let told = self.problems.iter().chain(&self.notes);
-        lines.extend(told.map(|text| format!("  {text}")));
+        let texts = self.problems.iter().chain(&self.notes);
+        lines.extend(texts.map(|text| format!("  {text}")));
         if !self.findings.is_empty() {
             lines.push("  the next start of a broker will say:".to_owned());
             lines.extend(self.findings.iter().map(|finding| format!("    {finding}")));
@@ -340,8 +342,8 @@ impl FileReport {
             lines.push(format!("    no {unit} is lost"));
             return lines;
         }
-        let told = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
-        for (from, to, events) in told.clone() {
+        let listed = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
+        for (from, to, events) in listed.clone() {
             let range = if from == to {
                 format!("{unit} {} cannot be read", count(*from))
             } else {
@@ -350,9 +352,9 @@ impl FileReport {
             let all = count(self.events + self.lost);
             lines.push(format!("    {range} ({} of {all} in this file)", count(events)));
         }
-        let told: u64 = told.map(|(.., events)| events).sum();
-        if let untold @ 1.. = self.lost.saturating_sub(told) {
-            lines.push(format!("    and {} elsewhere in this file", plural(untold, unit)));
+        let listed: u64 = listed.map(|(.., events)| events).sum();
+        if let unlisted @ 1.. = self.lost.saturating_sub(listed) {
+            lines.push(format!("    and {} elsewhere in this file", plural(unlisted, unit)));
         }
         if self.events > 0 && unit == "event" {
             let others = plural(self.events, "other event");
