@@ -408,7 +408,7 @@ impl Crawlers<'_> {
         let rows = shown.into_iter().map(|line| row(line, telling));
         match telling {
             None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
-            Some(_) => print_table(console, &["NEXT", "EVERY", "TOLD", "URL"], rows),
+            Some(_) => print_table(console, &["NEXT", "EVERY", "HUB", "URL"], rows),
         }
     }
 }
@@ -431,14 +431,14 @@ fn row(line: &str, telling: Option<&AllTelling>) -> Vec<String> {
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let every = field(line, "every").unwrap_or("?").to_owned();
     let url = first_word(line);
-    let told = telling.map(|telling| match telling.get(url) {
+    let hub = telling.map(|telling| match telling.get(url) {
         Some(Telling { host, left }) => {
             let left = duration(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
             format!("by {} for {left}", printable(host, URL_CHARS_MAX))
         }
         None => "polled".to_owned(),
     });
-    let cells = [Some(next), Some(every), told, Some(printable(url, URL_CHARS_MAX))];
+    let cells = [Some(next), Some(every), hub, Some(printable(url, URL_CHARS_MAX))];
     cells.into_iter().flatten().collect()
 }
 
