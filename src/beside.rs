@@ -21,7 +21,7 @@ use crate::{
 /// The time limit of the stop: open requests are aborted, and unfinished work is returned.
 const STOP_MAX: Duration = Duration::from_millis(300);
 
-/// The running services; they end when this value is dropped.
+/// The running services, which [`Beside::stop`] ends.
 #[derive(Debug)]
 pub(crate) struct Beside {
     zmq: Option<Zmq>,

@@ -161,7 +161,7 @@ pub(crate) struct Ended {
     pub(crate) is_whole: bool,
 }
 
-/// The supervised process; it ends when this value is dropped.
+/// The supervised process, which [`Zmq::stop`] ends.
 #[derive(Debug)]
 pub(crate) struct Zmq {
     /// The addresses of its sockets, and warnings, for people.
