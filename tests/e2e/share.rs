@@ -376,7 +376,7 @@ fn a_group_that_the_topic_does_not_feed_is_no_use() {
     for words in [&["work"][..], &["work", "--group", "team"]] {
         let words = [words, &["--exec", "--broker", "127.0.0.1:1"]].concat();
         let ended = sub(&server, &words).finish().expect_code(2);
-        assert!(ended.stderr().contains("--broker is no program"), "{}", ended.stderr());
+        assert!(ended.stderr().contains("--broker is not a program"), "{}", ended.stderr());
     }
     sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
     let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];

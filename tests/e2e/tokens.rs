@@ -325,7 +325,7 @@ fn commands_show_tokens_and_parts_of_the_process_need_none() {
     let folder = server.folder.path();
     let publish = ["pub", "new-url", &origin.url(0, "/"), "--broker", &at];
     let said = run(folder, &publish).expect_code(1).stderr();
-    assert!(said.contains("unauthenticated"), "{said}");
+    assert!(said.contains("log in with --token-file"), "{said}");
     fs::write(folder.join("producer.token"), format!("{producer}\n")).unwrap();
     run(folder, &[&publish[..], &["--token-file", "producer.token"]].concat()).expect_code(0);
     server.process.line_with(&origin.url(0, "/"));
@@ -426,7 +426,7 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
     );
     assert!(listed[1].starts_with("alice unix-user=0 allow=all deny=admin created="), "{listed:?}");
     for (words, code, text) in [
-        (vec!["token", "create", "ci", "--allow", "all"], 1, "there is ci already"),
+        (vec!["token", "create", "ci", "--allow", "all"], 1, "ci exists already"),
         (vec!["token", "create", "x"], 2, "--allow"),
         (vec!["token", "create", "x y", "--allow", "all"], 2, "letters, digits"),
         (vec!["token", "create", "x", "--allow", "root"], 2, "is no right"),
