@@ -156,10 +156,12 @@ pub(super) fn arrange(command: Command) -> Command {
         _ => &[],
     };
     let short = SHORT.iter().find(|(of, _)| *of == name).map(|(_, flags)| *flags);
+    // `--tls` of `bench` is another flag.
+    let connects = command.get_arguments().any(|arg| arg.get_long() == Some("token-file"));
     let command = command.mut_args(|arg| {
         let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
         let is_in = |(_, flags): &&Section| flags.contains(&long.as_str());
-        let section = sections.iter().chain([&CONNECTION]).find(is_in);
+        let section = sections.iter().chain(connects.then_some(&CONNECTION)).find(is_in);
         let arg = match section {
             Some((heading, _)) => arg.help_heading(*heading),
             None => arg,
@@ -167,7 +169,9 @@ pub(super) fn arrange(command: Command) -> Command {
         match short {
             Some(flags) if flags.contains(&long.as_str()) => arg,
             Some(_) => arg.hide_short_help(true),
-            None if CONNECTION.1[1..5].contains(&long.as_str()) => arg.hide_short_help(true),
+            None if connects && CONNECTION.1[1..5].contains(&long.as_str()) => {
+                arg.hide_short_help(true)
+            }
             None => arg,
         }
     });
