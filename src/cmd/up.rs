@@ -145,7 +145,7 @@ async fn report_wrong_urls(broker: &BrokerAddress) {
     if let Err(error) = note_wrong_urls(broker).await {
         tracing::debug!(%error, "lines that are not URLs are no longer reported");
     }
-    future::pending().await
+    future::pending::<()>().await;
 }
 
 async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {

@@ -141,7 +141,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
                 biased;
                 () = stop.cancelled() => return signaller.sync().map(drop),
                 // The program is signalled with or without a broker.
-                signalled = signaller.signal_when_due() => signalled?,
+                sent = signaller.signal_when_due() => sent?,
                 () = sleep(pause) => match link::try_connect(&broker, NAME).await {
                     Ok(connection) => break connection,
                     Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
@@ -173,8 +173,8 @@ impl Signaller {
             let delivery = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(End::Over),
-                signalled = self.signal_when_due() => {
-                    signalled?;
+                sent = self.signal_when_due() => {
+                    sent?;
                     continue;
                 }
                 moved = Cursor::moved(&mut cursor) => match moved {
@@ -239,7 +239,7 @@ impl Signaller {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
-                    signalled = self.signal_when_due() => signalled?,
+                    sent = self.signal_when_due() => sent?,
                     () = &mut again => break,
                 }
             }
