@@ -1,4 +1,4 @@
-//! Flags about who may come in, and what is read from the file that says who that is.
+//! Flags for login, permissions and exposure, and their effect on the configuration of a broker.
 
 use std::{
     iter,
@@ -15,7 +15,7 @@ use tidings_protocol::TopicName;
 
 use crate::{failure::Failure, principals::Principals, zmq::ZmqFlags};
 
-/// Who may come in, and what those may do who do not say who they are.
+/// Flags for login and for anonymous clients.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AccessFlags {
     /// Permissions of anonymous clients when login is required; see `tidings token create --help`
@@ -42,35 +42,36 @@ pub(crate) struct AccessFlags {
 }
 
 impl AccessFlags {
-    /// Whether other machines may come in as they are.
+    /// Whether other machines may connect without login and encryption.
     pub(crate) fn is_insecure(&self) -> bool {
         self.insecure
     }
 
-    /// Has a broker know who may log in when that changes. Never ends.
+    /// Passes changes of `access.toml` to a running broker. Never ends.
     pub(crate) async fn follow(&self, broker: &Broker, data: &Path) {
         let principals = Principals::at(data);
         if broker.is_open() {
-            // Whoever is connected came in without saying who it is, as the parts of this process do.
+            // Clients are connected without login, and so are the parts of this process: a first
+            // principal takes effect at the next start.
             return std::future::pending().await;
         }
         principals.follow(broker).await;
     }
 
-    /// Writes them into a configuration, with what the data directory knows of people and programs.
+    /// Writes the flags and the principals of the data directory into a configuration.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
         let principals = Principals::at(data).read()?;
         config.access.principals = principals;
         config.access.strangers = Rights::new(self.strangers.clone(), Vec::new());
         config.access.notifier.clone_from(&self.notifier);
-        // Who has all the files may do everything that they say.
+        // This user and root can change all files of the broker, so they may do everything.
         config.access.own_users = vec![rustix::process::geteuid().as_raw(), 0];
         Ok(())
     }
 
-    /// Refuses to serve where somebody has to be known and nobody is; and addresses that other machines reach, unless who
-    /// comes from there has to say who it is, within TLS. Sockets that are open already are what counts, not what the
-    /// configuration says in their place.
+    /// Refuses to start if login is required without any principal, or if other machines can
+    /// reach an address that has no login or no TLS. A socket that is already open counts instead
+    /// of the address in the configuration.
     pub(crate) fn judge(
         &self,
         config: &BrokerConfig,
@@ -78,11 +79,10 @@ impl AccessFlags {
         zmq: &ZmqFlags,
         data: &Path,
     ) -> Result<(), Failure> {
-        // The argument parser sees it only where both are flags.
+        // The argument parser rejects the pair only if both are typed.
         if self.require_login && self.insecure {
             return Err(Failure::Usage(
-                "`require-login` and `insecure` are both set: the one keeps out everybody who does not say who it is, the \
-                 other lets other machines in as they are; take one of them away"
+                "`require-login` and `insecure` are both set, and they exclude each other: remove one of them"
                     .to_owned(),
             ));
         }
@@ -90,12 +90,12 @@ impl AccessFlags {
         if self.require_login && known.is_none_or(Vec::is_empty) {
             let (file, data) = (Principals::at(data), data.display());
             let lacks = match known {
-                None => "is not there: whoever reaches this broker could do everything",
-                Some(_) => "has nobody in it: only who needs no token could do anything",
+                None => "does not exist, so every client could do everything",
+                Some(_) => "lists no principal, so no client could log in",
             };
             return Err(Failure::Usage(format!(
-                "--require-login, and {} {lacks}. If it was lost, put it back; if this is the wrong directory, say --data; \
-                 if nobody was let in yet: `tidings token create NAME --allow RIGHT --data {data}`",
+                "--require-login: {} {lacks}. Restore the file, choose the right directory with --data, or create the first \
+                 principal: `tidings token create NAME --allow RIGHT --data {data}`",
                 file.path().display()
             )));
         }
@@ -109,35 +109,35 @@ impl AccessFlags {
             let data = data.display();
             if config.access.principals.is_none() {
                 return Err(Failure::Usage(format!(
-                    "{flag} {address} is open to other machines, and anybody there could publish, listen and crawl. \
-                     Say who may: `tidings token create NAME --allow RIGHT --data {data}`, and encrypt it: --tls-cert \
-                     FILE --tls-key FILE. Or, where everybody who reaches it may do everything: --insecure"
+                    "{flag} {address} is open to other machines, and every client there could publish, read and crawl. \
+                     Require login: `tidings token create NAME --allow RIGHT --data {data}`, and encrypt: --tls-cert FILE \
+                     --tls-key FILE. To accept all clients as they are: --insecure"
                 )));
             }
             if config.tls.is_none() {
                 return Err(Failure::Usage(format!(
-                    "{flag} {address} is open to other machines, and tokens would be read on the way. Encrypt it: \
-                     --tls-cert FILE --tls-key FILE, or listen on 127.0.0.1 behind something that does. With --insecure it \
-                     is open all the same, for who needs no token: none is taken there"
+                    "{flag} {address} is open to other machines, and tokens would be sent unencrypted. Encrypt: --tls-cert \
+                     FILE --tls-key FILE, or listen on 127.0.0.1 behind a TLS proxy. With --insecure it is open without \
+                     encryption, but only to anonymous clients: tokens are rejected there"
                 )));
             }
         }
         match zmq.unlocked().find(|(_, at)| self.minds(*at)) {
             None => Ok(()),
             Some((flag, address)) => Err(Failure::Usage(format!(
-                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not say who is there. Give it a key: \
-                 --zmq-key FILE, or keep it on 127.0.0.1. Or, where everybody who reaches it may come in: --insecure"
+                "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. Set a key: \
+                 --zmq-key FILE, or listen on 127.0.0.1. To accept all clients as they are: --insecure"
             ))),
         }
     }
 
-    /// Whether that is an address at which not everybody may come in.
+    /// Whether other machines can reach the address although `--insecure` is not set.
     fn minds(&self, address: SocketAddr) -> bool {
         !self.insecure && !address.ip().to_canonical().is_loopback()
     }
 }
 
-/// What a way in may do.
+/// The privileged attributes that a transport accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) way: Way,

@@ -1,5 +1,5 @@
-//! Addresses as people type them, and the file by which commands on one data directory find the
-//! broker that runs there.
+//! Addresses as they are typed, and the file in a data directory that holds the address of its
+//! running broker.
 
 use std::{
     fmt, io,
@@ -13,10 +13,10 @@ use tidings_protocol::{
     client::{Security, UNIX_PREFIX},
 };
 
-/// The file in the data directory that holds the address of the broker of a running `tidings up`.
+/// The file in the data directory that holds the address of a running `tidings up`.
 const FILE: &str = "broker.addr";
 
-/// Where to listen: `HOST:PORT`, or a port alone, which then is on loopback.
+/// Where to listen: `HOST:PORT`, or a port alone, which is on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) SocketAddr);
 
@@ -41,8 +41,9 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Where a broker is, and how to talk to it: `HOST:PORT`, a host alone (then the port is the usual one), a port alone
-/// (then it is on this machine), or `unix:PATH`. The host is looked up when connecting.
+/// The address of a broker and the security of connections to it: `HOST:PORT`, a host alone (the
+/// default port), a port alone (on this machine), or `unix:PATH`. The host is resolved when
+/// connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BrokerAddress {
     text: String,
@@ -54,18 +55,18 @@ impl BrokerAddress {
         &self.text
     }
 
-    /// How connections are encrypted, and what is shown there.
+    /// The encryption of connections, and the credentials that they present.
     pub(crate) fn security(&self) -> &Security {
         &self.security
     }
 
-    /// The same, with this security. Connections to a unix socket are never encrypted.
+    /// The same address with this security. Connections to a unix socket are never encrypted.
     pub(crate) fn with(self, mut security: Security) -> Self {
         security.tls.take_if(|_| self.text.starts_with(UNIX_PREFIX));
         Self { security, ..self }
     }
 
-    /// That of a unix socket.
+    /// The address of a unix socket.
     pub(crate) fn of_socket(path: &Path) -> Self {
         Self::plain(format!("{UNIX_PREFIX}{}", path.display()))
     }
@@ -114,12 +115,12 @@ impl fmt::Display for BrokerAddress {
     }
 }
 
-/// The note "the broker of this data directory listens here", which lasts as long as this value.
+/// The file with the address of the running broker. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Announced(PathBuf);
 
 impl Announced {
-    /// Writes the address into the data directory, as a whole or not at all.
+    /// Writes the address into the data directory, completely or not at all.
     pub(crate) fn write(data: &Path, address: &BrokerAddress) -> io::Result<Self> {
         let path = data.join(FILE);
         let fresh = data.join(format!("{FILE}.new"));
@@ -131,13 +132,13 @@ impl Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // One that stays behind is recognised by connecting.
+        // A file that stays behind is recognised: no broker answers at its address.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The address that a broker noted in this data directory. It may be stale: after a crash the
-/// file stays, so only an answer from there says that the broker lives.
+/// The address that a broker wrote into this data directory. After a crash the file stays, so only
+/// an answer from that address proves that the broker runs.
 pub(crate) fn noted(data: &Path) -> Option<BrokerAddress> {
     std::fs::read_to_string(data.join(FILE)).ok()?.trim().parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Publishes what comes, for ever: connects again and sends again what was not confirmed, as often as it takes.
+//! Publishes the events of a source without end: it reconnects and sends again what was not
+//! confirmed.
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
@@ -17,23 +18,27 @@ use crate::{
     link,
     output::note,
     window::{Refusal, Window},
+    wire,
 };
 
-/// How long it waits before it connects again: at first, and at most.
+/// The shortest and the longest wait before it connects again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Where events come from, and who hears what became of them.
+/// A source of events, which receives the result of each.
 pub(crate) trait Source {
-    /// Waits for some events, each with a number of the source's own; `None`: nothing comes any more. Cancel-safe.
+    /// Waits for events, each with a number that the source chose; `None`: the source has ended.
+    /// Cancel-safe.
     async fn next(&mut self) -> Option<Vec<(u64, String)>>;
 
-    /// The event that was pushed under this number was confirmed, or refused for this reason. Answers come in order.
+    /// The result of the event with this number: confirmed, or rejected for this reason. Results
+    /// come in the order of the events.
     fn answered(&mut self, number: u64, answer: Result<(), Refusal>) -> Result<(), Failure>;
 }
 
-/// Publishes all that a source has, until that ends or it is to stop; `is_connected` is called once, when the broker has
-/// answered for the first time. A broker that is not there then is a failure, later it is waited for.
+/// Publishes the events of a source until the source ends or `stop` is cancelled. Calls
+/// `is_connected` once, after the first answer of the broker. A missing broker is a failure at the
+/// start; later it is waited for.
 pub(crate) async fn announce(
     broker: &BrokerAddress,
     name: &str,
@@ -44,7 +49,7 @@ pub(crate) async fn announce(
 ) -> Result<(), Failure> {
     let mut connection = link::connect(broker, name).await?;
     is_connected();
-    // Ids are the source's own: the same for the same thing, also in another process.
+    // The source has its own ids: the same event has the same id in another process too.
     let mut window = Window::new(topic, false);
     loop {
         let publish = publish_on(&mut connection, &mut window, source);
@@ -56,7 +61,8 @@ pub(crate) async fn announce(
                 None => return Ok(()),
             },
         };
-        note(&format!("{broker}: {lost}; connecting again"));
+        let lost = wire::client_error(&lost);
+        note(&format!("{broker}: {lost}; reconnecting"));
         window.rewind();
         let mut backoff = BACKOFF_MIN;
         connection = loop {
@@ -73,11 +79,11 @@ pub(crate) async fn announce(
                 },
             }
         };
-        note(&format!("{broker}: connected again"));
+        note(&format!("{broker}: reconnected"));
     }
 }
 
-/// Publishes until everything is answered (`None`), or the connection is lost.
+/// Publishes until every event is answered (`None`), or the connection is lost.
 async fn publish_on(
     (client, deliveries): &mut (Client, Deliveries),
     window: &mut Window,
@@ -93,7 +99,7 @@ async fn publish_on(
         }
         let takes_more = !has_ended && window.has_room();
         tokio::select! {
-            // In this order: what was answered before the connection was lost counts.
+            // In this order, so that answers from before the loss of the connection count.
             biased;
             answer = window.answer() => match answer {
                 Ok((number, answer)) => source.answered(number, answer)?,
@@ -112,7 +118,8 @@ async fn publish_on(
     }
 }
 
-/// A publisher is told nothing but answers, so it may only notice here that the broker is gone.
+/// Waits for the end of the connection. A publisher receives only answers, so it notices the end
+/// only here.
 async fn connection_ends(deliveries: &mut Deliveries) {
     while deliveries.next().await.is_some() {}
 }

@@ -1,6 +1,7 @@
-//! What works beside a broker in its process, each over a connection of its own as any other client.
+//! The services that run beside a broker in its process. Each uses its own connection, like any
+//! other client.
 
-#![expect(clippy::disallowed_methods, reason = "ends what does not end by itself")]
+#![expect(clippy::disallowed_methods, reason = "a stop has a time limit")]
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use crate::{
     zmq::Zmq,
 };
 
-/// What the end of all of it may take: their requests are broken off, and what they were about is handed back.
+/// The time limit of the stop: open requests are aborted, and unfinished work is returned.
 const STOP_MAX: Duration = Duration::from_millis(300);
 
-/// For as long as this value lives.
+/// The running services, which [`Beside::stop`] ends.
 #[derive(Debug)]
 pub(crate) struct Beside {
     zmq: Option<Zmq>,
@@ -28,7 +29,7 @@ pub(crate) struct Beside {
     stop: CancellationToken,
 }
 
-/// What is there before there is a broker.
+/// The services that register with HTTP before the broker starts.
 #[derive(Debug)]
 pub(crate) struct Prepared<'a> {
     server: &'a ServerFlags,
@@ -38,7 +39,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Tells the broker of what answers requests.
+    /// Opens the services that answer HTTP requests, and adds them to the configuration.
     pub(crate) fn new(
         config: &mut BrokerConfig,
         server: &'a ServerFlags,
@@ -53,7 +54,7 @@ impl<'a> Prepared<'a> {
         Ok(Self { server, outgoing, data, websub })
     }
 
-    /// Starts all that the flags ask for; where something cannot be had, the broker is stopped.
+    /// Starts all services that the flags name. If one cannot start, the broker is stopped.
     pub(crate) async fn start(self, broker: Broker) -> Result<(Broker, Beside), Failure> {
         match self.try_start(&broker).await {
             Ok(beside) => Ok((broker, beside)),
@@ -85,12 +86,12 @@ impl<'a> Prepared<'a> {
 }
 
 impl Beside {
-    /// What there is to say to people.
+    /// Lines for the operator: addresses and warnings.
     pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
         self.zmq.iter().flat_map(|zmq| &zmq.said).map(String::as_str)
     }
 
-    /// Ends it, before the broker.
+    /// Stops the services. Call it before the broker stops.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();

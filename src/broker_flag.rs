@@ -1,4 +1,4 @@
-//! The broker that a command talks to, and how that connection is encrypted.
+//! The flags for the broker that a command connects to, and for the security of that connection.
 
 use std::{ffi::OsStr, path::PathBuf};
 
@@ -10,16 +10,16 @@ use tidings_protocol::{
 
 use crate::address::BrokerAddress;
 
-/// The variable of the environment that holds a token itself.
+/// The environment variable that holds a token.
 pub(crate) const TOKEN_VARIABLE: &str = "TIDINGS_TOKEN";
 
-/// The broker that a command talks to.
+/// The broker that a command connects to.
 #[derive(Debug, Clone)]
 pub(crate) struct BrokerFlag {
     pub(crate) broker: BrokerAddress,
 }
 
-/// The same where there may be none.
+/// The same for commands that also work without a broker.
 #[derive(Debug, Clone)]
 pub(crate) struct BrokerIfAny {
     pub(crate) broker: Option<BrokerAddress>,
@@ -46,7 +46,7 @@ struct IfAny {
     security: SecurityFlags,
 }
 
-/// Each of them but the last asks for TLS.
+/// Each flag except the last one turns on TLS.
 #[derive(Args)]
 struct SecurityFlags {
     /// Encrypt the connection to the broker and verify its certificate (not used on a unix socket)
@@ -68,7 +68,7 @@ struct SecurityFlags {
     cert: Option<PathBuf>,
 
     /// PEM file with the private key of --cert [default: the file of --cert]
-    // Also --key, except in the commands where that is the key of a queue (cli.rs).
+    // Also `--key`, except in commands where that names the key of a group (`cli.rs`).
     #[arg(long, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
 
@@ -92,7 +92,8 @@ impl TryFrom<SecurityFlags> for Security {
     }
 }
 
-/// The token in the environment, if there is one. Never a flag: everybody on the machine sees those.
+/// The token in the environment. It is never a flag, since every user of the machine can read
+/// flags.
 fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
     let Some(value) = variable else { return Ok(None) };
     let word = value.to_str().map(str::trim);
@@ -100,7 +101,7 @@ fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
         return Ok(None);
     }
     let token = word.and_then(|word| Token::new(word).ok());
-    // Without a word of what is in it: it is a secret, or was meant to be one.
+    // The message leaves out the value, which is or was meant to be a secret.
     let text = format!(
         "the environment variable {TOKEN_VARIABLE} is not a token; a token is one word of up to 256 bytes"
     );
@@ -124,7 +125,7 @@ impl TryFrom<IfAny> for BrokerIfAny {
     }
 }
 
-/// Parses as `$words` does. An address without what belongs to it is then nowhere to be had.
+/// Parses the flags of `$words` and converts them, so that no address exists without its security.
 macro_rules! parse_as {
     ($flag:ty, $words:ty) => {
         impl Args for $flag {
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_environment_and_no_token_is_a_mistake() {
+    fn an_environment_variable_that_is_not_a_token_is_rejected() {
         assert_eq!(given(None).unwrap(), None);
         assert_eq!(given(Some(OsStr::new(" \n"))).unwrap(), None);
         assert_eq!(given(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_about_tls_asks_for_it() {
+    fn each_tls_flag_turns_on_tls() {
         assert_eq!(broker(&[]).security().tls, None);
         assert_eq!(broker(&["--tls"]).security().tls, Some(ClientTls::default()));
         let ca = ClientTls { ca: Some("a".into()), ..ClientTls::default() };

@@ -1,4 +1,4 @@
-//! Who is told that a job is done, and how they know that it is us.
+//! Callbacks of jobs: their flags and their signatures.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::{
     address::BrokerAddress, failure::Failure, hooks::read_secrets, outgoing::OutgoingFlags,
 };
 
-/// Flags of what is told to the callbacks of jobs.
+/// Flags for the callbacks of jobs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CallbackFlags {
     /// File with the secrets that sign callbacks of jobs, one in Base64 on each line
@@ -30,12 +30,13 @@ pub(crate) struct CallbackFlags {
 }
 
 impl CallbackFlags {
-    /// Where the secret stands.
+    /// The file with the secrets.
     pub(crate) fn secret_file(&self) -> Option<&Path> {
         self.callback_secret_file.as_deref()
     }
 
-    /// What tells them, from the first one on that this broker has, or had, until `stop`. Reads the secret.
+    /// Reads the secrets and returns the future that sends callbacks, until `stop`. It connects
+    /// when the broker has its first job with a callback.
     pub(crate) fn start(
         &self,
         broker: &Broker,
@@ -48,7 +49,7 @@ impl CallbackFlags {
         let (mut callbacks, stop) = (broker.callbacks(), stop.clone());
         Ok(async move {
             let wanted = async { callbacks.wait_for(|wanted| *wanted).await.is_ok() };
-            // A broker without callbacks has one connection less.
+            // A broker without callbacks needs no connection for them.
             if stop.run_until_cancelled(wanted).await == Some(true) {
                 callbacks::run(config, stop).await;
             }
@@ -65,17 +66,17 @@ fn signer(file: &Path) -> Result<Sign, Failure> {
         .map(|(at, line)| {
             scheme.secret(line).map_err(|_| {
                 let (file, line) = (file.display(), at + 1);
-                wrong(format!("line {line} of {file} is no secret in Base64"))
+                wrong(format!("line {line} of {file} is not a secret in Base64"))
             })
         })
         .collect::<Result<_, _>>()?;
     if secrets.is_empty() {
-        return Err(wrong(format!("there is no secret in {}", file.display())));
+        return Err(wrong(format!("{} contains no secret", file.display())));
     }
     if secrets.iter().any(|secret| secret.len() < SECRET_BYTES_MIN) {
         tracing::warn!(
             file = %file.display(),
-            "a secret of callbacks is short enough to be guessed; `openssl rand -base64 32` makes a good one"
+            "a secret of callbacks is short enough to be guessed; create a longer one with `openssl rand -base64 32`"
         );
     }
     Ok(Box::new(move |id, unix_s, body| {

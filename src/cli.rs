@@ -1,4 +1,4 @@
-//! The command line: what can be said, and how a mistake is answered.
+//! The command line: its definition, and messages for mistakes.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -32,7 +32,7 @@ Each line that nc sends is an event for all subscribers; crawlers fetch its URL 
 Without a subcommand, `tidings` is `tidings up`: broker and crawler in one process, with their data
 in ./tidings-data.";
 
-/// A wrong value is repeated up to this many characters.
+/// The limit in characters of a wrong value in a message.
 const VALUE_CHARS_MAX: usize = 300;
 
 const EXAMPLES: &str = "\
@@ -145,7 +145,7 @@ pub(crate) enum Cmd {
 pub(crate) struct Parsed {
     pub(crate) common: Common,
     pub(crate) cmd: Cmd,
-    /// The configuration file, if there is one.
+    /// The configuration file, if one is named.
     pub(crate) file: Option<ConfigFile>,
     /// The long names of the flags that were typed.
     pub(crate) typed: Vec<String>,
@@ -163,7 +163,8 @@ pub(crate) fn command() -> Command {
     with_environment(definition()).mut_subcommands(with_old_key)
 }
 
-/// Keeps an earlier spelling of `--cert-key`, except in the commands where `--key` is the key of a group.
+/// Accepts the earlier name `--key` for `--cert-key`, except in commands where `--key` is the key
+/// of a group.
 fn with_old_key(command: Command) -> Command {
     if ["group", "dead", "job", "explain"].contains(&command.get_name()) {
         return command;
@@ -175,7 +176,7 @@ fn with_old_key(command: Command) -> Command {
     command.mut_subcommands(with_old_key)
 }
 
-/// The same without the environment.
+/// The definition without environment variables.
 pub(crate) fn definition() -> Command {
     fn with_switches(command: Command) -> Command {
         let command = command.mut_args(|arg| match arg.get_action() {
@@ -187,18 +188,19 @@ pub(crate) fn definition() -> Command {
     help::arrange(with_switches(Cli::command()))
 }
 
-/// The variable in the environment that is the same as this flag.
+/// The environment variable of a flag.
 pub(crate) fn variable(arg: &Arg) -> Option<String> {
     let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
     Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
 }
 
-/// Understands the words of a command line (the first is the program), with the environment and
-/// the configuration file behind them.
+/// Parses a command line (the first word is the program), with the environment and the
+/// configuration file as defaults.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words: Vec<_> = words.into_iter().collect();
     let refuse = |error: Error| refusal(&words, &error);
-    // Who asks what is wrong with the environment and the file wants to hear all of it.
+    // `tidings config` reports all problems of the environment and the file, so they must not end
+    // it here.
     let plain = definition().try_get_matches_from(&words).ok();
     if let Some(plain) = plain.filter(|plain| plain.subcommand_name() == Some("config")) {
         let Cli { mut common, subcommand, .. } = Cli::from_arg_matches(&plain).map_err(refuse)?;
@@ -242,7 +244,8 @@ fn typed(matches: &clap::ArgMatches) -> Vec<String> {
         .collect()
 }
 
-/// `tidings --listen X broker` sets a flag of `tidings up` and then asks for something else.
+/// Rejects flags before the subcommand: `tidings --listen X broker` would set a flag of `tidings
+/// up` and ignore it.
 fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
     let up = cmd::up::UpArgs::augment_args(Command::new("up"));
     let typed = typed(matches);
@@ -258,7 +261,7 @@ fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(
     })
 }
 
-/// What to answer to a command line that the parser did not turn into a command.
+/// The failure for a command line that did not parse, or the help text.
 fn refusal(words: &[OsString], error: &Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -283,7 +286,7 @@ fn refusal(words: &[OsString], error: &Error) -> Failure {
     }
 }
 
-/// The parser's message in one line: the problem and its tip, without the usage text.
+/// The parser's message in one line: the problem and its hint, without the usage text.
 pub(crate) fn one_line(error: &Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -297,11 +300,11 @@ pub(crate) fn one_line(error: &Error) -> String {
         })
         .filter(|part| !part.is_empty())
         .collect();
-    // The standard library's words for what is no number.
+    // Replaces the standard library's words for an invalid number.
     parts.join("; ").replace("invalid digit found in string", "write a whole number")
 }
 
-/// `--flag value: what it must be`, if a parser of this program rejected the value.
+/// `--flag value: what is expected`, if a parser of this program rejected the value.
 fn wrong_value(error: &Error) -> Option<String> {
     let context = |kind| error.get(kind).map(ToString::to_string);
     let reason = std::error::Error::source(error)?;
@@ -312,7 +315,7 @@ fn wrong_value(error: &Error) -> Option<String> {
     let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
     let flag = arg.split([' ', '[', '=']).next().filter(|word| word.starts_with("--"));
     let flag = flag.map_or(String::new(), |flag| format!("{flag} "));
-    // The standard library's words for what is no number.
+    // Replaces the standard library's words for an invalid number.
     let reason = reason.replace("invalid digit found in string", "write a whole number");
     let (value, reason) = (printable(&value, VALUE_CHARS_MAX), printable(&reason, usize::MAX));
     Some(format!("{flag}{value}: {reason}"))
@@ -339,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_subcommand_it_is_up() {
+    fn no_subcommand_means_up() {
         assert!(matches!(parse_words("tidings").unwrap().cmd, Cmd::Up(_)));
         assert!(matches!(parse_words("tidings --data d").unwrap().cmd, Cmd::Up(_)));
         assert!(matches!(parse_words("tidings up").unwrap().cmd, Cmd::Up(_)));
     }
 
     #[test]
-    fn a_mistake_is_one_line_that_says_what_to_do() {
+    fn a_usage_error_is_one_line_with_a_hint() {
         for words in [
             "tidings --lisen 127.0.0.1:1",
             "tidings brocker",
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_repeated_without_words_of_the_protocol() {
+    fn a_wrong_value_is_shown_without_protocol_words() {
         assert_eq!(
             usage("tidings sub t --from yesterday"),
             "--from yesterday: expected first, last, a number, -N or a time such as \
@@ -402,17 +405,17 @@ mod tests {
     }
 
     #[test]
-    fn key_means_the_key_of_a_group_where_there_are_groups() {
+    fn key_is_the_group_key_in_commands_about_groups() {
         let text = usage("tidings group purge crawlers --key a.example");
         assert!(!text.contains("--cert"), "{text}");
         assert!(parse_words("tidings group tasks --key a.example").is_ok());
-        // As scripts may have it.
+        // Scripts may use the earlier spelling.
         assert!(parse_words("tidings topic ls --cert c --key k").is_ok());
         assert!(parse_words("tidings group purge crawlers --cert c --cert-key k").is_ok());
     }
 
     #[test]
-    fn the_help_of_each_command_about_tokens_lists_the_permissions() {
+    fn help_of_token_commands_lists_permissions() {
         for words in ["tidings token create --help", "tidings token set --help"] {
             let Err(Failure::Told(text)) = parse_words(words) else { panic!("{words}") };
             assert!(text.contains("pub:TOPIC") && text.contains("url:PREFIX"), "{text}");
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_before_the_subcommand_is_not_lost_silently() {
+    fn a_flag_before_the_subcommand_is_rejected() {
         let text = usage("tidings --listen 127.0.0.1:1 broker");
         assert!(text.contains("tidings broker --listen"), "{text}");
         assert!(parse_words("tidings --log-json broker").unwrap().common.log_json);
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_typed_data_directory_is_verified_without_a_broker() {
+    fn only_a_typed_data_flag_verifies_offline() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "data = 'd'").unwrap();
         let config = format!("--config {}", file.path().display());
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_told_and_is_no_mistake() {
+    fn help_and_version_are_not_errors() {
         for words in ["tidings --help", "tidings crawl -h", "tidings --version"] {
             assert!(matches!(parse_words(words), Err(Failure::Told(_))), "{words}");
         }

@@ -1,12 +1,12 @@
-//! Whom a site may ask about a crawler that it sees in its log.
+//! The contact that a crawler gives to site owners.
 
 use tidings_protocol::CanonicalUrl;
 
-/// What is said once where somebody else's hosts are asked by a crawler that names nobody.
-pub(crate) const WARNING: &str = "warning: sites cannot tell whose crawler this is; name a page \
+/// The warning, printed once, when a crawler without a contact fetches from foreign hosts.
+pub(crate) const WARNING: &str = "warning: site owners cannot identify this crawler; name a page \
     about it or a mail address with --contact URL|MAIL (or contact = \"..\" in the configuration)";
 
-/// A URL or a mail address, as it can stand in a `User-Agent`.
+/// Parses a URL or a mail address that can stand in a `User-Agent`.
 pub(crate) fn parse(text: &str) -> Result<String, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()".contains(&byte));
     let is_mail =
@@ -14,11 +14,11 @@ pub(crate) fn parse(text: &str) -> Result<String, String> {
     if is_plain && (is_mail || CanonicalUrl::parse(text).is_ok()) {
         Ok(text.to_owned())
     } else {
-        Err("it is an http(s) URL or an e-mail address".to_owned())
+        Err("expected an http(s) URL or an e-mail address".to_owned())
     }
 }
 
-/// A `User-Agent` with a contact, in the form that crawlers have agreed on.
+/// A `User-Agent` with a contact, in the form that is usual among crawlers.
 pub(crate) fn agent(agent: &str, contact: &str) -> String {
     format!("{agent} (+{contact})")
 }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_ones_own() {
+    fn only_loopback_hosts_are_local() {
         let own = |text: &str| is_own(&CanonicalUrl::parse(text).unwrap());
         for url in
             ["http://127.0.0.9:80/", "http://[::1]/", "http://localhost/", "http://a.localhost/"]

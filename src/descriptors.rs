@@ -1,7 +1,7 @@
-//! File descriptors: every connection is one, and shells give 1,024 to a program that does not ask.
+//! The limit of file descriptors: each connection uses one, and shells set a limit of 1,024.
 
-/// Takes as many as the system allows this process. The usual limit is low for the sake of programs
-/// that call `select`, which knows no higher descriptors; nothing here does.
+/// Raises the limit of this process as far as the system allows. The usual limit is low because
+/// `select` cannot use higher descriptors; nothing here calls it.
 pub(crate) fn take_all() {
     #[cfg(unix)]
     {

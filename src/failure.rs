@@ -1,35 +1,34 @@
-//! How a command ends when it does not simply succeed, and the exit code for it.
+//! The ways in which a command ends without plain success, and their exit codes.
 
 use std::{io, process::ExitCode};
 
-/// The end of a command that is not plain success. One line of text each, so that a person sees
-/// what to do and a script sees the exit code.
+/// The end of a command other than plain success. Each has one line of text for a person and an
+/// exit code for a script.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nothing went wrong: the text (help, version) is what was asked for. Exit code 0.
+    /// Not an error: the text (help, version) was requested. Exit code 0.
     Told(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
-    /// A wrong configuration, of which everything was said already. Exit code 2.
+    /// A wrong configuration; its problems were already printed. Exit code 2.
     Misconfigured,
-    /// It was started and did not work. Exit code 1.
+    /// The command started and failed. Exit code 1.
     Failed(anyhow::Error),
-    /// It worked, and the result is a bad one that was already printed. Exit code 1.
+    /// The command worked, and its bad result was already printed. Exit code 1.
     Unsuccessful,
-    /// Stopped by a signal before it was finished. Exit code 130.
+    /// Stopped by a signal before the end. Exit code 130.
     Interrupted(String),
-    /// Whoever read our standard output has gone (`| head -1`): they have what they wanted. Exit
-    /// code 0.
+    /// The reader of standard output has closed it (`| head -1`) and needs no more. Exit code 0.
     OutputClosed,
 }
 
 impl Failure {
-    /// A failure while running, told in one line.
+    /// A failure while running, in one line.
     pub(crate) fn failed(text: impl Into<String>) -> Self {
         Self::Failed(anyhow::Error::msg(text.into()))
     }
 
-    /// What an error of a write to standard output means.
+    /// The meaning of a failed write to standard output.
     pub(crate) fn from_output(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -47,7 +46,7 @@ impl Failure {
         }
     }
 
-    /// The exit code that a script sees.
+    /// The exit code for scripts.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             Self::Told(_) | Self::OutputClosed => ExitCode::SUCCESS,
@@ -69,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_left_is_no_error() {
+    fn a_closed_output_is_not_an_error() {
         let failure = Failure::from_output(io::ErrorKind::BrokenPipe.into());
         assert!(matches!(failure, Failure::OutputClosed));
         assert!(failure.text().is_none());
     }
 
     #[test]
-    fn a_full_disk_is_one() {
+    fn a_full_disk_is_an_error() {
         let failure = Failure::from_output(io::ErrorKind::StorageFull.into());
         let text = failure.text().unwrap();
         assert!(text.starts_with("cannot write to standard output: "), "{text}");

@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Atomic replacement of files, and locks on directories.
 
 use std::{
     fs::{self, File},
@@ -10,8 +10,8 @@ use std::{
 use rustix::fs::FlockOperation;
 use tempfile::NamedTempFile;
 
-/// Replaces a file, for its owner only, and has it on the disk before the old one is gone. It belongs to whoever the directory
-/// belongs to: one that root writes for a service has to be the service's.
+/// Replaces a file atomically, readable by its owner only, and syncs it. The owner of the directory
+/// becomes the owner of the file: a file that root writes for a service must belong to the service.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let mut fresh = NamedTempFile::new_in(folder)?;
@@ -26,12 +26,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whoever else locks the file waits until this value is gone.
+/// A lock that other holders of the same kind wait for.
 #[derive(Debug)]
 pub(crate) struct Locked(#[expect(dead_code, reason = "the lock ends with it")] File);
 
 impl Locked {
-    /// Locks a directory, waiting for those who have it.
+    /// Locks a directory, and waits for other holders.
     pub(crate) fn directory(path: &Path) -> io::Result<Self> {
         let folder = File::open(path)?;
         rustix::fs::flock(&folder, FlockOperation::LockExclusive)?;

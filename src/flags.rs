@@ -1,4 +1,4 @@
-//! Flags that several subcommands share, and how they become the parts' configuration.
+//! Flags that several subcommands share, and their conversion to configurations.
 
 use std::{
     net::SocketAddr,
@@ -30,13 +30,14 @@ use crate::{
     sinks::SinkFlags,
     traps::TrapFlags,
     websub::WebSubFlags,
+    wire,
     zmq::ZmqFlags,
 };
 
-/// Where things are stored if nobody says otherwise.
+/// The default data directory.
 const DATA_DEFAULT: &str = "./tidings-data";
 
-/// Flags of everything that runs a broker that others connect to.
+/// Flags of the subcommands that run a broker for other processes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
     /// Listen on HOST:PORT, or on a port of 127.0.0.1; port 0 takes a free one
@@ -126,7 +127,7 @@ pub(crate) struct HttpFlags {
     pub(crate) hub: Box<HubFlags>,
 }
 
-/// Where to listen for HTTP, if anywhere.
+/// The address of the HTTP listener, or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListenHttp {
     Off,
@@ -147,18 +148,18 @@ impl HttpFlags {
         self.http_host.iter().cloned().chain(public).collect()
     }
 
-    /// Whether there is none.
+    /// Whether HTTP is off.
     pub(crate) fn is_off(&self) -> bool {
         self.http == Some(ListenHttp::Off)
     }
 
-    /// Where to listen, if anywhere.
+    /// The address of the HTTP listener, if it is on.
     fn listening(&self, lines: Listen) -> Option<SocketAddr> {
         let mut usual = HttpConfig::default().listen;
         match self.http {
             Some(ListenHttp::Off) => return None,
             Some(ListenHttp::At(listen)) => return Some(listen.0),
-            // Whoever wants no fixed port wants none.
+            // Without a fixed port for lines, HTTP has none either.
             None if lines.0.port() == 0 => usual.set_port(0),
             None => {}
         }
@@ -175,16 +176,17 @@ impl HttpFlags {
         config.receivers.extend(self.hub.receiver(self.public_url.as_ref())?);
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
             let text =
-                "what is asked for at --public-url is asked by HTTP, which is off (--http off)";
+                "--public-url needs HTTP, which is off (--http off); remove one of the two flags";
             return Err(Failure::Usage(text.to_owned()));
         }
         let Some(listen) = self.listening(lines) else {
             if !config.receivers.is_empty() {
-                let text = "a hub is asked by HTTP, which is off (--http off)";
+                let text =
+                    "--hub needs HTTP, which is off (--http off); remove one of the two flags";
                 return Err(Failure::Usage(text.to_owned()));
             }
             if !config.hooks.is_empty() {
-                let text = "webhooks come by HTTP, which is off (--http off)";
+                let text = "[[hook]] needs HTTP, which is off (--http off); remove one of the two";
                 return Err(Failure::Usage(text.to_owned()));
             }
             return Ok(None);
@@ -194,7 +196,7 @@ impl HttpFlags {
     }
 }
 
-/// What topics are told that were given no settings of their own.
+/// The default settings of topics.
 #[derive(Debug, Clone, Args)]
 struct TopicFlags {
     /// When an event is confirmed: always (after a sync to disk), interval (after the write) or
@@ -222,17 +224,17 @@ impl TopicFlags {
 }
 
 impl ServerFlags {
-    /// Where to listen: for lines, and for HTTP, if it is on.
+    /// The addresses of the line listener, and of the HTTP listener if it is on.
     pub(crate) fn listening(&self) -> (SocketAddr, Option<SocketAddr>) {
         (self.listen.0, self.http.listening(self.listen))
     }
 
-    /// The file of audit records, if they go to one.
+    /// The audit file, if records are written to one.
     pub(crate) fn audit_file(&self) -> Option<&Path> {
         self.audit.as_deref().filter(|path| *path != Path::new("-"))
     }
 
-    /// Files outside the data directory that are read while it serves.
+    /// Files outside the data directory that the broker reads while it runs.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
         let files = secrets.chain(self.zmq.key_file()).chain(self.secure.files());
@@ -272,8 +274,8 @@ impl ServerFlags {
     }
 }
 
-/// A broker that listens there and, as it is, keeps nothing on disk, with this delay between two requests to a
-/// host.
+/// The configuration of a broker at this address, without a data directory, with this delay between
+/// two requests to a host.
 pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
     let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
     if let Some(delay) = delay {
@@ -290,7 +292,7 @@ pub(crate) struct DataFlag {
     pub(crate) data: PathBuf,
 }
 
-/// Which addresses outside the public internet may be asked.
+/// Private addresses that may be fetched from.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AllowPrivateFlag {
     /// Allow private, loopback and link-local addresses: all of them, or only these networks
@@ -308,7 +310,7 @@ pub(crate) struct AllowPrivateFlag {
     pub(crate) networks: AllowPrivate,
 }
 
-/// What is taken out of links.
+/// Parameters that are removed from links.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrackingFlag {
     /// Parameters to remove from links, separated by commas
@@ -349,7 +351,7 @@ impl LinkFlags {
     }
 }
 
-/// Flags of everything that fetches pages.
+/// Flags of the subcommands that fetch pages.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CrawlerFlags {
     #[command(flatten)]
@@ -423,19 +425,19 @@ impl CrawlerFlags {
         config
     }
 
-    /// The long names of all of them.
+    /// The long names of all these flags.
     pub(crate) fn names() -> Vec<String> {
         let command = Self::augment_args(clap::Command::new("names"));
         command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
     }
 }
 
-/// A duration as it is written everywhere in Tidings: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
+/// Parses a duration in the format of all Tidings flags: `250ms`, `30s`, `5m`, `2h`, `1d`, `0`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
 }
 
-/// Whole milliseconds of a duration that came from [`parse_duration`].
+/// The milliseconds of a duration from [`parse_duration`].
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("parse_duration() makes it of a u64 of milliseconds")
 }
@@ -444,17 +446,18 @@ fn parse_sync(text: &str) -> Result<Sync, String> {
     topic_setting("sync", text).map(|settings| settings.sync)
 }
 
-/// Bytes as they are written everywhere in Tidings, at least a megabyte.
+/// Parses bytes in the format of all Tidings flags, at least a megabyte.
 fn parse_retain_bytes(text: &str) -> Result<u64, String> {
     topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
 }
 
-/// A setting of a topic as it is written everywhere in Tidings.
+/// Parses one setting of a topic.
 fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
-    TopicSettings::parse(&[(key, text)], TopicSettings::default()).map_err(|error| error.text)
+    TopicSettings::parse(&[(key, text)], TopicSettings::default())
+        .map_err(|error| wire::in_flags(&error.text))
 }
 
-/// A count of bytes: `65536`, `64k`, `10m`, `1g`.
+/// Parses a number of bytes: `65536`, `64k`, `10m`, `1g`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
@@ -463,13 +466,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let units = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1_u64 << 30)];
     let unit = units.iter().find(|(name, _)| *name == unit).map(|(_, bytes)| bytes);
     let bytes = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(*unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write 65536, 64k, 10m or 1g".to_owned())
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
 }
 
 /// The value of `--allow-private`.
 fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
     if text.is_empty() {
-        // An environment variable that is set to nothing must not open anything.
+        // A variable that is set to an empty text must not allow anything.
         return Ok(AllowPrivate::None);
     }
     text.parse().map_err(|error: NetError| error.to_string())
@@ -492,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_are_told_what_the_broker_says_by_default() {
+    fn topic_flags_have_the_defaults_of_the_broker() {
         assert_eq!(topics(&[]).unwrap(), TopicSettings::default());
         let given = ["--sync=interval", "--retain-bytes=3m", "--retain-age=0"];
         assert_eq!(
@@ -512,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crawler_is_told_what_was_typed() {
+    fn crawler_flags_reach_the_configuration() {
         let config = crawler(&[
             "--credit=7",
             "--max-body=10m",
@@ -535,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_of_links_and_what_is_a_trap_can_be_said() {
+    fn tracking_and_trap_flags_reach_the_configuration() {
         let config = crawler(&[]).unwrap();
         assert_eq!(config.links, LinkConfig::default());
         assert_eq!(config.traps, TrapLimits::default());
@@ -560,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crawler_cannot_be_told_is_said() {
+    fn wrong_crawler_flags_are_rejected_with_the_reason() {
         for (flag, right) in [
             ("--max-body=0", "10m"),
             ("--max-body=1t", "10m"),
@@ -584,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_setting_says_what_would_be_right() {
+    fn a_wrong_setting_is_rejected_with_a_valid_one() {
         for (flag, right) in
             [("--sync=no", "memory"), ("--retain-bytes=5", "1m"), ("--retain-age=5", "30s")]
         {

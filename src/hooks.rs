@@ -1,4 +1,4 @@
-//! Webhooks of the configuration: `[[hook]]`, with secrets that stand elsewhere.
+//! Webhooks of the configuration: `[[hook]]`, with secrets that are stored elsewhere.
 
 use std::{collections::BTreeSet, env::VarError, fs::File, io::Read, path::Path};
 
@@ -7,7 +7,7 @@ use tidings_broker::hooks::{Hook, Recipe, SecretPlace};
 
 use crate::failure::Failure;
 
-/// Bytes of a file with secrets.
+/// The longest file with secrets, in bytes.
 pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
 
 /// Flags of the webhooks that a broker receives.
@@ -24,7 +24,7 @@ pub(crate) struct HookFlags {
 }
 
 impl HookFlags {
-    /// Where secrets stand in files.
+    /// The files with secrets.
     pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.hook.iter().filter_map(|recipe| match &recipe.secret {
             SecretPlace::File(path) => Some(path.as_path()),
@@ -32,14 +32,14 @@ impl HookFlags {
         })
     }
 
-    /// All of them with their secrets, which are read now.
+    /// All webhooks with their secrets, which are read now.
     pub(crate) fn hooks(&self) -> Result<Vec<Hook>, Failure> {
         let mut names = BTreeSet::new();
         let mut hooks = Vec::new();
         for recipe in &self.hook {
             let name = recipe.name.as_str();
             if !names.insert(name) {
-                return Err(Failure::Usage(format!("there are two hooks named {name:?}")));
+                return Err(Failure::Usage(format!("two hooks have the name {name:?}")));
             }
             let wrong = |error| Failure::Usage(format!("the hook {name:?}: {error}"));
             let written = written(&recipe.secret).map_err(wrong)?;
@@ -55,14 +55,14 @@ fn written(place: &SecretPlace) -> Result<String, String> {
         SecretPlace::Variable(name) => {
             std::env::var(name).map_err(|error| match error {
                 VarError::NotPresent => format!("{name}: {error}"),
-                // What it says would be the secret.
-                VarError::NotUnicode(_) => format!("{name}: it is not UTF-8"),
+                // The error would contain the secret.
+                VarError::NotUnicode(_) => format!("{name}: not UTF-8"),
             })
         }
     }
 }
 
-/// The text of a file with secrets.
+/// Reads a file with secrets.
 pub(crate) fn read_secrets(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let read = File::open(path)

@@ -1,8 +1,9 @@
-//! The hub of one's own site: its flags, and its desk at the broker's HTTP.
+//! The WebSub hub for the operator's own feeds: its flags, and its receiver in the broker's HTTP
+//! server.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "what was wished is done to its end, whoever hangs up"
+    reason = "a request is completed even if the client disconnects"
 )]
 
 use std::{
@@ -27,16 +28,16 @@ use crate::{
     public_url::PublicUrl,
 };
 
-/// What the hub remembers, in the data directory.
+/// The database of the hub, in the data directory.
 const FILE: &str = "hub.db";
 
-/// The least time for which a subscriber is told of changes, unless it is more than what is usual.
+/// The shortest lease, unless the default lease is shorter.
 const LEASE_MIN: Duration = Duration::from_hours(1);
 
-/// How long nothing may have reached a subscriber.
+/// How long deliveries to a subscriber may fail before it is removed.
 const FAILING_MAX: Duration = Duration::from_hours(72);
 
-/// Verifications that are to come.
+/// The limit of pending verifications.
 const WISHES_MAX: u64 = 10_000;
 
 /// Flags of the hub.
@@ -83,18 +84,18 @@ pub(crate) struct HubFlags {
     desk: Desk,
 }
 
-/// Where requests wait for the hub, which begins after the broker.
+/// The slot through which requests reach the hub, which starts after the broker.
 #[derive(Debug, Clone, Default)]
 struct Desk(Arc<OnceLock<Arc<Hub>>>);
 
-/// The desk as HTTP sees it.
+/// The receiver of hub requests in the HTTP server.
 struct Counter {
     desk: Desk,
     per_minute: u32,
 }
 
 impl HubFlags {
-    /// What answers at the broker's HTTP, if there is to be a hub.
+    /// The receiver for the broker's HTTP server, if the hub is on.
     pub(crate) fn receiver(
         &self,
         public: Option<&PublicUrl>,
@@ -103,17 +104,17 @@ impl HubFlags {
             return Ok(None);
         }
         if public.is_none() {
-            let text = "a hub (--hub) tells others its URL, and does not know it; say which with --public-url";
+            let text = "--hub needs --public-url: subscribers must know the URL of the hub";
             return Err(Failure::Usage(text.to_owned()));
         }
         if self.hub_lease > self.hub_lease_max || self.hub_lease.is_zero() {
-            let text = "--hub-lease is more than 0, and at most --hub-lease-max";
+            let text = "--hub-lease must be more than 0 and at most --hub-lease-max";
             return Err(Failure::Usage(text.to_owned()));
         }
         Ok(Some(Arc::new(Counter { desk: self.desk.clone(), per_minute: self.hub_rate })))
     }
 
-    /// Begins, if there is to be a hub: what it gives is done until `stop`.
+    /// Starts the hub, if it is on, and returns the future that runs it until `stop`.
     pub(crate) async fn start(
         &self,
         public: &PublicUrl,
@@ -195,7 +196,7 @@ impl Receiver for Counter {
     fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_> {
         Box::pin(async move {
             let Some(hub) = self.desk.0.get() else { return Reply::Anybody(not_yet()) };
-            // Whoever hangs up has wished what was stored: the rest of it is done nevertheless.
+            // A request that was stored is completed even if the client disconnects.
             let hub = Arc::clone(hub);
             let answer = tokio::spawn(async move { hub.answer(request, peer).await });
             match answer.await.expect("it does not panic") {

@@ -1,5 +1,5 @@
-//! What `tidings crawl URL..` asks for: a job, with a name that is a function of what is asked, so
-//! that the same command means the same job.
+//! The job of `tidings crawl URL..`. Its name is a hash of the request, so the same command means
+//! the same job.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,17 +14,17 @@ use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
 use crate::{
     flags::milliseconds,
-    output::{count, plural, printable},
+    output::{count, plural, printable, time_or},
     waiting::Waiting,
 };
 
-/// Hexadecimal digits of the hash in a job's name: 64 bits, far more than jobs on one broker need.
+/// Hexadecimal digits of the hash in the name of a job: 64 bits, enough for the jobs of one broker.
 const HASH_DIGITS: usize = 16;
 
-/// What the rate on the progress line is averaged over.
+/// The time over which the rate on the progress line is averaged.
 const RATE_SECONDS: f64 = 5.0;
 
-/// Which links belong to a job.
+/// The links that belong to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Scope {
     // The hosts of the seeds.
@@ -49,26 +49,26 @@ impl Scope {
     }
 }
 
-/// What belongs to a job, and how much of it.
+/// The limits of a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bounds {
     pub(crate) scope: Scope,
-    /// Patterns: links match one of these, if there are any, ..
+    /// Links match one of these patterns, if there are any, ..
     pub(crate) include: Vec<String>,
     /// .. and none of these.
     pub(crate) exclude: Vec<String>,
-    /// Furthest number of links from a seed.
+    /// The largest number of links from a seed.
     pub(crate) depth: Option<u32>,
-    /// Most pages that are fetched ..
+    /// The largest number of pages ..
     pub(crate) max_pages: Option<u64>,
     /// .. of one host ..
     pub(crate) max_per_host: Option<u64>,
-    /// .. and in this time.
+    /// .. and the longest time.
     pub(crate) max_time: Option<Duration>,
 }
 
 impl Bounds {
-    /// In the words of `JOB open`.
+    /// The limits as settings of `JOB open`.
     fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("scope", self.scope.word().to_owned())];
         settings.extend(self.depth.map(|depth| ("depth", depth.to_string())));
@@ -76,7 +76,7 @@ impl Bounds {
         settings.extend(self.max_per_host.map(|pages| ("max-per-host", pages.to_string())));
         settings.extend(self.max_time.map(|time| ("max-time", format_ms(milliseconds(time)))));
         for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
-            // Their order means nothing.
+            // Their order has no meaning.
             let patterns: BTreeSet<&str> = patterns.iter().map(String::as_str).collect();
             if !patterns.is_empty() {
                 settings.push((name, Vec::from_iter(patterns).join(",")));
@@ -86,16 +86,16 @@ impl Bounds {
     }
 }
 
-/// Seeds and bounds.
+/// Seeds and limits of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct JobRequest {
-    /// Each once, sorted: the order in which they were typed means nothing.
+    /// Sorted and without duplicates: the order on the command line has no meaning.
     pub(crate) seeds: Vec<CanonicalUrl<'static>>,
     bounds: Bounds,
 }
 
 impl JobRequest {
-    /// A request for these seeds; `Err` is what is wrong with the bounds.
+    /// A request for these seeds; `Err` names a wrong limit.
     pub(crate) fn new(
         mut seeds: Vec<CanonicalUrl<'static>>,
         bounds: Bounds,
@@ -108,21 +108,21 @@ impl JobRequest {
         Ok(Self { seeds, bounds })
     }
 
-    /// The settings in the words of `JOB open`.
+    /// The settings of `JOB open`.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         self.bounds.settings()
     }
 
-    /// Most pages that it may have.
+    /// The largest number of pages.
     pub(crate) fn max_pages(&self) -> Option<u64> {
         self.bounds.max_pages
     }
 
-    /// `crawl-` and a hash of seeds, scope and limits. Stable: an interrupted command finds its
-    /// job by it, also after an upgrade.
+    /// `crawl-` and a hash of seeds, scope and limits. Stable, so that an interrupted command finds
+    /// its job again, also after an upgrade.
     pub(crate) fn name(&self) -> JobName {
         let mut hasher = blake3::Hasher::new();
-        // No URL and no setting contains a line end, so the lines are told apart.
+        // No URL and no setting contains a line end, so the lines are unambiguous.
         for seed in &self.seeds {
             hasher.update(format!("seed {}\n", seed.as_str()).as_bytes());
         }
@@ -134,11 +134,11 @@ impl JobRequest {
     }
 }
 
-/// What a broker says of a job: while it runs (`JOB show`) and at its end (`job-done`). What it
-/// does not say is empty or 0.
+/// The state and counts of a job, as the broker reports them: while it runs (`JOB show`) and at its
+/// end (`job-done`). Missing values are empty or 0.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// All of it as it was said.
+    /// The line as it was received.
     pub(crate) words: String,
     pub(crate) name: String,
     pub(crate) number: String,
@@ -147,9 +147,9 @@ pub(crate) struct Counts {
     pub(crate) state: String,
     /// `done` or `cancelled`; only at the end.
     pub(crate) result: String,
-    /// Waiting for their host to be free.
+    /// Wait for their host.
     pub(crate) pending: u64,
-    /// Waiting for a crawler to have room.
+    /// Wait for a crawler with room.
     pub(crate) queued: u64,
     pub(crate) processing: u64,
     pub(crate) completed: u64,
@@ -160,16 +160,16 @@ pub(crate) struct Counts {
     pub(crate) trap: u64,
     pub(crate) budget: u64,
     pub(crate) cancelled: u64,
-    /// Everything that was ever in it.
+    /// All pages that ever belonged to the pass.
     pub(crate) found: u64,
-    /// Pages a second lately; only where it is watched.
+    /// Recent pages per second; only while the job is watched.
     pub(crate) rate: f64,
-    /// Hosts that it waits for; only while it is crawled.
+    /// The hosts that the job waits for; only while it is crawled.
     pub(crate) waiting: Vec<Waiting>,
 }
 
 impl Counts {
-    /// Reads `<name> key=value ..`. Unknown keys come from a newer broker and mean nothing here.
+    /// Reads `<name> key=value ..`. Unknown keys of a newer broker are ignored.
     pub(crate) fn parse(text: &str) -> Self {
         let mut words = text.split_ascii_whitespace();
         let name = words.next().unwrap_or_default().to_owned();
@@ -209,7 +209,7 @@ impl Counts {
         })
     }
 
-    /// Where its pages are, in a line.
+    /// The numbers of pages by state, in a line.
     pub(crate) fn progress_line(&self) -> String {
         format!(
             "{} completed, {} waiting, {} processing, {} failed",
@@ -220,12 +220,12 @@ impl Counts {
         )
     }
 
-    /// The same, and how fast that goes: the line that is redrawn while somebody watches it.
+    /// The same with the rate: the line that is redrawn while the job is watched.
     pub(crate) fn watch_line(&self) -> String {
         format!("{}, {:.1} pages/s", self.progress_line(), self.rate)
     }
 
-    /// How it ended, for machines.
+    /// The result as JSON.
     pub(crate) fn json(&self) -> Map<String, Value> {
         let result = if self.result.is_empty() { "done" } else { &self.result };
         let mut object = Map::new();
@@ -247,27 +247,29 @@ impl Counts {
         object
     }
 
-    /// Where it stands, in a line.
+    /// The state in a line.
     pub(crate) fn state_line(&self) -> String {
         format!("{}: pass {}, {}", self.name, self.pass, self.state)
     }
 
-    /// Whether it ended with nothing that failed and was not cancelled.
+    /// Whether nothing failed and the job was not cancelled.
     pub(crate) fn went_well(&self) -> bool {
         self.failed == 0 && self.result != "cancelled"
     }
 
-    /// The line at the end of one that was crawled here.
+    /// The last line of a job that was crawled by this command.
     pub(crate) fn summary_line(&self, seconds: f64) -> String {
         let mut line = self.end_line();
         #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
         let rate = self.completed as f64 / seconds.max(0.001);
         let digits = if seconds < 10.0 { 2 } else { 1 };
-        let _ = write!(line, "; {seconds:.digits$} s, {rate:.1} pages/s");
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let time = time_or(time, format!("{seconds:.digits$} s"));
+        let _ = write!(line, "; {time}, {rate:.1} pages/s");
         line
     }
 
-    /// How it ended: always pages and failures, the rest where there is something to say.
+    /// The result: always pages and failures, other numbers only above 0.
     pub(crate) fn end_line(&self) -> String {
         let result = if self.result.is_empty() { "done" } else { &self.result };
         let mut line =
@@ -276,7 +278,7 @@ impl Counts {
             (self.redirects, "redirects"),
             (self.robots, "kept out by robots.txt"),
             (self.scope, "out of scope"),
-            (self.trap, "taken for traps"),
+            (self.trap, "in traps"),
             (self.budget, "over budget"),
             (self.cancelled, "cancelled"),
         ] {
@@ -288,21 +290,22 @@ impl Counts {
     }
 }
 
-/// So many a second over the last few seconds, from how many there were at which time.
+/// The average per second of a counter over the last few seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
-    /// Seconds since the start, and pages by then; oldest first, spanning `RATE_SECONDS`.
+    /// Seconds since the start, and the counter at that time; oldest first, spanning
+    /// `RATE_SECONDS`.
     samples: VecDeque<(f64, u64)>,
 }
 
 impl Rate {
-    /// Whether it is one over those few seconds, and not over the first moments.
+    /// Whether the samples span the full time, so that the first moments have no weight.
     pub(crate) fn is_settled(&self) -> bool {
         let span = self.samples.front().zip(self.samples.back());
         span.is_some_and(|((from, _), (to, _))| to - from >= RATE_SECONDS)
     }
 
-    /// Notes that there are `pages` at `seconds` since the start; `seconds` never falls.
+    /// Adds the counter at `seconds` since the start and returns the rate; `seconds` never falls.
     pub(crate) fn at(&mut self, seconds: f64, pages: u64) -> f64 {
         self.samples.push_back((seconds, pages));
         while self.samples.len() > 2 && self.samples[1].0 <= seconds - RATE_SECONDS {
@@ -315,11 +318,11 @@ impl Rate {
     }
 }
 
-/// A URL as a person writes it; the error says what is wrong, and perhaps what was meant.
+/// Parses a URL as people type it; the error suggests a correction if there is one.
 pub(crate) fn seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
     text.parse().map_err(|error| {
         if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
-            format!("{text} is no URL; did you mean https://{text} ?")
+            format!("{text} is not a URL; did you mean https://{text} ?")
         } else {
             format!("{}: {error}", printable(text, 200))
         }
@@ -339,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_crawl_has_the_same_name_however_it_is_typed() {
+    fn equal_requests_have_the_same_name() {
         let name = request(&["http://a.example/", "http://b.example/x"]).name();
         let typed = ["HTTP://B.example:80/x#top", "http://a.example", "http://a.example/"];
         assert_eq!(request(&typed).name(), name);
     }
 
     #[test]
-    fn another_seed_scope_or_limit_is_another_crawl() {
+    fn different_requests_have_different_names() {
         let (all, patterns) = (Bounds::default, || vec!["/x".to_owned()]);
         let bounds = [
             all(),
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_patterns_means_nothing_and_wrong_ones_are_refused() {
+    fn patterns_are_unordered_and_wrong_ones_are_rejected() {
         let patterns = |exclude: &[&str]| {
             let exclude = exclude.iter().map(ToString::to_string).collect();
             Bounds { exclude, ..Bounds::default() }
@@ -379,18 +382,18 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_what_they_are() {
-        // A change here makes every interrupted crawl a new one: do not change it.
+    fn names_are_stable() {
+        // With another name every interrupted crawl would begin again: do not change it.
         let name = request(&["https://example.org/"]).name();
         assert_eq!(AsRef::<str>::as_ref(&name), "crawl-282765a1e6ca9f34");
     }
 
     #[test]
-    fn what_is_no_url_is_named_with_a_hint() {
+    fn a_wrong_url_is_rejected_with_a_hint() {
         let refuse = |text: &str| seed(text).unwrap_err();
         assert_eq!(
             refuse("example.org"),
-            "example.org is no URL; did you mean https://example.org ?"
+            "example.org is not a URL; did you mean https://example.org ?"
         );
         assert!(refuse("ftp://example.org/").starts_with("ftp://example.org/: "));
     }
@@ -399,7 +402,7 @@ mod tests {
                          completed=1234 redirects=5 failed=1 robots=0 trap=0 fresh=9 found=10";
 
     #[test]
-    fn counts_are_read_and_unknown_ones_ignored() {
+    fn unknown_counts_are_ignored() {
         let counts = Counts::parse(SHOWN);
         assert_eq!((counts.name.as_str(), counts.number.as_str()), ("crawl-1", "7"));
         assert_eq!((counts.pass.as_str(), counts.state.as_str()), ("2", "closed"));
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_forgets_what_is_long_ago() {
+    fn the_rate_forgets_old_samples() {
         let mut rate = Rate::default();
         let rates = [(0.0, 0), (1.0, 10), (5.0, 50), (6.0, 50), (100.0, 50)];
         let rates = rates.map(|(seconds, pages)| rate.at(seconds, pages));

@@ -1,18 +1,18 @@
-//! Standard input as lines that are events, or are not: read in chunks, never all of it.
+//! Standard input as numbered lines, read in chunks.
 
-#![expect(clippy::disallowed_methods, reason = "standard input is read on a thread of its own")]
+#![expect(clippy::disallowed_methods, reason = "a thread reads standard input")]
 
 use std::io::{self, Read};
 
 use tidings_protocol::{Item, LINE_BYTES_MAX, LineDecoder};
 use tokio::sync::mpsc;
 
-/// One read of standard input, and how many may wait for the broker.
+/// The size of a chunk, and the number of chunks that may wait.
 const CHUNK_BYTES: usize = 64 * 1024;
 const CHUNKS_MAX: usize = 4;
 
-/// Reads standard input on a thread, which may be blocked in it for ever: it ends with the process.
-/// After an error nothing more comes.
+/// Reads standard input on a thread, which may block in a read until the process ends. After an
+/// error it sends nothing more.
 pub(crate) fn read_input() -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
     std::thread::spawn(move || {
@@ -34,15 +34,15 @@ pub(crate) fn read_input() -> mpsc::Receiver<io::Result<Vec<u8>>> {
     receiver
 }
 
-/// A line with its number, or why it cannot be an event.
+/// A line with its number, or the reason why it cannot be an event.
 pub(crate) type Line<'a> = (u64, Result<&'a [u8], String>);
 
-/// Numbers the lines of a stream. Used as a [`LineDecoder`] is.
+/// Numbers the lines of a stream. Used like a [`LineDecoder`].
 #[derive(Debug)]
 pub(crate) struct Lines {
     decoder: LineDecoder,
     number: u64,
-    /// The present line begins with 0x04, which means something on the wire and nothing in a file.
+    /// The present line begins with 0x04, which has a meaning on the wire but not in a file.
     control: bool,
 }
 
@@ -65,7 +65,7 @@ impl Lines {
         }
     }
 
-    /// At the end of the stream: the last line, if it has no line end.
+    /// The last line at the end of the stream, if it has no line end.
     pub(crate) fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<Line<'a>> {
         match self.decoder.finish(unread) {
             Some(Item::Line(line)) => Some(self.numbered(Ok(line))),
@@ -85,7 +85,7 @@ fn too_long() -> String {
 }
 
 fn control_byte() -> String {
-    "control byte 0x04 at its beginning".to_owned()
+    "begins with the control byte 0x04".to_owned()
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_begins_with_ctrl_d_is_refused_as_a_whole() {
+    fn a_line_that_begins_with_ctrl_d_is_rejected() {
         let refused = format!("1! {}", control_byte());
         assert_eq!(lines(&[b"\x04\x04rest\nnext\n"]), [refused.as_str(), "2 next"]);
         assert_eq!(lines(&[b"\x04rest"]), [refused.as_str()]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_limit_is_refused_once_and_the_next_is_read() {
+    fn a_line_over_the_limit_is_rejected_once() {
         let long = vec![b'x'; LINE_BYTES_MAX + 10];
         let shown = lines(&[b"a\n", &long, &long, b"\nb\n"]);
         assert_eq!(shown, ["1 a", &format!("2! {}", too_long()), "3 b"]);

@@ -1,6 +1,6 @@
-//! Connections to a broker, with errors that say what to do.
+//! Connections to a broker, with errors that name a remedy.
 
-#![expect(clippy::disallowed_methods, reason = "an answer is not waited for for ever")]
+#![expect(clippy::disallowed_methods, reason = "an answer has a time limit")]
 
 use std::{path::Path, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
     wire,
 };
 
-/// How long a broker that was noted in a data directory has to prove that it lives. It is on this
-/// machine, or was.
+/// The time limit for an answer of the broker that a data directory names. It is on this machine,
+/// if it runs.
 const LIVING_MAX: Duration = Duration::from_secs(1);
 
-/// Connects as `name`, a label that the broker shows to people. The failure says what to do.
+/// Connects with this name, which the broker shows. The failure names a remedy.
 pub(crate) async fn connect(
     broker: &BrokerAddress,
     name: &str,
@@ -32,7 +32,7 @@ pub(crate) async fn connect(
     })
 }
 
-/// The same, for who has plans of their own for when there is no broker.
+/// The same for callers that handle a missing broker themselves.
 pub(crate) async fn try_connect(
     broker: &BrokerAddress,
     name: &str,
@@ -40,8 +40,8 @@ pub(crate) async fn try_connect(
     client::connect(broker.as_str(), options(broker, name)).await
 }
 
-/// The broker of a `tidings up` that runs on this data directory. One that is noted there and does
-/// not answer as a broker does is stale.
+/// The broker of a `tidings up` that runs on this data directory. An address in the directory
+/// without an answer is stale.
 pub(crate) async fn living_broker(data: &Path) -> Option<BrokerAddress> {
     let broker = address::noted(data)?;
     let answer = tokio::time::timeout(LIVING_MAX, try_connect(&broker, "tidings"));

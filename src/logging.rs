@@ -1,5 +1,4 @@
-//! Structured logs on standard error: quiet unless asked, so that what a person sees is the
-//! command's own output.
+//! Logs on standard error. The default level is low, so that the output of the command dominates.
 
 use std::{
     fmt::Write as _,
@@ -11,29 +10,29 @@ use tidings_broker::access::mask_tokens;
 use tidings_protocol::text::{escape_json, is_invisible};
 use tracing_subscriber::EnvFilter;
 
-/// What is logged when nobody says what.
+/// The default filter.
 const FILTER_DEFAULT: &str = "warn";
 
-/// The target under which the broker logs every line that it receives, when it is told to.
+/// The target under which the broker logs received lines, if that is enabled.
 const LINE_TARGET: &str = "tidings::line";
 
-/// How logs are written, for processes that write theirs beside ours, and the way to change what is.
+/// The log format for child processes, and the handle that changes the filter.
 static LOGGING: OnceLock<Logging> = OnceLock::new();
 
 struct Logging {
     is_json: bool,
-    /// The filter as it was said, for processes of ours.
+    /// The filter as it was given, for child processes.
     filter: Mutex<Option<String>>,
     change: Box<dyn Fn(EnvFilter) + Send + Sync>,
 }
 
-/// Starts logging what the filter says, and lines if they are wanted. Call once.
+/// Starts logging with this filter, and of received lines if `lines` is set. Call it once.
 pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
     let is_coloured = !json && io::IsTerminal::is_terminal(&io::stderr());
     let form = if json { Form::Json } else { Form::Text { is_coloured } };
     let (builder, first) =
         (tracing_subscriber::fmt().with_writer(move || Records(form)), filter(text, lines));
-    // To change it is refused only once there is no subscriber any more, which is never.
+    // A reload fails only without a subscriber, and this one is never removed.
     let change: Box<dyn Fn(EnvFilter) + Send + Sync> = if json {
         let builder = builder.json().with_env_filter(first).with_filter_reloading();
         let handle = builder.reload_handle();
@@ -50,18 +49,18 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
     let _ = LOGGING.set(Logging { is_json: json, filter, change });
 }
 
-/// How records look.
+/// The format of log records.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Json,
     Text {
-        /// With escape sequences. What they come from escapes those of others.
+        /// With escape sequences from the formatter, which escapes those in values.
         is_coloured: bool,
     },
 }
 
-/// Takes each record in one piece, and writes it as one line: whatever others have said is in it, no byte of theirs begins
-/// another record, or does anything to a terminal; nor is a token.
+/// Writes each record as one line. A record may contain text of peers: control characters in it are
+/// escaped, and tokens are masked.
 #[derive(Debug)]
 struct Records(Form);
 
@@ -77,7 +76,7 @@ impl Write for Records {
     }
 }
 
-/// The record with one line end, its last character.
+/// The record with exactly one line end, at its end.
 fn one_line(record: &str, form: Form) -> String {
     let record = record.strip_suffix('\n').unwrap_or(record);
     let is_coloured = match form {
@@ -96,7 +95,7 @@ fn one_line(record: &str, form: Form) -> String {
     line
 }
 
-/// From here on what this filter says is logged.
+/// Changes the filter.
 pub(crate) fn change(text: Option<&str>, lines: bool) {
     if let Some(logging) = LOGGING.get() {
         (logging.change)(filter(text, lines));
@@ -109,26 +108,28 @@ pub(crate) fn is_json() -> bool {
     LOGGING.get().is_some_and(|logging| logging.is_json)
 }
 
-/// What is logged, as it was said.
+/// The filter as it was given.
 pub(crate) fn said() -> Option<String> {
     let filter = LOGGING.get().map(|logging| &logging.filter);
     filter.and_then(|filter| filter.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// Whether the filter names the lines. Being verbose about everything (`info`) does not ask for them: they are other people's
-/// words, and many.
+/// Whether the filter names the target of received lines. A general level such as `info` does not
+/// log them: they are many, and contain the data of clients.
 pub(crate) fn lines_are_asked_for() -> bool {
     said().is_some_and(|filter| filter.contains(LINE_TARGET))
 }
 
-/// A filter, as a flag has it: as it was said, if it is one.
+/// Parses the value of `--log` and returns it unchanged.
 pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     let text = text.trim();
-    // A variable that is set to nothing is as good as none.
+    // An empty variable counts as unset.
     let text = if text.is_empty() { FILTER_DEFAULT } else { text };
     match EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}; write a level such as info, or tidings_broker=debug")),
+        Err(error) => {
+            Err(format!("{error}; expected a level such as info, or tidings_broker=debug"))
+        }
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quiet_unless_asked() {
+    fn the_default_level_is_warn() {
         assert_eq!(filter(None, false).to_string(), "warn");
         assert_eq!(parse_filter(" ").unwrap(), "warn");
         let one = parse_filter("tidings_broker=debug ").unwrap();
@@ -155,18 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_on_top_of_the_filter() {
+    fn lines_are_added_to_the_filter() {
         let text = filter(Some("error"), true).to_string();
         assert!(text.contains("error") && text.contains("tidings::line=debug"), "{text}");
     }
 
     #[test]
-    fn a_wrong_filter_is_told_what_is_right() {
+    fn a_wrong_filter_is_rejected_with_a_hint() {
         assert!(parse_filter("==").unwrap_err().contains("such as info"));
     }
 
     #[test]
-    fn a_record_is_one_line_whatever_is_in_it() {
+    fn a_record_is_one_line() {
         let (text, coloured) =
             (Form::Text { is_coloured: false }, Form::Text { is_coloured: true });
         let record = "WARN a\nb\r\x1b[2J\u{85}\u{2028}\u{202e}\tc\n";
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logged_record_comes_in_one_piece() {
+    fn a_record_is_written_in_one_piece() {
         #[derive(Clone, Default)]
         struct Pieces(std::sync::Arc<Mutex<Vec<String>>>);
         impl Write for Pieces {

@@ -1,5 +1,5 @@
-//! The `tidings` command: reads flags and configuration, wires broker and crawler together, and
-//! prints for people. What they do is in the crates `tidings-broker` and `tidings-subscriber`.
+//! The `tidings` command: reads flags and configuration, connects broker and crawler, and prints
+//! for people. The crates `tidings-broker` and `tidings-subscriber` do the work.
 
 mod access;
 mod address;
@@ -59,20 +59,20 @@ use crate::{
     service::Started,
 };
 
-/// What blocking calls that still run (a name that is looked up, a page that is written) have when
-/// everything else has ended.
+/// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
+/// end.
 const LAST_CALLS: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
-    // Two providers in one process would each be none: the first use of TLS panics then.
+    // Two providers are linked; unless one is installed, the first use of TLS panics.
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
-        .expect("nobody installs one before the first line of main()");
+        .expect("no provider is installed before the first line of main()");
     let Err(failure) = cli::parse(std::env::args_os()).and_then(run) else {
         return ExitCode::SUCCESS;
     };
     if let Failure::Told(text) = &failure {
-        // A reader that has left does not want help any more.
+        // A closed standard output needs no help text.
         let _ = output::tell(text);
     }
     if let Some(text) = failure.text() {
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 fn run(parsed: Parsed) -> Result<(), Failure> {
     let Parsed { common, cmd, .. } = &parsed;
     if let Cmd::Config(what) = cmd {
-        // It speaks for itself, and says what is wrong with the settings of logs, too.
+        // It reports problems of the log settings too.
         return cmd::config::run(what, common.config.as_deref());
     }
     logging::start(common.log_json, common.log.as_deref(), lines_logged(cmd));
@@ -97,7 +97,7 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
     result
 }
 
-/// What those who serve do before there is a second thread.
+/// Prepares a server process while it has only one thread.
 fn start(parsed: &Parsed) -> Result<Option<Started>, Failure> {
     let config = parsed.common.config.as_deref();
     let (server, places) = match &parsed.cmd {
@@ -120,7 +120,7 @@ fn lines_logged(cmd: &Cmd) -> bool {
     }
 }
 
-/// Servers and crawlers use all cores, or as many as they are told; the rest has one thing to do.
+/// Servers and crawlers use all cores, or `--threads`; other commands need one thread.
 fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     let threads = match cmd {
         Cmd::Up(args) => args.server.threads,
@@ -152,14 +152,14 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
         builder.worker_threads(threads.into());
     }
     if let Cmd::Zmq(_) = cmd {
-        // All of its subscribers have their turn before there is more for them.
+        // All subscribers get a turn before more messages arrive for them.
         builder.event_interval(cmd::zmq::TURNS);
     }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
 
 async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
-    let started = || started.expect("what serves was started");
+    let started = || started.expect("servers are prepared before the runtime");
     match cmd {
         Cmd::Up(args) => cmd::up::run(args, started()).await,
         Cmd::Broker(args) => cmd::broker::run(args, started()).await,
@@ -178,7 +178,7 @@ async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
         Cmd::Watch(args) => cmd::watch::run(args).await,
         Cmd::WatchFeed(args) => cmd::watch_feed::run(args).await,
         Cmd::Bridge(args) => cmd::bridge::run(args).await,
-        Cmd::Config(_) => unreachable!("it needs no runtime"),
+        Cmd::Config(_) => unreachable!("`config` runs without a runtime"),
         Cmd::Zmq(args) => cmd::zmq::run(args).await,
         Cmd::Bench(args) => cmd::bench::run(args).await,
     }

@@ -1,5 +1,5 @@
-//! What the commands that manage a broker share: a connection on which one thing is asked, and
-//! answers of `key=value` words as tables for people and as JSON.
+//! Helpers of the commands that manage a broker: a connection for requests, and answers of
+//! `key=value` words as tables and as JSON.
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -14,11 +14,11 @@ use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
     link,
-    output::{Console, count},
+    output::{Console, count, readable},
     wire,
 };
 
-/// The flags of what is printed as a table or as JSON.
+/// The flags of commands with a table or JSON as output.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OutputFlags {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) struct OutputFlags {
     pub(crate) json: bool,
 }
 
-/// The group that a command is about.
+/// The group of a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GroupFlag {
     /// The group
@@ -37,40 +37,40 @@ pub(crate) struct GroupFlag {
     pub(crate) group: GroupName,
 }
 
-/// A connection on which something is managed.
+/// A connection for management commands.
 pub(crate) struct Broker<'a> {
     address: &'a BrokerAddress,
     pub(crate) client: Client,
 }
 
 impl<'a> Broker<'a> {
-    /// Connects as `name`, a label that the broker shows to people.
+    /// Connects with this name, which the broker shows.
     pub(crate) async fn connect(flag: &'a BrokerFlag, name: &str) -> Result<Self, Failure> {
         let (client, _deliveries) = link::connect(&flag.broker, name).await?;
         Ok(Self { address: &flag.broker, client })
     }
 
-    /// Asks for one thing.
+    /// Sends a command and returns the answer.
     pub(crate) async fn ask(&self, command: &Command<'_>) -> Result<Answer, Failure> {
         self.client.request(command).await.map_err(|error| self.failure(error))
     }
 
-    /// What an error of this connection's client is for a person.
+    /// The failure for an error of this connection.
     pub(crate) fn failure(&self, error: ClientError) -> Failure {
         failure(self.address, error)
     }
 }
 
-/// What an error of a client is for a person.
+/// The failure for an error of a client.
 pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
     match error {
-        // The code is for programs, which see the exit code.
+        // The error code is left out: scripts have the exit code.
         ClientError::Refused(error) => Failure::failed(wire::rejection(&error)),
         error => Failure::failed(format!("{broker}: {}", wire::client_error(&error))),
     }
 }
 
-/// `<action> <name> <settings>`.
+/// A command `<action> <name> <settings>`.
 pub(crate) fn manage<'a>(
     action: &'a str,
     name: Option<&'a str>,
@@ -79,18 +79,18 @@ pub(crate) fn manage<'a>(
     Manage { action, name, settings }
 }
 
-/// Settings as they were typed, borrowed.
+/// The settings as pairs of string slices.
 pub(crate) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
     settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// `KEY=VALUE` as it is typed; the error says what is missing.
+/// Parses `KEY=VALUE`.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("a setting is KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// What stands before the first blank.
+/// The text before the first space.
 pub(crate) fn first_word(line: &str) -> &str {
     line.split(' ').next().unwrap_or_default()
 }
@@ -100,16 +100,16 @@ pub(crate) fn pairs(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.split(' ').filter_map(|word| word.split_once('='))
 }
 
-/// `<name> key=value ..` as an object; what is a number becomes one.
+/// `<name> key=value ..` as an object; numbers become JSON numbers.
 pub(crate) fn named(line: &str, key_of_name: &str) -> Value {
     object([(key_of_name, first_word(line))].into_iter().chain(pairs(line)))
 }
 
-/// An object; what is a number becomes one.
+/// An object; numbers become JSON numbers, except in the first pair.
 pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     let mut object = Map::new();
     for (at, (key, value)) in pairs.enumerate() {
-        // A name stays a name, also one of digits.
+        // The first pair is the name, which stays a string even if it consists of digits.
         let number = (at > 0).then(|| serde_json::from_str(value).ok()).flatten();
         let number = number.filter(Value::is_number);
         object.insert(key.to_owned(), number.unwrap_or_else(|| value.into()));
@@ -119,7 +119,8 @@ pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Val
 
 /// Prints `<name> key=value ..` as a list.
 pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failure> {
-    let rows: Vec<_> = pairs(line).map(|(key, value)| vec![key.into(), value.into()]).collect();
+    let row = |(key, value): (&str, &str)| vec![key.to_owned(), readable(key, value)];
+    let rows: Vec<_> = pairs(line).map(row).collect();
     console.line(first_word(line))?;
     for line in table(&rows, &[true, true]) {
         console.line(&format!("  {line}"))?;
@@ -127,7 +128,7 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
     Ok(())
 }
 
-/// Prints rows below their heads. A head that ends in `>` stands, as its column, to the right.
+/// Prints rows with headings. A heading that ends in `>` aligns its column to the right.
 pub(crate) fn print_table(
     console: &mut Console,
     heads: &[&str],
@@ -139,17 +140,17 @@ pub(crate) fn print_table(
     table(&rows, &left).iter().try_for_each(|line| console.line(line))
 }
 
-/// Says so if an answer lists only some of what matched.
+/// Prints a note if an answer lists only part of the matches.
 pub(crate) fn note_rest(console: &mut Console, ok: &str) {
     let number = |key| field_number(ok, key).unwrap_or(0);
     let (matched, listed) = (number("matched"), number("listed"));
     if listed < matched {
         let (listed, matched) = (count(listed), count(matched));
-        console.note(&format!("{listed} of {matched}; --limit lists up to 1,000"));
+        console.note(&format!("{listed} of {matched} listed; --limit N lists up to 1,000"));
     }
 }
 
-/// Rows of equally many cells as lines with straight columns, each to the left or to the right.
+/// Rows with the same number of cells as aligned lines.
 fn table(rows: &[Vec<String>], left: &[bool]) -> Vec<String> {
     let widths: Vec<usize> = (0..left.len())
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -168,14 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_straight_columns() {
+    fn a_table_has_aligned_columns() {
         let rows = ["TOPIC NEXT STATE", "a 1,043 ok"];
         let rows = rows.map(|row| row.split(' ').map(str::to_owned).collect());
         assert_eq!(table(&rows, &[true, false, true]), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
     }
 
     #[test]
-    fn json_has_numbers_where_there_are() {
+    fn numbers_become_json_numbers() {
         let topic = named("7 next=1043 rate=0.5 retain-bytes=1g sync=always", "topic");
         assert_eq!(topic["topic"], "7");
         assert_eq!(topic["next"], 1043);

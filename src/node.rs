@@ -1,5 +1,5 @@
-//! A broker and a crawler that works for it, in one process. They meet over a real socket, as they
-//! would on two machines.
+//! A broker and its crawler in one process. They communicate over a socket, as they would on two
+//! machines.
 
 #![expect(clippy::disallowed_methods, reason = "the crawler is a task beside its printer")]
 
@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{address::BrokerAddress, failure::Failure};
 
-/// Pages that were fetched and not yet printed; at it the crawler waits for the printer.
+/// The limit of fetched pages that are not printed yet; at this limit the crawler waits.
 const REPORTS_MAX: usize = 1024;
-/// Nobody reads faster than that.
+/// The shortest time between two batches of printed pages, which is faster than people read.
 const REPORTS_PACE: Duration = Duration::from_millis(10);
 
-/// What a stop may take in all. Nearly always it is much faster.
+/// The time limit of a stop as a whole. Most stops are much faster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StopTime(pub(crate) Duration);
 
@@ -36,18 +36,18 @@ impl Default for StopTime {
 }
 
 impl StopTime {
-    /// Of this the crawler, which hands its tasks back to the broker before that closes its connections.
+    /// The part for the crawler, which returns its tasks before the broker closes connections.
     pub(crate) fn crawler(self) -> Duration {
         self.0 * 7 / 8
     }
 
-    /// And the broker's connections, which have what is left when the crawler was slow, but not more than this.
+    /// The limit for the broker's connections: what is left after the crawler, but at most this.
     pub(crate) fn connections(self) -> Duration {
         self.0 / 4
     }
 }
 
-/// A stop that has begun.
+/// The clock of a stop.
 #[derive(Debug)]
 pub(crate) struct Stopping {
     began: Instant,
@@ -55,23 +55,23 @@ pub(crate) struct Stopping {
 }
 
 impl Stopping {
-    /// It may take so long.
+    /// Starts the clock of a stop with this time limit.
     pub(crate) fn begin(time: Duration) -> Self {
         Self { began: Instant::now(), time }
     }
 
-    /// What is left of that.
+    /// The time that is left.
     pub(crate) fn left(&self) -> StopTime {
         StopTime(self.time.saturating_sub(self.began.elapsed()))
     }
 }
 
-/// Starts a broker, or says which address or directory could not be had and what to do.
+/// Starts a broker; the failure names the address or directory that is not available, and a remedy.
 pub(crate) async fn start_broker(config: BrokerConfig) -> Result<Broker, Failure> {
     start_broker_on(config, Sockets::default()).await
 }
 
-/// The same with sockets that are there.
+/// The same with sockets that are already open.
 pub(crate) async fn start_broker_on(
     config: BrokerConfig,
     sockets: Sockets,
@@ -80,7 +80,7 @@ pub(crate) async fn start_broker_on(
     Broker::start_on(config, sockets).await.map_err(|error| refused(error, listen, http))
 }
 
-/// A socket at one of these addresses, which those of lines and of HTTP are.
+/// Binds a socket at one of these addresses, of the line or the HTTP listener.
 pub(crate) fn bind(
     address: SocketAddr,
     listen: SocketAddr,
@@ -118,25 +118,25 @@ fn refused(error: StartError, listen: SocketAddr, http: Option<SocketAddr>) -> F
     }
 }
 
-/// Tells a broker that a crawler will live in its process, and which. When both have ended together
-/// the next broker does not wait for what the crawler may still be doing.
+/// Reserves the member id of the crawler in this process. After both have ended, the next broker
+/// does not wait for the leases of that member.
 pub(crate) fn own_member(config: &mut BrokerConfig) -> MemberId {
     *config.own_member.insert(MemberId::random())
 }
 
-/// Stops a broker, within the time that a stop may take.
+/// Stops a broker within the default time limit.
 pub(crate) async fn stop_broker(broker: Broker) {
     stop_broker_within(broker, StopTime::default()).await;
 }
 
-/// The same within this time.
+/// The same within this time limit.
 pub(crate) async fn stop_broker_within(broker: Broker, StopTime(time): StopTime) {
     if tokio::time::timeout(time, broker.stop()).await.is_err() {
         tracing::warn!("the broker did not stop in time; its connections are cut off");
     }
 }
 
-/// Makes the data directory, for its owner only.
+/// Creates the data directory, for its owner only.
 pub(crate) fn make_data_directory(data: &Path) -> Result<(), Failure> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -144,24 +144,24 @@ pub(crate) fn make_data_directory(data: &Path) -> Result<(), Failure> {
     builder
         .recursive(true)
         .create(data)
-        .with_context(|| format!("cannot make the data directory {}", data.display()))?;
+        .with_context(|| format!("cannot create the data directory {}", data.display()))?;
     Ok(())
 }
 
-/// A crawler that runs as a task of its own.
+/// A crawler that runs as a task.
 #[derive(Debug)]
 pub(crate) struct Crawler {
     task: JoinHandle<Result<(), CrawlError>>,
     reports: mpsc::Receiver<PageReport>,
-    /// Reports are left to gather until then.
+    /// Reports accumulate until then.
     next_look: Instant,
     stop: CancellationToken,
-    /// The task has ended, and how was said.
+    /// The task has ended, and the reason was reported.
     is_over: bool,
 }
 
 impl Crawler {
-    /// Starts it. It connects, and connects again, on its own.
+    /// Starts it. It connects and reconnects by itself.
     pub(crate) fn start(config: CrawlerConfig) -> Self {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let stop = CancellationToken::new();
@@ -169,8 +169,7 @@ impl Crawler {
         Self { task, reports, next_look: Instant::now(), stop, is_over: false }
     }
 
-    /// The next pages that were dealt with; `Err` when the crawler ended by itself, which it only
-    /// does for a reason. Cancel-safe.
+    /// The next finished pages; `Err` when the crawler has ended by itself. Cancel-safe.
     pub(crate) async fn pages(&mut self) -> Result<Vec<PageReport>, Failure> {
         tokio::time::sleep_until(self.next_look.into()).await;
         let mut pages = Vec::new();
@@ -183,7 +182,8 @@ impl Crawler {
         Err(ended(result))
     }
 
-    /// Stops it: it hands back what it has not begun. Returns the pages that ended meanwhile.
+    /// Stops it; it returns the tasks that it has not started. Returns the pages that ended
+    /// meanwhile.
     pub(crate) async fn stop(mut self, time: Duration) -> Vec<PageReport> {
         self.stop.cancel();
         let mut last = Vec::new();
@@ -213,7 +213,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Stops the crawler, then the broker it reports to.
+    /// Stops the crawler, then its broker.
     pub(crate) async fn stop(self, time: StopTime) -> Vec<PageReport> {
         let stopping = Stopping::begin(time.0);
         let last = self.crawler.stop(time.crawler()).await;
@@ -222,8 +222,8 @@ impl Node {
     }
 }
 
-/// How what works beside a broker in its process, or on its data directory, reaches it: by its unix socket, if it has
-/// one.
+/// The address through which parts of this process, and commands on its data directory, reach the
+/// broker: its unix socket, if it has one.
 pub(crate) fn reach(broker: &Broker) -> BrokerAddress {
     match broker.unix_path() {
         Some(path) => BrokerAddress::of_socket(path),
@@ -231,8 +231,8 @@ pub(crate) fn reach(broker: &Broker) -> BrokerAddress {
     }
 }
 
-/// The address at which a broker that listens there is reached from the same machine: one that
-/// listens on all addresses is reached at loopback.
+/// The address at which a listener is reached from the same machine: loopback, if it listens on all
+/// addresses.
 pub(crate) fn local(listening: SocketAddr) -> SocketAddr {
     let mut address = listening;
     if address.ip().is_unspecified() {
@@ -246,9 +246,11 @@ pub(crate) fn local(listening: SocketAddr) -> SocketAddr {
 
 fn ended(result: Result<Result<(), CrawlError>, tokio::task::JoinError>) -> Failure {
     match result {
-        Ok(Ok(())) => Failure::failed("the crawler stopped by itself"),
+        Ok(Ok(())) => Failure::failed("the crawler has stopped unexpectedly"),
         Ok(Err(CrawlError::OutputClosed)) => Failure::OutputClosed,
         Ok(Err(error)) => Failure::Failed(anyhow::Error::new(error)),
-        Err(error) => Failure::Failed(anyhow::Error::new(error).context("the crawler broke down")),
+        Err(error) => {
+            Failure::Failed(anyhow::Error::new(error).context("the crawler has panicked"))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to the servers of others: what they say of us, and where they may go.
+//! The HTTP client for requests other than pages, and the flags for all outgoing requests.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tidings_subscriber::{CrawlerConfig, address::AllowPrivate, connect::Connecto
 
 use crate::{contact, failure::Failure, flags::AllowPrivateFlag};
 
-/// The most time that one of them may take, unless it fetches a page.
+/// The time limit of such a request.
 const REQUEST_MAX: Duration = Duration::from_secs(20);
 
-/// Flags of everything that makes requests.
+/// Flags of everything that sends requests.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OutgoingFlags {
     #[command(flatten)]
@@ -28,14 +28,14 @@ pub(crate) struct OutgoingFlags {
 
     /// Send all requests through this proxy: http://, socks5:// or socks5h://
     ///
-    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy resolves them, and must
-    /// itself refuse private addresses.
+    /// With socks5:// names are resolved and checked here. With http:// and socks5h:// the proxy
+    /// resolves them, and must itself refuse private addresses.
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
 }
 
 impl OutgoingFlags {
-    /// Writes them into a configuration.
+    /// Writes the flags into a crawler's configuration.
     pub(crate) fn apply(&self, config: &mut CrawlerConfig) {
         config.allow_private = self.allow_private.networks.clone();
         config.proxy.clone_from(&self.proxy);
@@ -48,14 +48,14 @@ impl OutgoingFlags {
         }
     }
 
-    /// Makes requests that are none for pages.
+    /// The client for requests other than pages.
     pub(crate) fn requests(&self) -> Result<Outgoing, Failure> {
         let mut config = CrawlerConfig::default();
         self.apply(&mut config);
         Self::requests_of(&config)
     }
 
-    /// The same, wherever they lead: for those of hosts only that whoever runs this has named.
+    /// The same without limits on addresses, for hosts that the operator has named.
     pub(crate) fn requests_to_named(&self) -> Result<Outgoing, Failure> {
         let mut config = CrawlerConfig::default();
         self.apply(&mut config);
@@ -64,14 +64,18 @@ impl OutgoingFlags {
     }
 
     fn requests_of(config: &CrawlerConfig) -> Result<Outgoing, Failure> {
-        let agent = HeaderValue::from_str(&config.agent)
-            .map_err(|_| Failure::Usage(format!("--agent {:?} cannot be sent", config.agent)))?;
+        let agent = HeaderValue::from_str(&config.agent).map_err(|_| {
+            Failure::Usage(format!(
+                "--agent {:?}: this text cannot be a header value",
+                config.agent
+            ))
+        })?;
         let connector =
             Connector::new(config).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Outgoing::new(connector, agent, REQUEST_MAX))
     }
 
-    /// Whether a site that is asked would not know whom to ask about it.
+    /// Whether requests lack a contact for site owners.
     pub(crate) fn are_anonymous(&self) -> bool {
         self.agent.is_none() && self.contact.is_none()
     }

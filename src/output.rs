@@ -1,7 +1,7 @@
-//! What a person or a pipe reads: results on standard output, notes and lines of progress that
-//! are redrawn on standard error. The only place that writes to either.
+//! The output of the command: results on standard output; notes and redrawn progress on standard
+//! error. The only module that writes to either.
 
-#![expect(clippy::disallowed_methods, reason = "redraws no more often than somebody can see")]
+#![expect(clippy::disallowed_methods, reason = "redraws are limited in rate")]
 
 use std::{
     borrow::Cow,
@@ -11,37 +11,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidings_protocol::text::{escape_json, is_invisible};
+use tidings_protocol::{
+    parse_ms,
+    text::{escape_json, is_invisible},
+};
 
 use crate::failure::Failure;
 
-/// How often lines are redrawn below others that come one after the other. What comes faster is read by
-/// nobody, and the lines are back when it ends.
+/// The shortest time between two redraws of progress below results that follow each other fast. The
+/// progress reappears when they pause.
 const REDRAW: Duration = Duration::from_millis(50);
 
-/// Whether standard output is a terminal.
-static IS_SEEN: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+/// Whether standard output is a terminal. Unit tests do not depend on where they run.
+static IS_SEEN: LazyLock<bool> = LazyLock::new(|| !cfg!(test) && io::stdout().is_terminal());
 
-/// The width of a terminal that does not say it, in characters.
+/// The width of a terminal that does not report it, in characters.
 const WIDTH_DEFAULT: usize = 80;
 
-/// Standard output and standard error, used together so that lines of progress never stand in the
-/// middle of a result.
+/// Standard output and standard error, used together so that progress never splits a result.
 #[derive(Debug)]
 pub(crate) struct Console {
     progress_allowed: bool,
-    /// Results are shown where progress is.
+    /// Results and progress appear on the same terminal.
     is_shared: bool,
-    /// Standard output is for something else.
+    /// Something else writes to standard output.
     stdout_is_taken: bool,
-    /// The lines of progress as they are to be seen, and how many of them are on the terminal.
+    /// The progress as it should appear, and the number of its lines on the terminal.
     progress: String,
     lines_shown: usize,
     drawn: Option<Instant>,
 }
 
 impl Console {
-    /// Progress is drawn only where somebody can see it: standard error is a terminal.
+    /// Progress is drawn only if standard error is a terminal.
     pub(crate) fn new() -> Self {
         Self {
             progress_allowed: io::stderr().is_terminal(),
@@ -53,17 +55,17 @@ impl Console {
         }
     }
 
-    /// Whether [`Console::progress`] would draw anything.
+    /// Whether [`Console::progress`] draws anything.
     pub(crate) fn shows_progress(&self) -> bool {
         self.progress_allowed
     }
 
-    /// Leaves standard output to something else: results go to standard error from now on.
+    /// Leaves standard output to another writer: results go to standard error from now on.
     pub(crate) fn leave_stdout(&mut self) {
         self.stdout_is_taken = true;
     }
 
-    /// Prints a result line to standard output, where progress was shown until now.
+    /// Prints a result line to standard output, in place of the progress.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.clear_progress();
         if self.stdout_is_taken {
@@ -73,7 +75,7 @@ impl Console {
         print(text)
     }
 
-    /// Prints a result line to standard output, above what is shown of the progress.
+    /// Prints a result line to standard output, above the progress.
     pub(crate) fn line_above(&mut self, text: &str) -> Result<(), Failure> {
         if self.stdout_is_taken {
             return self.line(text);
@@ -95,7 +97,7 @@ impl Console {
         note(text);
     }
 
-    /// Redraws the lines of progress; nothing off a terminal.
+    /// Redraws the progress; nothing without a terminal.
     pub(crate) fn progress(&mut self, text: &str) {
         if self.progress_allowed {
             text.clone_into(&mut self.progress);
@@ -103,17 +105,17 @@ impl Console {
         }
     }
 
-    /// Removes the lines of progress.
+    /// Removes the progress.
     pub(crate) fn clear_progress(&mut self) {
         self.erase();
         self.progress.clear();
     }
 
-    /// Draws in one write, so that nothing flickers; the cursor stays behind the last character.
+    /// Draws in one write to avoid flicker; the cursor stays after the last character.
     fn draw(&mut self) {
         let lines = fitted(&self.progress, width());
         let text = format!("{}{}", erasure(self.lines_shown), lines.join("\r\n"));
-        // Nobody is told about progress that could not be drawn.
+        // Progress is not important enough to report a failed write.
         let _ = io::stderr().lock().write_all(text.as_bytes());
         self.lines_shown = lines.len();
         self.drawn = Some(Instant::now());
@@ -127,13 +129,14 @@ impl Console {
     }
 }
 
-/// Prints a line to standard output, at once.
+/// Prints a line to standard output and flushes it.
 fn print(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from_output)
 }
 
-/// Goes from the end of the last of so many lines to the start of the first, and clears all below.
+/// Moves from the end of the last of these lines to the start of the first, and clears everything
+/// below.
 fn erasure(lines: usize) -> String {
     match lines {
         0 => String::new(),
@@ -142,13 +145,13 @@ fn erasure(lines: usize) -> String {
     }
 }
 
-/// Lines, each cut so that it takes one line of a terminal.
+/// The lines of a text, each cut to one line of the terminal.
 fn fitted(text: &str, width: usize) -> Vec<String> {
-    // A line that is full makes some terminals begin the next one.
+    // A full line makes some terminals wrap.
     text.lines().map(|line| printable(line, width.saturating_sub(1).max(1))).collect()
 }
 
-/// How many characters a line of the terminal holds.
+/// The width of the terminal in characters.
 fn width() -> usize {
     #[cfg(unix)]
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into());
@@ -163,26 +166,26 @@ impl Drop for Console {
     }
 }
 
-/// Prints lines to standard error. Whatever others have said is in them, it does nothing to a terminal. A closed standard
-/// error is nobody's problem.
+/// Prints lines to standard error, with control characters escaped. A closed standard error is
+/// ignored.
 pub(crate) fn note(text: &str) {
     let mut shown = harmless(text).into_owned();
     shown.push('\n');
     let _ = io::stderr().lock().write_all(shown.as_bytes());
 }
 
-/// What others have said, as it is to be printed to standard output: where somebody sees it, it does nothing to their terminal;
-/// programs and files have it as it was said.
+/// Text of others for standard output: with control characters escaped on a terminal, unchanged for
+/// programs and files.
 pub(crate) fn said(text: &str) -> Cow<'_, str> {
     if *IS_SEEN { harmless(text) } else { Cow::Borrowed(text) }
 }
 
-/// The same for JSON, which stays the same to whoever reads it.
+/// The same for JSON, which keeps its meaning.
 pub(crate) fn said_in_json(json: &str) -> Cow<'_, str> {
     if *IS_SEEN { escape_json(json) } else { Cow::Borrowed(json) }
 }
 
-/// Text with its line ends and tabs, in which everything else that could do something to a terminal is escaped.
+/// Text with control characters escaped, except for line ends and tabs.
 fn harmless(text: &str) -> Cow<'_, str> {
     let acts = |c: char| is_invisible(c) && !matches!(c, '\n' | '\t');
     if !text.contains(acts) {
@@ -199,22 +202,23 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Prints text as it is to standard output, as for `--help`.
+/// Prints text unchanged to standard output, such as a help text.
 pub(crate) fn tell(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     output.flush()
 }
 
-/// Text from the network made safe for a terminal and at most `chars_max` characters long: what
-/// could move the cursor or reverse the reading direction is escaped, white space is one space.
+/// Text from the network in a form that is safe for a terminal and at most `chars_max` characters
+/// long: control characters and changes of the reading direction are escaped, and white space
+/// becomes one space.
 pub(crate) fn printable(text: &str, chars_max: usize) -> String {
     let mut out = String::new();
     let mut chars = 0;
     for (index, word) in text.split_whitespace().enumerate() {
         for c in (index > 0).then_some(' ').into_iter().chain(word.chars()) {
             if chars >= chars_max {
-                // The last one makes room for the sign that something is left out.
+                // The last character makes room for the ellipsis.
                 out.pop();
                 out.push('…');
                 return out;
@@ -230,7 +234,7 @@ pub(crate) fn printable(text: &str, chars_max: usize) -> String {
     out
 }
 
-/// A count of bytes for people: `512 B`, `3.4 kB`, `12 MB`.
+/// A number of bytes with a unit: `512 B`, `3.4 kB`, `12 MB`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
@@ -247,7 +251,7 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A time for people: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.
+/// A duration in at most two units: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.
 pub(crate) fn time(time: Duration) -> String {
     let (ms, s) = (time.as_millis(), time.as_secs());
     match s {
@@ -260,7 +264,41 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// A count for people: digits in groups of three.
+/// A duration in the form of [`time`] if standard output is a terminal, else this exact form.
+pub(crate) fn time_or(duration: Duration, exact: String) -> String {
+    if *IS_SEEN { time(duration) } else { exact }
+}
+
+/// The value of a `key=value` word of the broker: on a terminal, durations as `9m 59s` and numbers
+/// with separators. Otherwise it is unchanged, so that scripts read exact values.
+pub(crate) fn readable(key: &str, value: &str) -> String {
+    if *IS_SEEN { with_units(key, value) } else { value.to_owned() }
+}
+
+/// A line of the broker with the values of its `key=value` words as in [`readable`].
+pub(crate) fn readable_line(line: &str) -> String {
+    let is_key = |key: &str| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let words = line.split(' ').map(|word| match word.split_once('=') {
+        Some((key, value)) if is_key(key) => format!("{key}={}", readable(key, value)),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn with_units(key: &str, value: &str) -> String {
+    let ms = match key {
+        _ if key.ends_with("-ms") => value.parse().ok(),
+        _ if key.ends_with("-in") => parse_ms(value).ok(),
+        _ => None,
+    };
+    match (ms, value.parse()) {
+        (Some(ms), _) => time(Duration::from_millis(ms)),
+        (None, Ok(number)) => count(number),
+        _ => value.to_owned(),
+    }
+}
+
+/// A number with separators: `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -273,7 +311,7 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// A count with its noun: `1 page`, `2,000 pages`.
+/// A number with its noun: `1 page`, `2,000 pages`.
 pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
@@ -297,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_for_people() {
+    fn bytes_have_a_unit() {
         let shown = [0, 999, 1000, 9_949, 9_950, 12_345, 999_499, 999_500, 10_000_000_000];
         let shown = shown.map(bytes).join(" | ");
         assert_eq!(
@@ -307,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_people() {
+    fn durations_have_at_most_two_units() {
         let shown = [0, 999, 1000, 9_999, 10_000, 59_999, 60_000, 3_599_999, 3_600_000, 90_000_000];
         let shown = shown.map(|ms| time(Duration::from_millis(ms))).join(" | ");
         let expected =
@@ -324,7 +362,20 @@ mod tests {
     }
 
     #[test]
-    fn counts_in_groups_of_three() {
+    fn values_have_units_on_a_terminal() {
+        let words = [("free-in", "599123ms"), ("left-ms", "1204700"), ("next", "1043")];
+        assert_eq!(
+            words.map(|(key, value)| with_units(key, value)),
+            ["9m 59s", "20m 04s", "1,043"]
+        );
+        let words = [("retain-bytes", "1g"), ("rate", "0.5"), ("sync", "always"), ("due-in", "?")];
+        assert!(words.iter().all(|(key, value)| with_units(key, value) == *value));
+        let line = "http://a.example/?check-in=30s pending free-in=599123ms";
+        assert_eq!(readable_line(line), line, "exact without a terminal");
+    }
+
+    #[test]
+    fn counts_have_separators() {
         assert_eq!(
             [0, 12, 123, 1234, 1_234_567].map(count),
             ["0", "12", "123", "1,234", "1,234,567"]

@@ -1,4 +1,4 @@
-//! A broker in a process of its own, for benchmarks, and the directory that it keeps its data in.
+//! A broker in a process of its own for benchmarks, and its data directory.
 
 use std::{
     fs,
@@ -9,17 +9,18 @@ use std::{
 use anyhow::Context;
 use tidings_bench::{Launch, Ready, Server};
 
-/// A process of the same program that is only a broker, so that its processor time can be told from
-/// ours. It ends with this value, and its data with it unless they were asked for by name.
+/// A broker process of this program, so that its processor time is separate from that of the load
+/// generator. It ends when this value is dropped, and a temporary data directory is removed.
 #[derive(Debug)]
 pub(crate) struct OwnBroker {
-    // Dropped first: nobody may write into a directory that is being removed.
+    // Dropped first, so that the process does not write into a directory that is being removed.
     server: Server,
     data: DataDir,
 }
 
 impl OwnBroker {
-    /// Starts it, with so many threads, on that processor, with HTTP at that port if it is wanted, and with more flags.
+    /// Starts the process with this number of threads, on this processor, with HTTP at this port,
+    /// and with further flags.
     pub(crate) fn start(
         data: DataDir,
         threads: Option<u16>,
@@ -34,7 +35,7 @@ impl OwnBroker {
         Ok(Self { server, data })
     }
 
-    /// How it is started, but for HTTP.
+    /// The launch without HTTP.
     pub(crate) fn launch(
         data: &Path,
         threads: Option<u16>,
@@ -52,7 +53,7 @@ impl OwnBroker {
         &self.server
     }
 
-    /// Where its data are.
+    /// The data directory.
     pub(crate) fn data(&self) -> &Path {
         self.data.path()
     }
@@ -66,15 +67,15 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// This one, which stays; or a fresh one under the current directory, which is removed afterwards. What tells it from
-    /// the others of this process stands behind its name.
+    /// This directory, which is kept; or a temporary one in the current directory. `behind` is
+    /// appended to the name, so that a process can have several.
     pub(crate) fn new(named: Option<&Path>, behind: &str) -> anyhow::Result<Self> {
         let fresh = || PathBuf::from(format!("tidings-bench-{}", std::process::id()));
         let mut path = named.map_or_else(fresh, Path::to_owned).into_os_string();
         path.push(behind);
         let path = PathBuf::from(path);
         fs::create_dir_all(&path)
-            .with_context(|| format!("cannot make the directory {}", path.display()))?;
+            .with_context(|| format!("cannot create the directory {}", path.display()))?;
         Ok(Self { path, is_ours: named.is_none() })
     }
 
@@ -86,7 +87,7 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         if self.is_ours {
-            // What cannot be removed is found by its name.
+            // What cannot be removed can be found by its name.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_was_named_stays() {
+    fn a_named_directory_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let named = folder.path().join("data");
         drop(DataDir::new(Some(&named), "").unwrap());

@@ -1,20 +1,20 @@
-//! The line that a person sees for each page.
+//! The line that is printed for each page.
 
 use std::{fmt::Write, time::Duration};
 
 use serde::Serialize;
 use tidings_subscriber::{PageOutcome, PageReport};
 
-use crate::output::{bytes, printable};
+use crate::output::{bytes, printable, time_or};
 
-/// A title longer than this is cut, and so is an error. A URL is cut only where it is longer than
-/// useful ones are, so that a pipe can rely on it.
+/// Longer titles and errors are cut. The limit of URLs is beyond useful lengths, so that a pipe can
+/// rely on them.
 const TITLE_CHARS_MAX: usize = 60;
 const URL_CHARS_MAX: usize = 2000;
 const ERROR_CHARS_MAX: usize = 300;
 
-/// Status, bytes, time, links, URL and title; and what went wrong, if something did. Columns are
-/// aligned and separated by at least two spaces.
+/// Status, bytes, time, links, URL and title, and the error if there is one. Columns are aligned
+/// and separated by at least two spaces.
 pub(crate) fn page_line(report: &PageReport) -> String {
     let mut line = match report.status {
         Some(status) => format!(
@@ -24,7 +24,7 @@ pub(crate) fn page_line(report: &PageReport) -> String {
             report.links,
             if report.links == 1 { "link" } else { "links" }
         ),
-        // There was no answer that could be measured.
+        // There was no response to measure.
         None => format!("---  {:>7}  {:>7}  {:>10}", "-", "-", "-"),
     };
     // Writing to a string cannot fail.
@@ -49,8 +49,8 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     line
 }
 
-/// The same for machines: an object, with everything as it came, and under the names that it has where it is stored:
-/// `reason` is a word of a closed list (OUTCOMES.md of the crawler), and `error` what a person is told.
+/// The same as JSON, unchanged and with the names of the stored record: `reason` is a word of a
+/// closed list (OUTCOMES.md of the crawler), and `error` is a text for people.
 pub(crate) fn page_json(report: &PageReport) -> String {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -81,10 +81,11 @@ pub(crate) fn page_json(report: &PageReport) -> String {
 }
 
 fn milliseconds(duration: Duration) -> String {
-    match duration.as_millis() {
+    let exact = match duration.as_millis() {
         ms @ ..10_000 => format!("{ms} ms"),
         ms => format!("{} s", ms / 1000),
-    }
+    };
+    time_or(duration, exact)
 }
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_one_line_that_moves_no_cursor() {
+    fn a_page_is_one_line_without_control_characters() {
         assert_eq!(
             page_line(&report()),
             "200   1.2 kB    45 ms    17 links  http://a.example/  \"A \\u{1b}[31mtitle\""
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_answer_the_reason_takes_its_place() {
+    fn without_a_response_the_line_shows_the_reason() {
         let error = Some("cannot connect:\r\nrefused".to_owned());
         let (status, title, outcome) = (None, None, PageOutcome::Retry);
         assert_eq!(
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_of_a_page_stands_behind_it() {
+    fn a_page_line_ends_with_what_was_left_out() {
         let (title, error) = (Some(" ".to_owned()), Some("links beyond 16384".to_owned()));
         assert_eq!(
             page_line(&PageReport { title, error, ..report() }),
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn for_machines_everything_is_as_it_came() {
+    fn json_is_unchanged() {
         let expected = r#"{"url":"http://a.example/","status":200,"outcome":"done","reason":null,"error":null,"bytes":1234,"wire_bytes":567,"ms":45,"title":"A \u001b[31mtitle\n","job":null}"#;
         assert_eq!(page_json(&report()), expected);
         let error = Some("HTTP status 404".to_owned());
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_people() {
+    fn times_are_in_ms_or_s() {
         let shown =
             [0, 45, 9_999, 10_000, 61_000].map(|ms| milliseconds(Duration::from_millis(ms)));
         assert_eq!(shown, ["0 ms", "45 ms", "9999 ms", "10 s", "61 s"]);

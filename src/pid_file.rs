@@ -1,4 +1,4 @@
-//! `--pid-file`: the number of this process for others, and the refusal of a second one.
+//! `--pid-file`: publishes the id of this process and rejects a second one.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -9,10 +9,10 @@ use std::{
 
 use crate::{failure::Failure, output::printable};
 
-/// A pid file that is this process's; removed when dropped.
+/// The pid file of this process; removed when dropped.
 ///
-/// What counts is a lock on the file, which ends with the process however that ends, and not the number in it: a file that
-/// was left behind refuses nobody, also if its number is somebody else's by now.
+/// A lock on the file decides, which ends with the process, and not the number in it: a file that
+/// was left behind rejects no start, even if its number is in use by another process.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
@@ -20,11 +20,11 @@ pub(crate) struct PidFile {
 }
 
 impl PidFile {
-    /// Writes it, unless another process has it.
+    /// Locks and writes the file, unless another process holds it.
     pub(crate) fn take(path: &Path) -> Result<Self, Failure> {
         let shown = printable(&path.display().to_string(), 500);
         let failed = |error: io::Error| {
-            Failure::Usage(format!("the pid file {shown} cannot be written: {error}"))
+            Failure::Usage(format!("cannot write the pid file {shown}: {error}"))
         };
         loop {
             let mut options = OpenOptions::new();
@@ -35,7 +35,8 @@ impl PidFile {
                 Err(TryLockError::WouldBlock) => return Err(refusal(&shown, file)),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // Whoever had it may have removed it between the two, and a third one made another.
+            // The previous holder may have removed the file before the lock, and another process
+            // created a new one.
             let ours = file.metadata().map_err(failed)?;
             let is_there = fs::metadata(path)
                 .is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
@@ -52,7 +53,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Under the lock, so it is still ours; if somebody else has removed it that is as good.
+        // The lock is still held, so the file is ours.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -61,7 +62,7 @@ fn refusal(shown: &str, mut file: File) -> Failure {
     let mut text = String::new();
     let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok());
     let pid = pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
-    Failure::failed(format!("it runs already{pid}: {shown} is locked; nothing was started"))
+    Failure::failed(format!("already running{pid}: {shown} is locked; nothing was started"))
 }
 
 #[cfg(test)]
@@ -69,16 +70,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_it_and_a_stale_one_refuses_nobody() {
+    fn a_held_file_rejects_a_start_and_a_stale_one_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pid");
-        // Number 1 runs always.
+        // Process 1 always runs.
         fs::write(&path, "1\nand more than that").unwrap();
         let first = PidFile::take(&path).unwrap();
         let me = std::process::id();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{me}\n"));
         let refused = PidFile::take(&path).unwrap_err().text().unwrap();
-        assert!(refused.contains(&format!("it runs already (pid {me})")), "{refused}");
+        assert!(refused.contains(&format!("already running (pid {me})")), "{refused}");
         drop(first);
         assert!(!path.exists());
         PidFile::take(&path).unwrap();

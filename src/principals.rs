@@ -1,7 +1,7 @@
-//! `access.toml` in the data directory: who may log in, and what each may do. As long as there is no such file nobody
-//! needs to.
+//! `access.toml` in the data directory: the principals and their permissions. Without this file
+//! login is not required.
 
-#![expect(clippy::disallowed_methods, reason = "looks from time to time whether it has changed")]
+#![expect(clippy::disallowed_methods, reason = "polls the file for changes")]
 
 use std::{
     fs, io,
@@ -21,23 +21,23 @@ use crate::{
     files::{self, Locked},
 };
 
-/// Its name.
+/// The name of the file.
 const FILE: &str = "access.toml";
 
-/// What it begins with.
+/// The comment at the beginning of the file.
 const HEAD: &str = "\
-# Who may log in to this broker, and what each may do. `tidings token` writes it; a broker that runs on this
-# directory takes changes over within a second. Tokens are not in it, only what they are known by.
+# Principals of this broker and their permissions. `tidings token` writes this file; a running broker
+# applies changes within a second. The file holds hashes of tokens, not the tokens.
 ";
 
-/// How often it is looked at.
+/// The interval between two checks for changes.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The file of one data directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Principals(PathBuf);
 
-/// What is in it.
+/// The contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contents {
@@ -45,7 +45,7 @@ pub(crate) struct Contents {
     pub(crate) principals: Vec<Entry>,
 }
 
-/// Somebody, by one of `token`, `certificate` and `unix-user`.
+/// A principal with one of `token`, `certificate` and `unix-user`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Entry {
@@ -65,8 +65,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Who that is. Nobody, if it is a user that this machine does not know: that is no reason to let others stay who were
-    /// revoked.
+    /// The principal, or `None` if this machine does not know its user: that must not keep revoked
+    /// principals logged in.
     fn principal(&self) -> Result<Option<Principal>, String> {
         let proof = match (&self.token, &self.certificate, &self.unix_user) {
             (Some(token), None, None) => Proof::Token(token.parse::<TokenHash>()?),
@@ -74,11 +74,11 @@ impl Entry {
             (None, None, Some(user)) => match uid_of(user) {
                 Ok(uid) => Proof::UnixUser(uid),
                 Err(problem) => {
-                    tracing::warn!(name = self.name, problem, "nobody is let in as that");
+                    tracing::warn!(name = self.name, problem, "this principal cannot log in");
                     return Ok(None);
                 }
             },
-            _ => return Err("it has one of token, certificate and unix-user".to_owned()),
+            _ => return Err("expected one of token, certificate and unix-user".to_owned()),
         };
         let rights = Rights::new(rights(&self.allow)?, rights(&self.deny)?);
         Ok(Some(Principal::new(&self.name, proof, rights)))
@@ -89,17 +89,17 @@ fn rights(words: &[String]) -> Result<Vec<Right>, String> {
     words.iter().map(|word| word.parse()).collect()
 }
 
-/// The number of a user of the machine, by name or number.
+/// The uid of a user of the machine, by name or number.
 pub(crate) fn uid_of(user: &str) -> Result<u32, String> {
     if let Ok(number) = user.parse() {
         return Ok(number);
     }
     let found = nix::unistd::User::from_name(user).map_err(|error| format!("{user}: {error}"))?;
-    found.map(|user| user.uid.as_raw()).ok_or_else(|| format!("there is no user {user:?} here"))
+    found.map(|user| user.uid.as_raw()).ok_or_else(|| format!("no user {user:?} on this machine"))
 }
 
 impl Principals {
-    /// That of a data directory.
+    /// The file of a data directory.
     pub(crate) fn at(data: &Path) -> Self {
         Self(data.join(FILE))
     }
@@ -108,7 +108,7 @@ impl Principals {
         &self.0
     }
 
-    /// Everybody in it, if it is there.
+    /// The principals, if the file exists.
     pub(crate) fn read(&self) -> Result<Option<Vec<Principal>>, Failure> {
         let Some(contents) = self.contents()? else { return Ok(None) };
         let principal = |entry: &Entry| {
@@ -119,7 +119,7 @@ impl Principals {
         Ok(Some(known?.into_iter().flatten().collect()))
     }
 
-    /// What is in it, if it is there.
+    /// The contents, if the file exists.
     pub(crate) fn contents(&self) -> Result<Option<Contents>, Failure> {
         let text = match fs::read_to_string(&self.0) {
             Ok(text) => text,
@@ -135,23 +135,24 @@ impl Principals {
         })
     }
 
-    /// Keeps others from changing it meanwhile.
+    /// Locks the file against changes by other commands.
     pub(crate) fn lock(&self) -> Result<Locked, Failure> {
         let folder = self.0.parent().unwrap_or(Path::new("."));
         Locked::directory(folder)
             .map_err(|error| Failure::failed(format!("cannot lock {}: {error}", folder.display())))
     }
 
-    /// Replaces it, as a whole or not at all.
+    /// Replaces the file atomically.
     pub(crate) fn write(&self, contents: &Contents) -> Result<(), Failure> {
         let text = toml::to_string(contents).expect("names and lists of words can be written");
         files::replace(&self.0, &format!("{HEAD}\n{text}"))
             .map_err(|error| Failure::failed(format!("cannot write {}: {error}", self.0.display())))
     }
 
-    /// Has a broker know of changes, from here on. A file that cannot be used changes nothing. Never ends.
+    /// Applies changes of the file to a broker. A file that cannot be read changes nothing. Never
+    /// ends.
     pub(crate) async fn follow(&self, broker: &Broker) {
-        // What was read at the start may be older than what is there by now.
+        // The file may have changed since the start read it.
         let (mut seen, mut refused) = (None, None);
         loop {
             let now = self.look();
@@ -169,11 +170,11 @@ impl Principals {
                     );
                     broker.admit(principals);
                 }
-                // Whoever takes the file away does not open the door.
+                // Removing the file must not open the broker.
                 Ok(None) => {
                     seen = now;
                     tracing::warn!(
-                        "{} is gone; nothing changes until it is back",
+                        "{} was removed; the permissions stay as they are until it is back",
                         self.0.display()
                     );
                 }
@@ -181,14 +182,14 @@ impl Principals {
                 Err(failure) if refused != Some(now) => {
                     refused = Some(now);
                     let problem = failure.text().unwrap_or_default();
-                    tracing::error!(problem, "what may be done stays as it was");
+                    tracing::error!(problem, "the permissions stay as they are");
                 }
                 Err(_) => tokio::time::sleep(LOOK).await,
             }
         }
     }
 
-    /// What tells one version of it from another.
+    /// Identifies a version of the file.
     fn look(&self) -> Option<[i64; 5]> {
         let found = fs::metadata(&self.0).ok()?;
         let [inode, size] = [found.ino(), found.size()].map(u64::cast_signed);
@@ -213,18 +214,18 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_place() {
+    fn a_mistake_is_reported_with_its_place() {
         assert!(problem("x").starts_with("/access.toml:1: "), "{}", problem("x"));
         let unknown = problem("\n[[principal]]\nname = 'a'\ntokn = 'x'\n");
         assert!(unknown.starts_with("/access.toml:"), "{unknown}");
-        assert!(problem("[[principal]]\nname = 'a'\n").contains("\"a\": it has one of token"));
+        assert!(problem("[[principal]]\nname = 'a'\n").contains("\"a\": expected one of token"));
         let wrong = problem("[[principal]]\nname = 'a'\ncertificate = 'a'\nallow = ['root']\n");
         assert!(wrong.contains("\"a\": \"root\" is not a permission"), "{wrong}");
         assert!(problem("[[principal]]\nname = 'a'\ntoken = 'sha256:7'\n").contains("hexadecimal"));
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_is_for_its_owner_only() {
+    fn a_written_file_is_readable_again_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let principals = Principals::at(folder.path());
         assert!(principals.read().unwrap().is_none());
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(
             principals.read().unwrap().unwrap().len(),
             0,
-            "nobody is not the same as no list"
+            "an empty list differs from a missing file"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Under which URL others reach this broker.
+//! The public URL of this broker.
 
 use std::{fmt, str::FromStr};
 
 use tidings_protocol::CanonicalUrl;
 
-/// A URL that ends in a slash; what HTTP answers here is below it.
+/// A URL that ends in a slash; the paths of the HTTP listener are below it.
 #[derive(Debug, Clone)]
 pub(crate) struct PublicUrl(CanonicalUrl<'static>);
 
@@ -29,7 +29,7 @@ impl FromStr for PublicUrl {
             .map_err(|error| error.to_string())?
             .into_owned();
         if url.path_and_query().contains('?') {
-            return Err("it has a path at most, as in https://blog.example/tidings/".to_owned());
+            return Err("expected no query, as in https://blog.example/tidings/".to_owned());
         }
         Ok(Self(url))
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_in_a_slash_and_has_no_query() {
+    fn a_public_url_ends_in_a_slash_and_has_no_query() {
         for (text, url) in [
             ("https://blog.example", "https://blog.example/"),
             ("http://127.0.0.1:12346/", "http://127.0.0.1:12346/"),

@@ -1,4 +1,4 @@
-//! Flags about how much one may have.
+//! Flags for limits of sources and principals.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use tidings_broker::{Quantity, Quota, QuotaConfig};
 
 use crate::flags::parse_bytes;
 
-/// How much one address, and one who is known by a name, may have.
+/// The limits of each source and each principal.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct QuotaFlags {
     /// Change a limit, such as source.connections=64; may be repeated
@@ -24,7 +24,7 @@ pub(crate) struct QuotaFlags {
     limit_loopback: bool,
 }
 
-/// One of these.
+/// One changed limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
     who: Who,
@@ -42,26 +42,26 @@ impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write WHO.WHAT=N, such as source.connections=64".to_owned();
+        let wrong = || "expected WHO.WHAT=N, such as source.connections=64".to_owned();
         let (what, max) = text.split_once('=').ok_or_else(wrong)?;
         let (who, quantity) = what.split_once('.').ok_or_else(wrong)?;
         let who = match who {
             "source" => Who::Source,
             "principal" => Who::Principal,
-            _ => return Err(format!("{who}: it is source or principal")),
+            _ => return Err(format!("{who}: expected source or principal")),
         };
         let quantity = quantity.parse::<Quantity>()?;
         let max = match max {
             "none" => u64::MAX,
             "0" if quantity.is_held() => 0,
-            max => parse_bytes(max).map_err(|_| format!("{max}: write 64, 10k, 16m or none"))?,
+            max => parse_bytes(max).map_err(|_| format!("{max}: expected 64, 10k, 16m or none"))?,
         };
         Ok(Self { who, quantity, max })
     }
 }
 
 impl QuotaFlags {
-    /// What they come to.
+    /// The limits with these changes.
     pub(crate) fn config(&self) -> QuotaConfig {
         let mut config =
             QuotaConfig { counts_loopback: self.limit_loopback, ..QuotaConfig::default() };
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_of_somebody_and_of_something() {
+    fn a_limit_has_a_subject_and_a_quantity() {
         let limit = |text: &str| text.parse::<Limit>();
         let connections = Quantity::Connections;
         let expected = Limit { who: Who::Source, quantity: connections, max: 64 };

@@ -1,7 +1,7 @@
-//! What is shown of a crawl: lines for pages, a block that is redrawn below them, and a summary; or, for
-//! machines, JSON lines.
+//! The display of a crawl: lines for pages, progress that is redrawn below them, and a summary; or
+//! JSON lines.
 
-#![expect(clippy::disallowed_methods, reason = "shows how long a crawl took")]
+#![expect(clippy::disallowed_methods, reason = "measures the duration of a crawl")]
 
 use std::time::{Duration, Instant};
 
@@ -17,56 +17,56 @@ use crate::{
     waiting::Waiting,
 };
 
-/// Hosts in the summary and in the block.
+/// The numbers of hosts in the summary and in the progress.
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
 pub(crate) const WAITING_SHOWN: usize = 3;
 
-/// An answer that took less is not worth to be named as slow ..
+/// Faster answers are not listed as slow ..
 const SLOW: Duration = Duration::from_millis(500);
-/// .. and a host that takes less, as one that holds everything up.
+/// .. and hosts with a shorter wait or span are not listed.
 const LONG: Duration = Duration::from_secs(1);
 
-/// What is printed.
+/// The kind of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     /// No line for each page.
     pub(crate) quiet: bool,
-    /// JSON, and nothing else.
+    /// JSON only.
     pub(crate) json: bool,
 }
 
-/// What is shown of a job.
+/// The display of a job.
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(crate) console: Console,
     style: Style,
     started: Instant,
     pace: Pace,
-    /// Pages that were fetched here.
+    /// The pages that this process fetched.
     tally: Tally,
 }
 
 impl Screen {
-    /// `max_pages`: the most pages that the job may have.
+    /// `max_pages`: the limit of the job.
     pub(crate) fn new(style: Style, max_pages: Option<u64>) -> Self {
         let (console, tally) = (Console::new(), Tally::default());
         let pace = Pace { max_pages, ..Pace::default() };
         Self { console, style, started: Instant::now(), pace, tally }
     }
 
-    /// Standard output is for pages alone, and something else writes them.
+    /// Leaves standard output to the sink that writes pages there.
     pub(crate) fn leave_stdout(&mut self) {
         self.console.leave_stdout();
         self.style.quiet = true;
     }
 
-    /// Pages that were dealt with here, whatever came of them.
+    /// The number of pages that this process finished, with any outcome.
     pub(crate) fn pages(&self) -> u64 {
         self.tally.pages()
     }
 
-    /// A page was dealt with here.
+    /// Counts and prints a page that this process finished.
     pub(crate) fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
         self.tally.page(report, self.started.elapsed());
         match self.style {
@@ -76,7 +76,7 @@ impl Screen {
         }
     }
 
-    /// How it goes.
+    /// Redraws the progress.
     pub(crate) fn progress(&mut self, counts: &Counts) {
         let elapsed = self.started.elapsed();
         let transferred = (self.tally.bytes(), self.tally.wire_bytes());
@@ -84,8 +84,8 @@ impl Screen {
         self.console.progress(&block(counts, &self.tally, &self.pace, elapsed).join("\n"));
     }
 
-    /// Prints how it ended, and where its pages are stored. What robots.txt, scope or a limit kept out
-    /// has not failed.
+    /// Prints the result and where the pages are stored. Pages that robots.txt, the scope or a
+    /// limit excluded have not failed.
     pub(crate) fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         if self.style.json {
@@ -101,7 +101,7 @@ impl Screen {
         if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
     }
 
-    /// Prints what is known of one that was interrupted.
+    /// Prints what is known of an interrupted job.
     pub(crate) fn cut_off(&mut self) -> Result<(), Failure> {
         if !self.style.json {
             return self.details();
@@ -111,12 +111,12 @@ impl Screen {
         self.console.line(&json!({ "summary": summary }).to_string())
     }
 
-    /// The lines above the last one of a summary.
+    /// Prints all lines of a summary except the last.
     fn details(&mut self) -> Result<(), Failure> {
         details(&self.tally).iter().try_for_each(|line| self.console.line(line))
     }
 
-    /// What was measured here, for machines.
+    /// The measurements of this process as JSON.
     fn figures(&self, elapsed: Duration) -> Map<String, Value> {
         let mut figures = Map::new();
         figures.insert("seconds".into(), elapsed.as_secs_f64().into());
@@ -127,7 +127,7 @@ impl Screen {
     }
 }
 
-/// How fast it goes, and how much longer.
+/// Rates of a crawl, and an estimate of the time that is left.
 #[derive(Debug, Default)]
 struct Pace {
     max_pages: Option<u64>,
@@ -143,7 +143,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// `transferred`: bytes of bodies, decoded and as they came.
+    /// `transferred`: bytes of bodies, decoded and as received.
     fn note(&mut self, elapsed: Duration, counts: &Counts, transferred: (u64, u64)) {
         let seconds = elapsed.as_secs_f64();
         let open = counts.pending + counts.queued + counts.processing;
@@ -155,7 +155,7 @@ impl Pace {
         let to_come = self.max_pages.map(|max| max.saturating_sub(counts.completed));
         self.left = match to_come {
             Some(pages) if pages <= open => time_for(pages, self.pages_per_second),
-            // As long as links turn up nobody knows where they end.
+            // While new links appear, the end cannot be estimated.
             _ if found_per_second > 0.0 || !self.found.is_settled() => None,
             _ => time_for(open, ended_per_second),
         };
@@ -167,7 +167,7 @@ fn time_for(pages: u64, per_second: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(pages as f64 / per_second).ok()
 }
 
-/// The lines that are redrawn while it runs.
+/// The lines that are redrawn while the job runs.
 fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<String> {
     let mut speed = vec![format!("{:.1} pages/s", pace.pages_per_second)];
     if tally.bytes() > 0 {
@@ -203,7 +203,7 @@ fn bytes_per_second(rate: f64) -> String {
     format!("{}/s", bytes(rate as u64))
 }
 
-/// What a person wants to know of pages that were fetched here, one thing a line.
+/// The details of pages that this process fetched, one in each line.
 fn details(tally: &Tally) -> Vec<String> {
     let mut lines = Vec::new();
     if tally.times().answers == 0 {
@@ -250,7 +250,7 @@ fn details(tally: &Tally) -> Vec<String> {
     lines
 }
 
-/// The same for machines. Times are in ms.
+/// The details as JSON. Times are in ms.
 fn tally_json(tally: &Tally) -> Map<String, Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let slowest = tally.slowest(SLOWEST).into_iter().map(|(host, times)| {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_says_how_it_goes() {
+    fn the_progress_shows_counts_and_rates() {
         let mut pace = Pace::default();
         for second in 0..10 {
             let transferred = (1000 * second, 400 * second);
@@ -346,18 +346,18 @@ mod tests {
                 "waiting: a.example 5 pages (at least 3m 20s)"
             ]
         );
-        // Nothing is known of bytes and hosts where others fetch.
+        // Bytes and hosts are unknown if other crawlers fetch.
         let counts = Counts { waiting: Vec::new(), ..counts };
         let lines = block(&counts, &Tally::default(), &Pace::default(), Duration::from_secs(100));
         assert_eq!(lines[1..], ["0.0 pages/s, 1m 40s so far"]);
     }
 
     #[test]
-    fn how_long_it_takes_is_said_when_it_can_be_known() {
+    fn the_time_left_is_shown_when_it_can_be_estimated() {
         let left = |max_pages, found_more: u64| {
             let mut pace = Pace { max_pages, ..Pace::default() };
             for second in 0..=10 {
-                // Ten a second of a hundred, and of those that are found meanwhile.
+                // Ten per second of a hundred, and of the links that appear meanwhile.
                 let counts = counts(10 * second, 100 - 10 * second + found_more * second, 0);
                 pace.note(Duration::from_secs(second), &counts, (0, 0));
             }
@@ -365,7 +365,7 @@ mod tests {
         };
         let seconds = Duration::from_secs;
         assert_eq!(left(None, 0), Some(seconds(0)));
-        assert_eq!(left(None, 1), None, "links turn up");
+        assert_eq!(left(None, 1), None, "links appear");
         assert_eq!(left(Some(105), 1), Some(Duration::from_millis(500)), "and there are enough");
         assert_eq!(left(Some(1000), 1), None, "and there may not be enough");
         let mut pace = Pace::default();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_what_was_slow_and_what_went_wrong() {
+    fn a_summary_lists_slow_hosts_and_failures() {
         let reports = [
             report("http://a.example/", 20),
             report("http://b.example/", 1500),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_for_machines_has_the_same() {
+    fn a_summary_as_json_has_the_same_values() {
         let summary =
             tally_json(&tally(&[report("http://a.example/", 20), failed("http://b/", "why")]));
         let expected = json!({

@@ -1,4 +1,4 @@
-//! Flags of listeners that are encrypted, or reached from this machine only.
+//! Flags for TLS and for the unix socket.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use tidings_broker::{BrokerConfig, TlsConfig, UnixConfig};
 
 use crate::{failure::Failure, principals::Principals};
 
-/// The unix socket in the data directory of a broker whose other listeners are encrypted.
+/// The unix socket in the data directory of a broker that requires TLS or login.
 const SOCKET: &str = "broker.sock";
 
-/// What --listen and --http are encrypted with, and where else the broker listens.
+/// The certificates of --listen and --http, and the unix socket.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecureFlags {
     /// PEM file with the certificate chain for --listen and --http; reloaded when it changes
@@ -43,29 +43,29 @@ pub(crate) struct SecureFlags {
 }
 
 impl SecureFlags {
-    /// Whether what comes over the network is encrypted.
+    /// Whether network listeners use TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls_cert.is_some()
     }
 
-    /// Files that are read while it serves.
+    /// Files that the broker reads while it runs.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         let files = [&self.tls_cert, &self.tls_key, &self.client_ca, &self.client_crl].into_iter();
         files.filter_map(|file| file.as_deref())
     }
 
-    /// Where the unix socket is made, outside of the data directory.
+    /// The path of the unix socket, if a flag sets it.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.unix.as_deref()
     }
 
-    /// Writes them into a configuration; `data` is the data directory.
+    /// Writes the flags into a configuration; `data` is the data directory.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
         config.tls = match (&self.tls_cert, &self.tls_key) {
             (Some(cert), Some(key)) => {
                 if self.client_crl.is_some() && self.client_ca.is_none() {
-                    // The one may be in the configuration file without the other.
-                    let text = "--client-crl is about certificates of --client-ca FILE";
+                    // One of the two may be in the configuration file.
+                    let text = "--client-crl needs --client-ca FILE";
                     return Err(Failure::Usage(text.to_owned()));
                 }
                 Some(TlsConfig {
@@ -76,20 +76,20 @@ impl SecureFlags {
                 })
             }
             (None, None) => None,
-            // One of them may be in the configuration file.
+            // One of the two may be in the configuration file.
             _ => {
                 let text = "TLS needs a certificate and its key: --tls-cert FILE --tls-key FILE";
                 return Err(Failure::Usage(text.to_owned()));
             }
         };
-        // What works for the broker on this machine, its own crawler first of all, connects as any other client does.
-        // It would have to trust a certificate that is for a name under which others reach this machine, and that
-        // may change at any time. A socket that is this user's alone needs none of that, and commands on the same data
+        // The parts of this process, such as its crawler, connect like other clients. Over TLS they
+        // would have to trust a certificate that is issued for a public name and may change at any
+        // time. A socket that only this user can open avoids that, and commands on the same data
         // directory find it there.
         let is_closed = config.tls.is_some() || Principals::at(data).path().exists();
         let own = || is_closed.then(|| data.join(SOCKET));
         if let Some(path) = self.unix.clone().or_else(own) {
-            // Others find it from where they are.
+            // Other processes may run in another directory.
             let path = std::path::absolute(&path)
                 .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
             config.unix = Some(UnixConfig { path, mode: self.unix_mode });
@@ -100,5 +100,5 @@ impl SecureFlags {
 
 fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "write permissions in octal digits, such as 600 or 660".to_owned())
+    mode.ok_or_else(|| "expected permissions in octal digits, such as 600 or 660".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Where a crawl begins: URLs of the command line, and those of a file, one a line.
+//! The seeds of a crawl: URLs of the command line, and those of a file with one in each line.
 
 use std::{
     fs::File,
@@ -10,16 +10,16 @@ use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
 use crate::job::seed;
 
-/// Seeds of one job: at about 100 bytes each, a gigabyte.
+/// The limit of seeds of a job: about 1 GB at 100 bytes each.
 const SEEDS_MAX: usize = 10_000_000;
 
-/// Bytes of a line, with its end and blanks around the URL.
+/// The longest line in bytes, with its end and spaces around the URL.
 const LINE_BYTES_MAX: usize = 2 * URL_BYTES_MAX;
 
-/// What stands for standard input.
+/// The file name that stands for standard input.
 const STDIN: &str = "-";
 
-/// All seeds, each as it was given; the error says which one is wrong, and where it stands.
+/// All seeds, as they were given; the error names the wrong one and its place.
 pub(crate) fn read(
     urls: &[String],
     file: Option<&Path>,
@@ -34,7 +34,7 @@ pub(crate) fn read(
         lines(BufReader::new(opened), &name, &mut seeds)?;
     }
     if seeds.len() == before {
-        return Err(format!("{name} holds no URL; write one on each line"));
+        return Err(format!("{name} contains no URL; write one on each line"));
     }
     Ok(seeds)
 }
@@ -52,13 +52,14 @@ fn lines(
         match read.map_err(|error| format!("cannot read {name}: {error}"))? {
             0 => break,
             _ if line.len() > LINE_BYTES_MAX => {
-                return Err(format!("{name}:{number}: the line is longer than any URL"));
+                return Err(format!(
+                    "{name}:{number}: the line is longer than {LINE_BYTES_MAX} bytes"
+                ));
             }
             _ => {}
         }
-        let text =
-            str::from_utf8(&line).map_err(|_| format!("{name}:{number}: it is not UTF-8"))?;
-        // Editors of some systems put a mark of the byte order in front of everything.
+        let text = str::from_utf8(&line).map_err(|_| format!("{name}:{number}: not UTF-8"))?;
+        // Some editors write a byte order mark at the beginning.
         let text = text.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(text).trim();
         if text.is_empty() || text.starts_with('#') {
             continue;
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_a_line_with_blanks_and_comments_between() {
+    fn each_line_is_a_seed_except_blanks_and_comments() {
         let text =
             "\u{feff}http://a.example/\r\n\n  # no\n\t http://b.example/#x \nhttp://c.example";
         let seeds = ["http://a.example/", "http://b.example/", "http://c.example/"];
@@ -91,23 +92,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_is_no_url_is_named() {
+    fn the_first_wrong_line_is_reported() {
         let wrong = read_text("http://a.example/\n\nb.example\nftp://c.example/").unwrap_err();
-        assert_eq!(wrong, "f:3: b.example is no URL; did you mean https://b.example ?");
-        assert!(read_text(b"\n\xff\n").unwrap_err().starts_with("f:2: it is not UTF-8"));
+        assert_eq!(wrong, "f:3: b.example is not a URL; did you mean https://b.example ?");
+        assert!(read_text(b"\n\xff\n").unwrap_err().starts_with("f:2: not UTF-8"));
         let long = format!("http://a.example/{}\n", "x".repeat(LINE_BYTES_MAX));
         assert!(read_text(&long).unwrap_err().starts_with("f:1: the line is longer"));
         let blank = " ".repeat(LINE_BYTES_MAX - 1) + "\nx";
-        assert!(read_text(&blank).unwrap_err().starts_with("f:2: x is no URL"));
+        assert!(read_text(&blank).unwrap_err().starts_with("f:2: x is not a URL"));
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_or_is_empty_is_named() {
+    fn an_unreadable_or_empty_file_is_reported() {
         let gone = read(&[], Some(Path::new("/no/such/file"))).unwrap_err();
         assert!(gone.starts_with("cannot read /no/such/file: "), "{gone}");
         let file = tempfile::NamedTempFile::new().unwrap();
         let typed = ["http://a.example/".to_owned()];
         let empty = read(&typed, Some(file.path())).unwrap_err();
-        assert!(empty.contains("holds no URL"), "{empty}");
+        assert!(empty.contains("contains no URL"), "{empty}");
     }
 }

@@ -1,9 +1,8 @@
-//! A process that serves, as whoever looks after it sees it: it is ready, it lives, it is told to read its configuration
-//! again, it stops.
+//! A server process under a service manager: readiness, watchdog, reload and stop.
 //!
-//! That is said to systemd (`NOTIFY_SOCKET`), if it is there to hear it.
+//! The messages go to systemd (`NOTIFY_SOCKET`), if it is present.
 
-#![expect(clippy::disallowed_methods, reason = "says from time to time that it lives")]
+#![expect(clippy::disallowed_methods, reason = "sends watchdog messages")]
 
 use std::{env, future, time::Duration};
 
@@ -22,15 +21,15 @@ use crate::{
     logging,
 };
 
-/// What may change while connections are open.
+/// Settings that a reload can change.
 const RELOADED: [&str; 8] =
     ["delay", "grant", "hook", "hook-events", "limit", "limit-loopback", "log", "log-lines"];
 
-/// What a process was started with.
+/// The state at the start of a process.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) sockets: Sockets,
-    /// Its flags that were not typed, which is what may have changed when they are looked at again.
+    /// The flags that were not typed: a reload may change their values.
     settings: Vec<Setting>,
 }
 
@@ -40,7 +39,7 @@ impl Started {
     }
 }
 
-/// Settings that are not overruled by what was typed.
+/// The settings that no typed flag overrides.
 fn changeable(parsed: &Parsed) -> Vec<Setting> {
     let name = match parsed.cmd {
         Cmd::Broker(_) => "broker",
@@ -50,7 +49,7 @@ fn changeable(parsed: &Parsed) -> Vec<Setting> {
     all.filter(|setting| !parsed.typed.contains(&setting.key)).collect()
 }
 
-/// The service, for as long as it serves.
+/// The service while it runs.
 #[derive(Debug)]
 pub(crate) struct Service {
     hangups: Signal,
@@ -59,14 +58,15 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// From here on SIGHUP does not end the process.
+    /// Handles SIGHUP from here on, which no longer ends the process.
     pub(crate) fn new(settings: Started) -> Result<(Self, Sockets), Failure> {
         let Started { sockets, settings } = settings;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         Ok((Self { hangups, settings, watchdog: sd_notify::watchdog_enabled() }, sockets))
     }
 
-    /// Reads the configuration again when it is asked to, and says that the broker lives while it answers. Never ends.
+    /// Reloads the configuration on SIGHUP, and sends watchdog messages while the broker answers.
+    /// Never ends.
     pub(crate) async fn look_after(&mut self, broker: &Broker) {
         let Self { hangups, settings, watchdog } = self;
         tokio::join!(
@@ -94,12 +94,12 @@ impl Service {
     }
 }
 
-/// Everything listens.
+/// Reports that all listeners are open.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// It is about to stop.
+/// Reports that the process begins to stop.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -108,20 +108,20 @@ fn reloading() -> Vec<NotifyState<'static>> {
     [NotifyState::Reloading].into_iter().chain(NotifyState::monotonic_usec_now()).collect()
 }
 
-/// Nobody is there to hear it, or does not listen: then it is not said.
+/// Sends a message to the service manager; without one, or on an error, nothing happens.
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
-/// Takes over what may change; a mistake changes nothing.
+/// Applies the settings that can change; a mistake changes nothing.
 async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
     let (parsed, mut config) = match read() {
         Ok(read) => read,
         Err(failure) => {
             let problem = failure.text().unwrap_or_default();
-            tracing::error!("the configuration stays as it is: {problem}");
+            tracing::error!("configuration not reloaded: {problem}");
             return;
         }
     };
@@ -142,18 +142,18 @@ async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
     logging::change(parsed.common.log.as_deref(), config.log_lines);
     config.log_lines |= logging::lines_are_asked_for();
     broker.reload(&config, changed.contains(&"delay")).await;
-    tracing::info!("the configuration was read again; changed: {changed:?}");
-    // What takes effect at the next start is told once, and again when it changes again.
+    tracing::info!("configuration reloaded; changed: {changed:?}");
+    // A change that needs a restart is reported once, and again when the value changes again.
     *settings = now;
 }
 
-/// The configuration as it is now, if it is right.
+/// The present configuration, if it is valid.
 fn read() -> Result<(Parsed, BrokerConfig), Failure> {
     let parsed = cli::parse(env::args_os())?;
     let config = match &parsed.cmd {
         Cmd::Up(args) => args.broker_config()?,
         Cmd::Broker(args) => args.broker_config()?,
-        _ => return Err(Failure::failed("only up and broker serve")),
+        _ => return Err(Failure::failed("only `up` and `broker` can reload")),
     };
     Ok((parsed, config))
 }

@@ -1,6 +1,6 @@
-//! Ctrl-C and SIGTERM: the first asks for a clean stop, the second does not wait for it.
+//! Ctrl-C and SIGTERM: the first requests a clean stop, the second ends the process at once.
 
-#![expect(clippy::disallowed_methods, reason = "listening for signals is a task of its own")]
+#![expect(clippy::disallowed_methods, reason = "a task waits for signals")]
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 
-/// A token that is cancelled by the first SIGINT or SIGTERM. The second one ends the process at
-/// once, with the exit code that a shell gives for it.
+/// A token that the first SIGINT or SIGTERM cancels. The second signal ends the process at once,
+/// with the usual exit code of that signal.
 pub(crate) fn stop_on_signal() -> Result<CancellationToken, Failure> {
     stop_on_signal_or(|| ())
 }
 
-/// The same; `at_once` is done before the second one ends the process.
+/// The same; calls `at_once` before the second signal ends the process.
 pub(crate) fn stop_on_signal_or(
     at_once: impl Fn() + Send + 'static,
 ) -> Result<CancellationToken, Failure> {
@@ -30,7 +30,7 @@ pub(crate) fn stop_on_signal_or(
             };
             if first.is_cancelled() {
                 at_once();
-                #[expect(clippy::exit, reason = "asked for twice: nothing is waited for")]
+                #[expect(clippy::exit, reason = "the second signal does not wait")]
                 std::process::exit(code);
             }
             first.cancel();

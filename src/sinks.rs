@@ -1,4 +1,4 @@
-//! Where pages are stored, as flags say it.
+//! The flags for the places where pages are stored.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,7 @@ use tidings_subscriber::{CrawlerConfig, sink::SinkConfig};
 
 use crate::flags::{DataFlag, parse_bytes};
 
-/// Where pages are stored: in all places that are named.
+/// The places where pages are stored; all named places are used.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Where pages are stored (in all places that are named)")]
 pub(crate) struct SinkFlags {
@@ -43,23 +43,24 @@ pub(crate) struct SinkFlags {
     #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
     exec: Option<SinkConfig>,
 
-    /// With --exec: pass these variables too, besides PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR
+    /// With --exec: also pass these variables; PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR always
+    /// are
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = parse_variable)]
     exec_env: Vec<String>,
 }
 
 impl SinkFlags {
-    /// Variables that programs are given.
+    /// The variables that programs receive.
     pub(crate) fn exec_variables(&self) -> Vec<String> {
         self.exec_env.clone()
     }
 
-    /// Whether a program is run, which may do anything.
+    /// Whether programs are run, which may do anything.
     pub(crate) fn run_programs(&self) -> bool {
         self.exec.is_some()
     }
 
-    /// Directories in which files come into being.
+    /// The directories of output files.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let sqlite = self.sqlite.iter().map(PathBuf::from);
         let files = sqlite.chain(self.jsonl.clone()).chain(self.warc.clone());
@@ -89,13 +90,13 @@ impl SinkFlags {
     }
 }
 
-/// Where a crawler stores, for people.
+/// The places of a crawler, for messages.
 pub(crate) fn places(config: &CrawlerConfig) -> String {
     let places: Vec<_> = config.sinks().iter().map(ToString::to_string).collect();
     places.join(" and ")
 }
 
-/// Whether standard output is for pages alone.
+/// Whether only pages are written to standard output.
 pub(crate) fn take_stdout(config: &CrawlerConfig) -> bool {
     config.sinks.iter().any(|sink| matches!(sink, SinkConfig::Stdout))
 }
@@ -104,7 +105,8 @@ pub(crate) fn take_stdout(config: &CrawlerConfig) -> bool {
 fn parse_postgres(text: &str) -> Result<SinkConfig, String> {
     use tidings_subscriber::sink::postgres::{PostgresConfig, PostgresConfigError};
 
-    /// As for `PostgreSQL`'s own programs: every user of the machine can read a flag.
+    /// The same variable as for the programs of `PostgreSQL`, since every user of the machine can
+    /// read flags.
     const PASSWORD: &str = "PGPASSWORD";
 
     let config: PostgresConfig =
@@ -116,7 +118,7 @@ fn parse_postgres(text: &str) -> Result<SinkConfig, String> {
     Ok(SinkConfig::Postgres(Box::new(config)))
 }
 
-/// A build without the feature keeps the flag, so that it can say what is missing.
+/// A build without the feature keeps the flag, so that the error names the missing feature.
 #[cfg(not(feature = "postgres"))]
 fn parse_postgres(_text: &str) -> Result<SinkConfig, String> {
     Err("this tidings was built without PostgreSQL; build it with `--features postgres`, or \
@@ -124,27 +126,27 @@ fn parse_postgres(_text: &str) -> Result<SinkConfig, String> {
         .to_owned())
 }
 
-/// The directory in which a file is.
+/// The directory of a file.
 pub(crate) fn parent(file: &Path) -> PathBuf {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.unwrap_or(Path::new(".")).to_owned()
 }
 
-/// A variable that a program may be given. What this program is told is told to nobody else: a token is among it.
+/// Parses the name of a variable for programs. Variables of this program are excluded, because one
+/// of them holds a token.
 pub(crate) fn parse_variable(name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err("write names of variables, with commas between them".to_owned());
+        return Err("expected names of variables, separated by commas".to_owned());
     }
     if name.starts_with("TIDINGS_") {
-        return Err("what begins with TIDINGS_ is for tidings alone".to_owned());
+        return Err("variables that begin with TIDINGS_ cannot be passed on".to_owned());
     }
     Ok(name.to_owned())
 }
 
 fn parse_command(text: &str) -> Result<SinkConfig, String> {
-    SinkConfig::exec(text).ok_or_else(|| {
-        "name a program, with its arguments behind it; quotes come in pairs".to_owned()
-    })
+    SinkConfig::exec(text)
+        .ok_or_else(|| "expected a program and its arguments, with quotes in pairs".to_owned())
 }
 
 #[cfg(all(test, not(feature = "postgres")))]
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_without_postgresql_says_what_to_do() {
+    fn a_build_without_postgresql_names_the_remedy() {
         let command = SinkFlags::augment_args(Command::new("tidings"));
         let words = ["tidings", "--postgres", "postgres://crawler@db.example.org/pages"];
         let error = command.try_get_matches_from(words).unwrap_err().to_string();

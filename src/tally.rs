@@ -1,4 +1,4 @@
-//! What came of the pages of a crawl, in numbers. Bounded, whatever the sites are and say.
+//! Counts and times of a crawl, with a limit on memory.
 
 use std::{
     cmp::Reverse,
@@ -10,30 +10,30 @@ use tidings_subscriber::{PageOutcome, PageReport};
 
 use crate::output::printable;
 
-/// Hosts of which the times are known, each about 100 bytes. Of more the faster half is forgotten, so
-/// that the slowest are right unless they were fast at first.
+/// The limit of hosts with known times, each about 100 bytes. Beyond it the faster half is
+/// forgotten, so the slowest hosts are right unless they were fast at first.
 const HOSTS_MAX: usize = 10_000;
 
-/// Of what is said of one page that failed.
+/// The longest example of a failure, in characters.
 const EXAMPLE_CHARS_MAX: usize = 100;
 
-/// Answers among which the slowest at the moment are looked for, and how old they may be.
+/// The answers among which the slowest recent ones are found, and their greatest age.
 const RECENT_MAX: usize = 500;
 const RECENT: Duration = Duration::from_secs(15);
 
-/// How long answers took.
+/// Times of answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) answers: u64,
     total: Duration,
     pub(crate) longest: Duration,
-    /// From when to when since the start: from the first request to the last answer.
+    /// When the first request began and the last answer arrived, since the start.
     began: Duration,
     ended: Duration,
 }
 
 impl Times {
-    /// An answer that took so long and had come then.
+    /// Adds an answer that took `time` and arrived at `at`.
     fn add(&mut self, time: Duration, at: Duration) {
         let began = at.saturating_sub(time);
         self.began = if self.answers == 0 { began } else { self.began.min(began) };
@@ -43,13 +43,13 @@ impl Times {
         self.longest = self.longest.max(time);
     }
 
-    /// On average; 0 of none.
+    /// The average; 0 without answers.
     pub(crate) fn mean(&self) -> Duration {
         let answers = u32::try_from(self.answers).unwrap_or(u32::MAX);
         self.total.checked_div(answers).unwrap_or_default()
     }
 
-    /// From the first request to the last answer, with the pauses between.
+    /// The time from the first request to the last answer, with the pauses between.
     pub(crate) fn span(&self) -> Duration {
         self.ended.saturating_sub(self.began)
     }
@@ -58,10 +58,10 @@ impl Times {
 /// Pages that failed for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failures {
-    /// The word for it.
+    /// The word for the reason.
     pub(crate) reason: &'static str,
     pub(crate) count: u64,
-    /// What was said of the first of them.
+    /// The error of the first of them.
     pub(crate) example: String,
 }
 
@@ -69,25 +69,25 @@ pub(crate) struct Failures {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     outcomes: BTreeMap<&'static str, u64>,
-    /// By the first digit of the status; 0: there was no answer, though one was asked for.
+    /// By the first digit of the status; 0: a request without a response.
     classes: [u64; 6],
     bytes: u64,
     wire_bytes: u64,
     times: Times,
     hosts: HashMap<Box<str>, Times>,
-    /// Some are forgotten.
+    /// Some hosts were forgotten.
     is_cut: bool,
-    /// By the word, of which the list is closed.
+    /// By the word for the reason; the list of words is closed.
     failures: BTreeMap<&'static str, Failures>,
-    /// When since the start, which host, and how long it took.
+    /// The time since the start, the host, and how long the answer took.
     recent: VecDeque<(Duration, Box<str>, Duration)>,
 }
 
 impl Tally {
-    /// Takes note of a page, so long after the start.
+    /// Counts a page that was finished at `at`.
     pub(crate) fn page(&mut self, report: &PageReport, at: Duration) {
         *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
-        // The body of a page that has not changed did not come again.
+        // An unchanged page was answered without its body.
         if report.status != Some(304) {
             self.bytes += report.bytes;
         }
@@ -96,7 +96,7 @@ impl Tally {
             self.failure(report);
         }
         if report.status.is_none() && report.duration.is_zero() {
-            // Nothing was asked for.
+            // No request was made.
             return;
         }
         let class = usize::from(report.status.unwrap_or_default() / 100);
@@ -138,12 +138,12 @@ impl Tally {
         failures.count += 1;
     }
 
-    /// Pages that were dealt with, whatever came of them.
+    /// The number of finished pages, with any outcome.
     pub(crate) fn pages(&self) -> u64 {
         self.outcomes.values().sum()
     }
 
-    /// How many came to what, by its word.
+    /// The numbers of pages by outcome.
     pub(crate) fn outcomes(&self) -> &BTreeMap<&'static str, u64> {
         &self.outcomes
     }
@@ -153,35 +153,35 @@ impl Tally {
         self.bytes
     }
 
-    /// The same as they came over the wire.
+    /// Bytes of all bodies as received.
     pub(crate) fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
 
-    /// How long answers took, of all hosts.
+    /// The times of the answers of all hosts.
     pub(crate) fn times(&self) -> Times {
         self.times
     }
 
-    /// How many answers were of each class of statuses, those that there were: `2xx`, `no answer`.
+    /// The numbers of answers by class of status, without zeros: `2xx`, `no answer`.
     pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         const NAMES: [&str; 6] = ["no answer", "1xx", "2xx", "3xx", "4xx", "5xx"];
         let classes = NAMES.into_iter().zip(self.classes);
-        // What is missing altogether comes last.
+        // Requests without a response come last.
         classes.clone().skip(1).chain(classes.take(1)).filter(|(_, count)| *count > 0)
     }
 
-    /// How many hosts have answered; `None` if that was too many to count.
+    /// The number of hosts that answered; `None`: some were forgotten.
     pub(crate) fn host_count(&self) -> Option<usize> {
         (!self.is_cut).then_some(self.hosts.len())
     }
 
-    /// The hosts whose answers took longest on average, the slowest first.
+    /// The hosts with the slowest answers on average, slowest first.
     pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, Times)> {
         self.most(count, Times::mean)
     }
 
-    /// The hosts that took longest from the first request to the last answer, the longest first.
+    /// The hosts with the longest time from the first request to the last answer, longest first.
     pub(crate) fn longest(&self, count: usize) -> Vec<(&str, Times)> {
         self.most(count, Times::span)
     }
@@ -193,7 +193,7 @@ impl Tally {
         hosts
     }
 
-    /// The hosts whose answers took longest lately, the slowest first.
+    /// The hosts with the slowest recent answers, slowest first.
     pub(crate) fn slowest_now(&self, count: usize, now: Duration) -> Vec<(&str, Duration)> {
         let recent = self.recent.iter().filter(|(at, ..)| *at + RECENT >= now);
         let mut hosts: BTreeMap<&str, Duration> = BTreeMap::new();
@@ -207,7 +207,7 @@ impl Tally {
         hosts
     }
 
-    /// Why pages have failed, what was most often first.
+    /// The reasons of failures, most frequent first.
     pub(crate) fn failures(&self) -> Vec<&Failures> {
         let mut failures: Vec<_> = self.failures.values().collect();
         failures.sort_by_key(|failures| Reverse(failures.count));
@@ -215,7 +215,7 @@ impl Tally {
     }
 }
 
-/// Host and port of a URL.
+/// The host and port of a URL.
 fn host_of(url: &str) -> &str {
     url.split('/').nth(2).unwrap_or(url)
 }
@@ -261,7 +261,7 @@ mod tests {
         let tally = tally(statuses.into_iter().chain([robots]));
         let classes: Vec<_> = tally.classes().collect();
         let expected = [("2xx", 2), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("no answer", 3)];
-        assert_eq!(classes, expected, "what robots.txt forbids was not asked for");
+        assert_eq!(classes, expected, "robots.txt forbids a request");
         assert_eq!((tally.pages(), tally.bytes(), tally.wire_bytes()), (9, 900, 360));
         assert_eq!(tally.outcomes()["robots"], 1);
         assert_eq!((tally.times().answers, tally.times().mean()), (8, Duration::from_millis(7)));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_longest_is_not_who_answered_slowly() {
+    fn the_longest_host_may_answer_fast() {
         let (ms, mut tally) = (Duration::from_millis, Tally::default());
         tally.page(&report("http://slow.example/", 200, 900), ms(1000));
         for second in 1..=60 {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_without_end_keep_the_slowest_and_bounded_memory() {
+    fn many_hosts_use_bounded_memory() {
         let mut tally = tally([report("http://slow.example/", 200, 9000)]);
         for number in 0..3 * HOSTS_MAX as u64 {
             let page = report(&format!("http://h{number}.example/"), 200, number % 100);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_apart_by_their_word() {
+    fn failures_are_grouped_by_reason() {
         let tally = tally([
             failed("http://a.example/", "dns", "a.example: no such name"),
             failed("http://c.example/", "address", "10.1.2.3 is a private address"),

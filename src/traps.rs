@@ -1,4 +1,4 @@
-//! When a site is taken to have no end, as flags say it.
+//! Flags for the detection of traps.
 
 use clap::{Args, value_parser};
 use tidings_subscriber::{
@@ -6,7 +6,7 @@ use tidings_subscriber::{
     traps::TrapLimits,
 };
 
-/// How far a site may go. What is not here is seldom what somebody has to change.
+/// The limits beyond which a site counts as a trap. Limits without a flag rarely need a change.
 #[derive(Debug, Clone, Args)]
 #[command(
     next_help_heading = "Sites without an end (pages of a job that are beyond this are traps)"

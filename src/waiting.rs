@@ -1,4 +1,4 @@
-//! Hosts behind which most waits, as `GROUP keys` tells them.
+//! The hosts that hold up a group, as `GROUP keys` lists them.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use tidings_protocol::field_number;
 
 use crate::manage::first_word;
 
-/// What waits behind a host.
+/// A host with waiting tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) host: String,
     pub(crate) tasks: u64,
-    /// Requests under way.
+    /// Running requests.
     pub(crate) processing: u64,
-    /// What that takes at least, as far as the host's delay decides it.
+    /// The least time until the last of them, as far as the delay of the host determines it.
     pub(crate) left: Duration,
 }
 
 impl Waiting {
-    /// Reads a line of the answer. What it does not say is 0.
+    /// Reads a line of the answer. Missing values are 0.
     pub(crate) fn parse(line: &str) -> Self {
         let number = |key| field_number(line, key).unwrap_or(0);
         Self {

@@ -1,6 +1,6 @@
-//! Follows a job at a broker to its end; before that perhaps opens, seeds and closes it.
+//! Watches a job of a broker to its end; may open, seed and close it before.
 
-#![expect(clippy::disallowed_methods, reason = "a task follows the job while another one prints")]
+#![expect(clippy::disallowed_methods, reason = "a task watches the job while another one prints")]
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -23,54 +23,56 @@ use crate::{
     link, manage,
     screen::WAITING_SHOWN,
     waiting::Waiting,
+    wire,
 };
 
-/// How often the broker is asked how a job of one's own is doing, where somebody watches it.
+/// The interval of requests for the counts, while progress is shown.
 const POLL: Duration = Duration::from_millis(250);
 
-/// How often it is asked for the hosts that a job waits for, and for which part of the time at most: it looks at all
-/// hosts meanwhile, which may be a million.
+/// The interval of requests for the hosts that a job waits for, and the divisor that limits their
+/// share of the time: the broker reads all its hosts for the answer, which may be a million.
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 const HOSTS_PART: u32 = 100;
 
-/// The label of who waits, which the broker shows.
+/// The name of the connection of `tidings job`, as the broker shows it.
 const WAIT_NAME: &str = "tidings-job";
 
-/// Seeds whose confirmations are still on the way.
+/// The limit of seeds without a confirmation.
 const UNCONFIRMED_MAX: usize = 256;
 
-/// Pauses between tries to reach a broker that was there before.
+/// The shortest and the longest wait before it connects again.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 type Steps = mpsc::Sender<Result<Step, Failure>>;
 
-/// A job that is being followed. Dropping it stops following, not the job.
+/// A watched job. Dropping it ends the watching, not the job.
 #[derive(Debug)]
 pub(crate) struct Watch {
     steps: mpsc::Receiver<Result<Step, Failure>>,
     follower: JoinHandle<()>,
 }
 
-/// What is new about a job.
+/// An update about a job.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Still running.
+    /// The job is still running.
     Progress(Counts),
-    /// It has ended; nothing comes after this.
+    /// The job has ended; this is the last update.
     Done(Counts),
 }
 
 impl Watch {
-    /// Opens the job of `request` at the broker. With `progress` there are steps before the end.
+    /// Opens the job of `request` at the broker and watches it. With `progress` there are updates
+    /// before the end.
     pub(crate) fn begin(broker: BrokerAddress, request: JobRequest, progress: bool) -> Self {
         Self::spawn(
             |steps| async move { follow(&broker, &request, progress.then_some(&steps)).await },
         )
     }
 
-    /// Waits for the end of a job's pass. With `progress` there are steps before the end, no two of them
-    /// within such a time.
+    /// Watches the pass of an existing job. With `progress` there are updates before the end, at
+    /// most one in this time.
     pub(crate) fn wait(
         broker: BrokerAddress,
         job: JobName,
@@ -90,13 +92,13 @@ impl Watch {
         let following = follow(sender.clone());
         let follower = tokio::spawn(async move {
             let result = following.await;
-            // Whoever does not wait for the end any more does not want it.
+            // The receiver may be gone.
             let _ = sender.send(result.map(Step::Done)).await;
         });
         Self { steps, follower }
     }
 
-    /// The next step. Cancel-safe. Not to be called after the last one.
+    /// The next update. Cancel-safe. It must not be called after the last update.
     pub(crate) async fn next(&mut self) -> Result<Step, Failure> {
         self.steps.recv().await.expect("the follower's last step is the end or a failure")
     }
@@ -108,7 +110,7 @@ impl Drop for Watch {
     }
 }
 
-/// Follows the job to its end, over as many connections as it takes: the job does not end with one.
+/// Watches the job to its end, and reconnects when a connection is lost: that does not end the job.
 async fn follow(
     broker: &BrokerAddress,
     request: &JobRequest,
@@ -121,21 +123,23 @@ async fn follow(
         let error = match follow_once(connected, &name, request, progress, &mut pass).await {
             Ok(end) => return Ok(end),
             Err(error) if is_final(&error) => {
+                let error = wire::client_error(&error);
                 return Err(Failure::failed(format!("job {name} at {broker}: {error}")));
             }
             Err(error) => error,
         };
+        let error = wire::client_error(&error);
         tracing::warn!("job {name} at {broker}: {error}; trying again");
         connected = reconnect(broker, "tidings-crawl", &mut pause).await;
     }
 }
 
-/// Whether the same would be answered on another connection as well.
+/// Whether another connection would get the same answer.
 fn is_final(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(refusal) if !refusal.code.is_transient())
 }
 
-/// Another connection, as soon as there can be one.
+/// A new connection, as soon as one is possible.
 async fn reconnect(
     broker: &BrokerAddress,
     name: &str,
@@ -150,7 +154,7 @@ async fn reconnect(
     }
 }
 
-/// Follows it as long as the connection lasts. `pass` is what is known of the pass that runs.
+/// Watches the job while the connection lasts. `pass` is the known state of the running pass.
 async fn follow_once(
     (client, mut deliveries): (Client, Deliveries),
     name: &JobName,
@@ -158,13 +162,13 @@ async fn follow_once(
     progress: Option<&Steps>,
     pass: &mut Option<Counts>,
 ) -> Result<Counts, ClientError> {
-    // Before the job exists, so that its end cannot be missed.
+    // Subscribe before the job exists, so that its end cannot be missed.
     let topic = JOB_DONE_TOPIC.parse().expect("a constant that is a name");
     let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
     client.request(&subscribe).await?;
     let running = match pass {
         Some(running) => {
-            // It may have ended while nobody watched.
+            // It may have ended between two connections.
             let now = show(&client, name).await?;
             let is_same = now.number == running.number && now.pass == running.pass;
             if now.state == "done" || !is_same {
@@ -186,7 +190,7 @@ async fn follow_once(
     }
 }
 
-/// Waits for the end of a job that somebody else began, over as many connections as it takes.
+/// Waits for the end of an existing job, and reconnects when a connection is lost.
 async fn wait(
     broker: &BrokerAddress,
     job: &JobName,
@@ -200,12 +204,13 @@ async fn wait(
             Err(error) if is_final(&error) => return Err(manage::failure(broker, error)),
             Err(error) => error,
         };
+        let error = wire::client_error(&error);
         tracing::warn!("job {job} at {broker}: {error}; trying again");
         connected = reconnect(broker, WAIT_NAME, &mut pause).await;
     }
 }
 
-/// The same as long as the connection lasts.
+/// The same while the connection lasts.
 async fn wait_once(
     (client, mut deliveries): (Client, Deliveries),
     job: &JobName,
@@ -223,10 +228,10 @@ async fn wait_once(
     let mut end = client.watch(&watch).await?;
     loop {
         tokio::select! {
-            // What came before the end is shown before it.
+            // An update that arrived before the end is shown before it.
             biased;
             Some(delivery) = deliveries.next() => if let Delivery::More(line) = delivery {
-                // Whoever does not look any more waits for nothing.
+                // The receiver may be gone.
                 let _ = steps.send(Ok(Step::Progress(Counts::parse(&line)))).await;
             },
             end = &mut end => return end.map(|answer| Counts::parse(&answer.ok)),
@@ -234,17 +239,16 @@ async fn wait_once(
     }
 }
 
-/// How many crawlers are connected to the broker, as far as it says.
+/// The number of crawlers that are connected to the broker.
 pub(crate) async fn crawlers(broker: &BrokerAddress) -> Result<u64, Failure> {
     let (client, _deliveries) = link::connect(broker, "tidings-crawl").await?;
     let show = Manage { action: "show", name: Some(DEFAULT_GROUP), settings: Vec::new() };
-    // A group that does not exist yet has no members either.
+    // A missing group has no members.
     let answer = client.request(&Command::Group(show)).await.ok();
     Ok(answer.and_then(|answer| field_number(&answer.ok, "members")).unwrap_or(0))
 }
 
-/// Opens, seeds and closes the job; one that runs already is left as it is. Returns what is known
-/// of the pass that runs now.
+/// Opens, seeds and closes the job, unless it runs already. Returns the state of the running pass.
 async fn begin(
     client: &Client,
     name: &JobName,
@@ -252,14 +256,14 @@ async fn begin(
 ) -> Result<Counts, ClientError> {
     let settings = request.settings();
     let mut settings: Vec<_> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    // What belongs to it is known only when all seeds are there: a page that links to the host of
-    // one that comes later would be read too early. Where there is one seed, none comes later.
+    // The scope is known only with all seeds: a page with a link to the host of a later seed would
+    // be judged too early. A single seed needs no such wait.
     if request.seeds.len() > 1 {
         settings.push(("hold", "yes"));
     }
     let open = Manage { action: "open", name: Some(name.as_str()), settings };
     let pass = Counts::parse(&client.request(&Command::Job(open)).await?.ok);
-    // One that is paused may be open, too; a seed that it has already changes nothing.
+    // A paused job may still be open; a seed that it already has changes nothing.
     if matches!(pass.state.as_str(), "open" | "paused") {
         let topic: TopicName = DEFAULT_TOPIC.parse().expect("a constant that is a name");
         let mut unconfirmed = VecDeque::new();
@@ -298,11 +302,11 @@ async fn until_done(
     Err(deliveries.reason())
 }
 
-/// Asks how the job is doing, again and again, until that fails.
+/// Requests the counts of the job repeatedly, until a request fails.
 async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     let mut ticks = interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // At first nothing waits for long.
+    // At first no host has waited long.
     let (mut hosts, mut hosts_at) = (Vec::new(), Instant::now() + HOSTS_EVERY);
     loop {
         ticks.tick().await;
@@ -310,14 +314,14 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
         if now >= hosts_at {
             hosts = match waiting(client, name).await {
                 Ok(hosts) => hosts,
-                // Of an older broker, or of a job that is just over, nobody needs to know.
+                // An older broker, or a job that has just ended, has no such list.
                 Err(ClientError::Refused(_)) => Vec::new(),
                 Err(error) => return error,
             };
             hosts_at = now + HOSTS_EVERY.max(now.elapsed() * HOSTS_PART);
         }
         match show(client, name).await {
-            // A printer that is busy gets the next one.
+            // A busy printer gets the next update.
             Ok(counts) => {
                 let counts = Counts { waiting: hosts.clone(), ..counts };
                 _ = steps.try_send(Ok(Step::Progress(counts)));
@@ -327,7 +331,7 @@ async fn poll(client: &Client, name: &JobName, steps: &Steps) -> ClientError {
     }
 }
 
-/// The hosts that a job waits for, as far as they are shown.
+/// The hosts that a job waits for, as many as are shown.
 async fn waiting(client: &Client, name: &JobName) -> Result<Vec<Waiting>, ClientError> {
     let limit = WAITING_SHOWN.to_string();
     let settings = vec![("job", name.as_str()), ("limit", &*limit)];

@@ -1,4 +1,4 @@
-//! Hubs that tell this broker what is new in feeds.
+//! Subscriptions of this broker to hubs of watched feeds.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     failure::Failure, flags::parse_duration, node, outgoing::OutgoingFlags, public_url::PublicUrl,
 };
 
-/// Flags of who hears from hubs.
+/// Flags of the subscriptions to hubs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebSubFlags {
     /// Do not subscribe to hubs (WebSub, rssCloud) of watched feeds; without --public-url there is
@@ -28,15 +28,15 @@ pub(crate) struct WebSubFlags {
     websub_lease: Duration,
 }
 
-/// From a second to 30 days.
+/// Parses a lease of 1 second to 30 days.
 fn parse_lease(text: &str) -> Result<Duration, String> {
     let lease = parse_duration(text)?;
     let range = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
-    if range.contains(&lease) { Ok(lease) } else { Err("it is 1s to 30d".to_owned()) }
+    if range.contains(&lease) { Ok(lease) } else { Err("expected 1s to 30d".to_owned()) }
 }
 
 impl WebSubFlags {
-    /// Who hears from hubs, if anybody does, as one of the receivers of `http`.
+    /// Opens the subscriptions, if they are on, and adds their receiver to `http`.
     pub(crate) fn open(
         &self,
         public_url: Option<&PublicUrl>,

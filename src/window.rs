@@ -1,5 +1,5 @@
-//! Events on their way to a broker: what was read, perhaps sent, and is not answered yet. All that
-//! is needed to send it again on another connection.
+//! The unanswered events of a publisher, with everything that is needed to send them again on
+//! another connection.
 
 use std::{
     collections::VecDeque,
@@ -14,25 +14,25 @@ use tidings_protocol::{
     push_attribute, text,
 };
 
-/// Bytes of events after which no more are read. As much as the client has on its way at once, so
-/// it never waits for this side.
+/// The limit in bytes above which no more events are read. It equals the limit of the client, so
+/// that the client never waits for this side.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Bytes that an event takes beside its payload.
+/// Memory of an event beside its payload, in bytes.
 const OVERHEAD_BYTES: usize = 128;
 
-/// The attribute under which a broker keeps an event once, however often it is sent.
+/// The attribute by which a topic stores an event only once.
 const ID: &str = "id";
 
-/// The events of one topic that are not answered yet, in the order of their lines.
+/// The unanswered events of one topic, in the order of their lines.
 #[derive(Debug)]
 pub(crate) struct Window {
     topic: TopicName,
     events: VecDeque<Event>,
-    /// So many at the front were sent on the present connection, or need not be.
+    /// The number of events at the front that were sent on the present connection, or are rejected.
     sent: usize,
     bytes: usize,
-    /// What ids begin with; `None`: events are left as they are.
+    /// The beginning of ids; `None`: events get no id.
     run: Option<String>,
 }
 
@@ -50,28 +50,28 @@ enum State {
     Refused(Refusal),
 }
 
-/// Why an event is not kept.
+/// Why an event is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// For people.
+    /// The reason, for people.
     pub(crate) reason: String,
-    /// It lies with the broker, not with the event: the same may be kept later.
+    /// The cause is the broker and not the event: a later attempt may succeed.
     pub(crate) may_pass: bool,
 }
 
-/// What became of a line: confirmed, or why not.
+/// The result of a line: confirmed, or rejected.
 pub(crate) type Answer = (u64, Result<(), Refusal>);
 
 impl Window {
-    /// Nothing yet. With `ids`, events that can carry one are given an id.
+    /// An empty window. With `ids`, events that can carry an id get one.
     pub(crate) fn new(topic: TopicName, ids: bool) -> Self {
-        // 64 bits of chance tell the runs of all publishers apart.
+        // 64 random bits distinguish the runs of all publishers.
         let run = ids.then(|| MemberId::random().to_string()[..16].to_owned());
         Self { topic, events: VecDeque::new(), sent: 0, bytes: 0, run }
     }
 
-    /// Takes in a line. Empty ones are nothing; what could not stand on one is refused here, in its
-    /// turn.
+    /// Adds a line. Empty lines are ignored; a line that cannot be an event is rejected here, in
+    /// its turn.
     pub(crate) fn push(&mut self, line: u64, bytes: Result<&[u8], String>) {
         let payload = match bytes {
             Ok([]) => return,
@@ -86,7 +86,7 @@ impl Window {
         self.events.push_back(Event { line, payload, state });
     }
 
-    /// Whether more should be read.
+    /// Whether more lines should be read.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes < BYTES_MAX
     }
@@ -99,12 +99,12 @@ impl Window {
         self.events.is_empty()
     }
 
-    /// The first line that is not answered.
+    /// The first unanswered line.
     pub(crate) fn first_line(&self) -> Option<u64> {
         self.events.front().map(|event| event.line)
     }
 
-    /// Sends what was not sent on this connection yet.
+    /// Sends the events that were not sent on this connection.
     pub(crate) async fn send(&mut self, client: &Client) -> Result<(), ClientError> {
         while let Some(event) = self.events.get_mut(self.sent) {
             if let State::Unsent = event.state {
@@ -119,7 +119,7 @@ impl Window {
         Ok(())
     }
 
-    /// Waits for the answer to the first event, and takes it out; for ever if it was not sent.
+    /// Waits for the answer to the first event and removes it; without end if it was not sent.
     /// Cancel-safe.
     pub(crate) async fn answer(&mut self) -> Result<Answer, ClientError> {
         let answer = poll_fn(|context| match self.events.front_mut() {
@@ -133,14 +133,14 @@ impl Window {
         Ok((event.line, answer))
     }
 
-    /// The connection is gone: what was not answered on it has to be sent again. Returns how many
-    /// events the broker may then have twice, because they have no id.
+    /// Prepares all unanswered events for another connection. Returns the number of events that may
+    /// be stored twice because they have no id.
     pub(crate) fn rewind(&mut self) -> usize {
         let mut doubtful = 0;
         for event in self.events.iter_mut().take(self.sent) {
             let mut context = Context::from_waker(Waker::noop());
-            // Confirmations come in order, and were taken out; but a refusal may stand behind what
-            // has no answer.
+            // Confirmations come in order and were read; but a rejection may follow an event
+            // without an answer.
             if let Poll::Ready(Ok(Err(refusal))) = event.poll(&mut context) {
                 event.state = State::Refused(refusal);
             } else {
@@ -173,12 +173,12 @@ impl Window {
 impl From<ProtocolError> for Refusal {
     fn from(error: ProtocolError) -> Self {
         let may_pass = error.code.is_transient() || error.code == Code::NotDurable;
-        Self { reason: error.to_string(), may_pass }
+        Self { reason: crate::wire::rejection(&error), may_pass }
     }
 }
 
 impl Event {
-    /// What became of it; to be asked no more once that was told.
+    /// Polls for the result; must not be called after it was returned.
     fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -191,7 +191,7 @@ impl Event {
             }
             State::Sent(published) => ready!(Pin::new(published).poll(context)),
         };
-        // An answer comes once, and one that the connection has lost leaves the event as it was.
+        // An answer comes once; if the connection is lost without one, the event is unchanged.
         self.state = State::Unsent;
         Poll::Ready(match answer {
             Ok(_seq) => Ok(Ok(())),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_carry_an_id_and_has_none_gets_one() {
+    fn an_event_with_a_target_gets_an_id() {
         let lines =
             ["http://a.example/ job=j", "", "/a/b.html", "just text", "/a id=mine", "/a id="];
         assert_eq!(
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn who_never_sends_again_leaves_events_as_they_are() {
+    fn without_retries_events_get_no_id() {
         let mut window = Window::new("t".parse().unwrap(), false);
         window.push(1, Ok(b"/a"));
         assert_eq!(window.events[0].payload, "/a");
     }
 
     #[test]
-    fn an_id_makes_no_event_too_long() {
+    fn an_id_never_makes_an_event_too_long() {
         let fits = format!("/{}", "a".repeat(PAYLOAD_BYTES_MAX - 1));
         let long = format!("{fits}a");
         let payloads = payloads(true, &[&fits, &long]);

@@ -1,8 +1,9 @@
-//! Turns answers of the broker into messages for the shell: without codes and verbs of the protocol, which are for programs.
+//! Converts answers of the broker to messages for the shell, without error codes and verbs of the
+//! protocol.
 
 use tidings_protocol::{ProtocolError, client::ClientError};
 
-/// What replaces a hint in the words of the protocol: the start of the hint there, and the same as a command.
+/// The beginnings of hints in protocol words, and their replacements in shell words.
 const HINTS: &[(&str, &str)] = &[
     ("PUB, SUB or TOPIC create ", "create it with: tidings topic create "),
     ("TOPIC create ", "create it with: tidings topic create "),
@@ -14,12 +15,15 @@ const HINTS: &[(&str, &str)] = &[
     ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
 ];
 
-/// What a rejected command is for a person.
+/// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
+const HINT_VERBS: &[&str] = &["changes", "creates", "ends", "lets", "makes", "removes"];
+
+/// The message for a rejected command.
 pub(crate) fn rejection(error: &ProtocolError) -> String {
     in_words(&error.text)
 }
 
-/// What an error of a client is for a person.
+/// The message for an error of a client.
 pub(crate) fn client_error(error: &ClientError) -> String {
     match error {
         ClientError::Refused(error) => rejection(error),
@@ -30,20 +34,27 @@ pub(crate) fn client_error(error: &ClientError) -> String {
     }
 }
 
-/// What is wrong with the value of a flag. The name of the flag stands before it already.
+/// The message for a wrong value of a flag. The name of the flag is printed before it.
 pub(crate) fn in_flags(text: &str) -> String {
-    let Some((setting, expected)) = text.split_once(" should be ") else { return in_words(text) };
-    if !setting.contains('=') {
-        return in_words(text);
-    }
-    if setting.starts_with("from=") {
+    if text.starts_with("from=") {
         return "expected first, last, a number, -N or a time such as 2026-01-31T12:00:00Z"
             .to_owned();
     }
-    format!("expected {expected}")
+    let is_setting = |setting: &str| setting.contains('=');
+    if let Some((setting, expected)) = text.split_once(" should be ")
+        && is_setting(setting)
+    {
+        return format!("expected {expected}");
+    }
+    match text.split_once(": ") {
+        Some((setting, problem)) if is_setting(setting) && !setting.contains(' ') => {
+            problem.to_owned()
+        }
+        _ => in_words(text),
+    }
 }
 
-/// A text of the broker with hints as they are typed in a shell.
+/// A text of the broker with its hint as a shell command.
 fn in_words(text: &str) -> String {
     let Some((problem, hint)) = text.split_once("; ") else { return text.to_owned() };
     let Some((verb, command)) = HINTS.iter().find(|(verb, _)| hint.starts_with(verb)) else {
@@ -53,7 +64,7 @@ fn in_words(text: &str) -> String {
         return format!("{problem}; {command}");
     }
     let words = hint[verb.len()..].split(' ');
-    let plain = words.take_while(|word| !["makes", "changes", "ends", "lets"].contains(word));
+    let plain = words.take_while(|word| !HINT_VERBS.contains(word));
     let plain = plain.map(|word| word.split_once('=').map_or(word, |(_, value)| value));
     format!("{problem}; {command}{}", plain.collect::<Vec<_>>().join(" "))
 }
@@ -63,10 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_of_the_protocol_become_commands() {
+    fn protocol_hints_become_shell_commands() {
         for (text, expected) in [
             (
                 "no group nix; GROUP create nix makes it",
+                "no group nix; create it with: tidings group create nix",
+            ),
+            (
+                "no group nix; GROUP create nix creates it",
                 "no group nix; create it with: tidings group create nix",
             ),
             (
@@ -99,12 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_flag_is_not_named_as_in_the_protocol() {
+    fn a_flag_error_has_no_protocol_words() {
         let from = "from=\"x\" should be first, last, a number from 1";
         assert!(in_flags(from).starts_with("expected first, last"));
         assert_eq!(
             in_flags("prio=\"x\" should be a whole number from -1000 to 1000"),
             "expected a whole number from -1000 to 1000"
         );
+        assert_eq!(in_flags("sync=\"x\": expected always or memory"), "expected always or memory");
     }
 }

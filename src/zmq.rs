@@ -1,11 +1,11 @@
-//! The process that talks ZeroMQ: what it is told, and that it is started again when it ends.
+//! Starts and supervises the ZeroMQ process.
 //!
-//! Bytes of peers whom nobody knows can end it, so it is not this process. It ends with this one, however that ends: it
-//! reads a pipe of which the other end is only here.
+//! Messages of unknown peers can crash it, so it is a separate process. It ends together with this
+//! process, because it reads a pipe with its other end only here.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "looks after a process, and waits before it starts it again"
+    reason = "supervises a process, and waits before it restarts it"
 )]
 
 use std::{
@@ -35,20 +35,20 @@ use crate::{
     process::VARIABLES,
 };
 
-/// How long it may take to open its sockets.
+/// The time limit for opening its sockets.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// How long it may take to end once it was told to. It has less (`STOP` of its outlet) for itself.
+/// The time limit of its stop, which is longer than its own limit (`STOP` of its outlet).
 const STOP_MAX: Duration = Duration::from_millis(400);
 
-/// How long to wait before it is started again: at first, and at most; twice as long each time.
+/// The shortest and the longest wait before a restart; it doubles each time.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// One that has lived for so long has not ended because of how it began.
+/// After this time an exit is not attributed to the start.
 const LIVED: Duration = Duration::from_secs(10);
 
-/// The flags of who runs a broker.
+/// The ZeroMQ flags of a broker.
 #[expect(
     clippy::struct_field_names,
     reason = "they are the names of the flags, which stand among others"
@@ -82,7 +82,7 @@ pub(crate) struct ZmqFlags {
 }
 
 impl ZmqFlags {
-    /// Where it listens for anybody, with the flag that says so.
+    /// The addresses that accept clients without a key, with their flags.
     pub(crate) fn unlocked(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let (publish, pull) = (self.zmq_pub.as_ref(), self.zmq_pull.as_ref());
         let publish = publish.map(|at| ("--zmq-pub", at.0));
@@ -90,18 +90,18 @@ impl ZmqFlags {
         publish.into_iter().chain(pull).filter(|_| self.zmq_key.is_none())
     }
 
-    /// Whether there is to be such a process.
+    /// Whether the process is needed.
     pub(crate) fn is_on(&self) -> bool {
         self.zmq_pub.is_some() || self.zmq_pull.is_some()
     }
 
-    /// Where its key is.
+    /// The file with its key.
     pub(crate) fn key_file(&self) -> Option<&Path> {
         self.zmq_key.as_deref()
     }
 }
 
-/// What the process is told.
+/// The task of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     broker: BrokerAddress,
@@ -119,7 +119,7 @@ impl Work {
         Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
     }
 
-    /// As arguments of `tidings zmq`.
+    /// The arguments of `tidings zmq`.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
         let Security { tls, token } = self.broker.security();
@@ -152,19 +152,19 @@ impl Work {
     }
 }
 
-/// How it has ended.
+/// How the process has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// What it had to say of its work.
+    /// Its last line.
     pub(crate) said: Option<String>,
-    /// All of that was done.
+    /// All messages were processed.
     pub(crate) is_whole: bool,
 }
 
-/// The process, for as long as this value lives.
+/// The supervised process, which [`Zmq::stop`] ends.
 #[derive(Debug)]
 pub(crate) struct Zmq {
-    /// Where its sockets are, for people.
+    /// The addresses of its sockets, and warnings, for people.
     pub(crate) said: Vec<String>,
     bound: Bound,
     task: JoinHandle<Option<Ended>>,
@@ -172,7 +172,7 @@ pub(crate) struct Zmq {
 }
 
 impl Zmq {
-    /// What the flags ask for, at this broker; `None` if that is nothing.
+    /// Starts the process that the flags describe; `None`: they describe none.
     pub(crate) async fn start(
         flags: &ZmqFlags,
         broker: BrokerAddress,
@@ -191,15 +191,13 @@ impl Zmq {
         for at in [publish, pull].into_iter().flatten().filter(|at| !at.ip().is_loopback()) {
             if is_open_to_all {
                 let at = Bind(at);
-                zmq.said.push(format!(
-                    "note: {at} is open to other machines: whoever reaches it is talked to"
-                ));
+                zmq.said.push(format!("note: {at} is open to other machines without a key"));
             }
         }
         Ok(Some(zmq))
     }
 
-    /// Starts it, and again when it ends. The failure is that of the first start.
+    /// Starts the process and supervises it. The failure is that of the first start.
     pub(crate) async fn launch(mut work: Work) -> Result<Self, Failure> {
         if !IS_BUILT_IN {
             let text =
@@ -208,7 +206,7 @@ impl Zmq {
         }
         let mut process = Process::spawn(&work, false).map_err(|reason| unavailable(&reason))?;
         let bound = process.ready().await.map_err(|reason| unavailable(&reason))?;
-        // Whoever was connected finds it at the same place again.
+        // A restarted process uses the same addresses, so that peers can reconnect.
         work.publish = bound.publish.map(Bind);
         work.pull = bound.pull.map(Bind);
         let stop = CancellationToken::new();
@@ -216,7 +214,7 @@ impl Zmq {
         Ok(Self { said: Vec::new(), bound, task, stop })
     }
 
-    /// Ends it; `None` if it was not there, or had to be ended.
+    /// Stops it; `None`: it was not running, or had to be killed.
     pub(crate) async fn stop(self) -> Option<Ended> {
         self.stop.cancel();
         self.task.await.ok().flatten()
@@ -227,7 +225,7 @@ fn unavailable(reason: &str) -> Failure {
     Failure::failed(format!("ZeroMQ: {reason}"))
 }
 
-/// Waits for its end, and starts it again, until `stop`.
+/// Restarts the process whenever it ends, until `stop`.
 async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Option<Ended> {
     let mut backoff = BACKOFF_MIN;
     let mut running = Ok(first);
@@ -250,7 +248,7 @@ async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Opti
             return None;
         }
         tracing::warn!(
-            "the process for ZeroMQ has ended ({ended}), and is started again in {} ms",
+            "the ZeroMQ process has ended ({ended}); restarting it in {} ms",
             backoff.as_millis()
         );
         tokio::select! {
@@ -275,10 +273,10 @@ fn in_words(status: ExitStatus) -> String {
     status.to_string()
 }
 
-/// One life of it. Killed when dropped.
+/// One run of the process. It is killed when this value is dropped.
 struct Process {
     child: Child,
-    /// Its end is what tells the process to end.
+    /// Closing it tells the process to end.
     stdin: Option<ChildStdin>,
     stdout: Lines<BufReader<ChildStdout>>,
 }
@@ -293,7 +291,7 @@ impl Process {
         if logging::is_json() {
             command.arg("--log-json");
         }
-        // What this process was told by its environment was not meant for that one.
+        // Variables of this process are not meant for the other.
         for (name, _) in env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"TIDINGS_") {
                 command.env_remove(&name);
@@ -306,7 +304,7 @@ impl Process {
         if let Some(TokenSource::Given(token)) = &work.broker.security().token {
             command.env(TOKEN_VARIABLE, token.secret());
         }
-        // What ends it is to be one line, not fifty, as somebody else decides how often it does.
+        // A peer may crash it often, so each crash must log one line and not fifty.
         command.env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| error.to_string())?;
@@ -326,7 +324,7 @@ impl Process {
         Err(status.map_or_else(|error| error.to_string(), in_words))
     }
 
-    /// Has it end, and waits for that. What it says is its last line.
+    /// Ends it and waits. Its last line is its report.
     async fn end(mut self) -> Option<Ended> {
         self.stdin = None;
         let ended = async {
@@ -341,7 +339,7 @@ impl Process {
     }
 }
 
-/// This program, also when another one has taken its place on the disk.
+/// The file of this program, even if another one has replaced it on the disk.
 fn own_program() -> std::io::Result<Command> {
     let running = PathBuf::from("/proc/self/exe");
     if running.exists() {
@@ -352,18 +350,18 @@ fn own_program() -> std::io::Result<Command> {
     Ok(Command::new(env::current_exe()?))
 }
 
-/// The first line of the process.
+/// The first line that the process prints.
 pub(crate) struct Report;
 
 #[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
 impl Report {
-    /// Of sockets that are open.
+    /// The line for open sockets.
     pub(crate) fn ready(bound: &Bound) -> String {
         let place = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
         format!("ready {} {}", place(bound.publish), place(bound.pull))
     }
 
-    /// Of sockets that cannot be opened, and why.
+    /// The line for a failed start.
     pub(crate) fn failed(reason: &str) -> String {
         format!("failed {reason}")
     }
@@ -376,7 +374,7 @@ impl Report {
         }
         let words: Vec<_> = line.split(' ').collect();
         let ["ready", publish, pull] = words[..] else {
-            return Err("it does not say that it is ready".to_owned());
+            return Err("unexpected first line".to_owned());
         };
         Ok(Bound { publish: publish.parse().ok(), pull: pull.parse().ok() })
     }
@@ -387,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_understood() {
+    fn a_report_is_parsed() {
         let bound = Bound { publish: "127.0.0.1:7".parse().ok(), pull: None };
         assert_eq!(Report::parse(&Report::ready(&bound)), Ok(bound));
         assert_eq!(Report::parse(&Report::ready(&Bound::default())), Ok(Bound::default()));

@@ -1,15 +1,15 @@
-//! Arranges the help of commands with many flags: `-h` shows those that most users need, `--help` all of them under
-//! headings.
+//! Arranges the help of commands with many flags: `-h` shows the flags that most users need,
+//! `--help` shows all of them under headings.
 
 use clap::Command;
 
 /// A heading and the long names of its flags.
 type Section = (&'static str, &'static [&'static str]);
 
-/// What `-h` lists of a command; the other flags are in `--help` only.
+/// The flags that `-h` lists; the others appear only in `--help`.
 const SHORT: &[(&str, &[&str])] = &[
     ("up", UP),
-    // Without a subcommand it is `up`.
+    // Without a subcommand, `tidings` is `tidings up`.
     ("tidings", UP),
     (
         "broker",
@@ -86,11 +86,11 @@ const UP: &[&str] = &[
     "jsonl",
 ];
 
-/// In every command.
+/// Flags of almost every command.
 const CONNECTION: Section =
     ("Connection to the broker", &["tls", "ca", "crl", "cert", "cert-key", "token-file"]);
 
-/// In the commands that run a broker or a crawler.
+/// Flags of the commands that run a broker or a crawler.
 const SERVER: &[Section] = &[
     (
         "Job",
@@ -147,7 +147,7 @@ const SUB: &[Section] = &[
     ("Signals", &["signal", "pid-file", "spool", "program", "spool-max"]),
 ];
 
-/// The same command with headings, and with a short help where it has many flags.
+/// Adds headings to a command, and a short help if it has many flags.
 pub(super) fn arrange(command: Command) -> Command {
     let name = command.get_name().to_owned();
     let sections = match name.as_str() {
@@ -156,10 +156,12 @@ pub(super) fn arrange(command: Command) -> Command {
         _ => &[],
     };
     let short = SHORT.iter().find(|(of, _)| *of == name).map(|(_, flags)| *flags);
+    // `--tls` of `bench` is another flag.
+    let connects = command.get_arguments().any(|arg| arg.get_long() == Some("token-file"));
     let command = command.mut_args(|arg| {
         let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
         let is_in = |(_, flags): &&Section| flags.contains(&long.as_str());
-        let section = sections.iter().chain([&CONNECTION]).find(is_in);
+        let section = sections.iter().chain(connects.then_some(&CONNECTION)).find(is_in);
         let arg = match section {
             Some((heading, _)) => arg.help_heading(*heading),
             None => arg,
@@ -167,14 +169,16 @@ pub(super) fn arrange(command: Command) -> Command {
         match short {
             Some(flags) if flags.contains(&long.as_str()) => arg,
             Some(_) => arg.hide_short_help(true),
-            None if CONNECTION.1[1..5].contains(&long.as_str()) => arg.hide_short_help(true),
+            None if connects && CONNECTION.1[1..5].contains(&long.as_str()) => {
+                arg.hide_short_help(true)
+            }
             None => arg,
         }
     });
     with_short_examples(command).mut_subcommands(arrange)
 }
 
-/// `-h` ends with the examples; what follows them is in `--help`.
+/// `-h` ends after the examples; the text behind them appears only in `--help`.
 fn with_short_examples(command: Command) -> Command {
     let text = command.get_after_help().map(ToString::to_string);
     let Some((examples, _)) = text.as_deref().and_then(|text| text.split_once("\n\n")) else {
@@ -214,7 +218,7 @@ mod tests {
             let seen = command.get_arguments().filter(|arg| {
                 arg.get_long().is_some() && !arg.is_hide_short_help_set() && !arg.is_hide_set()
             });
-            // Besides the ten: --config, --log and --help.
+            // The ten flags, and `--config`, `--log` and `--help`.
             assert!(seen.count() <= 14 && all > 14, "{name}: {short}");
         }
     }

@@ -1,4 +1,4 @@
-//! `tidings bridge`: what somebody says elsewhere becomes events.
+//! `tidings bridge`: publishes messages of another system.
 
 use clap::{Args, Subcommand};
 use tidings_connectors::zmq::{self, Connect, frames::PayloadFrame};
@@ -20,20 +20,19 @@ Examples:
   tidings bridge zmq --connect tcp://10.0.0.7:12347 --topic log --subscribe log
                                                      a topic of another Tidings (--zmq-pub)
 
-A message that cannot be an event (no UTF-8, a control character or a line end in it, longer than
-60 KiB) is dropped, and counted in the log. The broker has to be there at the start; the PUB socket
-may come later, and the log says why it is not reached. It connects again, to either side, when a
-connection is lost. What the other side sent meanwhile is not there: a PUB socket keeps nothing for
-who is away. Where the frames are those of another Tidings (topic, number, payload), what was missed
-shows in the numbers, and is counted, too.
+A message that cannot be an event (invalid UTF-8, a control character or line end, over 60 KiB) is
+dropped and counted in the log. The broker must run at the start; the PUB socket may start later,
+and the log says why it cannot be reached. The bridge reconnects to both sides. Messages sent while
+it is disconnected are lost, because a PUB socket stores nothing. If the frames come from another
+Tidings (topic, number, payload), the numbers show how many were missed, and the log counts them.
 
-Exit codes: 0 it was stopped; 1 it did not work, or the broker had not confirmed everything when
-it was stopped; 2 wrong usage.";
+Exit codes: 0 stopped; 1 failure, or the broker had not confirmed all messages at the stop; 2 wrong
+usage.";
 
 /// The label that the broker shows.
 const NAME: &str = "zmq-bridge";
 
-/// What is bridged.
+/// The subcommands of `tidings bridge`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bridge {
     /// Publish the messages of a ZeroMQ PUB socket
@@ -67,9 +66,10 @@ pub(crate) struct ZmqBridgeArgs {
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    // Its process would try for ever: a broker that is not there is an error of the start.
+    // The ZeroMQ process would retry without end, but a missing broker is an error at the start.
     drop(link::connect(&args.broker.broker, NAME).await?);
-    let said = format!("hearing {} for {} of {}", args.connect, args.topic, args.broker.broker);
+    let said =
+        format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =
         zmq::Bridge { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
@@ -83,8 +83,7 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
             if is_whole { Ok(()) } else { Err(Failure::Unsuccessful) }
         }
         _ => {
-            let text =
-                "its process had ended, or had to be: what it heard last may not be published";
+            let text = "the ZeroMQ process ended early or was killed; its last messages may not be published";
             Err(Failure::failed(text))
         }
     }

@@ -22,8 +22,8 @@ Examples:
   tidings crawl --broker broker.example --tls --token-file token
                                               a crawler for it, on as many machines as you like
 
-Whoever reaches an address on loopback can publish, listen and crawl, until `tidings token` knows somebody. Other
-addresses need that, and --tls-cert.";
+Clients on loopback may publish, read and crawl without login until the first `tidings token
+create`. Other addresses require login and --tls-cert.";
 
 /// The flags of `tidings broker`.
 #[derive(Debug, Args)]
@@ -40,7 +40,8 @@ pub(crate) struct BrokerArgs {
 }
 
 impl BrokerArgs {
-    /// What the broker is told, if all of it makes sense together, and what it names can be read.
+    /// The broker's configuration, if the flags fit together and the files that they name are
+    /// readable.
     pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
         self.server.config(&self.data)
     }
@@ -56,7 +57,7 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
     let broker = node::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let mut console = Console::new();
-    // Whoever started us may have closed our output; serving does not depend on it.
+    // Standard output may be closed; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     if let Some(address) = broker.http_addr() {
         let _ = console.line(&http_line(address, args.server.secure.is_encrypted()));
@@ -81,13 +82,13 @@ pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failur
     Ok(())
 }
 
-/// Where HTTP is spoken.
+/// The line that names the HTTP address.
 pub(crate) fn http_line(address: std::net::SocketAddr, is_encrypted: bool) -> String {
     let scheme = if is_encrypted { "https" } else { "http" };
     format!("HTTP at {scheme}://{}/", node::local(address))
 }
 
-/// Says at every start who can do what with a broker that was told not to mind (--insecure).
+/// Warns at each start of a broker with `--insecure` that other machines can reach it.
 pub(crate) fn warn_if_open(
     address: std::net::SocketAddr,
     server: &ServerFlags,
@@ -95,8 +96,8 @@ pub(crate) fn warn_if_open(
 ) {
     if server.access.is_insecure() && !address.ip().to_canonical().is_loopback() {
         console.note(&format!(
-            "note: {address} is open to other machines (--insecure): without tokens whoever reaches it can publish, \
-             listen and crawl, and without --tls-cert whoever is on the way reads all of it"
+            "note: {address} is open to other machines (--insecure): without tokens every client can publish, read and \
+             crawl, and without --tls-cert the network can read all traffic"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! `tidings config`: what the configuration comes to, and what is wrong with it.
+//! `tidings config`: shows the effective configuration and reports its mistakes.
 
 use std::path::Path;
 
@@ -12,14 +12,15 @@ use crate::{
 };
 
 const CHECK: &str = "\
-Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error, with file,
-line and column, or the environment variable. For up and broker, the files with webhook secrets are read too.";
+Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,
+with file, line and column, or the environment variable. For up and broker, the files with webhook
+secrets are read too.";
 
 const SHOW: &str = "\
-The output is an equivalent configuration file. A comment behind each value names its origin: a variable,
-file and line, or the default. Passwords and headers with secrets are left out.";
+The output is an equivalent configuration file. A comment behind each value names its origin: a
+variable, file and line, or the default. Passwords and headers with secrets are left out.";
 
-/// What about the configuration.
+/// The subcommands of `tidings config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Report every mistake in the configuration file and the environment
@@ -30,7 +31,7 @@ pub(crate) enum Config {
     Show(Of),
 }
 
-/// Whose flags are meant.
+/// The subcommand that is checked.
 #[derive(Debug, Args)]
 pub(crate) struct Of {
     /// The subcommand to check
@@ -38,14 +39,14 @@ pub(crate) struct Of {
     subcommand: Vec<String>,
 }
 
-/// Reads the file and the environment, and starts nothing.
+/// Reads the file and the environment; starts nothing.
 pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
     let (Config::Check(of) | Config::Show(of)) = what;
     let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
     let shown = names.join(" ");
     let definition = cli::definition();
     if find(&definition, &names).is_none_or(Command::is_hide_set) {
-        return Err(Failure::Usage(format!("there is no subcommand {shown:?}")));
+        return Err(Failure::Usage(format!("unknown subcommand {shown:?}; see tidings --help")));
     }
     let file = path.map(ConfigFile::read).transpose()?;
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
@@ -64,15 +65,17 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
         Config::Check(_) => match &file {
             Some(file) => {
                 let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.keys());
-                format!("{path}: fine for tidings {shown}, {}\n", plural(keys as u64, "key"))
+                format!("{path}: valid for tidings {shown}, {}\n", plural(keys as u64, "key"))
             }
-            None => format!("no configuration file; the environment is fine for tidings {shown}\n"),
+            None => {
+                format!("no configuration file; the environment is valid for tidings {shown}\n")
+            }
         },
     };
     output::tell(&text).map_err(Failure::from_output)
 }
 
-/// What is wrong with values that are right one by one.
+/// Checks values that are valid one by one but may not fit together.
 fn together(names: &[&str], path: Option<&Path>) -> Result<(), Failure> {
     if !matches!(names, ["up" | "broker"]) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! `tidings crawl`: with URLs a job from its opening to its end, without them a crawler that works
-//! for a broker until it is stopped.
+//! `tidings crawl`: with URLs, one job from start to end; without URLs, a crawler that works for a
+//! broker until it is stopped.
 
 use std::{fs, net::Ipv4Addr, path::PathBuf, time::Duration};
 
@@ -26,13 +26,14 @@ use crate::{
     watch::{self, Step, Watch},
 };
 
-/// Connections to the broker of one crawl: its crawler, what watches its job, and who looks how it goes.
+/// The limit of connections of an embedded broker: its crawler, the watcher of its job, and
+/// commands that inspect it.
 const OWN_CONNECTIONS_MAX: usize = 64;
 
 const EXAMPLES: &str = "\
-Where it is fetched:
-  with --broker ADDR, or where a `tidings up` runs on the same data directory, the job is handed to
-  the crawlers there and watched; otherwise a broker and a crawler of its own fetch and store it
+Where the pages are fetched:
+  with --broker ADDR, or while `tidings up` runs on the same data directory, by the crawlers there;
+  otherwise by a crawler of this command
 
 Examples:
   tidings crawl https://example.org/                     all pages of that host
@@ -40,13 +41,14 @@ Examples:
   tidings crawl --seeds hosts.txt --max-per-host 100 --exclude '*.pdf$' --json > pages.jsonl
   tidings crawl --broker 10.0.0.1:12345                  fetch for that broker until stopped
 
-Exit codes: 0 all done; 1 some pages failed, or somebody cancelled the job; 2 wrong usage, nothing
-was started; 130 interrupted.
-What robots.txt, scope or a limit kept out has not failed.
+Exit codes: 0 all done; 1 some pages failed, or the job was cancelled; 2 wrong usage, nothing was
+started; 130 interrupted.
+Pages that robots.txt, the scope or a limit excludes have not failed.
 
-A pattern is one of robots.txt: * is anything, $ at its end the end of the URL. It is compared with
-the whole URL if it begins with http, and with path and query if it begins with / or *.
-Upper and lower case differ, as in URLs: '*.pdf$' does not match report.PDF. Write %2C for a comma.";
+A pattern has the syntax of robots.txt: * matches any text, and $ at the end matches the end of the
+URL. A pattern that begins with http is compared with the whole URL, one that begins with / or *
+with path and query. Upper and lower case differ: '*.pdf$' does not match report.PDF. Write %2C for
+a comma.";
 
 /// The flags of `tidings crawl`.
 #[derive(Debug, Args)]
@@ -143,7 +145,7 @@ impl CrawlArgs {
     }
 }
 
-/// Flags about a job, which a crawler without one has no use for.
+/// Flags about a job, which have no effect in a crawler without one.
 const OF_JOBS: [&str; 8] =
     ["depth", "max-pages", "max-per-host", "max-time", "scope", "include", "exclude", "json"];
 
@@ -165,7 +167,7 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     }
 }
 
-/// The daemon: fetches what the broker's group releases.
+/// Fetches what the broker's group releases, until it is stopped.
 async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     let Some(broker) = &args.broker.broker else {
         return Err(Failure::Usage(
@@ -174,12 +176,8 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    refuse_flags(&args, &OF_JOBS, "is about a job; give its URLs, too")?;
-    refuse_flags(
-        &args,
-        &["delay"],
-        "is for a broker of its own; a crawler waits as its broker says",
-    )?;
+    refuse_flags(&args, &OF_JOBS, "is about a job; add the URLs of the job")?;
+    refuse_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
     let stop = stop_on_signal()?;
     node::make_data_directory(&args.data.data)?;
     let crawling = args.crawler.config(broker, &args.data);
@@ -196,7 +194,7 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
     result
 }
 
-/// Hands the job to the crawlers of somebody else's broker and watches it.
+/// Hands the job to the crawlers of another broker and watches it.
 async fn hand_over(
     args: &CrawlArgs,
     request: JobRequest,
@@ -205,7 +203,7 @@ async fn hand_over(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let reason = format!(
-        "is for a crawl with a broker of its own, but this one goes to the broker at {broker} (by \
+        "applies only to a crawl with its own broker, but this job goes to the broker at {broker} (found by \
          {found_by}), which has its own settings"
     );
     refuse_flags(args, &["delay"], &reason)?;
@@ -215,7 +213,7 @@ async fn hand_over(
     screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
     if watch::crawlers(&broker).await? == 0 {
         screen.console.note(&format!(
-            "note: none is connected there yet; tidings crawl --broker {broker} is one"
+            "note: no crawler is connected there yet; start one with: tidings crawl --broker {broker}"
         ));
     }
     let mut watch = Watch::begin(broker.clone(), request, screen.console.shows_progress());
@@ -224,8 +222,8 @@ async fn hand_over(
             biased;
             () = stop.cancelled() => {
                 return Err(Failure::Interrupted(format!(
-                    "stopped watching; job {name} goes on at {broker}, and the same command \
-                     watches it again"
+                    "stopped watching; job {name} continues at {broker}; repeat the command to watch it \
+                     again"
                 )));
             }
             news = watch.next() => match news? {
@@ -237,7 +235,7 @@ async fn hand_over(
     screen.summary(&end, &format!("by the crawlers of {broker}"))
 }
 
-/// Crawls with a broker and a crawler of its own.
+/// Crawls with a broker and a crawler of this process.
 async fn crawl_here(
     args: &CrawlArgs,
     request: JobRequest,
@@ -246,7 +244,7 @@ async fn crawl_here(
     node::make_data_directory(&args.data.data)?;
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
     let mut config = flags::broker_config(listen, args.delay);
-    // A directory for this job alone, so that nothing else is fetched.
+    // The directory belongs to this job alone, so that nothing else is fetched.
     let queue = args.data.data.join("crawls").join(request.name().as_str());
     config.data = Some(queue.clone());
     config.limits.connections_max = OWN_CONNECTIONS_MAX;
@@ -267,31 +265,31 @@ async fn crawl_here(
     let mut node = Node { broker, crawler };
     let mut watch = Watch::begin(address, request, screen.console.shows_progress());
     let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
-    // It would say that its broker is gone.
+    // It would report the loss of its broker.
     drop(watch);
-    // The last page's report may be on its way still when its job is announced as done.
+    // The report of the last page may arrive after the end of the job.
     for report in node.stop(StopTime::default()).await {
         screen.page(&report)?;
     }
     let Some(end) = result? else {
         screen.cut_off()?;
         return Err(Failure::Interrupted(format!(
-            "interrupted after {}, stored {stored}; the same command goes on from there",
+            "interrupted after {}, stored {stored}; repeat the command to continue",
             plural(screen.pages(), "page")
         )));
     };
-    // A part of it would be taken for the queue of a crawl that goes on.
+    // Rename first: a partly removed queue would look like one of an interrupted crawl.
     let done = queue.with_extension("done");
-    // What an earlier end has left.
+    // An earlier run may have left it.
     let _ = fs::remove_dir_all(&done);
     let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));
     if let Err(error) = removed {
-        tracing::warn!(%error, "the queue of a crawl that is done stays in {}", queue.display());
+        tracing::warn!(%error, "cannot remove the queue of a finished crawl: {}", queue.display());
     }
     screen.summary(&end, &stored)
 }
 
-/// Prints pages and progress until the job is done; `None` if it was stopped before.
+/// Prints pages and progress until the job is done; `None`: it was stopped before.
 async fn follow(
     crawler: &mut Crawler,
     watch: &mut Watch,
@@ -315,7 +313,7 @@ async fn follow(
     }
 }
 
-/// Refuses flags that were typed and would have no effect.
+/// Rejects typed flags that would have no effect.
 fn refuse_flags(args: &CrawlArgs, flags: &[impl AsRef<str>], reason: &str) -> Result<(), Failure> {
     let mut flags = flags.iter().map(AsRef::as_ref);
     match flags.find(|flag| args.given.iter().any(|given| given == flag)) {

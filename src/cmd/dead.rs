@@ -1,4 +1,4 @@
-//! `tidings dead`: what a group gave up, to be looked at, sent back, or forgotten.
+//! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::{JobName, field_number};
@@ -26,7 +26,7 @@ The topic dead-letter announces each dead letter once.
 
 Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-dead";
 
 /// The subcommands of `tidings dead`.
@@ -55,7 +55,7 @@ pub(crate) struct LsArgs {
     output: OutputFlags,
 }
 
-/// The flags of `tidings dead retry` and `drop`: which ones.
+/// The flags of `tidings dead retry` and `drop`: the selected entries.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["entries", "key", "job", "all"]))]
 pub(crate) struct ChooseArgs {
@@ -82,7 +82,7 @@ pub(crate) struct ChooseArgs {
     broker: BrokerFlag,
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
     match dead {
         Dead::Ls(args) => {
@@ -100,7 +100,7 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
     }
 }
 
-/// Does it to those that were chosen, and says to how many.
+/// Applies the action to the selected entries and prints their number.
 async fn choose(action: &str, done: &str, args: &ChooseArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.broker, NAME).await?;
     let mut sum = 0;
@@ -113,7 +113,7 @@ async fn choose(action: &str, done: &str, args: &ChooseArgs) -> Result<(), Failu
 }
 
 impl ChooseArgs {
-    /// The options of each request that is needed.
+    /// The options of each request.
     fn settings(&self) -> Vec<Vec<(&'static str, String)>> {
         if !self.entries.is_empty() {
             return self.entries.iter().map(|entry| vec![("entry", entry.to_string())]).collect();

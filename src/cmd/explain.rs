@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     flags::DataFlag,
     manage::{Broker, GroupFlag},
-    output::{Console, printable},
+    output::{Console, printable, readable_line},
 };
 
 /// Characters of a stored error text that are shown.
@@ -25,9 +25,9 @@ Examples:
 The broker forgets finished pages. When it is the broker of the --data directory, the newest result
 of the URL is read from pages.db there.
 
-Exit codes: 0 the broker knows it; 1 it neither waits nor is fetched now; 2 wrong usage.";
+Exit codes: 0 the broker knows it; 1 it neither waits nor is being fetched; 2 wrong usage.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-explain";
 
 /// The flags of `tidings explain`.
@@ -55,7 +55,8 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
     let mut console = Console::new();
     match broker.client.request(&explain).await {
         Ok(answer) => {
-            answer.more.iter().chain([&answer.ok]).try_for_each(|line| console.line(line))
+            let lines = answer.more.iter().chain([&answer.ok]);
+            lines.map(|line| readable_line(line)).try_for_each(|line| console.line(&line))
         }
         Err(ClientError::Refused(error)) if error.code == Code::NotFound => match stored(&args)? {
             Some(line) => {

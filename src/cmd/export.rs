@@ -1,4 +1,4 @@
-//! `tidings export`: the pages of one or many crawlers, in one place.
+//! `tidings export`: writes the pages of one or more crawlers to one place.
 
 #![expect(clippy::disallowed_methods, reason = "reads and writes files, which blocks a thread")]
 
@@ -19,13 +19,13 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings export                                             what ./tidings-data has, as JSON lines
+  tidings export                                             pages of ./tidings-data as JSON lines
   tidings export --data /srv/crawl --output pages.jsonl
   tidings export a/pages.db b/pages.db c.jsonl --merge       one line for each page, by time
   tidings export /mnt/*/tidings-data --merge --format sqlite --output all.db
 
-Crawlers may write meanwhile; nothing that is read is changed. What is merged is sorted in a temporary
-file, in the directory TMPDIR: it needs about as much room as the result.
+Crawlers may write meanwhile; the inputs are not changed. --merge sorts in a temporary file in the
+directory TMPDIR, which needs about as much room as the result.
 
 Exit codes: 0 success; 1 failure, without a new file; 2 wrong usage; 130 interrupted by Ctrl-C.";
 
@@ -59,7 +59,7 @@ enum Format {
     Sqlite,
 }
 
-/// Does what the flags say.
+/// Runs the export until it is done or interrupted.
 pub(crate) async fn run(args: ExportArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let exported = spawn_blocking(move || export(args, &stop)).await;

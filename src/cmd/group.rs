@@ -1,4 +1,4 @@
-//! `tidings group`: which groups there are, what they are told, and what is in them.
+//! `tidings group`: lists, inspects and configures groups.
 
 mod keys;
 mod repair;
@@ -16,6 +16,7 @@ use crate::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },
     output::{Console, count},
+    wire,
 };
 
 use self::{
@@ -51,7 +52,7 @@ Settings:
   max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
   backoff=DURATION                wait after the first failure of a task";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-group";
 
 /// The subcommands of `tidings group`.
@@ -94,7 +95,7 @@ pub(crate) struct LsArgs {
     output: OutputFlags,
 }
 
-/// The flags of what can be done with the default group as well.
+/// The flags of subcommands for which the default group is a safe choice.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// The group
@@ -105,7 +106,7 @@ pub(crate) struct ShowArgs {
     output: OutputFlags,
 }
 
-/// The flags of what is not done to a group that was not named.
+/// The flags of subcommands that need an explicit group.
 #[derive(Debug, Args)]
 pub(crate) struct NamedArgs {
     /// The group
@@ -130,7 +131,7 @@ pub(crate) struct SettingsArgs {
     output: OutputFlags,
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub(crate) async fn run(group: Group) -> Result<(), Failure> {
     match group {
         Group::Ls(args) => ls(&args.output).await,
@@ -190,10 +191,10 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     print_table(&mut console, &heads, groups.iter().map(|line| row(line)))
 }
 
-/// A group in the columns of `ls`.
+/// A group as a row of `ls`.
 fn row(line: &str) -> Vec<String> {
     let number = |key| {
-        // Those that are dead now; `dead` counts retried ones too.
+        // `dead-kept` are the present dead letters; `dead` counts retried ones too.
         let key = if key == "dead" { "dead-kept" } else { key };
         count(field_number(line, key).unwrap_or(0))
     };
@@ -213,7 +214,7 @@ fn row(line: &str) -> Vec<String> {
     .concat()
 }
 
-/// Does something to one group, and prints what the broker says of it then.
+/// Sends the action for one group and prints the answer.
 async fn act(
     action: &str,
     group: &GroupName,
@@ -233,7 +234,7 @@ async fn act(
     match action {
         "show" => {
             print_list(&mut console, &answer.ok)?;
-            // Of a damaged group: what is wrong, and what can be done.
+            // A damaged group: its problem and its remedy.
             answer.more.iter().try_for_each(|line| console.line(line))
         }
         "pause" => console.line(&format!("paused {group}")),
@@ -244,10 +245,12 @@ async fn act(
     }
 }
 
-/// A setting, judged as the broker would.
+/// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)?;
-    GroupConfig::default().with([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    GroupConfig::default()
+        .with([(key.as_str(), value.as_str())])
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 
@@ -263,13 +266,13 @@ mod tests {
     fn a_group_is_a_row() {
         let row = row(LINE);
         assert_eq!(row[..4], ["crawlers", "2", "1,043", "7"]);
-        assert_eq!(row[6], "1", "retried ones are not dead");
+        assert_eq!(row[6], "1", "retried entries are not dead");
         assert_eq!(row[7..], ["3", "host", "new-url,more", "paused"]);
         assert_eq!(super::row(&LINE.replace("paused=yes ", ""))[10], "ok");
     }
 
     #[test]
-    fn a_setting_is_judged_before_a_broker_is_asked() {
+    fn a_setting_is_checked_before_it_is_sent() {
         assert!(parse_setting("delay=2s").is_ok());
         for (wrong, right) in
             [("delay", "KEY=VALUE"), ("delay=soon", "30s"), ("colour=red", "max-attempts")]

@@ -1,4 +1,4 @@
-//! `tidings job`: crawls that are counted, from their opening to their end.
+//! `tidings job`: opens, inspects and ends jobs.
 
 mod add;
 pub(crate) mod wait;
@@ -14,6 +14,7 @@ use crate::{
         self, Broker, GroupFlag, OutputFlags, borrowed, manage, named, print_list, print_table,
     },
     output::{Console, count},
+    wire,
 };
 
 use self::{
@@ -24,37 +25,41 @@ use self::{
 const EXAMPLES: &str = "\
 Examples:
   tidings job open docs scope=prefix max-pages=500        open a job for seeds
-  tidings job add docs https://example.org/docs/          add a seed; or many: .. | tidings job add docs
+  tidings job add docs https://example.org/docs/          add a seed; many: .. | tidings job add docs
   tidings job close docs                                  no more seeds; it ends with the last page
-  tidings job wait docs                                   wait for the end; the exit code tells the result
+  tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
 `tidings crawl URL..` does all of this at once.
 
-Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the job
-was cancelled; 2 wrong usage; 130 interrupted.";
+Exit codes: 0 success; 1 rejected or failed; for `wait` and `watch` also that pages failed or the
+job was cancelled; 2 wrong usage; 130 interrupted.";
 
 const OPEN_EXAMPLES: &str = "\
 Examples:
   tidings job open docs                               the hosts of its seeds, without a limit
-  tidings job open docs scope=domain max-time=6h      what is fetched of a domain in six hours
+  tidings job open docs scope=domain max-time=6h      a domain, for at most six hours
   tidings job open news scope=any max-depth=1 max-per-host=20
   tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'
 
-Settings, which hold for the pass: scope=host|domain|prefix|any (which links belong to it: those on
-the hosts of its seeds, in their registrable domains, below their paths, or all), include= and
-exclude= (of these, those that match one of the first patterns and none of the second; patterns are
-those of robots.txt, with path and query or, if they begin with http, the whole URL), and limits, at
-which the rest ends as over budget: max-pages=N, max-depth=N (links from a seed), max-per-host=N
-(pages), max-time=DURATION. hold=yes: nothing is fetched before the job is closed, so that a link of
-one seed's page to another seed's host belongs to it in whichever order they are added.
-callback=URL: it is told, by a POST of JSON, when the pass is done; a broker with
---callback-secret-file signs that.
+Settings, for this pass of the job:
+  scope=host|domain|prefix|any   links that belong to the job: those on the hosts of its seeds, in
+                                 their registrable domains, below their paths, or all
+  include=PATTERN,..             of these, only links that match one of the patterns
+  exclude=PATTERN,..             no links that match one of the patterns
+  max-pages=N, max-per-host=N    budget in pages, of all hosts and of each host
+  max-depth=N, max-time=DURATION budget in links from a seed, and in time
+  hold=yes                       fetch nothing before the job is closed
+  callback=URL                   send a POST with JSON there when the pass is done
+Patterns have the syntax of robots.txt and match path and query, or the whole URL if they begin with
+http. What exceeds a limit ends as over budget. With hold=yes the order of the seeds does not
+matter: a link from the page of one seed to the host of another belongs to the job. A broker with
+--callback-secret-file signs callbacks.
 
 A job that is open without a seed for a day is closed.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-job";
 
 /// The subcommands of `tidings job`.
@@ -86,7 +91,7 @@ pub(crate) enum Job {
     Delete(JobArgs),
 }
 
-/// The flags of what is done to one job.
+/// The flags of subcommands for one job.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     /// The job
@@ -121,7 +126,7 @@ pub(crate) struct LsArgs {
     output: OutputFlags,
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub(crate) async fn run(job: Job) -> Result<(), Failure> {
     match job {
         Job::Open(args) => act("open", &args.of, &args.settings).await,
@@ -149,7 +154,7 @@ fn command<'a>(
     Command::Job(manage(action, job.map(JobName::as_str), settings))
 }
 
-/// Does something to one job, and prints what the broker says of it then.
+/// Sends the action for one job and prints the answer.
 async fn act(action: &str, args: &JobArgs, settings: &[(String, String)]) -> Result<(), Failure> {
     let broker = Broker::connect(&args.output.broker, NAME).await?;
     let command = command(action, Some(&args.job), &args.group.group, borrowed(settings));
@@ -193,17 +198,18 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A job in the columns of `ls`.
+/// A job as a row of `ls`.
 fn row(job: &Counts) -> Vec<String> {
     let numbers =
         [job.found, job.pending, job.queued, job.processing, job.completed, job.failed].map(count);
     [vec![job.name.clone(), job.pass.clone(), job.state.clone()], numbers.to_vec()].concat()
 }
 
-/// A setting, judged as the broker would.
+/// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)?;
-    JobSettings::parse([(key.as_str(), value.as_str())]).map_err(|error| error.text)?;
+    JobSettings::parse([(key.as_str(), value.as_str())])
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 
@@ -221,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_judged_before_a_broker_is_asked() {
+    fn a_setting_is_checked_before_it_is_sent() {
         assert!(parse_setting("max-pages=5").is_ok());
         for (wrong, right) in
             [("scope", "KEY=VALUE"), ("scope=galaxy", "prefix"), ("colour=red", "max-pages")]

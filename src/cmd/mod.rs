@@ -1,5 +1,5 @@
-//! The subcommands. Each wires the parts together and prints for people; what is decided is decided
-//! in the other crates.
+//! The subcommands. Each connects the parts and prints for people; the other crates make the
+//! decisions.
 
 pub(crate) mod bench;
 pub(crate) mod bridge;

@@ -1,5 +1,5 @@
-//! `tidings pub`: publishes arguments or the lines of standard input, counts what the broker
-//! confirmed, and comes back when the connection is lost.
+//! `tidings pub`: publishes arguments or the lines of standard input, counts confirmations, and
+//! reconnects when the connection is lost.
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
@@ -26,29 +26,30 @@ use crate::{
     output::{count, note, plural},
     signals::stop_on_signal,
     window::Window,
+    wire,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   tidings pub new-url https://example.org/                 one event
   tidings pub new-url 'https://example.org/ prio=5'        with an attribute
-  find /srv/out -name '*.pdf' | tidings pub file-ready     one event a line
+  find /srv/out -name '*.pdf' | tidings pub file-ready     one event for each line
 
-When the connection is lost, it connects again and sends again what was not confirmed. So that this
-makes nothing twice, events that begin with a URL or an absolute path are sent with an id= (unless
-they have one); text cannot carry one and may then appear twice. With --retry 0 events are sent as
-they are, once.
+When the connection is lost, the command reconnects and sends again what was not confirmed. Events
+that begin with a URL or an absolute path are sent with an id= (unless they have one), so that the
+topic stores them once. Other text cannot carry an id and may be stored twice. With --retry 0 each
+event is sent once, without an id.
 
-Exit codes: 0 everything is confirmed; 1 something is not, and standard error says what.";
+Exit codes: 0 everything is confirmed; 1 some events are not, and standard error names them.";
 
-/// Refused lines that are named one by one.
+/// Rejected lines that are reported one by one.
 const NAMED_MAX: u64 = 20;
 
-/// How long it waits before it connects again: at first, and at most.
+/// The shortest and the longest wait before it connects again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-pub";
 
 /// The flags of `tidings pub`.
@@ -74,7 +75,7 @@ pub(crate) struct PubArgs {
     quiet: bool,
 }
 
-/// Publishes all there is.
+/// Publishes everything and reports the result.
 pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let connection = link::connect(&args.broker.broker, NAME).await?;
@@ -103,7 +104,7 @@ pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     publisher.finish(result)
 }
 
-/// What became of the lines so far.
+/// The results so far.
 #[derive(Debug, Default)]
 struct Tally {
     confirmed: u64,
@@ -116,30 +117,30 @@ impl Tally {
     fn refuse(&mut self, line: u64, reason: &str) {
         self.refused += 1;
         if self.refused <= NAMED_MAX {
-            note(&format!("line {line} is refused: {reason}"));
+            note(&format!("line {line} is rejected: {reason}"));
         }
     }
 }
 
-/// Where events come from.
+/// The source of the events.
 #[derive(Debug)]
 enum Source {
-    /// All at once.
+    /// The payloads of the command line.
     Arguments(Vec<String>),
     Input {
         chunks: mpsc::Receiver<io::Result<Vec<u8>>>,
         lines: Lines,
         unread: Vec<u8>,
     },
-    /// Nothing comes any more.
+    /// All events were read.
     Ended,
 }
 
-/// A piece of standard input; `None`: there is no more.
+/// A piece of standard input; `None`: the end.
 type Chunk = Option<io::Result<Vec<u8>>>;
 
 impl Source {
-    /// Waits for the next piece, which is to be taken. Cancel-safe.
+    /// Waits for the next piece, to be passed to `take`. Cancel-safe.
     async fn next(&mut self) -> Chunk {
         match self {
             Source::Arguments(_) => None,
@@ -193,7 +194,7 @@ impl Source {
 
 type Connection = (Client, Deliveries);
 
-/// Everything about one run.
+/// The state of one run.
 #[derive(Debug)]
 struct Publisher {
     broker: BrokerAddress,
@@ -202,25 +203,25 @@ struct Publisher {
     tally: Tally,
     /// Try to reconnect for this long after a lost connection; 0 gives up at once
     retry: Duration,
-    /// Since when there is no connection that has answered anything.
+    /// Since when no connection has answered anything.
     lost_at: Option<Instant>,
     quiet: bool,
 }
 
 impl Publisher {
-    /// Publishes on this connection, and on others if it is lost, until everything is answered. The
-    /// error is a text for people.
+    /// Publishes on this connection, and on new ones if it is lost, until everything is answered.
+    /// The error is a message for people.
     async fn publish(&mut self, mut connection: Connection) -> Result<(), String> {
         loop {
             let Err(error) = self.publish_on(&mut connection).await else {
                 return Ok(());
             };
             if self.retry.is_zero() || !may_pass(&error) {
-                return Err(error.to_string());
+                return Err(wire::client_error(&error));
             }
             let doubtful = self.window.rewind();
             while self.window.is_empty() && !self.source.has_ended() {
-                // Nothing was lost, and there is nothing to connect for.
+                // Nothing was lost: the next connection can wait for the next line.
                 let chunk = self.source.next().await;
                 self.take(chunk);
             }
@@ -241,7 +242,7 @@ impl Publisher {
             }
             let has_room = self.window.has_room();
             tokio::select! {
-                // In this order: what was answered before the connection was lost counts.
+                // In this order, so that answers from before the loss of the connection count.
                 biased;
                 answer = self.window.answer() => {
                     let (line, answer) = answer?;
@@ -263,7 +264,7 @@ impl Publisher {
         }
     }
 
-    /// Connects again, for as long as it may take.
+    /// Connects again, until the time of `--retry` is over.
     async fn reconnect(
         &mut self,
         mut error: ClientError,
@@ -272,12 +273,14 @@ impl Publisher {
         let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
         let retry = format_ms(milliseconds(self.retry));
         let unconfirmed = plural(self.window.len() as u64, "event");
-        self.note(&format!("{error}; {unconfirmed} unconfirmed, connecting again for {retry}"));
+        let problem = wire::client_error(&error);
+        self.note(&format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
         let mut backoff = BACKOFF_MIN;
         loop {
             let now = Instant::now();
             if now >= deadline {
-                return Err(format!("{error}; gave up after {retry}"));
+                let problem = wire::client_error(&error);
+                return Err(format!("{problem}; no connection within {retry}"));
             }
             sleep(backoff.min(deadline - now)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -286,25 +289,25 @@ impl Publisher {
                     let twice = if doubtful == 0 {
                         String::new()
                     } else {
-                        format!("; {} with no id may be there twice", count(doubtful as u64))
+                        format!("; {} without an id may be stored twice", count(doubtful as u64))
                     };
-                    self.note(&format!("connected again, sending {unconfirmed}{twice}"));
+                    self.note(&format!("reconnected, sending {unconfirmed}{twice}"));
                     return Ok(connection);
                 }
                 Ok(Err(reason)) if may_pass(&reason) => error = reason,
-                Ok(Err(reason)) => return Err(reason.to_string()),
+                Ok(Err(reason)) => return Err(wire::client_error(&reason)),
                 Err(_elapsed) => {}
             }
         }
     }
 
-    /// Says what became of the lines, and ends accordingly.
+    /// Reports the results and returns the matching exit code.
     fn finish(&self, result: Result<(), String>) -> Result<(), Failure> {
         let Tally { refused, ref unreadable, .. } = self.tally;
         let confirmed = count(self.tally.confirmed);
         if let Err(error) = result {
             let rest = self.window.first_line().map_or(String::new(), |line| {
-                format!("; line {line} is the first that may not have arrived")
+                format!("; line {line} is the first that may be lost")
             });
             let broker = &self.broker;
             return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
@@ -319,7 +322,7 @@ impl Publisher {
         }
         if refused > 0 {
             let refused = count(refused);
-            return Err(Failure::failed(format!("{confirmed} confirmed, {refused} refused")));
+            return Err(Failure::failed(format!("{confirmed} confirmed, {refused} rejected")));
         }
         self.note(&format!("{confirmed} confirmed"));
         Ok(())
@@ -332,12 +335,13 @@ impl Publisher {
     }
 }
 
-/// A publisher is told nothing but answers, so it may only notice here that the broker is gone.
+/// Waits for the end of the connection. A publisher receives only answers, so it notices the end
+/// only here.
 async fn connection_ends(deliveries: &mut Deliveries) {
     while deliveries.next().await.is_some() {}
 }
 
-/// Whether the same may succeed on another connection, a while later.
+/// Whether the same request may succeed later on another connection.
 fn may_pass(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => true,

@@ -1,7 +1,7 @@
-//! `tidings sub`: prints the events of a topic as they come, or runs a program for each; everybody's, or
-//! those that a group shares out.
+//! `tidings sub`: prints the events of a topic, or runs a program for each; as a subscriber, or as
+//! a member of a group.
 
-#![expect(clippy::disallowed_methods, reason = "bounds its last words in time")]
+#![expect(clippy::disallowed_methods, reason = "the last request has a time limit")]
 
 mod program;
 mod share;
@@ -45,62 +45,58 @@ use self::{program::Program, share::Share, signal::Spooling};
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings sub new-url                         what comes from now on
-  tidings sub new-url --from -10              the newest ten and what comes
-  tidings sub job-done --json | jq .          with number, target and attributes
+  tidings sub new-url                         new events as they arrive
+  tidings sub new-url --from -10              the newest ten events, then new ones
+  tidings sub job-done --json | jq .          with seq, target and attributes
   tidings sub new-url --from first --count 1  the oldest event that is kept
-  tidings sub new-url --as indexer            go on where the last one of this name was
+  tidings sub new-url --as indexer            resume where `indexer` stopped
   tidings sub file-ready --exec ./checksum    run a program for each event, one after the other
   tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
-                                              each event for one of all who say --group thumbs, four
-                                              at once, and again if the program fails
+                                              each event to one member of the group, four
+                                              programs at once, again if one fails
   tidings sub post-ready --signal USR1 --pid-file /run/bot.pid --spool /var/spool/bot
                                               each URL as a file in a directory, and a signal
 
-With --as the broker remembers how far NAME has come, also while nobody is connected. It moves
-behind events once they were written to standard output; what was written just before a crash
-may come twice. --from counts for a new NAME only. tidings topic show lists these cursors;
-forget removes one.
+Durable cursors: with --as the broker stores the position NAME, also while no client is connected.
+The position moves after events were written to standard output; those written just before a crash
+may come twice. --from applies only to a new NAME. `tidings topic show` lists cursors, `forget`
+removes one.
 
-Events that are no longer kept are named on standard error (LAG), and so are numbers that were
-never given to an event that was kept (GAP): after a crash of the broker some are skipped, and a
-full disk leaves some empty. Nothing is skipped silently.
+Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no
+event (GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped
+silently.
 
-The program of --exec is started directly, without a shell (--exec sh -c '..' is one), with the
-event in its environment: EVENT_PAYLOAD all of it, EVENT_URL the URL or path that it begins
-with, if it does, and EVENT_PATH the path as the system has it, without the %XX of unusual
-characters; EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. An argument
-that is {} and nothing else is the path, the URL or else the whole event; one that begins with a
-dash, and so might be an option, fails instead, unless -- stands before {}. One that fails (exit
-code other than 0) is named on standard error. With --group its event comes again, to anybody in
-the group, after the group's backoff and up to its max-attempts, and is then a dead letter with
-the end of what the program printed; without, the next event is taken.
+Programs: --exec starts the program without a shell (use --exec sh -c '..' for one). Its environment
+has EVENT_PAYLOAD (the event), EVENT_URL (the URL or path at its beginning, if any), EVENT_PATH
+(that path, decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK; of
+this environment only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables
+of --exec-env; and TIDINGS_BROKER, the address of the broker. An argument that is exactly {} becomes
+the path, the URL or else the whole event. An event that begins with a dash fails, since it might be
+an option, unless -- stands before {}. A failed program (exit code other than 0) is reported on
+standard error. With --group its event is released again after the backoff of the group, to any
+member, up to max-attempts times; then it is a dead letter with the end of the program's output.
+Without --group the next event follows.
 
-Of this environment it has PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME and TMPDIR, what --exec-env
-names, and TIDINGS_BROKER with the address of the broker.
+Groups: with --group each event goes to one member. A missing group is created as by `tidings group
+create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member.
+The first Ctrl-C waits for running programs, the second kills them. A program is killed, with all
+processes that it started, when its lease ends (the broker could not be reached) or after --timeout.
 
-With --group everybody who names the group gets other events. A group that is not there is made,
-as tidings group create GROUP topics=TOPIC key=none would; it begins at the oldest event kept,
-and what nobody takes waits. Who is stopped takes nothing more and waits for what runs; a second
-Ctrl-C ends that, too. A program whose event is lost to this member (its lease is over, as the
-broker could not be reached) is ended, with all that it has started; so is one that runs for
-longer than --timeout.
+Signals: with --signal each event is one file in --spool, with the URL or path of the event (or the
+whole event) as its only line. A file is complete when its name appears; names do not begin with a
+dot and sort in the order of the events. The program reads and removes the files. It receives the
+signal when files arrive, and again while files remain, but only if the process of --pid-file is not
+younger than that file, has the name --program, and handles the signal. Without such a process the
+files wait. A durable cursor, stored in the directory, resumes after the last file.
 
-With --signal the URL or path of each event (or all of it, if it has none) is a line of a file of
-its own in --spool, written completely before it gets its name, which does not begin with a dot;
-names are in the order of events. The program reads and removes them. It is signalled then, and
-again while something is left, but only if the process of --pid-file is not younger than that file,
-is called --program, and would not be ended by the signal. While there is none, files wait. A
-durable cursor, noted in the directory, goes on where the last one was.
+Exit codes: 0 the count is reached, or stopped; 1 the broker is gone or rejects the request, or a
+program of --exec failed without --group; 2 wrong usage.";
 
-Exit codes: 0 the count is reached, or it was stopped; 1 the broker is gone or refused, or without
---group a program of --exec failed; 2 wrong usage.";
-
-/// While events stream in, the durable cursor moves by so many at least: each move is a sync of the
+/// While events arrive, the durable cursor moves by at least this many: each move is a sync of the
 /// broker's disk.
 const MOVE_EVENTS: u64 = 1_000;
 
-/// How long the broker may take to store the cursor at the end.
+/// The time limit of the last move of the cursor.
 const LAST_MOVE_MAX: Duration = Duration::from_secs(5);
 
 /// The flags of `tidings sub`.
@@ -140,7 +136,8 @@ pub(crate) struct SubArgs {
     #[arg(long, value_name = "PROGRAM [ARG]..", num_args = 1.., allow_hyphen_values = true, conflicts_with = "json")]
     exec: Vec<OsString>,
 
-    /// With --exec: pass these variables too, besides PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR
+    /// With --exec: also pass these variables; PATH, HOME, LANG, LC_*, TZ, USER and TMPDIR always
+    /// are
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', requires = "exec", value_parser = parse_variable)]
     exec_env: Vec<String>,
 
@@ -182,7 +179,8 @@ pub(crate) struct SubArgs {
     broker: BrokerFlag,
 }
 
-/// Runs until the count is reached, the reader of our output or the broker is gone, or a signal.
+/// Runs until the count is reached, a signal, or the end of the broker or of the reader of standard
+/// output.
 pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
@@ -237,7 +235,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
         let error = wire::client_error(&error);
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
-    // Nothing more is taken, so nothing may stand in the way of the last answers.
+    // Undelivered events must not delay the last answers.
     drop(deliveries);
     if let Some(cursor) = cursor {
         let finished = timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await;
@@ -251,7 +249,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     if printer.has_failed { Err(Failure::Unsuccessful) } else { Ok(()) }
 }
 
-/// How long a program may run; to end each at once is nobody's wish.
+/// Parses the time limit of a program.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     if timeout.is_zero() {
@@ -267,8 +265,8 @@ fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
     })
 }
 
-/// Prints until the count is reached or it is to stop (`None`), the connection is gone, or the cursor
-/// cannot be moved. A program that runs is waited for.
+/// Prints until the count is reached or `stop` is cancelled (`None`), or until the connection is
+/// lost or the cursor cannot move. A running program is waited for.
 async fn print(
     deliveries: &mut Deliveries,
     printer: &mut Printer,
@@ -287,7 +285,7 @@ async fn print(
             }
             cursor.move_behind(printer.written).await;
         }
-        // Written through as soon as there is nothing more at hand.
+        // Output is flushed as soon as no further delivery waits.
         let delivery = tokio::select! {
             biased;
             () = stop.cancelled() => {
@@ -296,7 +294,7 @@ async fn print(
             }
             moved = Cursor::moved(cursor) => match moved {
                 Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
-                // Where the connection is gone, deliveries end, too, and say why.
+                // If the connection is lost, the deliveries end too, with the reason.
                 _ => continue,
             },
             delivery = deliveries.next() => delivery,
@@ -313,12 +311,12 @@ async fn print(
     }
 }
 
-/// Moves the durable cursor behind what was written, one step at a time: what was written while one
-/// is under way is in the next.
+/// Moves the durable cursor after events were written, one move at a time: the next move includes
+/// everything written meanwhile.
 struct Cursor<'a> {
     client: &'a Client,
     topic: &'a TopicName,
-    /// The newest event that it was moved behind, or is being moved.
+    /// The newest event of the last move, finished or not.
     seen: Option<Seq>,
     step: Option<Answering>,
 }
@@ -328,12 +326,12 @@ impl<'a> Cursor<'a> {
         Self { client, topic, seen: None, step: None }
     }
 
-    /// Whether no step is under way.
+    /// Whether no move is in progress.
     fn is_ready(&self) -> bool {
         self.step.is_none()
     }
 
-    /// Begins a step, if there is one to make and the connection lives.
+    /// Starts a move if there is one to make and the connection lives.
     async fn move_behind(&mut self, written: Option<Seq>) {
         if let Some(seq) = written.filter(|_| written > self.seen) {
             self.seen = written;
@@ -342,7 +340,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Waits for the end of the step that is under way, for ever if there is none. Cancel-safe.
+    /// Waits for the end of the current move, without end if there is none. Cancel-safe.
     async fn moved(cursor: &mut Option<Self>) -> Result<(), ClientError> {
         let Some(Self { step, .. }) = cursor else { return future::pending().await };
         let Some(answering) = step else { return future::pending().await };
@@ -351,7 +349,7 @@ impl<'a> Cursor<'a> {
         answer.map(drop)
     }
 
-    /// Moves it behind the last event, and gives it back, so that the next one finds it free.
+    /// Moves the cursor after the last event, and releases it for the next subscriber.
     async fn finish(mut self, written: Option<Seq>) -> Result<(), ClientError> {
         if let Some(step) = self.step.take() {
             step.await?;
@@ -360,38 +358,38 @@ impl<'a> Cursor<'a> {
         if let Some(step) = self.step.take() {
             step.await?;
         }
-        // It fails, too, if the connection was gone before.
+        // This also fails if the connection was lost before.
         self.client.request(&Command::Unsub { topic: self.topic.clone() }).await.map(drop)
     }
 }
 
-/// Writes deliveries to standard output through a buffer, or runs the program for them.
+/// Writes deliveries to standard output through a buffer, or runs the program for each.
 struct Printer {
     program: Option<Program>,
-    /// It did for some event, which was said.
+    /// A program has failed for an event, which was reported.
     has_failed: bool,
     output: BufWriter<io::Stdout>,
     /// Deliveries since the last flush.
     buffered: u64,
     json: bool,
     printed: u64,
-    /// The last number that was told of, and the last one that has left this process.
+    /// The last seq that was received, and the last one that was flushed.
     last: Option<Seq>,
     written: Option<Seq>,
-    /// The last number to print; 0: there is nothing to print.
+    /// The last seq to print; 0: there is nothing to print.
     end: Option<Seq>,
 }
 
 impl Printer {
     fn new(json: bool, program: Option<Program>) -> Self {
-        // A large buffer around the one of the standard library, which ends at every line.
+        // The buffer of the standard library ends at each line; this one is larger.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
         let (last, written) = (None, None);
         let (has_failed, buffered, printed, end) = (false, 0, 0, None);
         Self { program, has_failed, output, buffered, json, printed, last, written, end }
     }
 
-    /// Whether the last number was printed or skipped.
+    /// Whether the last seq was printed or skipped.
     fn is_at_end(&self) -> bool {
         self.end.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
     }
@@ -453,7 +451,7 @@ impl Printer {
     }
 }
 
-/// Runs the program for an event, waits for its end, and says whether it succeeded.
+/// Runs the program for an event; whether it succeeded.
 async fn run_program(
     program: &Program,
     topic: &TopicName,
@@ -477,7 +475,7 @@ async fn run_program(
     Ok(failure.is_none())
 }
 
-/// An event with everything that its payload says.
+/// An event with the parts of its payload.
 #[derive(Serialize)]
 struct Event<'a, P: Serialize> {
     #[serde(flatten)]
@@ -485,26 +483,26 @@ struct Event<'a, P: Serialize> {
     payload: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a str>,
-    /// Only with a target; of attributes given twice the first counts.
+    /// Only with a target; of attributes with the same name the first counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     attributes: Option<BTreeMap<&'a str, &'a str>>,
 }
 
-/// Which event it is.
+/// The place of an event.
 #[derive(Serialize)]
 struct OfTopic<'a> {
     topic: &'a str,
     seq: u64,
 }
 
-/// Which task it is.
+/// The task of an event.
 #[derive(Serialize)]
 struct OfGroup<'a> {
     group: &'a str,
     task: String,
 }
 
-/// Numbers for which there is no event.
+/// Seqs without an event.
 #[derive(Serialize)]
 struct Hole<'a> {
     topic: &'a str,
@@ -514,8 +512,9 @@ struct Hole<'a> {
     to: u64,
 }
 
-/// Why numbers are missing. Whether a number of a gap was skipped or given to an event that could not be
-/// kept, nobody knows any more; it was not confirmed, unless the topic confirms what is not synced.
+/// Why seqs are missing. The broker no longer knows whether a seq of a gap was skipped or given to
+/// an event that could not be kept. Such an event was not confirmed, unless the topic confirms
+/// before the sync.
 fn in_words(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
     match (word, from == to) {
         ("lag", true) => format!("event {from} of {topic} is no longer kept"),
@@ -556,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_were_skipped_are_not_called_lost() {
+    fn skipped_seqs_are_not_called_lost() {
         let topic: TopicName = "t".parse().unwrap();
         let words = |word, from, to| in_words(word, &topic, Seq(from), Seq(to));
         assert_eq!(words("lag", 3, 9), "events 3 to 9 of t are no longer kept");
@@ -569,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_no_attributes_and_a_url_has() {
+    fn only_a_target_has_attributes() {
         let topic: TopicName = "t".parse().unwrap();
         assert_eq!(
             event_json(&topic, Seq(7), "just \"text\""),

@@ -1,4 +1,4 @@
-//! `tidings token`: who may log in to a broker, and what each may do.
+//! `tidings token`: manages principals, their tokens and permissions.
 
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Right, TokenHash, new_token};
@@ -49,10 +49,10 @@ Examples:
     permissions!(),
     "
 
-With the first principal, login becomes required for all clients. A client logs in with HELLO token=.., by HTTP with
-`Authorization: Bearer ..`, with --token-file FILE or the environment variable TIDINGS_TOKEN of each command here,
-with a certificate, or as a user of the machine over the unix socket. A running broker applies changes within a
-second; a broker that started before the first principal existed must be restarted.
+The first principal makes login required for all clients. A client logs in with HELLO token=.., by HTTP
+with `Authorization: Bearer ..`, with --token-file FILE or the environment variable TIDINGS_TOKEN of these
+commands, with a certificate, or as a user of the machine over the unix socket. A running broker applies
+changes within a second; a broker that started before the first principal existed must be restarted.
 
 Exit codes: 0 success; 1 failure; 2 wrong usage."
 );
@@ -72,7 +72,7 @@ pub(crate) enum Token {
     Revoke(RevokeArgs),
 }
 
-/// What somebody may do.
+/// The permissions of a principal.
 #[derive(Debug, Args)]
 pub(crate) struct RightFlags {
     /// Allow this permission; may be repeated (see the list below)
@@ -147,10 +147,10 @@ fn parse_name(text: &str) -> Result<String, String> {
     if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
         return Ok(text.to_owned());
     }
-    Err("1 to 64 letters, digits, -, _ and .".to_owned())
+    Err("expected 1 to 64 letters, digits, -, _ and .".to_owned())
 }
 
-/// Works on the file in the data directory, whether a broker runs there or not.
+/// Edits the file in the data directory, with or without a running broker.
 pub(crate) fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
@@ -181,8 +181,7 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     if contents.principals.iter().any(|entry| entry.name == args.name) {
         let name = &args.name;
         let text = format!(
-            "there is {name} already; `tidings token set {name}` changes what it may do, `tidings token \
-                            revoke {name}` ends it"
+            "{name} exists already; change it with `tidings token set {name}`, or remove it with `tidings token revoke {name}`"
         );
         return Err(Failure::failed(text));
     }
@@ -200,20 +199,20 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     principals.write(&contents)?;
     let mut console = Console::new();
     if let Some(token) = &token {
-        // Alone on its line, so that a script can have it.
+        // The token stands alone on its line, for scripts.
         console.line(token.secret()).map_err(|_| Failure::OutputClosed)?;
-        console.note(&format!("{} is who shows this; it is not shown again", args.name));
+        console.note(&format!("this is the token of {}; it is not shown again", args.name));
     }
     if is_first {
         let data = args.data.data.display();
         console.note(&format!(
-            "everybody has to log in now; a broker that runs on {data} already has to be started again for that"
+            "login is now required for all clients; restart a broker that already runs on {data}"
         ));
     }
     Ok(())
 }
 
-/// The file, and what is in it, if it is there; nobody else changes it meanwhile.
+/// The locked file and its contents, if it exists. Other commands cannot change it meanwhile.
 fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>, Locked), Failure> {
     let principals = Principals::at(&data.data);
     let lock = principals.lock()?;
@@ -222,7 +221,7 @@ fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>, Locked), Failu
 }
 
 fn unknown(name: &str, principals: &Principals) -> Failure {
-    Failure::failed(format!("there is no {name} in {}", principals.path().display()))
+    Failure::failed(format!("no principal {name} in {}", principals.path().display()))
 }
 
 fn change(data: &DataFlag, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), Failure> {
@@ -249,7 +248,7 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
     let mut console = Console::new();
     let Some(contents) = principals.contents()? else {
         let path = principals.path().display();
-        console.note(&format!("there is no {path}: nobody needs to log in"));
+        console.note(&format!("{path} does not exist: login is not required"));
         return Ok(());
     };
     for entry in &contents.principals {

@@ -1,4 +1,4 @@
-//! `tidings topic`: all topics, and what they keep.
+//! `tidings topic`: lists, inspects and configures topics.
 
 mod verify;
 
@@ -12,7 +12,8 @@ use crate::{
     manage::{
         self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
     },
-    output::{Console, bytes, count},
+    output::{Console, bytes, count, readable},
+    wire,
 };
 
 pub(crate) use self::verify::{Report, VerifyArgs, offline};
@@ -24,8 +25,10 @@ Examples:
   tidings topic set new-url retain-bytes=4g retain-age=90d  change the retention
   tidings topic verify                                      verify every checksum
 
-Settings: sync=always (an event is confirmed when it is synced to the disk), interval (when it is
-written) or memory; retain-bytes=BYTES, with k, m or g; retain-age=DURATION, 0 for ever.
+Settings:
+  sync=always|interval|memory  confirm an event after the sync, after the write, or without a disk
+  retain-bytes=BYTES           keep this many bytes, with k, m or g as unit
+  retain-age=DURATION          keep events for this time; 0 sets no limit
 
 Exit codes: 0 success; 1 failure, or verify found damage; 2 wrong usage.";
 
@@ -104,7 +107,7 @@ pub(crate) struct ForgetArgs {
     broker: BrokerFlag,
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
     match topic {
         Topic::Ls(args) => ls(&args.output).await,
@@ -130,7 +133,7 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
     }
 }
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-topic";
 
 /// `TOPIC <action> [<topic>] [<settings>]`.
@@ -155,7 +158,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     print_table(&mut console, &heads, answer.more.iter().map(|line| row(line)))
 }
 
-/// A topic in the columns of `ls`.
+/// A topic as a row of `ls`.
 fn row(line: &str) -> Vec<String> {
     let number = |key| count(field_number(line, key).unwrap_or(0));
     let size = |key| match field_number(line, key) {
@@ -194,14 +197,14 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
     print_table(&mut console, &["CURSOR", "NEXT>", "BEHIND>", "HELD", "MOVED"], rows)
 }
 
-/// A cursor in the columns of `show`.
+/// A cursor as a row of `show`.
 fn row_of_cursor(line: &str) -> Vec<String> {
-    let values =
-        ["next", "behind", "held", "moved"].map(|key| field(line, key).unwrap_or("?").to_owned());
+    let values = ["next", "behind", "held", "moved"]
+        .map(|key| readable(key, field(line, key).unwrap_or("?")));
     [vec![first_word(line).to_owned()], values.to_vec()].concat()
 }
 
-/// Makes a topic or changes one, and prints what it is told now.
+/// Creates or changes a topic, and prints its settings.
 async fn settle(action: &str, args: &SetArgs) -> Result<(), Failure> {
     let broker = Broker::connect(&args.output.broker, NAME).await?;
     let answer = broker.ask(&command(action, Some(&args.topic), borrowed(&args.settings))).await?;
@@ -213,12 +216,12 @@ async fn settle(action: &str, args: &SetArgs) -> Result<(), Failure> {
     }
 }
 
-/// A setting, judged as the broker would.
+/// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = manage::setting(text)
         .map_err(|error| format!("{error}, with one of {}", TopicSettings::KEYS.join(", ")))?;
     TopicSettings::parse(&[(&key, &value)], TopicSettings::default())
-        .map_err(|error| error.text)?;
+        .map_err(|error| wire::in_flags(&error.text))?;
     Ok((key, value))
 }
 
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_judged_before_a_broker_is_asked() {
+    fn a_setting_is_checked_before_it_is_sent() {
         assert!(parse_setting("sync=memory").is_ok());
         for (wrong, right) in
             [("sync", "KEY=VALUE"), ("sync=no", "memory"), ("colour=red", "retain-age")]

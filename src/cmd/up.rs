@@ -1,16 +1,20 @@
-//! `tidings up`: broker and crawler in one process, and a line for each page.
+//! `tidings up`: a broker and a crawler in one process, with a line for each page.
 
-use std::path::Path;
+use std::{future, path::Path};
 
 use anyhow::Context;
 use clap::Args;
 use tidings_broker::BrokerConfig;
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{
+    CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP,
+    client::{ClientError, Delivery},
+    field,
+};
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::Announced,
+    address::{Announced, BrokerAddress},
     beside::Prepared,
     cmd::{
         broker::{http_line, warn_if_open},
@@ -19,8 +23,9 @@ use crate::{
     contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
+    link,
     node::{self, Crawler, Node, Stopping},
-    output::Console,
+    output::{Console, note, printable},
     page_line::page_line,
     process::Places,
     service::{self, Service, Started},
@@ -31,11 +36,14 @@ use crate::{
 const EXAMPLES: &str = "\
 Then, in another terminal:
   echo https://example.org/ | nc -N 127.0.0.1 12345    that page, alone
-  tidings crawl https://example.org/ --depth 2         a job for this crawler, from the same directory
-  telnet 127.0.0.1 12345                               HELP explains the rest
+  tidings crawl https://example.org/ --depth 2         a job for this crawler (same directory)
+  telnet 127.0.0.1 12345                               type HELP for the commands
 
 Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.
 Ctrl-C stops cleanly; a second one stops at once.";
+
+/// The longest line of a client in a note, in characters.
+const LINE_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings up`.
 #[derive(Debug, Args)]
@@ -59,12 +67,13 @@ pub(crate) struct UpArgs {
 }
 
 impl UpArgs {
-    /// What the broker is told, if all of it makes sense together, and what it names can be read.
+    /// The broker's configuration, if the flags fit together and the files that they name are
+    /// readable.
     pub(crate) fn broker_config(&self) -> Result<BrokerConfig, Failure> {
         self.server.config(&self.data)
     }
 
-    /// Where it works.
+    /// The paths that the process uses.
     pub(crate) fn places<'a>(&'a self, config: Option<&'a Path>) -> Places<'a> {
         let sinks = &self.crawler.sinks;
         let (written, runs_programs) = (sinks.directories(), sinks.run_programs());
@@ -117,6 +126,7 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.look_after(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
+        () = report_wrong_urls(&reach) => Ok(()),
         () = args.server.access.follow(&node.broker, data) => Ok(()),
     };
     let stopping = Stopping::begin(args.server.process.stop_timeout);
@@ -129,7 +139,56 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     result
 }
 
-/// Prints a line for each page until asked to stop.
+/// Prints a note for each line that the crawlers' group could not read as a URL, as the topic of
+/// dead letters announces it. Without that topic `up` works as well. Never ends.
+async fn report_wrong_urls(broker: &BrokerAddress) {
+    if let Err(error) = note_wrong_urls(broker).await {
+        tracing::debug!(%error, "lines that are not URLs are no longer reported");
+    }
+    future::pending::<()>().await;
+}
+
+async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
+    let (client, mut deliveries) = link::try_connect(broker, "tidings-up").await?;
+    let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
+    let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
+    client.request(&subscribe).await?;
+    while let Some(delivery) = deliveries.next().await {
+        if let Delivery::Msg { payload, .. } = delivery
+            && let Some(text) = wrong_url(&payload)
+        {
+            note(&text);
+        }
+    }
+    Err(deliveries.reason())
+}
+
+/// The note for a dead letter about a line that is not a URL.
+fn wrong_url(dead_letter: &str) -> Option<String> {
+    let (reason, rest) = dead_letter.split_once(' ')?;
+    if !["reason=not-a-url", "reason=not-an-http-url"].contains(&reason)
+        || field(rest, "group") != Some(DEFAULT_GROUP)
+    {
+        return None;
+    }
+    // `group=.. topic=.. seq=.. <payload>`
+    let line = rest.splitn(4, ' ').nth(3)?;
+    let shown = printable(line, LINE_CHARS_MAX);
+    let target = line.split(' ').next().unwrap_or_default();
+    let has_scheme = target.contains("://");
+    let is_host = target.contains(['.', ':']) || target.starts_with("localhost");
+    let url = format!("http://{target}");
+    Some(match CanonicalUrl::parse(&url) {
+        Ok(_) if is_host && !has_scheme => {
+            format!("not a URL: {shown}, did you mean {} ?", printable(&url, LINE_CHARS_MAX))
+        }
+        _ => {
+            format!("not a URL: {shown}; crawlers fetch lines that begin with http:// or https://")
+        }
+    })
+}
+
+/// Prints a line for each page until `stop` is cancelled.
 pub(crate) async fn print_pages(
     crawler: &mut Crawler,
     printer: &mut Printer,
@@ -144,19 +203,20 @@ pub(crate) async fn print_pages(
     }
 }
 
-/// Prints for a service: one whose output nobody reads any more still serves.
+/// Prints for a service, which continues when its output is closed.
 #[derive(Debug)]
 pub(crate) struct Printer {
     console: Console,
     /// Do not print a line for each page
     quiet: bool,
-    /// Nobody was warned yet that the crawler names nobody whom a site could ask.
+    /// The warning about a missing contact was not printed yet.
     warns: bool,
     output_closed: bool,
 }
 
 impl Printer {
-    /// `warns`: at the first page of somebody else's host, that the crawler names nobody.
+    /// `warns`: print a warning at the first page of a foreign host, because the crawler has no
+    /// contact.
     pub(crate) fn new(quiet: bool, warns: bool, crawling: &CrawlerConfig) -> Self {
         let (mut console, stdout_is_taken) = (Console::new(), sinks::take_stdout(crawling));
         if stdout_is_taken {
@@ -180,5 +240,33 @@ impl Printer {
         if !self.quiet {
             self.line(&page_line(report));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
+        let note = |reason: &str, line: &str| {
+            wrong_url(&format!("reason={reason} group=crawlers topic=new-url seq=7 {line}"))
+        };
+        assert_eq!(
+            note("not-a-url", "example.com/x").unwrap(),
+            "not a URL: example.com/x, did you mean http://example.com/x ?"
+        );
+        assert_eq!(
+            note("not-a-url", "example.com/x prio=5").unwrap(),
+            "not a URL: example.com/x prio=5, did you mean http://example.com/x ?"
+        );
+        for line in ["hello world", "ftp://example.com/"] {
+            let text = note("not-an-http-url", line).unwrap();
+            assert!(text.starts_with(&format!("not a URL: {line}; ")), "{text}");
+        }
+        assert_eq!(note("unknown-job", "http://a.example/ job=x"), None);
+        let other = "reason=not-a-url group=thumbs topic=t seq=7 example.com/x";
+        assert_eq!(wrong_url(other), None);
+        assert_eq!(wrong_url("http://a.example/ reason=max-attempts group=crawlers"), None);
     }
 }

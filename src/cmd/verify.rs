@@ -1,4 +1,4 @@
-//! `tidings verify`: is everything in a data directory still what was written?
+//! `tidings verify`: verifies everything in a data directory.
 
 use std::{
     ffi::OsStr,
@@ -17,16 +17,17 @@ const EXAMPLES: &str = "\
 Examples:
   tidings verify --data tidings-data    while no broker and no crawler works there
 
-Nothing in the directory is changed. Each file that was written with checksums is checked, and each row of a
-database that has a digest. What could not be checked is named: rows and lines from before there were
-checksums, access.toml, which people edit, and files of other programs.
+Nothing in the directory is changed. Each file that was written with checksums is verified, and each
+database row that has a digest. The output names what could not be verified: rows and lines older
+than the checksums, access.toml, which people edit, and files of other programs.
 
 Exit codes: 0 no damage; 1 damage was found, or the directory cannot be read; 2 wrong usage.";
 
-/// Databases that are checked row by row, by the names that they have in a data directory.
+/// The databases that are verified row by row, by their names in a data directory.
 const SCHEMAS: [Schema; 4] = [sqlite::SCHEMA, crawler::SCHEMA, hub::SCHEMA, websub::DIGESTS];
 
-/// What else is in a data directory: what the broker's own check reads, what says nothing, and what has a check of its own.
+/// Other names in a data directory: files that the broker's own check covers, files without content
+/// to verify, and files with a check of their own.
 const OTHERS: [&str; 10] = [
     "topics",
     "groups",
@@ -36,7 +37,7 @@ const OTHERS: [&str; 10] = [
     "access.toml",
     "watch",
     "crawls",
-    // Bodies of pages that are on their way: the next start removes what is left of them.
+    // Bodies of pages that are being fetched: the next start removes what is left.
     "spool",
     // Damaged logs that were replaced.
     "set-aside",
@@ -55,7 +56,7 @@ pub(crate) struct VerifyArgs {
     json: bool,
 }
 
-/// Checks a whole data directory, and the crawls below it.
+/// Verifies a data directory and the crawls below it.
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let mut reports = directory(&args.data)?;
     for crawl in entries(&args.data.join("crawls"))?.into_iter().filter(|path| path.is_dir()) {
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     if reports.iter().any(|report| report.damaged) { Err(Failure::Unsuccessful) } else { Ok(()) }
 }
 
-/// Checks everything in a data directory but the crawls below it.
+/// Verifies a data directory without the crawls below it.
 fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
     let mut reports = offline(data, None, true)?;
     for path in entries(data)? {
@@ -80,7 +81,7 @@ fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
         if has_extension(&path, "db") {
             reports.push(checked_database(&path));
         } else if !OTHERS.contains(&&*name) && !is_beside_a_database(&name) {
-            let note = "not checked: it is of another program, or a copy of what was damaged";
+            let note = "not checked: a file of another program, or a copy of a damaged file";
             reports.push(Report::of_file(&path, Vec::new(), vec![note.to_owned()]));
         }
     }
@@ -90,7 +91,7 @@ fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
             state::check(&path).unwrap_or_else(|error| (vec![error.to_string()], Vec::new()));
         let mut report = Report::of_file(&path, problems, notes);
         if report.damaged {
-            let loss = "nothing needs to be done: files in damaged lines are announced again, under the same ids";
+            let loss = "nothing: files in damaged lines are announced again, under the same ids";
             report.remedy = Some(loss.to_owned());
         }
         reports.push(report);
@@ -99,7 +100,7 @@ fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
     Ok(reports)
 }
 
-/// Checks `access.toml`, if it is there.
+/// Verifies `access.toml`, if it exists.
 fn access(data: &Path) -> Option<Report> {
     let principals = Principals::at(data);
     let problem = match principals.read() {
@@ -107,7 +108,7 @@ fn access(data: &Path) -> Option<Report> {
         Ok(Some(_)) => None,
         Err(failure) => Some(failure.text().unwrap_or_default()),
     };
-    let note = "it can be read; whether it says what was written is not checked, as people edit it";
+    let note = "it can be read; it has no checksum, because people edit it";
     let notes = if problem.is_none() { vec![note.to_owned()] } else { Vec::new() };
     let mut report = Report::of_file(principals.path(), Vec::from_iter(problem), notes);
     report.remedy = report.damaged.then(|| "edit it, or restore it from a backup".to_owned());
@@ -122,7 +123,7 @@ fn checked_database(path: &Path) -> Report {
     });
     let mut report = Report::of_file(path, checked.problems, checked.notes);
     report.database = report.file.take();
-    let remedy = "restore it from a backup, or move it away; docs/operations.md says what is lost without it";
+    let remedy = "restore it from a backup, or move it away; docs/operations.md lists what is lost without it";
     report.remedy = report.damaged.then(|| remedy.to_owned());
     report
 }
@@ -131,12 +132,12 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension() == Some(OsStr::new(extension))
 }
 
-/// Whether a file is one of those that `SQLite` has beside a database, which is checked with it.
+/// Whether a file belongs to an `SQLite` database, and is verified with it.
 fn is_beside_a_database(name: &str) -> bool {
     [".db-wal", ".db-shm", ".db-journal"].iter().any(|end| name.ends_with(end))
 }
 
-/// What lies in a directory, by name; nothing if it is missing.
+/// The paths in a directory, sorted by name; none if it does not exist.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let listed = match fs::read_dir(dir) {
         Ok(found) => found.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),

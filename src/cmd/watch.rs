@@ -1,4 +1,5 @@
-//! `tidings watch`: announces the complete files of directories, or what stands in files that are dropped into them.
+//! `tidings watch`: announces complete files in directories, or publishes the lines of files in a
+//! spool directory.
 
 mod spool;
 
@@ -25,52 +26,56 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings watch /srv/out                                every file in it, when it is complete
-  tidings watch /srv/out --recursive --pattern '*.pdf'  and below it, but only these
-  tidings watch /srv/out --once --batch-end             what is new since the last time, and the end of it
-  tidings watch --spool /srv/urls                       the URLs in files that are dropped there
+  tidings watch /srv/out                                announce every complete file
+  tidings watch /srv/out --recursive --pattern '*.pdf'  only PDF files, also in subdirectories
+  tidings watch /srv/out --once --batch-end             announce new files, end the batch, exit
+  tidings watch --spool /srv/urls                       publish the URLs in files dropped there
   tidings sub file-ready --group thumbs --exec thumbnail {}
-                                                        on any machine: run a program for each
+                                                        on any machine: run a program for each file
 
-A file is complete when it was renamed into place, or when it was closed after writing and has not
-changed for the --settle time; one that is found by looking, or linked into place, when it has not
-changed and no process of this user (or any, for root) has it open for writing; one that is opened
-and never closed, after a minute of that. It is announced once, as
+A file is complete
+  - when it is renamed into place,
+  - when it was closed after writing and has not changed for the --settle time,
+  - if it was found by a scan or linked into place, when it has not changed for that time and no
+    process of this user (of any user, for root) has it open for writing,
+  - if it was opened and never closed, one minute after that.
+Each complete file is announced once, as
 
   <path> size=<bytes> modified=<unix ms> id=<id>
 
-and again only when it is another file, or has changed. What is no plain character in a path is
-written as %XX. What changed while nobody watched is announced at the next start: a small file in
-the --data directory remembers what was. What cannot be read, or is back, is <path> error=<word>:
-gone, denied, unreadable, too-many-files (5,000,000 below one DIR), none. What is on a disk that is
-unmounted is not gone, nor new when the disk is back.
+and again only when it was replaced or has changed. Unusual characters in a path are written as %XX.
+Files that changed while no watcher ran are announced at the next start: a small file in the --data
+directory stores what was announced. A directory that cannot be read, or is readable again, is
+announced as <path> error=<word>: gone, denied, unreadable, too-many-files (5,000,000 below one
+DIR), none. Files on an unmounted disk are not gone, and not new when it is mounted again.
 
-Left out are names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
-.crdownload (unless --all is said), symbolic links, and everything that is no regular file.
+Not announced: names that begin with a dot or end in ~, .tmp, .part, .partial, .filepart or
+.crdownload (unless --all is set), symbolic links, and everything that is not a regular file.
 
-Directories of network file systems, of which the kernel does not know what others do there, are
-looked through every second (--poll says otherwise). A file that another machine writes slowly
-may look as if it did not change: let it rename, or let the settle time be long.
+Directories of network file systems are scanned every second (or with --poll), because the kernel
+does not report the changes of other machines. A file that another machine writes slowly may seem
+complete: rename it into place, or raise --settle.
 
-With --spool each line of a complete file is an event of its own (empty ones and those that begin
-with # are none), and the file is removed when all are confirmed. One with lines that cannot be
-events is kept, as .rejected-NAME.
+With --spool each line of a complete file is published as an event, except empty lines and those
+that begin with #. The file is removed when all its events are confirmed. A file with lines that
+cannot be events is kept as .rejected-NAME.
 
-Exit codes: 0 it was stopped, or --once is done; 1 it did not work; 2 wrong usage.";
+Exit codes: 0 stopped, or --once is done; 1 failure; 2 wrong usage.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-watch";
 
-/// Where complete files are announced if nobody says otherwise.
+/// The default topic for complete files.
 const TOPIC: &str = "file-ready";
 
-/// Directories of one process: a thread each, and an inotify instance, of which a user has 128.
+/// The limit of directories of one process: each uses a thread and one of the 128 inotify instances
+/// of a user.
 const DIRS_MAX: usize = 64;
 
-/// Files that are kept track of in one directory, some 200 bytes each.
+/// The limit of files that are tracked in one directory, about 200 bytes each.
 const FILES_MAX: usize = 5_000_000;
 
-/// How long nothing is announced after the broker has refused something, such as for want of room.
+/// The wait before the next announcement after the broker has rejected one.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The flags of `tidings watch`.
@@ -156,14 +161,17 @@ impl WatchArgs {
         self.topic.clone().unwrap_or_else(default)
     }
 
-    /// What is to be watched, with absolute paths.
+    /// The settings of each directory, with absolute paths.
     fn settings(&self) -> Result<Vec<Settings>, Failure> {
         let dirs = if self.is_spool() { &self.spool } else { &self.dirs };
         if dirs.len() > DIRS_MAX {
-            return Err(Failure::Usage(format!("at most {DIRS_MAX} directories are watched")));
+            let found = dirs.len();
+            let text =
+                format!("{found} directories: at most {DIRS_MAX} can be watched by one process");
+            return Err(Failure::Usage(text));
         }
         if self.poll.is_some_and(|poll| poll.is_zero()) {
-            return Err(Failure::Usage("--poll cannot be 0".to_owned()));
+            return Err(Failure::Usage("--poll 0: expected more than 0".to_owned()));
         }
         let state = self.data.data.join("watch");
         if !self.is_spool() {
@@ -171,9 +179,9 @@ impl WatchArgs {
             node::make_data_directory(&state)?;
         }
         let settings = |dir: &PathBuf| -> Result<Settings, io::Error> {
-            // A symbolic link stays one: whoever said it wants to read it in the events.
+            // Symbolic links are not resolved: the events show the path as it was typed.
             let dir = std::path::absolute(dir)?;
-            // With a slash at its end it is the same directory, and has the same state.
+            // A slash at the end does not make it another directory with another state.
             let dir = dir.components().collect();
             Ok(Settings {
                 dir,
@@ -197,7 +205,7 @@ impl WatchArgs {
     }
 }
 
-/// Runs until it is stopped, or until all is announced that was to be once.
+/// Runs until it is stopped, or with `--once` until all files are announced.
 pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let (sender, announcements) = unbounded_channel();
@@ -215,7 +223,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
             note(&format!("watching {}", printable(name, 500)));
         }
     };
-    // The end of the last directory is the end of the channel.
+    // The channel ends with the last directory.
     drop(sender);
     let (broker, topic) = (&args.broker.broker, args.topic());
     let mut files = Files { announcements, dirs, confirmed: 0, refused: false };
@@ -227,13 +235,13 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     } else {
         announce(broker, NAME, topic, &mut files, &stop, say_watched).await
     };
-    // What was confirmed is remembered before this returns.
+    // Confirmed announcements are stored before this returns.
     let skipped: u64 = files.dirs.into_iter().map(Watching::stop).sum();
     result?;
     if !args.quiet {
         let skipped = match skipped {
             0 => String::new(),
-            some => format!("; {} being written", plural(some, "file")),
+            some => format!("; {} still being written", plural(some, "file")),
         };
         note(&format!("{} announced{skipped}", plural(files.confirmed, "event")));
     }
@@ -245,17 +253,17 @@ struct Files {
     announcements: UnboundedReceiver<Announcement>,
     dirs: Vec<Watching>,
     confirmed: u64,
-    /// The last answer was a refusal, and that was said.
+    /// The last answer was a rejection, which was reported.
     refused: bool,
 }
 
-/// What an announcement is known by among those of all directories.
+/// The number of an announcement among those of all directories.
 fn token(announcement: &Announcement) -> u64 {
     announcement.number * DIRS_MAX as u64 + announcement.of as u64
 }
 
 impl Files {
-    /// Tells the directory whose announcement it was.
+    /// Passes the answer to the directory of the announcement.
     fn settle(&mut self, token: u64, is_confirmed: bool) {
         let of = usize::try_from(token % DIRS_MAX as u64).expect("it is below 64");
         let number = token / DIRS_MAX as u64;
@@ -268,7 +276,7 @@ impl Files {
 
     fn note_refusal(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.refused, true) {
-            note(&format!("the broker refuses: {reason}; it is asked again and again"));
+            note(&format!("the broker rejects an event: {reason}; trying again"));
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `tidings watch-feed`: feeds that the crawlers look at again and again, and whose new items they announce and fetch.
+//! `tidings watch-feed`: lets crawlers read feeds repeatedly, and announce and fetch
+//! their new items.
 
-#![expect(clippy::disallowed_methods, reason = "waits before it tries again to reach a broker")]
+#![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
 use std::{
     collections::HashMap,
@@ -35,41 +36,41 @@ const EXAMPLES: &str = "\
 Examples:
   tidings watch-feed https://example.org/feed.xml
   tidings watch-feed https://example.org/news --every 30m --min 5m --max 12h --new-only
-  tidings watch-feed --list --data tidings-data            and who tells what is new in it
+  tidings watch-feed --list --data tidings-data            and the hub of each, if it has one
   tidings watch-feed https://example.org/feed.xml --stop
-  tidings sub post-ready                                   what is new, as it comes
+  tidings sub post-ready                                   new items as they arrive
 
-A crawler looks at a feed every so often, adapted to how often something new is in it, and announces each new
-item once, as an event of the topic post-ready: its URL, with item= and source=. The crawlers fetch these. A
-page that names its feed can be given instead of the feed. A page that names a hub (rel=hub) and no feed is
-announced under its own URL whenever its text, its links or its pictures have changed.
+A crawler reads a feed at intervals that adapt to its changes, and announces each new item once, on
+the topic post-ready: its URL, with item= and source=. The crawlers fetch these URLs. The URL may
+also be that of a page that names its feed. A page that names a hub (rel=hub) but no feed is
+announced under its own URL whenever its text, links or images change.
 
-The command waits a few seconds for the first look. It fails if there is neither a feed nor a hub at the URL,
-which is then looked at ever less often, until --stop.
+The command waits a few seconds for the first read. It fails if the URL has neither a feed nor a
+hub; the URL is then read ever less often, until --stop.
 
-The same in the file of --config, for `up` and for crawlers that work for a broker; read at their start:
+The same in the file of --config, for `up` and for crawlers with --broker; read at their start:
   [[feed]]
   url = \"https://example.org/feed.xml\"
   every = \"30m\"
 
-Exit codes: 0 it worked; 1 it was refused or failed; 2 wrong usage.";
+Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-watch-feed";
-/// Where schedules are published.
+/// The topic of schedules.
 const SCHEDULES: &str = "new-url";
-/// Where new items are published, and whence they are fetched.
+/// The topic of new items, from which they are fetched.
 const ITEMS: &str = "post-ready";
-/// How long to wait when the broker of a configured feed cannot be reached.
+/// The wait before the next attempt to reach the broker of a configured feed.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long to wait for the first look at a feed, and how often to ask for it.
+/// The time limit of the wait for the first read of a feed, and the interval of checks.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(10);
 const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long to wait for a crawler: one may have just begun.
+/// The wait for a crawler, which may have just started.
 const CRAWLER_MAX: Duration = Duration::from_secs(1);
-/// The most of a URL that stands in a table.
+/// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;
-/// The most that the broker lists.
+/// The most entries that the broker lists.
 const LISTED_MAX: &str = "1000";
 
 /// The flags of `tidings watch-feed`.
@@ -112,7 +113,7 @@ pub(crate) struct WatchFeedArgs {
     broker: BrokerFlag,
 }
 
-/// Does what the flags say.
+/// Runs what the flags ask for.
 pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     let feeds: Result<Vec<Feed>, String> = args
         .urls
@@ -136,7 +137,7 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
     for feed in &feeds {
         if args.stop {
             crawlers.publish(&format!("{} every=0", feed.url)).await?;
-            console.line(&format!("{} is not watched any more", feed.url))?;
+            console.line(&format!("{} is no longer watched", feed.url))?;
         } else {
             let task = crawlers.task(feed).await?;
             watched.push((feed, task.and_then(|task| field_number(&task, "attempts"))));
@@ -155,8 +156,8 @@ pub(crate) struct FeedsFlag {
     feed: Vec<Feed>,
 }
 
-/// Sees to it that the feeds of the configuration file are watched; those that are already stay as they are. Never
-/// returns: it is what a crawler does besides.
+/// Starts to watch the feeds of the configuration file, without changes to those that are already
+/// watched. Never returns, so that it can run beside a crawler.
 pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
     if !flag.feed.is_empty() {
         while let Err(failure) = ensure(broker, &flag.feed).await {
@@ -182,7 +183,7 @@ async fn ensure(broker: &BrokerAddress, feeds: &[Feed]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A feed that is to be watched, and how.
+/// A feed to watch, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Feed {
     url: CanonicalUrl<'static>,
@@ -200,9 +201,9 @@ impl Feed {
     ) -> Result<Self, String> {
         let url = CanonicalUrl::parse(url).map_err(|error| format!("{url}: {error}"))?;
         let settings = Settings::new(min, max, new_only)
-            .map_err(|_| "--min is longer than nothing and at most --max".to_owned())?;
+            .map_err(|_| "--min must be more than 0 and at most --max".to_owned())?;
         if every < min || every > max {
-            return Err("--every is at least --min and at most --max".to_owned());
+            return Err("--every must be at least --min and at most --max".to_owned());
         }
         Ok(Self { url: url.into_owned(), every, settings })
     }
@@ -213,20 +214,21 @@ impl Feed {
     }
 }
 
-/// As an event.
+/// As the payload of an event.
 impl fmt::Display for Feed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} every={} feed={}", self.url, text(self.every), self.settings)
     }
 }
 
-/// As it is in a configuration file, where each `[[feed]]` became a line of its URL and `key=value` words.
+/// A line of a configuration file, into which each `[[feed]]` is converted: its URL and `key=value`
+/// words.
 impl FromStr for Feed {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
         let payload = Payload::parse(line);
-        let url = payload.target().ok_or("each feed has a `url`, of http or https")?;
+        let url = payload.target().ok_or("each feed needs a `url` with http or https")?;
         let (mut every, mut min, mut max, mut new_only) = ("1h", "10m", "1d", false);
         for (key, value) in payload.attributes() {
             match key {
@@ -236,7 +238,7 @@ impl FromStr for Feed {
                 "new-only" => new_only = value == "true",
                 _ => {
                     return Err(format!(
-                        "a feed has no `{key}`; it has url, every, min, max, new-only"
+                        "unknown key `{key}` of a feed; known: url, every, min, max, new-only"
                     ));
                 }
             }
@@ -245,17 +247,17 @@ impl FromStr for Feed {
     }
 }
 
-/// How the first look at a feed has ended.
+/// The result of the first read of a feed.
 enum FirstLook {
-    /// There is nothing to report.
+    /// It succeeded.
     Over,
     /// There is neither a feed nor a hub.
     Nothing,
-    /// With the reason.
+    /// It has not succeeded yet, for this reason.
     NotYet(String),
 }
 
-/// The group of the crawlers, at a broker.
+/// The crawlers' group of a broker.
 struct Crawlers<'a> {
     broker: Broker<'a>,
 }
@@ -266,7 +268,7 @@ impl Crawlers<'_> {
         self.broker.client.request(&command).await
     }
 
-    /// Has new items fetched, too. Returns what was changed for that.
+    /// Lets the group take new items too. Returns a message if that was a change.
     async fn fetch_items(&self) -> Result<Option<String>, Failure> {
         let fail = |error| self.broker.failure(error);
         let (action, topics) = match self.ask("show", Vec::new()).await {
@@ -277,14 +279,16 @@ impl Crawlers<'_> {
                 }
                 ("set", format!("{topics},{ITEMS}"))
             }
-            // It comes into being with its first member, unless it is made before.
+            // The first member would create it without this topic.
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
                 ("create", format!("{SCHEDULES},{ITEMS}"))
             }
             Err(error) => return Err(fail(error)),
         };
         self.ask(action, vec![("topics", &topics)]).await.map_err(fail)?;
-        Ok(Some(format!("the group {DEFAULT_GROUP} now takes what is announced in {ITEMS}, too")))
+        Ok(Some(format!(
+            "the group {DEFAULT_GROUP} now also fetches the items of the topic {ITEMS}"
+        )))
     }
 
     async fn watches(&self, feed: &Feed) -> Result<bool, Failure> {
@@ -292,14 +296,14 @@ impl Crawlers<'_> {
         Ok(self.find("schedules", feed, is_it).await?.is_some())
     }
 
-    /// The line of this feed in the answer to an action that lists.
+    /// Finds the line of this feed in the answer to a list command.
     async fn find(
         &self,
         action: &str,
         feed: &Feed,
         is_it: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, Failure> {
-        // The key of the group is the host, or the domain, or neither.
+        // The key of the group is the host, the domain, or something else.
         for key in [feed.url.host(), feed.url.domain(), ""] {
             let mut settings = vec![("limit", LISTED_MAX)];
             settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
@@ -312,8 +316,8 @@ impl Crawlers<'_> {
         Ok(None)
     }
 
-    /// Waits for the first look at each feed, and fails if there is nothing to watch at one of them. `before`: how many
-    /// looks at it had failed before, of a task that waits.
+    /// Waits for the first read of each feed, and fails if a URL has nothing to watch. `before`:
+    /// the number of earlier failed reads of a waiting task.
     async fn report_first_looks(
         &self,
         feeds: &[(&Feed, Option<u64>)],
@@ -342,7 +346,8 @@ impl Crawlers<'_> {
     ) -> Result<FirstLook, Failure> {
         let crawler_until = Instant::now() + CRAWLER_MAX;
         while Instant::now() < until {
-            // The event has reached the group when there is a schedule; from then on there is a task until the look is over.
+            // The group has the event when there is a schedule; after that, a task exists until the
+            // read is finished.
             if self.watches(feed).await? {
                 let Some(task) = self.task(feed).await? else { return Ok(FirstLook::Over) };
                 let is_older = before.is_some() && field_number(&task, "attempts") == before;
@@ -352,17 +357,17 @@ impl Crawlers<'_> {
                         FirstLook::Nothing
                     } else {
                         let reason = printable(&reason, URL_CHARS_MAX);
-                        FirstLook::NotYet(format!("a look failed and is tried again: {reason}"))
+                        FirstLook::NotYet(format!("a read failed and is tried again: {reason}"))
                     });
                 }
             }
             if Instant::now() > crawler_until && !self.has_crawlers().await? {
-                let why = "not looked at yet, as no crawler is at work".to_owned();
+                let why = "not read yet: no crawler is connected".to_owned();
                 return Ok(FirstLook::NotYet(why));
             }
             sleep(FIRST_LOOK_EVERY).await;
         }
-        let why = format!("not looked at yet; `tidings explain {}` says why", feed.url);
+        let why = format!("not read yet; `tidings explain {}` shows the reason", feed.url);
         Ok(FirstLook::NotYet(why))
     }
 
@@ -372,7 +377,7 @@ impl Crawlers<'_> {
         Ok(field_number(&shown.ok, "members") != Some(0))
     }
 
-    /// The task of this feed that waits or is worked on.
+    /// The waiting or running task of this feed.
     async fn task(&self, feed: &Feed) -> Result<Option<String>, Failure> {
         let end = format!(" {}", feed.url);
         let is_it = |line: &str| line.ends_with(&end) && field(line, "state") != Some("dead");
@@ -397,24 +402,24 @@ impl Crawlers<'_> {
         let answer = answer.map_err(|error| self.broker.failure(error))?;
         let lines = answer.more;
         let is_feed = |line: &&String| field(line, "feed").is_some();
-        // Not every broker says which of its schedules are feeds.
+        // Older brokers do not mark schedules of feeds.
         let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
         let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
         let rows = shown.into_iter().map(|line| row(line, telling));
         match telling {
             None => print_table(console, &["NEXT", "EVERY", "URL"], rows),
-            Some(_) => print_table(console, &["NEXT", "EVERY", "TOLD", "URL"], rows),
+            Some(_) => print_table(console, &["NEXT", "EVERY", "HUB", "URL"], rows),
         }
     }
 }
 
-/// Who tells what is new, by the URLs that are scheduled.
+/// The hub subscriptions, by the scheduled URL.
 type AllTelling = HashMap<String, Telling>;
 
-/// As the data directory of the broker has it.
+/// Reads the hub subscriptions from the data directory of the broker.
 fn telling(data: &Path) -> Result<AllTelling, Failure> {
     if !data.is_dir() {
-        return Err(Failure::failed(format!("{}: there is no such directory", data.display())));
+        return Err(Failure::failed(format!("{}: the directory does not exist", data.display())));
     }
     let database = data.join("websub.db");
     websub::telling(&database)
@@ -426,14 +431,14 @@ fn row(line: &str, telling: Option<&AllTelling>) -> Vec<String> {
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let every = field(line, "every").unwrap_or("?").to_owned();
     let url = first_word(line);
-    let told = telling.map(|telling| match telling.get(url) {
+    let hub = telling.map(|telling| match telling.get(url) {
         Some(Telling { host, left }) => {
             let left = duration(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
             format!("by {} for {left}", printable(host, URL_CHARS_MAX))
         }
         None => "polled".to_owned(),
     });
-    let cells = [Some(next), Some(every), told, Some(printable(url, URL_CHARS_MAX))];
+    let cells = [Some(next), Some(every), hub, Some(printable(url, URL_CHARS_MAX))];
     cells.into_iter().flatten().collect()
 }
 
@@ -450,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feed_of_a_file_is_an_event() {
+    fn a_configured_feed_becomes_an_event() {
         assert_eq!(feed("http://a.example/f"), "http://a.example/f every=1h feed=10m-1d");
         assert_eq!(
             feed("http://a.example every=30s min=1s max=2m new-only=true"),
@@ -459,11 +464,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_feed_cannot_be_is_said() {
+    fn a_wrong_feed_is_rejected_with_the_reason() {
         for (line, part) in [
             ("every=1h", "a `url`"),
             ("ftp://a.example/", "ftp://a.example/: "),
-            ("http://a.example/ evry=1h", "no `evry`"),
+            ("http://a.example/ evry=1h", "unknown key `evry`"),
             ("http://a.example/ every=soon", "30s"),
             ("http://a.example/ every=5m", "--every"),
             ("http://a.example/ min=2d", "--min"),

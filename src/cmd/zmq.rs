@@ -1,4 +1,5 @@
-//! `tidings zmq`: the process that talks ZeroMQ, started and looked after by `tidings up`, `broker` and `bridge zmq`.
+//! `tidings zmq`: the ZeroMQ process, which `tidings up`, `broker` and `bridge zmq` start and
+//! supervise.
 
 use std::path::PathBuf;
 
@@ -8,10 +9,10 @@ use tidings_protocol::TopicName;
 
 use crate::broker_flag::BrokerFlag;
 
-/// Tasks that have their turn between two looks at sockets: one for each of as many subscribers.
+/// Tasks that run between two polls of sockets: one for each of this many subscribers.
 pub(crate) const TURNS: u32 = 1_024;
 
-/// What it is told by the process that starts it.
+/// The arguments from the parent process.
 #[derive(Debug, Args)]
 pub(crate) struct ZmqArgs {
     #[command(flatten)]
@@ -57,7 +58,9 @@ pub(crate) struct ZmqArgs {
 #[cfg(not(any(feature = "zeromq", feature = "libzmq")))]
 #[expect(clippy::unused_async, reason = "the other form is")]
 pub(crate) async fn run(args: ZmqArgs) -> Result<(), crate::failure::Failure> {
-    Err(crate::failure::Failure::Usage(format!("this tidings was built without ZeroMQ: {args:?}")))
+    let text = "this tidings was built without ZeroMQ; build it with --features zeromq or libzmq";
+    tracing::debug!(?args, "ZeroMQ");
+    Err(crate::failure::Failure::Usage(text.to_owned()))
 }
 
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
@@ -82,12 +85,13 @@ mod work {
     use super::ZmqArgs;
     use crate::{failure::Failure, output::Console, zmq::Report};
 
-    /// How long it has once it was told to end.
+    /// The time limit of the stop.
     const END_MAX: Duration = Duration::from_millis(350);
 
-    /// Serves until the other end of standard input is gone.
+    /// Serves until standard input is closed.
     pub(crate) async fn run(args: ZmqArgs) -> Result<(), Failure> {
-        // It was started as /proc/self/exe, and `exe` says nothing to people. Where it cannot be said nothing is lost.
+        // It was started as `/proc/self/exe`; this gives it a readable name. Without one it works
+        // as well.
         let _ = rustix::thread::set_name(c"tidings");
         bound_memory()?;
         let stop = end_with_parent()?;
@@ -113,7 +117,7 @@ mod work {
                 if heard.is_whole() { Ok(()) } else { Err(Failure::Unsuccessful) }
             }
             Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
-            // Its parent says so.
+            // The parent reports the error.
             Err(error) => {
                 console.line(&Report::failed(&error.to_string()))?;
                 Err(Failure::Unsuccessful)
@@ -151,19 +155,21 @@ mod work {
         })
     }
 
-    /// Somebody who claims that a frame has so many bytes is to end this process, and not the machine.
+    /// Limits the memory, so that a peer that claims a huge frame ends this process and not the
+    /// machine.
     fn bound_memory() -> Result<(), Failure> {
         let limit = Some(ADDRESS_SPACE_BYTES_MAX);
         setrlimit(Resource::As, Rlimit { current: limit, maximum: limit })
             .context("cannot bound the memory of the process")?;
-        // A core dump would be of what somebody else has sent, and take its time.
+        // A core dump would contain data of peers, and take time.
         let none = Some(0);
         setrlimit(Resource::Core, Rlimit { current: none, maximum: none })
             .context("cannot do without core dumps")?;
         Ok(())
     }
 
-    /// A token that is cancelled when the parent ends or says so, and by SIGTERM. Ctrl-C is the parent's business.
+    /// A token that is cancelled by SIGTERM, or when the parent closes standard input or ends.
+    /// Ctrl-C is handled by the parent.
     fn end_with_parent() -> Result<CancellationToken, Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -178,9 +184,9 @@ mod work {
             }
         });
         let by_parent = stop.clone();
-        // A thread: it has its turn whatever the runtime is busy with.
+        // A thread, so that it runs even if the runtime is stuck.
         let watch = move || {
-            // Nothing is ever written: this waits for the end.
+            // The parent never writes, so this waits for the end of the input.
             let _ = std::io::stdin().read(&mut [0]);
             by_parent.cancel();
             thread::sleep(END_MAX);

@@ -1,4 +1,5 @@
-//! What the flags of a subcommand come to before anything is typed: environment, then file, then default.
+//! The effective values of a subcommand's flags without a command line: environment, then file,
+//! then default.
 
 use std::{
     collections::BTreeSet,
@@ -14,18 +15,18 @@ use serde_json::Value;
 use super::{ConfigFile, is_key, judge, secrets::hide};
 use crate::{broker_flag::TOKEN_VARIABLE, cli::variable, output::printable};
 
-/// A flag and what it is set to.
+/// A flag and its value.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// Its long name, which is its key in the file.
+    /// Its long name, which is its key in a configuration file.
     pub(crate) key: String,
-    /// One, or those of a flag that may be given several times; none: it is not set.
+    /// One value, or several of a repeatable flag; none if it is not set.
     values: Vec<String>,
     kind: Kind,
     origin: Origin,
-    /// It stands at the top of a file, and not in the section of the subcommand.
+    /// It stands at the top of a file, not in the section of a subcommand.
     is_general: bool,
-    /// What it is without a value, as its help has it.
+    /// The meaning of an unset flag, from its help.
     otherwise: Option<String>,
 }
 
@@ -36,38 +37,38 @@ enum Kind {
     Several,
 }
 
-/// Who has set a flag.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
-    /// A variable in the environment.
+    /// This environment variable.
     Environment(String),
-    /// The file, at `file:line`.
+    /// The configuration file, at `file:line`.
     File(String),
     Default,
 }
 
 impl Setting {
-    /// Whether both mean the same.
+    /// Whether both have the same values.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.values == other.values
     }
 
-    /// Where it is set, for people.
+    /// The source of the value, for messages.
     pub(crate) fn place(&self) -> String {
         match &self.origin {
             Origin::Environment(variable) => format!("{variable} in the environment"),
             Origin::File(place) => printable(place, PLACE_CHARS_MAX),
-            Origin::Default => "the file, where it is not any more".to_owned(),
+            Origin::Default => "the configuration file, from which it was removed".to_owned(),
         }
     }
 
-    /// As a line of a configuration file.
+    /// The setting as a line of a configuration file.
     fn line(&self) -> String {
         let Self { key, values, otherwise, .. } = self;
         if values.is_empty() {
             let otherwise = otherwise
                 .as_ref()
-                .map_or("not set".to_owned(), |text| format!("not set, so it is: {text}"));
+                .map_or("not set".to_owned(), |text| format!("not set; meaning: {text}"));
             return format!("# {key} = ..  # {otherwise}");
         }
         let shown: Vec<_> = values.iter().map(|value| hide(key, value)).collect();
@@ -83,16 +84,16 @@ impl Setting {
             Origin::File(place) => printable(place, PLACE_CHARS_MAX),
             Origin::Default => "default".to_owned(),
         };
-        // As it is shown it would not work.
+        // With a hidden secret the line would not work.
         let (mark, note) = if is_hidden { ("# ", ", with a secret") } else { ("", "") };
         format!("{mark}{key} = {value}  # {origin}{note}")
     }
 }
 
-/// Characters of the name of a file and a line.
+/// The longest name of a file with a line number, in characters.
 const PLACE_CHARS_MAX: usize = 4_200;
 
-/// All settings of the subcommand with these names.
+/// All settings of a subcommand.
 pub(crate) fn settings(
     definition: &Command,
     names: &[&str],
@@ -106,7 +107,7 @@ pub(crate) fn settings(
     general.chain(own.filter_map(|arg| setting(arg, names, file, false))).collect()
 }
 
-/// The subcommand with these names.
+/// The subcommand with this path of names.
 pub(crate) fn find<'c>(definition: &'c Command, names: &[&str]) -> Option<&'c Command> {
     names.iter().try_fold(definition, |command, name| command.find_subcommand(name))
 }
@@ -155,7 +156,7 @@ fn is_on(text: &str) -> bool {
     parser.parse_ref(&Command::new("switch"), None, text.as_ref()).unwrap_or(false)
 }
 
-/// What is wrong in the environment of the subcommand with these names.
+/// The problems of the environment of a subcommand.
 pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();
     let target = find(definition, names).into_iter().flat_map(Command::get_arguments);
@@ -166,7 +167,7 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
             Ok(text) => text,
             Err(VarError::NotPresent) => continue,
             Err(VarError::NotUnicode(_)) => {
-                problems.push(format!("environment: {variable}: it is not UTF-8"));
+                problems.push(format!("environment: {variable}: not UTF-8"));
                 continue;
             }
         };
@@ -174,7 +175,7 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
             ArgAction::SetTrue => {
                 let parser = BoolishValueParser::new();
                 let parsed = parser.parse_ref(&Command::new("switch"), None, text.as_ref());
-                parsed.map(|_| ()).map_err(|_| "is either true or false".to_owned())
+                parsed.map(|_| ()).map_err(|_| "expected true or false".to_owned())
             }
             _ => judge(definition, names, key, &[&text]),
         };
@@ -186,7 +187,7 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
         let name = name.to_string_lossy();
         if name.starts_with("TIDINGS_") && !known.contains(name.as_ref()) {
             let name = printable(&name, 100);
-            problems.push(format!("environment: {name} is no flag's variable"));
+            problems.push(format!("environment: {name}: no flag has this variable"));
         }
     }
     problems
@@ -199,7 +200,7 @@ fn note_variables(command: &Command, known: &mut BTreeSet<String>) {
     }
 }
 
-/// As a configuration file: what it is set to is the same as it is now.
+/// The settings as an equivalent configuration file.
 pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
     let section = format!("\n[{}]\n", names.join("."));
     let mut text = format!("# tidings {}\n", names.join(" "));
@@ -210,7 +211,7 @@ pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
     text
 }
 
-/// A value of TOML.
+/// A text as a TOML value.
 fn scalar(text: &str) -> String {
     if text.parse::<i64>().is_ok_and(|number| number.to_string() == text) {
         return text.to_owned();
@@ -238,7 +239,7 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// A basic string. What JSON escapes TOML does, too; of what it does not, this is the one that TOML does not allow.
+/// A basic string. JSON and TOML escape the same characters, except for this one.
 fn string(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
 }

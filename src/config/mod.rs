@@ -1,7 +1,8 @@
-//! `--config FILE`: a TOML file in which every flag of every subcommand has its equivalent.
+//! `--config FILE`: a TOML file with an equivalent of every flag of every subcommand.
 //!
-//! A key is the long name of a flag. At the top of the file it counts for every subcommand that has
-//! the flag, in a section (`[crawl]`, `[bench.fan-out]`) for that one only, which then wins:
+//! A key is the long name of a flag. At the top of the file it applies to every subcommand with
+//! that flag; in a section (`[crawl]`, `[bench.fan-out]`) it applies to that subcommand, and
+//! overrides the top:
 //!
 //! ```toml
 //! data = "/var/lib/tidings"
@@ -14,12 +15,12 @@
 //! url = "https://example.org/feed.xml"
 //! ```
 //!
-//! A list of tables is a flag that may be given several times: a `[[feed]]` as a line, every other one as
-//! an object of JSON.
+//! A list of tables is a repeatable flag: a `[[feed]]` becomes a line, any other table a JSON
+//! object.
 //!
-//! The file's values become the *defaults* of the command's flags. So the precedence flag, then
-//! environment, then file, then built-in default is the argument parser's own, a value is checked
-//! by the code that checks the flag, and a new flag needs nothing here.
+//! The values of the file become the *defaults* of the flags. So the argument parser itself
+//! implements the precedence flag, environment, file, built-in default; the parser of the flag
+//! checks the value; and a new flag needs no code here.
 
 mod effective;
 mod secrets;
@@ -42,13 +43,13 @@ use crate::{cli, failure::Failure};
 pub(crate) struct ConfigFile {
     path: PathBuf,
     text: String,
-    /// What is right in it, the more special behind the more general.
+    /// Its valid entries; more specific sections come later.
     entries: Vec<Entry>,
-    /// In the order of the file.
+    /// The problems in the order of the file.
     problems: Vec<Misplaced>,
 }
 
-/// What is wrong in the file, and at which byte.
+/// A problem and its byte position in the file.
 #[derive(Debug)]
 struct Misplaced {
     at: usize,
@@ -58,15 +59,15 @@ struct Misplaced {
 /// One `key = value` of the file.
 #[derive(Debug)]
 struct Entry {
-    /// The names of the sections around it, outermost first.
+    /// The names of the sections that contain it, outermost first.
     sections: Vec<String>,
     key: String,
-    /// At which byte the key stands.
+    /// The byte position of the key.
     at: usize,
     values: Vec<String>,
 }
 
-/// The same on its way from the file.
+/// A key of the file before its value is checked.
 struct Found<'a> {
     sections: Vec<&'a str>,
     key: &'a str,
@@ -75,7 +76,7 @@ struct Found<'a> {
 }
 
 impl ConfigFile {
-    /// Reads a file, and finds everything that is wrong in it.
+    /// Reads a file and finds all its problems.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let file = path.display();
@@ -93,11 +94,11 @@ impl ConfigFile {
                 text: error.message().replace('\n', "; "),
             })
             .collect();
-        // What follows the first in its line mostly follows from it.
+        // Later errors in the same line are usually consequences of the first.
         problems.dedup_by_key(|problem| line_and_column(&text, problem.at).0);
         let definition = cli::definition();
         let (mut found, mut entries) = (Vec::new(), Vec::new());
-        // What is left of a file that is no TOML would be complained about for no reason.
+        // In a file that is not TOML, further problems would be misleading.
         if problems.is_empty() {
             collect(&definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
         }
@@ -109,12 +110,12 @@ impl ConfigFile {
             }
         }
         problems.sort_by_key(|problem| problem.at);
-        // What stands deeper is more special: it is set later and so wins.
+        // Deeper sections are more specific: they are applied later and so override others.
         entries.sort_by_key(|entry| entry.sections.len());
         Self { path: path.to_owned(), text, entries, problems }
     }
 
-    /// What is wrong in it, each with its place, in the order of the file.
+    /// The problems with their places, in the order of the file.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         self.problems.iter().map(|Misplaced { at, text }| {
             let (line, column) = line_and_column(&self.text, *at);
@@ -122,12 +123,12 @@ impl ConfigFile {
         })
     }
 
-    /// How many keys it has.
+    /// The number of valid keys.
     pub(crate) fn keys(&self) -> usize {
         self.entries.len()
     }
 
-    /// `command` with the values of the file as defaults of its flags, or the first thing that is wrong.
+    /// `command` with the values of the file as defaults of its flags, or the first problem.
     pub(crate) fn apply(&self, mut command: Command) -> Result<Command, Failure> {
         if let Some(problem) = self.problems().next() {
             return Err(Failure::Usage(problem));
@@ -136,14 +137,14 @@ impl ConfigFile {
             let sections: Vec<_> = entry.sections.iter().map(String::as_str).collect();
             command = set(command, &sections, entry);
             if sections == ["up"] {
-                // `tidings` alone is `tidings up`, so its flags exist twice.
+                // `tidings` is `tidings up`, so its flags exist twice.
                 command = command.mut_args(|arg| set_arg(arg, entry));
             }
         }
         Ok(command)
     }
 
-    /// What the file says that this flag of the command with these names is, and where: `file:line`.
+    /// The values of a flag of this subcommand in the file, and their place `file:line`.
     fn find(&self, names: &[&str], arg: &Arg) -> Option<(&[String], String)> {
         let is_meant = |entry: &&Entry| {
             let sections = entry.sections.iter().map(String::as_str);
@@ -181,9 +182,9 @@ fn collect<'a>(
             let Some(subcommand) = command.find_subcommand(name) else {
                 let known = subcommand_names(command);
                 let text = if find_with_flag(command, name).is_some() {
-                    format!("`{name}` is no section; write [[{name}]] for each of them")
+                    format!("`{name}` is not a section; write [[{name}]] for each entry")
                 } else {
-                    format!("there is no section `{name}` here; known: {known}")
+                    format!("unknown section `{name}`; known: {known}")
                 };
                 problems.push(Misplaced { at, text });
                 continue;
@@ -205,12 +206,12 @@ fn subcommand_names(command: &Command) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The names on the way from `command` to the first command that has the flag.
+/// The path of names from `command` to the first subcommand with the flag.
 fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
     if command.get_arguments().any(|arg| is_flag(arg, key)) {
         return Some(Vec::new());
     }
-    // What people do not type they do not write, either.
+    // Hidden subcommands are not for configuration files.
     let mut subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
     subcommands.find_map(|subcommand| {
         let mut names = find_with_flag(subcommand, key)?;
@@ -219,7 +220,7 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
     })
 }
 
-/// Whether the flag can be set by this key of a file.
+/// Whether this key of a file can set the flag.
 fn is_key(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
     let is_set =
@@ -232,7 +233,7 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
     (arg.get_long() == Some(key) || is_alias()) && is_key(arg, key)
 }
 
-/// Lets the argument parser judge the value, as if the flag had been typed.
+/// Checks a value with the argument parser, as if the flag had been typed.
 fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), Misplaced> {
     let refuse =
         |at: usize, text: String| Err(Misplaced { at, text: format!("`{}`: {text}", entry.key) });
@@ -250,7 +251,7 @@ fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), M
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match entry.value.get_ref() {
             DeValue::Boolean(_) => Ok(()),
-            _ => refuse(at, "is either true or false".to_owned()),
+            _ => refuse(at, "expected true or false".to_owned()),
         };
     }
     let judge = |values: &[&str]| judge(command, &names, entry.key, values);
@@ -267,14 +268,15 @@ fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), M
     })
 }
 
-/// What the argument parser says of these values of a flag, if that is no praise. Nothing secret is in it.
+/// The argument parser's error for these values of a flag, without secrets.
 fn judge(command: &Command, names: &[&str], key: &str, values: &[&str]) -> Result<(), String> {
     let flags: Vec<_> = values.iter().map(|value| format!("--{key}={value}")).collect();
     let flags = flags.iter().map(String::as_str);
     let words = ["tidings"].into_iter().chain(names.iter().copied()).chain(flags);
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
-        // Values are judged first, so this one is fine; what is missing will be typed.
+        // The parser checks values first, so this value is valid; the missing arguments are typed
+        // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
             let mut text = cli::one_line(&error);
@@ -286,13 +288,13 @@ fn judge(command: &Command, names: &[&str], key: &str, values: &[&str]) -> Resul
     }
 }
 
-/// An error about a table without the table itself, which nobody has written in the form that is quoted.
+/// An error about a table without the table itself, which the user wrote in another form.
 fn without_table<'t>(text: &'t str, value: &str) -> &'t str {
     let behind = text.split_once(value).filter(|_| value.starts_with('{'));
     behind.and_then(|(_, rest)| rest.split_once(">': ")).map_or(text, |(_, reason)| reason)
 }
 
-/// Sets the default of the flag in the command named by `sections` and in all below it.
+/// Sets the default of the flag in the subcommand of `sections` and in all below it.
 fn set(mut command: Command, sections: &[&str], entry: &Entry) -> Command {
     if let [name, rest @ ..] = sections {
         return command.mut_subcommand(name, |inner| set(inner, rest, entry));
@@ -309,7 +311,7 @@ fn set_arg(arg: Arg, entry: &Entry) -> Arg {
     }
 }
 
-/// The place of a byte as people count: both from 1, the column in characters.
+/// The line and column of a byte, both from 1, with columns in characters.
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -344,20 +346,20 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_file_over_nothing() {
+    fn a_flag_overrides_the_file() {
         assert_eq!(crawl_depth("", &[]), None);
         assert_eq!(crawl_depth("[crawl]\ndepth = 3", &[]), Some(3));
         assert_eq!(crawl_depth("[crawl]\ndepth = 3", &["--depth", "4"]), Some(4));
     }
 
     #[test]
-    fn a_section_wins_over_the_top_of_the_file() {
+    fn a_section_overrides_the_top_of_the_file() {
         assert_eq!(crawl_depth("depth = 2", &[]), Some(2));
         assert_eq!(crawl_depth("depth = 2\n[crawl]\ndepth = 3", &[]), Some(3));
     }
 
     #[test]
-    fn a_shared_key_reaches_every_subcommand_and_the_bare_command() {
+    fn a_shared_key_applies_to_every_subcommand() {
         let command = with_text(command(), "listen = '127.0.0.1:7'").unwrap();
         let bare = command.clone().try_get_matches_from(["tidings"]).unwrap();
         let broker = command.try_get_matches_from(["tidings", "broker"]).unwrap();
@@ -369,10 +371,10 @@ mod tests {
     }
 
     #[test]
-    fn the_section_up_is_for_the_bare_command_too() {
+    fn the_section_up_applies_without_a_subcommand() {
         let command = with_text(command(), "[up]\ncredit = 5").unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5), "which was its name before");
+        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5), "its earlier name");
     }
 
     #[test]
@@ -384,15 +386,15 @@ mod tests {
         let text = problem("[crawl]\n  depth = 'x'");
         assert!(text.starts_with("2:11: `depth`: invalid value 'x' for '--depth <N>'"), "{text}");
         let text = problem("[crwl]\ndepth = 1");
-        assert!(text.starts_with("1:2: there is no section `crwl` here; known: up, "), "{text}");
-        assert_eq!(problem("log-json = 3"), "1:12: `log-json`: is either true or false");
+        assert!(text.starts_with("1:2: unknown section `crwl`; known: up, "), "{text}");
+        assert_eq!(problem("log-json = 3"), "1:12: `log-json`: expected true or false");
         assert!(problem("a = = 1").starts_with("1:5: "), "{}", problem("a = = 1"));
         assert!(problem("config = 'x'").contains("unknown key"));
         assert!(problem("into = 'x'").contains("unknown key"), "of a hidden subcommand");
     }
 
     #[test]
-    fn all_problems_are_told_in_their_order() {
+    fn problems_are_reported_in_the_order_of_the_file() {
         let text = "a = 1\ndelay = 'soon'\n[crawl]\ndepth = 'x'\nb = 1\n[nowhere]\n";
         let problems = problems(text);
         let places: Vec<_> = problems.iter().map(|text| text.split_once(": ").unwrap().0).collect();
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_in_a_problem() {
+    fn a_problem_contains_no_secret() {
         let text =
             "postgres = 'postgres://u:hush@'\nproxy = 'http://u:hu/sh@a'\nheader = ['X-A: hush\r']";
         for problem in problems(&text.replace("\\r", "\r")) {
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_switches_are_what_the_flag_takes() {
+    fn lists_and_switches_become_flag_values() {
         let text = "allow-private = ['10.0.0.0/8', '127.0.0.1']\nlog-json = true";
         let command = with_text(command(), text).unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_may_be_given_several_times_takes_a_list() {
+    fn a_repeatable_flag_takes_a_list() {
         let text = "[crawl]\nheader = ['Accept: a, b', 'X-Team: c']\nexclude = ['/a', '*.pdf$']";
         let command = with_text(command(), text).unwrap();
         let crawl =
@@ -446,11 +448,11 @@ mod tests {
             problem("[[feed]]\nurl = 'http://a.example/'\n[[feed]]\nurll = 'http://b.example'");
         assert!(text.starts_with("3:1: `feed`: ") && text.contains("a `url`"), "{text}");
         assert!(problem("[feed]\nurl = 'http://a.example/'").contains("write [[feed]]"));
-        assert_eq!(problem("[[feed]]\nurl = 'a b'"), "2:7: the value has to be one word");
+        assert_eq!(problem("[[feed]]\nurl = 'a b'"), "2:7: expected one word");
     }
 
     #[test]
-    fn other_tables_of_lists_are_objects() {
+    fn other_lists_of_tables_are_objects() {
         let hook = "[[hook]]\nname = 'a'\nsecret-env = 'A'\nsignature = 'github'\n\
                     url = { pointer = '/a' }\nprefixes = ['http://a.example/']\nrate = 0x10\n";
         let command = with_text(command(), hook).unwrap();
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_judged_although_the_arguments_are_not_there_yet() {
+    fn a_value_is_checked_without_the_required_arguments() {
         assert!(with_text(command(), "[sub]\ncount = 1\njson = true").is_ok());
         assert!(problem("[sub]\ncount = 0").starts_with("2:9: `count`: "));
     }

@@ -1,11 +1,11 @@
-//! What must not be shown of a value: passwords, and headers that say who is asking.
+//! Hides secrets in values: passwords, and headers that authenticate a client.
 
 use std::borrow::Cow;
 
-/// What stands for it.
+/// The replacement of a secret.
 const HIDDEN: &str = "HIDDEN";
 
-/// Headers whose values tell nobody anything. Of all others nobody knows.
+/// Headers without secrets. All other headers may contain one.
 const PLAIN_HEADERS: [&str; 12] = [
     "accept",
     "accept-charset",
@@ -21,11 +21,11 @@ const PLAIN_HEADERS: [&str; 12] = [
     "upgrade-insecure-requests",
 ];
 
-/// Parts of the names of words and parameters that hold a secret: `password=`, `?access_token=`.
+/// Parts of names of parameters with a secret: `password=`, `?access_token=`.
 const SECRET_NAMES: [&str; 8] =
     ["auth", "credential", "key", "pass", "secret", "session", "sig", "token"];
 
-/// The value of the flag `key` without what is secret in it.
+/// The value of the flag `key` without its secrets.
 pub(crate) fn hide<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
     match key {
         "header" => hide_header(value),
@@ -34,7 +34,7 @@ pub(crate) fn hide<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
 }
 
 fn hide_header(header: &str) -> Cow<'_, str> {
-    // `https://HOST=` may stand before it.
+    // `https://HOST=` may stand before the header.
     let scope = match header.find("://").and_then(|at| header[at..].find('=').map(|to| at + to)) {
         Some(end) => end + 1,
         None => 0,
@@ -48,14 +48,15 @@ fn hide_header(header: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}{name}: {HIDDEN}", &header[..scope]))
 }
 
-/// Hides who a URL is for, and what a word or a parameter has that is called a secret.
+/// Hides the user part of URLs, and the values of parameters with the name of a secret.
 fn hide_words<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
     let mut shown = String::new();
     let mut rest = value;
     while let Some(at) = rest.find("://") {
         let (before, behind) = rest.split_at(at + 3);
         shown.push_str(before);
-        // Where it has to be a server, a password with a slash in it is a mistake, and secret all the same.
+        // Where a server is expected, a slash in the user part belongs to a password that was not
+        // encoded.
         let ends: &[char] = match key {
             "proxy" | "postgres" => &[' ', '"'],
             _ => &[' ', '"', '/', '?', '#'],
@@ -64,7 +65,8 @@ fn hide_words<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
         rest = match behind[..end].rfind('@') {
             Some(end) => {
                 match behind[..end].split_once(':') {
-                    // A name of a database is no secret, unlike that of others (`https://TOKEN@host/`).
+                    // The user name of a database is not a secret, but that of other URLs may be
+                    // (`https://TOKEN@host/`).
                     Some((user, _)) if key == "postgres" => shown.extend([user, ":", HIDDEN]),
                     None if key == "postgres" => shown.push_str(&behind[..end]),
                     _ => shown.push_str(HIDDEN),
@@ -79,7 +81,7 @@ fn hide_words<'v>(key: &str, value: &'v str) -> Cow<'v, str> {
     if shown == value { Cow::Borrowed(value) } else { Cow::Owned(shown) }
 }
 
-/// Hides the values of `name=value` where the name is that of a secret, and headers in command lines.
+/// Hides the values of `name=value` with the name of a secret, and headers in command lines.
 fn hide_named(text: &str) -> String {
     let mut shown = String::new();
     let mut hides = false;
@@ -102,7 +104,7 @@ fn hide_named(text: &str) -> String {
     shown
 }
 
-/// Names of files and of variables are none.
+/// Whether this is the name of a secret; names of files and variables are not.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_place = ["file", "env", "path"].iter().any(|end| name.ends_with(end));
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_somebody_is_is_hidden_and_the_rest_is_not() {
+    fn only_secrets_are_hidden() {
         for (key, value, shown) in [
             ("proxy", "http://proxy.example:3128", "http://proxy.example:3128"),
             ("proxy", "http://u:hush@proxy.example:3128", "http://HIDDEN@proxy.example:3128"),

@@ -1,4 +1,4 @@
-//! Values of TOML as they would be typed behind a flag.
+//! TOML values in the form of command line arguments.
 
 use serde_json::{Map, Value};
 use toml::{
@@ -8,14 +8,14 @@ use toml::{
 
 use super::Misplaced;
 
-/// A value as it would be typed, and at which byte of the file it stands.
+/// A value in the form of an argument, and its byte position in the file.
 #[derive(Debug)]
 pub(super) struct Typed {
     pub(super) text: String,
     pub(super) at: usize,
 }
 
-/// The values as they would be typed after `--key=`: of an array, each of its items.
+/// The values after `--key=`: of an array, one for each item.
 pub(super) fn flag_values(
     key: &str,
     value: &Spanned<DeValue<'_>>,
@@ -34,25 +34,25 @@ pub(super) fn flag_values(
     }
 }
 
-/// The value as it would be typed after `--key=`.
+/// The value after `--key=`.
 fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
     let refuse = |text: &str| Misplaced { at: value.span().start, text: text.to_owned() };
     Ok(match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(on) => on.to_string(),
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
-            .map_err(|_| refuse("the number is too large"))?
+            .map_err(|_| refuse("the number is too large; write at most 9223372036854775807"))?
             .to_string(),
         DeValue::Float(float) => float.as_str().to_owned(),
         DeValue::Array(items) => {
             items.iter().map(flag_value).collect::<Result<Vec<_>, _>>()?.join(",")
         }
         DeValue::Datetime(time) => time.to_string(),
-        DeValue::Table(_) => return Err(refuse("a table is no value here")),
+        DeValue::Table(_) => return Err(refuse("a table is not allowed here")),
     })
 }
 
-/// The same value as JSON, in which a date is its text.
+/// The value as JSON; a date becomes a string.
 fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
     Ok(match value.get_ref() {
         DeValue::Boolean(on) => Value::Bool(*on),
@@ -60,7 +60,7 @@ fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
             let text = flag_value(value)?;
             let number = text.parse().map_err(|_| Misplaced {
                 at: value.span().start,
-                text: format!("{text} is no number"),
+                text: format!("{text} is not a number"),
             });
             Value::Number(number?)
         }
@@ -76,13 +76,13 @@ fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
     })
 }
 
-/// A table of a list (`[[feed]]`) as an event would have it: its `url` and then `key=value` words.
+/// A table of a list (`[[feed]]`) as the payload of an event: its `url`, then `key=value` words.
 fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
     let mut words = Vec::new();
     for (key, value) in table {
         let text = flag_value(value)?;
         if text.is_empty() || text.contains(char::is_whitespace) {
-            let text = "the value has to be one word".to_owned();
+            let text = "expected one word".to_owned();
             return Err(Misplaced { at: value.span().start, text });
         }
         if key.get_ref() == "url" {

@@ -1,4 +1,4 @@
-//! Landlock: the kernel refuses what a process has said that it will never do.
+//! Landlock: the kernel denies the process everything that it has declared not to need.
 
 use std::{env, path::PathBuf, str::FromStr};
 
@@ -9,7 +9,8 @@ use ::landlock::{
 
 use crate::failure::Failure;
 
-/// Where systems keep what every program reads: libraries, names, certificates, time zones, and what the kernel says.
+/// Paths that every program reads: libraries, names, certificates, time zones, and kernel
+/// information.
 const READ: [&str; 14] = [
     "/bin",
     "/dev",
@@ -27,7 +28,7 @@ const READ: [&str; 14] = [
     "/var/run",
 ];
 
-/// Where the loader of this program is, which the kernel starts with it.
+/// The directories of the program loader, which the kernel starts with the program.
 const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
 /// Whether the process is confined.
@@ -46,28 +47,29 @@ impl FromStr for Confine {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             "require" => Ok(Self::Require),
-            _ => Err("write auto, off or require".to_owned()),
+            _ => Err("expected auto, off or require".to_owned()),
         }
     }
 }
 
-/// What may be done from here on, besides reading what every program reads.
+/// The allowed paths, in addition to those that every program reads.
 pub(super) struct Allowed {
-    /// Below these directories everything, but to run it.
+    /// Everything below these directories, except execution.
     pub(super) written: Vec<PathBuf>,
     pub(super) read: Vec<PathBuf>,
-    /// This program may be run once more.
+    /// This program may be executed again.
     pub(super) runs_self: bool,
 }
 
-/// Has the kernel refuse everything else to this thread and to those that it starts.
+/// Lets the kernel deny everything else to this thread and the threads that it starts.
 pub(super) fn confine(when: Confine, allowed: &Allowed) -> Result<(), Failure> {
-    let status = restrict(allowed)
-        .map_err(|error| Failure::failed(format!("cannot be confined by Landlock: {error}")))?;
+    let status = restrict(allowed).map_err(|error| {
+        Failure::failed(format!("cannot confine the process with Landlock: {error}"))
+    })?;
     match (status, when) {
         (RulesetStatus::NotEnforced, Confine::Require) => Err(Failure::failed(
-            "this kernel has no Landlock (Linux 5.13 or newer, with landlock among its lsm=), which --landlock require \
-             asks for",
+            "--landlock require: this kernel has no Landlock (Linux 5.13 or newer with landlock in lsm=); use --landlock \
+             auto to start without it",
         )),
         (status, _) => {
             tracing::debug!(?status, "Landlock");
@@ -77,10 +79,11 @@ pub(super) fn confine(when: Confine, allowed: &Allowed) -> Result<(), Failure> {
 }
 
 fn restrict(allowed: &Allowed) -> Result<RulesetStatus, ::landlock::RulesetError> {
-    // What later kernels can refuse besides is of no use here; what earlier ones cannot is left out.
+    // Restrictions of later kernels are not needed; those that an earlier kernel lacks are left
+    // out.
     let all = AccessFs::from_all(ABI::V5);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    // Places of certificates that are named for all programs.
+    // Certificate paths from the usual variables.
     let certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(env::var_os);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

@@ -1,8 +1,8 @@
-//! What a process that serves gives up before it begins: descriptors that it was not meant to have, the rights of root,
-//! and all files but its own.
+//! What a server gives up before it serves: inherited file descriptors, root privileges, and access
+//! to files that it does not need.
 //!
-//! All of it is done by the first thread while there is no other: some of it counts for the thread that says it, and for
-//! those that it starts.
+//! The first thread does this before it starts others, because some of it applies to the calling
+//! thread and the threads that it starts later.
 
 mod landlock;
 mod sockets;
@@ -28,14 +28,14 @@ use crate::{
 use self::landlock::Confine;
 pub(crate) use self::sockets::VARIABLES;
 
-/// Flags of a process that serves.
+/// Flags of a server process.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "The process")]
 pub(crate) struct ProcessFlags {
     /// Drop privileges to this user after the sockets are open (needs root)
     ///
-    /// The files that flags name are read as this user, who also becomes the owner of a new data
-    /// directory.
+    /// The process reads the files of its flags as this user, and a new data directory belongs to
+    /// this user.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
@@ -60,38 +60,38 @@ pub(crate) struct ProcessFlags {
 fn parse_stop(text: &str) -> Result<Duration, String> {
     let range = Duration::from_millis(100)..=Duration::from_hours(1);
     let duration = parse_duration(text)?;
-    if range.contains(&duration) { Ok(duration) } else { Err("it is 100ms to 1h".to_owned()) }
+    if range.contains(&duration) { Ok(duration) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
-/// Where the process works.
+/// The paths that the process uses.
 pub(crate) struct Places<'a> {
     pub(crate) data: &'a DataFlag,
     /// The configuration file.
     pub(crate) config: Option<&'a Path>,
-    /// Directories for what is written elsewhere.
+    /// Directories of further output files.
     pub(crate) written: Vec<PathBuf>,
-    /// Programs are run, which may do anything.
+    /// `--exec` is used; programs may do anything.
     pub(crate) runs_programs: bool,
 }
 
-/// Programs that this process starts do not get the descriptors that it inherited. The process itself keeps them: sockets
-/// of a service manager are among them.
+/// Programs that this process starts do not inherit its descriptors. The process itself keeps them,
+/// because sockets of a service manager are among them.
 pub(crate) fn keep_descriptors() {
     close_fds::set_fds_cloexec(3, &[]);
 }
 
-/// Gives up what is not needed, and returns the sockets that are open already.
+/// Drops what is not needed, and returns the sockets that are already open.
 pub(crate) fn prepare(server: &ServerFlags, places: &Places<'_>) -> Result<Sockets, Failure> {
     let flags = &server.process;
     let mut sockets = sockets::passed()?;
     if sockets.http.is_some() && server.http.is_off() {
-        let text = "a socket for HTTP was passed, which is off (--http off)";
+        let text = "the service manager passed a socket for HTTP, which is off (--http off); remove one of the two";
         return Err(Failure::Usage(text.to_owned()));
     }
     if let Some(user) = &flags.user {
         let user = user::find(user, flags.group.as_deref())?;
         if user.is_other() {
-            // Ports below 1024 are had with the rights that are given up now.
+            // Ports below 1024 need root, so they are bound now.
             let (listen, http) = server.listening();
             if sockets.line.is_none() {
                 sockets.line = Some(node::bind(listen, listen, http)?);
@@ -102,12 +102,12 @@ pub(crate) fn prepare(server: &ServerFlags, places: &Places<'_>) -> Result<Socke
             user.take_over(&places.data.data)?;
         }
     } else if user::is_root() {
-        tracing::warn!("this process runs as root; --user NAME makes it run as somebody else");
+        tracing::warn!("this process runs as root; use --user NAME to drop privileges");
     }
     if !places.runs_programs {
-        // Files of programs are for whom their user says.
+        // Programs decide the permissions of their own files.
         let before = rustix::process::umask(Mode::from_raw_mode(0o077));
-        // What is named for others to read is made as if nothing had been said.
+        // Files that flags name for other readers keep the usual permissions.
         tidings_subscriber::sink::share_outputs(0o666 & !before.as_raw_mode());
     }
     confine(flags.landlock, server, places)?;
@@ -118,12 +118,12 @@ fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(
     match when {
         Confine::Off => return Ok(()),
         Confine::Require if places.runs_programs => {
-            let text = "programs that --exec runs would be confined with this process; write \
-                        --landlock off, or do without --exec";
+            let text = "--landlock require would also confine the programs of --exec; use --landlock off, or remove \
+                        --exec";
             return Err(Failure::Usage(text.to_owned()));
         }
         _ if places.runs_programs => {
-            tracing::debug!("not confined by Landlock, as programs are run");
+            tracing::debug!("not confined by Landlock because of --exec");
             return Ok(());
         }
         Confine::Auto | Confine::Require => {}
@@ -133,13 +133,13 @@ fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(
     written.extend(places.written.iter().map(|dir| existing(dir)));
     written.extend(server.secure.socket().map(parent));
     written.extend(server.audit_file().map(parent));
-    // Directories, as a file that is replaced is another one.
+    // Directories, because a replaced file is a different file.
     let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent(file)).collect();
     read.extend(places.config.map(parent));
     landlock::confine(when, &landlock::Allowed { written, read, runs_self: server.zmq.is_on() })
 }
 
-/// The directory, or the one in which it is to be made.
+/// The directory, or the nearest existing one above it.
 fn existing(dir: &Path) -> PathBuf {
     let there = dir.ancestors().find(|dir| dir.is_dir());
     there.unwrap_or(Path::new(".")).to_owned()

@@ -1,4 +1,4 @@
-//! Sockets that a service manager has opened (systemd's socket activation).
+//! Sockets that a service manager has opened (socket activation of systemd).
 
 use std::{env, io};
 
@@ -7,7 +7,7 @@ use tidings_broker::Sockets;
 
 use crate::failure::Failure;
 
-/// Variables by which a service manager talks to this process alone.
+/// Variables with which a service manager addresses this process only.
 pub(crate) const VARIABLES: [&str; 6] = [
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -17,7 +17,7 @@ pub(crate) const VARIABLES: [&str; 6] = [
     "WATCHDOG_USEC",
 ];
 
-/// Those that were passed; a name says what each is for (`FileDescriptorName=`).
+/// The passed sockets; their names (`FileDescriptorName=`) tell their use.
 pub(super) fn passed() -> Result<Sockets, Failure> {
     let mut passed = ListenFd::from_env();
     let mut sockets = Sockets::default();
@@ -25,23 +25,22 @@ pub(super) fn passed() -> Result<Sockets, Failure> {
     let mut names = names.split(':');
     for at in 0..passed.len() {
         let name = names.next().unwrap_or_default();
-        let wrong = |reason: String| {
-            Failure::Usage(format!("socket {at} of those that were passed, {name:?}: {reason}"))
-        };
+        let wrong =
+            |reason: String| Failure::Usage(format!("passed socket {at}, {name:?}: {reason}"));
         let place = match name {
             "line" => &mut sockets.line,
             "http" => &mut sockets.http,
             _ => {
-                let reason = "FileDescriptorName= of its unit has to be line or http".to_owned();
+                let reason = "set FileDescriptorName= of its unit to line or http".to_owned();
                 return Err(wrong(reason));
             }
         };
         if place.is_some() {
-            return Err(wrong("there is one of this name already".to_owned()));
+            return Err(wrong("another passed socket has this name".to_owned()));
         }
         let taken = passed
             .take_tcp_listener(at)
-            .and_then(|socket| socket.ok_or_else(|| io::Error::other("it was taken already")));
+            .and_then(|socket| socket.ok_or_else(|| io::Error::other("already in use")));
         *place = Some(taken.map_err(|error| wrong(error.to_string()))?);
     }
     Ok(sockets)

@@ -1,4 +1,4 @@
-//! Becoming somebody who has fewer rights.
+//! Dropping privileges to another user.
 
 use std::{
     ffi::CString,
@@ -15,16 +15,17 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
 
-/// Somebody whom this machine knows.
+/// A user of this machine, and a group.
 pub(super) struct Somebody {
     name: CString,
     uid: Uid,
     gid: Gid,
 }
 
-/// The user of this name or number, and the group, if it is to be another one than the user's.
+/// The user with this name or number, and the group if it differs from the user's primary group.
 pub(super) fn find(user: &str, group: Option<&str>) -> Result<Somebody, Failure> {
-    let wrong = |what: &str, name: &str| Failure::Usage(format!("there is no {what} {name:?}"));
+    let wrong =
+        |what: &str, name: &str| Failure::Usage(format!("no {what} {name:?} on this machine"));
     let found = match user.parse() {
         Ok(uid) => User::from_uid(Uid::from_raw(uid)),
         Err(_) => User::from_name(user),
@@ -40,7 +41,8 @@ pub(super) fn find(user: &str, group: Option<&str>) -> Result<Somebody, Failure>
             found.ok().flatten().ok_or_else(|| wrong("group", name))?.gid
         }
     };
-    let name = CString::new(user.name).map_err(|_| Failure::failed("a user's name holds a NUL"))?;
+    let name = CString::new(user.name)
+        .map_err(|_| Failure::failed("the name of the user contains a NUL"))?;
     Ok(Somebody { name, uid: user.uid, gid })
 }
 
@@ -49,28 +51,31 @@ pub(super) fn is_root() -> bool {
 }
 
 impl Somebody {
-    /// Whether it is not us.
+    /// Whether it differs from the present user or group.
     pub(super) fn is_other(&self) -> bool {
         geteuid() != self.uid || nix::unistd::getegid() != self.gid
     }
 
-    /// Becomes that user for good, with all threads; a data directory that is made now is that user's.
+    /// Changes to that user permanently, with all threads. A data directory that is created now
+    /// belongs to that user.
     pub(super) fn take_over(&self, data: &Path) -> Result<(), Failure> {
         let name = self.name.to_string_lossy();
         if !is_root() {
-            let text = format!("only root can become {name} (--user)");
+            let text = format!("--user {name}: only root can change the user");
             return Err(Failure::Usage(text));
         }
         self.make(data)?;
-        // The last of the three takes the right to do any of them.
+        // The last of the three gives up the privilege for all three.
         initgroups(&self.name, self.gid)
             .and_then(|()| setresgid(self.gid, self.gid, self.gid))
             .and_then(|()| setresuid(self.uid, self.uid, self.uid))
-            .with_context(|| format!("cannot become {name}"))?;
+            .with_context(|| format!("cannot change to the user {name}"))?;
         let is_back = !self.uid.is_root() && setuid(Uid::from_raw(0)).is_ok()
             || self.gid.as_raw() != 0 && !self.uid.is_root() && setgid(Gid::from_raw(0)).is_ok();
         if is_back {
-            let text = format!("the rights of root can be had back after becoming {name}");
+            let text = format!(
+                "the process could regain root privileges after the change to the user {name}"
+            );
             return Err(Failure::failed(text));
         }
         Ok(())
@@ -82,17 +87,17 @@ impl Somebody {
         }
         let shown = data.display();
         let make = || -> anyhow::Result<()> {
-            // What leads there is for others, too: its user has to get that far.
+            // The parent directories stay accessible to others, so that the user can reach it.
             data.parent().map_or(Ok(()), fs::create_dir_all)?;
             DirBuilder::new().mode(0o700).create(data)?;
             self.give(data)
         };
-        make().with_context(|| format!("cannot make the data directory {shown}"))?;
+        make().with_context(|| format!("cannot create the data directory {shown}"))?;
         Ok(())
     }
 
-    /// Gives a directory that was just made to that user. Somebody who may write next to it may have put something else in its
-    /// place meanwhile: a link to what is root's, or what is already there is nobody's to give.
+    /// Changes the owner of the new directory. Another user with write access to the parent may
+    /// have replaced it: links, and directories with content, must not change their owner.
     fn give(&self, made: &Path) -> anyhow::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(made, flags, Mode::empty())?);
@@ -102,7 +107,7 @@ impl Somebody {
         });
         ensure!(
             found.uid() == geteuid().as_raw() && found.mode() & 0o777 == 0o700 && is_empty,
-            "it is not the directory that was made just now"
+            "another process has replaced the new directory"
         );
         fchown(&directory, Some(self.uid.as_raw()), Some(self.gid.as_raw()))?;
         Ok(())
@@ -118,21 +123,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_just_made_is_given_away() {
+    fn only_a_new_directory_changes_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let own = Somebody { name: c"me".into(), uid: geteuid(), gid: getegid() };
         own.make(&at("a/b/data")).unwrap();
         assert_eq!(fs::metadata(at("a/b/data")).unwrap().mode() & 0o777, 0o700);
-        assert_ne!(fs::metadata(at("a/b")).unwrap().mode() & 0o777, 0o700, "others come by");
+        assert_ne!(fs::metadata(at("a/b")).unwrap().mode() & 0o777, 0o700, "other users can pass");
         own.give(&at("a/b/data")).unwrap();
         symlink("a/b/data", at("link")).unwrap();
-        assert!(own.give(&at("link")).is_err(), "it leads elsewhere");
+        assert!(own.give(&at("link")).is_err(), "it is a link");
         fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(own.give(&at("a/b/data")).is_err(), "it is another one's");
+        assert!(own.give(&at("a/b/data")).is_err(), "its mode has changed");
         fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o700)).unwrap();
         fs::write(at("a/b/data/x"), "").unwrap();
-        assert!(own.give(&at("a/b/data")).is_err(), "somebody has been there");
+        assert!(own.give(&at("a/b/data")).is_err(), "it has content");
         fs::write(at("file"), "").unwrap();
         assert!(own.give(&at("file")).is_err());
     }

@@ -371,9 +371,9 @@ fn the_callback_of_one_broker_is_a_webhook_of_another() {
 fn a_file_without_a_secret_is_refused() {
     let folder = TempDir::new().unwrap();
     for (text, error) in [
-        (Some("whsec_*"), "line 1 of secrets is no secret in Base64"),
-        (Some("\nYQ==\n;"), "line 3 of secrets is no secret in Base64"),
-        (Some("\n"), "there is no secret in secrets"),
+        (Some("whsec_*"), "line 1 of secrets is not a secret in Base64"),
+        (Some("\nYQ==\n;"), "line 3 of secrets is not a secret in Base64"),
+        (Some("\n"), "secrets contains no secret"),
         (None, "cannot read secrets: No such file"),
     ] {
         let file = folder.path().join("secrets");

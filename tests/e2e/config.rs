@@ -32,10 +32,10 @@ fn every_mistake_is_told_with_its_place() {
         "c.toml:1:1: unknown key `lissen`",
         "c.toml:2:9: `delay`: ",
         "c.toml:4:9: `depth`: ",
-        "c.toml:5:2: there is no section `nowhere`",
+        "c.toml:5:2: unknown section `nowhere`",
         "environment: TIDINGS_THREADS: ",
-        "environment: TIDINGS_QUIET: is either true or false",
-        "environment: TIDINGS_LISTN is no flag's variable",
+        "environment: TIDINGS_QUIET: expected true or false",
+        "environment: TIDINGS_LISTN: no flag has this variable",
         "environment: TIDINGS_LOG: ",
     ] {
         let found = stderr.lines().filter(|line| line.starts_with(place)).count();
@@ -50,10 +50,10 @@ fn what_is_right_is_said_in_one_line() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
     let ended = config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
-    assert_eq!(ended.stdout(), ["c.toml: fine for tidings up, 2 keys"]);
+    assert_eq!(ended.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
     assert_eq!(ended.stderr(), "");
     let ended = config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
-    let expected = "no configuration file; the environment is fine for tidings topic create";
+    let expected = "no configuration file; the environment is valid for tidings topic create";
     assert_eq!(ended.stdout(), [expected]);
     for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
         let ended = config(folder.path(), wrong, &[]).expect_code(2);
@@ -140,7 +140,7 @@ fn what_is_shown_is_a_file_that_comes_to_the_same() {
         "log-lines = true  # c.toml:5",
         "cookies = false  # default",
         "# timeout = ..  # not set",
-        "# max-body = ..  # not set, so it is: 64m",
+        "# max-body = ..  # not set; meaning: 64m",
         "# proxy = \"http://HIDDEN@proxy.example:3128\"  # c.toml:13, with a secret",
         "# postgres = \"postgres://u:HIDDEN@db.example/pages\"  # c.toml:14, with a secret",
     ] {

@@ -457,7 +457,7 @@ fn seeds_come_from_a_file_or_standard_input_and_each_host_gives_so_many_pages() 
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
     let refused = run(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
     let refused = refused.expect_code(2);
-    assert!(refused.stderr().contains("seeds:4: nonsense is no URL"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("seeds:4: nonsense is not a URL"), "{}", refused.stderr());
     assert_eq!(origin.record().paths().len(), 4 * 4 + 3);
 }
 

@@ -199,7 +199,7 @@ fn a_damaged_group_that_is_set_aside_can_be_created_again() {
     let (folder, _) = damaged();
     let set_aside = [&REPAIR[..], &["--set-aside"]].concat();
     let said = run(folder.path(), &set_aside).expect_code(0).stdout();
-    assert_eq!(said[0], "thumbs: nothing of it was kept");
+    assert_eq!(said[0], "thumbs: nothing was restored");
     read_only(folder.path(), &VERIFY, 0);
     let missing = run(folder.path(), &set_aside).expect_code(1).stderr();
     assert!(missing.contains("holds no group thumbs"), "{missing}");
@@ -365,7 +365,7 @@ fn a_torn_end_after_a_kill_is_no_damage() {
     let Server { process, folder, .. } = server;
     process.finish_by("KILL");
     let found = read_only(folder.path(), &VERIFY, 0);
-    assert!(found.contains("clean-stop: no damage found\n  there is none: "), "{found}");
+    assert!(found.contains("clean-stop: no damage found\n  it does not exist: "), "{found}");
     for file in [newest(&data.join("topics/t")), newest(&data.join("groups/g"))] {
         flip_end(&file);
     }
@@ -507,7 +507,7 @@ fn a_repair_that_was_cut_short_is_named_and_completed() {
         assert!(found.contains("group thumbs: ") && found.contains("was cut short"), "{found}");
         if !by_start {
             let said = run(folder.path(), &REPAIR).expect_code(0).stdout();
-            assert!(said[1].contains("that was cut short"), "{said:#?}");
+            assert!(said[1].contains("an earlier repair was interrupted"), "{said:#?}");
             read_only(folder.path(), &VERIFY, 0);
         }
         let server = Server::start_in(folder, &["broker"], |_| ());

@@ -258,7 +258,7 @@ fn a_feed_is_watched_until_it_is_not() {
     // New items are fetched already, and nothing is said of it again.
     let second = at(&server, &["watch-feed", "http://b.example/", "--min", "1s", "--every", "1s"])
         .expect_code(0);
-    let said = "http://b.example/: not looked at yet, as no crawler is at work\n";
+    let said = "http://b.example/: not read yet: no crawler is connected\n";
     assert_eq!(second.stderr().trim_end(), said.trim_end());
     until("both schedules", || (schedules().len() == 2).then_some(()));
     let listed = at(&server, &["watch-feed", "--list"]).expect_code(0).stdout();

@@ -452,7 +452,7 @@ fn a_broker_that_comes_and_goes_misses_nothing() {
     for n in 50..100 {
         place(&dir.path().join(format!("{n}")), "x");
     }
-    watch.line_with("connected again");
+    watch.line_with("reconnected");
     until("all to be announced", || (files(&server).len() >= 100).then_some(()));
     let files = files(&server);
     assert_eq!(files.iter().collect::<BTreeSet<_>>().len(), files.len(), "each once");

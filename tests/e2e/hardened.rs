@@ -160,7 +160,10 @@ fn root_becomes_somebody_else_for_good() {
     let folder = TempDir::new().unwrap();
     if !is_root() {
         let ended = run(folder.path(), &["broker", "--user", "nobody", "--listen", "0"]);
-        assert!(ended.stderr().contains("only root can become nobody"), "{ended:?}");
+        assert!(
+            ended.stderr().contains("--user nobody: only root can change the user"),
+            "{ended:?}"
+        );
         return;
     }
     for wrong in [

@@ -437,7 +437,7 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
             "the hook \"blog\": cannot read nowhere",
         ),
         (github("blog", "").replace("-file = 'SECRETS'", "-env = 'NO_SUCH_NAME'"), "NO_SUCH_NAME"),
-        (github("blog", "") + &github("blog", ""), "two hooks named \"blog\""),
+        (github("blog", "") + &github("blog", ""), "two hooks have the name \"blog\""),
         (github("blog", "http = 3"), "hooks.toml:1:1: `hook`: unknown field `http`"),
         (
             github("blog", "") + &github("b/c", ""),
@@ -453,7 +453,7 @@ fn what_is_wrong_with_a_configuration_is_said_before_anything_starts() {
     let folder = TempDir::new().unwrap();
     configure(folder.path(), &github("blog", ""));
     let ended = run(folder.path(), &[&words[..], &["--http", "off"]].concat()).expect_code(2);
-    assert!(ended.stderr().contains("webhooks come by HTTP, which is off"), "{}", ended.stderr());
+    assert!(ended.stderr().contains("[[hook]] needs HTTP, which is off"), "{}", ended.stderr());
     // Who only asks a broker needs no secret.
     let server = Server::broker();
     configure(server.folder.path(), &github("blog", "").replace("SECRETS", "nowhere"));
@@ -519,7 +519,7 @@ fn who_has_to_find_out_why_is_told() {
     };
     assert_eq!(ask(&format!("sha256={good}"), &[], body), "valid: 12 bytes of body");
     let said = ask(&format!("sha256={}", hmac("sha256", SECRET, "x")), &[], "x\n");
-    assert!(said.contains("it is that of the body without the line end"), "{said}");
+    assert!(said.contains("the signature fits the body without its line end"), "{said}");
     let signed = hmac("sha256", SECRET, "v0:1:x");
     let words = ["--scheme", "slack", "--with-header", "X-Slack-Request-Timestamp: 1"];
     assert_eq!(ask(&format!("v0={signed}"), &words, "x"), "valid: 1 bytes of body");

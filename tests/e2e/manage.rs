@@ -159,8 +159,8 @@ fn seeds_come_from_arguments_and_from_standard_input() {
     adding.write("http://a.example/2\n\nnonsense\n http://a.example/3 \r\nhttp://a.example/1");
     let ended = adding.finish().expect_code(1);
     assert_eq!(ended.stdout(), ["2 new, 1 known"]);
-    assert!(ended.stderr().contains("line 3 is left out: nonsense is no URL"), "{ended:?}");
-    assert!(ended.stderr().contains("1 line left out"), "{ended:?}");
+    assert!(ended.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{ended:?}");
+    assert!(ended.stderr().contains("1 line skipped"), "{ended:?}");
 
     let unknown = at(&server, &["job", "add", "nobody", one]).expect_code(1);
     assert!(unknown.stderr().contains("nobody"), "{}", unknown.stderr());
@@ -218,7 +218,7 @@ fn who_waits_can_be_interrupted() {
     let waiting = Running::start(&mut tidings(server.folder.path(), words));
     server.process.line_with("JOB wait docs");
     let ended = waiting.finish_by("INT").expect_code(130);
-    assert!(ended.stderr().contains("job docs goes on"), "{ended:?}");
+    assert!(ended.stderr().contains("job docs continues"), "{ended:?}");
     assert_eq!(json_at(&server, &["job", "show", "docs"])[0]["state"], json!("open"));
 }
 

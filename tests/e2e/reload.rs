@@ -49,12 +49,12 @@ fn what_may_change_changes_and_connections_stay() {
         it.until_answered(EVERY, "+OK");
         it.change("grant = ['line=prio']\nlog = 'info'\n");
         it.until_answered(EVERY, "-ERR denied");
-        let line = it.server.process.line_with("the configuration was read again");
+        let line = it.server.process.line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
         // A mistake changes nothing, and its place is said.
         it.change("grant = ['line=every']\ndelay = 'soon'\n");
-        let line = it.server.process.line_with("the configuration stays as it is");
+        let line = it.server.process.line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
         assert!(it.talk.ask(EVERY).starts_with("-ERR denied"));
 
@@ -81,7 +81,7 @@ fn the_delay_between_two_requests_and_webhooks_change() {
     it.change(&format!("delay = '3s'\n{HOOK}"));
     until("the new delay", || delay(&mut it.talk).contains("delay=3s").then_some(()));
     it.change(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
-    let line = it.server.process.line_with("the configuration stays as it is");
+    let line = it.server.process.line_with("configuration not reloaded");
     assert!(line.contains("none"), "{line}");
     it.change("");
     until("the usual delay", || delay(&mut it.talk).contains("delay=default").then_some(()));
@@ -97,7 +97,7 @@ fn limits_change_for_who_is_connected_and_who_comes() {
     assert!(greeting().starts_with("Connected."));
     let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
     it.change(&format!("{COUNTED}{limited}"));
-    let line = it.server.process.line_with("the configuration was read again");
+    let line = it.server.process.line_with("configuration reloaded");
     assert!(line.contains(r#"["limit"]"#), "{line}");
     let refused = "-ERR limit the address 127.0.0.1 has 1 connections";
     until("no more connections", || greeting().starts_with(refused).then_some(()));
@@ -122,7 +122,7 @@ fn without_a_file_the_signal_ends_nobody() {
         });
         let mut talk = Talk::client(server.address);
         server.process.signal("HUP");
-        server.process.line_with("the configuration was read again; changed: []");
+        server.process.line_with("configuration reloaded; changed: []");
         assert!(talk.ask("PUB t x").starts_with("+OK"));
         server.process.finish_by("TERM").expect_code(0);
     }

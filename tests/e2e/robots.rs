@@ -161,9 +161,12 @@ fn a_person_is_told_where_it_was_found_and_which_line_decides() {
         ]
     );
     let public = told(&origin.url(0, "/p/0"), &["--allow-private"]);
-    assert_eq!(public[1], "allowed      yes, for tidings: no line is about it");
+    assert_eq!(public[1], "allowed      yes, for tidings: no line matches");
     let refused = told(&origin.url(0, "/p/0"), &[]);
-    assert!(refused[1].starts_with("allowed      no: nobody knows, since "), "{refused:?}");
+    assert!(
+        refused[1].starts_with("allowed      no: robots.txt could not be read: "),
+        "{refused:?}"
+    );
     run(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
 }
 

@@ -233,7 +233,7 @@ fn a_program_may_run_for_longer_than_a_lease_and_its_broker_may_restart() {
     at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     until("a longer lease", || (lease_of(&server) > 10_000).then_some(()));
     let server = server.restart_here("KILL", &["broker"]);
-    worker.line_with("connecting again");
+    worker.line_with("reconnecting");
     fs::write(pipe, "").unwrap();
     worker.line_with("ended slow");
     let shown = until_group(&server, "completed", 1);
@@ -314,7 +314,7 @@ fn who_has_lost_a_task_ends_its_program() {
     until_group(&server, "lost", 1);
     at(&server, &["group", "set", "team", "lease=1m"]).expect_code(0);
     worker.signal("CONT");
-    worker.line_with("its program is ended: it");
+    worker.line_with("its program is killed: it");
     // It is the only member, so it gets the event again.
     until_group(&server, "processing", 1);
     fs::write(pipe, "").unwrap();
@@ -376,7 +376,7 @@ fn a_group_that_the_topic_does_not_feed_is_no_use() {
     for words in [&["work"][..], &["work", "--group", "team"]] {
         let words = [words, &["--exec", "--broker", "127.0.0.1:1"]].concat();
         let ended = sub(&server, &words).finish().expect_code(2);
-        assert!(ended.stderr().contains("--broker is no program"), "{}", ended.stderr());
+        assert!(ended.stderr().contains("--broker is not a program"), "{}", ended.stderr());
     }
     sub(&server, &["work", "--signal", "USR1"]).finish().expect_code(2);
     let words = ["work", "--signal", "KILL", "--pid-file", "x", "--spool", "y"];

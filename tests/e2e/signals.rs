@@ -202,7 +202,7 @@ fn a_full_disk_is_emptied_by_the_program() {
     disk.fill_but(16 << 10);
     bell.publish(20);
     let sub = bell.sub(&["--from", "first"]);
-    sub.line_with("cannot be written: ");
+    sub.line_with("cannot write event ");
     bell.until_all_are_heard();
     sub.finish_by("TERM").expect_code(0);
 }
@@ -271,7 +271,7 @@ fn a_second_crawler_is_refused_and_a_stale_pid_file_refuses_nobody() {
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{}\n", first.id()));
     let refused = start().finish().expect_code(1);
     let (stderr, pid) = (refused.stderr(), first.id());
-    assert!(stderr.contains(&format!("it runs already (pid {pid})")), "{stderr}");
+    assert!(stderr.contains(&format!("already running (pid {pid})")), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     first.finish_by("KILL");
     assert!(pid_file.exists(), "nobody has removed it");

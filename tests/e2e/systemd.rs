@@ -102,7 +102,7 @@ fn it_takes_the_sockets_and_says_what_it_does() {
         manager.process.write("HUP\n");
         manager.process.line_with("RELOADING=1");
         manager.process.line_with("MONOTONIC_USEC=");
-        manager.process.line_with("the configuration was read again");
+        manager.process.line_with("configuration reloaded");
         assert!(talk.ask("PUB t x").starts_with("+OK"));
         manager.process.write("TERM\n");
         manager.process.line_with("STOPPING=1");
@@ -142,7 +142,7 @@ fn one_socket_may_be_passed_and_an_unknown_one_is_refused() {
 
     for (names, words, reason) in [
         ("telnet", &["broker"][..], "line or http"),
-        ("line,line", &["broker"], "one of this name already"),
+        ("line,line", &["broker"], "another passed socket has this name"),
         ("http", &["broker", "--http", "off"], "--http off"),
     ] {
         let manager = Manager::start(folder.path(), names, words);

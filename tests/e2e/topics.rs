@@ -217,7 +217,7 @@ fn a_publisher_outlives_its_broker_and_every_event_is_there_once() {
     let Server { process, folder: data, .. } = server;
     process.finish_by("KILL");
     publisher.write(lines(2000).collect::<String>());
-    publisher.line_with("unconfirmed, connecting again for 30s");
+    publisher.line_with("unconfirmed, reconnecting for up to 30s");
     let broker = start_again(&data, &address);
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("4,000 confirmed"), "{}", ended.stderr());
@@ -271,7 +271,7 @@ fn a_publisher_gives_up_after_a_while_and_says_what_is_confirmed() {
     let words = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
     let ended = run(folder.path(), &words).expect_code(1);
     let stderr = ended.stderr();
-    for part in ["1 event unconfirmed", "gave up after 200ms", "1 confirmed", "line 3 is"] {
+    for part in ["1 event unconfirmed", "no connection within 200ms", "1 confirmed", "line 3 is"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
 }
@@ -298,8 +298,8 @@ fn what_has_no_id_may_be_there_twice_and_that_is_said() {
     let publisher = Running::start(&mut tidings(folder.path(), words));
     publisher.line_with("2 events unconfirmed");
     let _broker = start_again(&folder, &address);
-    let said = publisher.line_with("connected again");
-    assert!(said.contains("sending 2 events; 1 with no id may be there twice"), "{said}");
+    let said = publisher.line_with("reconnected");
+    assert!(said.contains("sending 2 events; 1 without an id may be stored twice"), "{said}");
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
 }

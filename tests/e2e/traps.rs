@@ -106,7 +106,7 @@ fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
 
     let sum = stored("select count(*) from pages where outcome = 'trap'").remove(0);
     let summary = finished.stdout().pop().unwrap();
-    assert!(summary.contains(&format!(", {sum} taken for traps")), "{summary}");
+    assert!(summary.contains(&format!(", {sum} in traps")), "{summary}");
     assert_eq!(value(&done.line(), "trap"), sum);
 }
 

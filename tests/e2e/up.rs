@@ -59,6 +59,16 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
 }
 
 #[test]
+fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
+    let up = Server::up(&[]);
+    // The subscription of `up` may begin after the first of them.
+    for _ in 0..20 {
+        nc_all(up.address, "example.com/x\n");
+    }
+    up.process.line_with("not a URL: example.com/x, did you mean http://example.com/x ?");
+}
+
+#[test]
 fn it_says_where_it_listens_where_it_stores_and_what_to_type_next() {
     let up = Server::up(&[]);
     let next = up.process.line_with("nc -N ");

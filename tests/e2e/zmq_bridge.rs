@@ -16,7 +16,7 @@ fn bridge(server: &Server, words: &[&str]) -> Running {
     let broker = server.text();
     let words = [&["bridge", "zmq", "--broker", &broker], words].concat();
     let bridge = Running::start(&mut tidings(server.folder.path(), words));
-    bridge.line_with("hearing ");
+    bridge.line_with("bridging ");
     bridge
 }
 

@@ -154,7 +154,7 @@ fn nine_bytes_end_the_process_and_cost_nobody_an_event() {
             assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
             (child_of(zmq.server.process.id()) != Some(child)).then_some(())
         });
-        zmq.server.process.line_with("the process for ZeroMQ has ended (");
+        zmq.server.process.line_with("the ZeroMQ process has ended (");
         replaced(&zmq, child);
         number += 1;
         assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));

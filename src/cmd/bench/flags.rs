@@ -1,4 +1,4 @@
-//! The flags of `tidings bench`, and what each subcommand measures with them.
+//! The flags of `tidings bench` and the measurements of its subcommands.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use crate::{
     output::{count, plural},
 };
 
-/// Time before the first run in which caches, buffers and the broker get going.
+/// The time before the first run, in which caches and buffers fill.
 pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The flags of every subcommand.
@@ -65,12 +65,12 @@ pub(crate) struct Common {
     pub(super) json: bool,
 }
 
-/// Where streams of events are listened to.
+/// The address of the event streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SseAt {
-    /// At the broker that is started for it.
+    /// The broker that is started.
     Own,
-    /// There.
+    /// This address.
     Broker(BrokerAddress),
 }
 
@@ -84,19 +84,20 @@ impl FromStr for SseAt {
 
 fn parse_pin(text: &str) -> Result<(usize, usize), String> {
     let (server, client) = text.split_once(',').ok_or("write two processors, such as 0,1")?;
-    let number =
-        |text: &str| text.trim().parse().map_err(|_| format!("{text} is no processor number"));
+    let number = |text: &str| {
+        text.trim().parse().map_err(|_| format!("{text} is not the number of a processor"))
+    };
     Ok((number(server)?, number(client)?))
 }
 
-/// How long it is measured.
+/// The length of a measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Length {
     /// Length of a run
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
 
-    /// Runs, of which the median is reported
+    /// Number of runs; the median is reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) runs: u16,
 }
@@ -317,7 +318,7 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
     subscribers: u16,
 
-    /// Events, one after the other, each to all of them
+    /// Events, one after the other, each to all subscribers
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     events: u16,
 
@@ -420,7 +421,7 @@ impl Measure for PublishArgs {
             run: self.length.run(),
             runs: self.length.runs.into(),
             warm_up: WARM_UP,
-            // A bare loop that syncs says nothing beside a topic that is never on disk.
+            // A topic in memory does not sync, so the loop would not be comparable.
             bare_loop: data.filter(|_| self.common.sync != Some(Sync::Memory)),
         };
         publish.measure(target, watch).map(Outcome::from)
@@ -521,7 +522,7 @@ pub(crate) struct StalledArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     window: u64,
 
-    /// Seconds that it is measured before and after one stops
+    /// Seconds before and after one subscriber stops reading
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
@@ -574,7 +575,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_processors_are_pinned() {
+    fn pin_needs_two_processors() {
         assert_eq!(parse_pin("0, 1"), Ok((0, 1)));
         assert!(parse_pin("0").is_err() && parse_pin("a,b").is_err());
     }

@@ -1,4 +1,4 @@
-//! Brokers that let in who shows a token, or that encrypt: how a benchmark has one, and what it says to it.
+//! Benchmarks with tokens or TLS: the flags, and the broker that is started for them.
 
 use std::{path::Path, process::Command};
 
@@ -9,29 +9,29 @@ use tidings_bench::{Tidings, Trust, openssl};
 use super::flags::Common;
 use crate::own_broker::{DataDir, OwnBroker};
 
-/// What everybody may do who shows the token: what a benchmark does, and nothing more. With the right to do everything
-/// nothing would be asked.
+/// The permissions of the token: only what a benchmark needs. With all permissions the broker would
+/// skip the check.
 const RIGHTS: [&str; 3] = ["pub:bench-*", "sub:bench-*", "admin"];
 
-/// How its own broker guards itself.
+/// The protection of the broker that is started.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Guard {
-    /// Have everybody show a token; fan-out: in turns with a broker that lets everybody in
+    /// Log in with a token; fan-out compares with a broker without login
     #[arg(long, conflicts_with_all = ["broker", "sse"])]
     pub(super) tokens: bool,
 
-    /// Encrypt everything; fan-out: in turns with a broker that does not
+    /// Use TLS; fan-out compares with a broker without TLS
     #[arg(long, conflicts_with_all = ["broker", "sse"])]
     pub(super) tls: bool,
 }
 
 impl Guard {
-    /// Whether it does at all.
+    /// Whether any protection is on.
     pub(super) fn is_some(self) -> bool {
         self.tokens || self.tls
     }
 
-    /// For people, behind what is measured.
+    /// The protection in words, for the title.
     pub(super) fn title(self) -> &'static str {
         match (self.tokens, self.tls) {
             (false, false) => "",
@@ -41,12 +41,12 @@ impl Guard {
         }
     }
 
-    /// Starts one that does, with data beside those of the other one.
+    /// Starts a second broker with this protection, with its data beside those of the first.
     pub(super) fn start_beside(self, common: &Common) -> anyhow::Result<(OwnBroker, Tidings)> {
         self.start(common, DataDir::new(common.data.as_deref(), "-guarded")?, None)
     }
 
-    /// Starts one, and says how it is spoken to.
+    /// Starts a broker with this protection, and returns how to talk to it.
     pub(super) fn start(
         self,
         common: &Common,
@@ -69,14 +69,14 @@ impl Guard {
     }
 }
 
-/// A new token for the broker with these data, made as people make one.
+/// Creates a token for the broker with this data directory, as an operator would.
 fn token(data: &Path) -> anyhow::Result<String> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
     command.args(["token", "create", "bench", "--data"]).arg(data).env_remove("TIDINGS_CONFIG");
     command.args(RIGHTS.iter().flat_map(|right| ["--allow", right]));
-    let ended = command.output().context("cannot make a token")?;
+    let ended = command.output().context("cannot create a token")?;
     let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "cannot make a token: {said}");
+    ensure!(ended.status.success(), "cannot create a token: {said}");
     Ok(String::from_utf8(ended.stdout)?.trim_end().to_owned())
 }

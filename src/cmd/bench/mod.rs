@@ -1,4 +1,4 @@
-//! `tidings bench`: how fast a broker is, measured from outside.
+//! `tidings bench`: measures the speed of a broker from outside.
 
 mod flags;
 mod frontier;
@@ -38,8 +38,8 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without --broker it starts one of its own, as a separate process of the same program, and also says
-what that costs in processor time and memory.
+Without --broker it starts a broker as a separate process of the same program, and also measures the
+processor time and memory of that process.
 
 Examples:
   tidings bench fan-out
@@ -50,7 +50,7 @@ Examples:
   tidings bench frontier --urls 10000000 --hosts 1000000
   tidings bench fan-out --broker 10.0.0.1:12345 --json";
 
-/// What is measured.
+/// The subcommands of `tidings bench`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Bench {
     /// Events a second from publishers to many subscribers
@@ -59,13 +59,13 @@ pub(crate) enum Bench {
     FanIn(FanInArgs),
     /// Time from publish to delivery, at a fixed rate
     Latency(LatencyArgs),
-    /// What subscribers cost that hear nothing, and one event to all of them
+    /// Memory of idle subscribers, and one event to all of them
     Idle(IdleArgs),
-    /// Confirmed publishes a second, beside a bare loop that writes and syncs
+    /// Confirmed publishes a second, beside a loop that only writes and syncs
     Publish(PublishArgs),
-    /// Tasks a second that are published, given to workers and acknowledged
+    /// Tasks a second that are published, released and acknowledged
     Queue(QueueArgs),
-    /// Links a second that become waiting URLs, what those cost, and a restart with them
+    /// Links a second that become waiting URLs, their memory, and a restart with them
     Frontier(FrontierArgs),
     /// Stored events to one subscriber
     Replay(ReplayArgs),
@@ -75,28 +75,28 @@ pub(crate) enum Bench {
     Stalled(StalledArgs),
 }
 
-/// A measurement of one of the subcommands.
+/// A measurement.
 trait Measure {
     /// Its name on the command line.
     const NAME: &'static str;
 
-    /// Whether its figures are about the disk unless `--sync memory` says otherwise.
+    /// Whether it measures the disk, unless `--sync memory` is set.
     const IS_ABOUT_DISK: bool = false;
 
     fn common(&self) -> &Common;
 
-    /// How the broker guards itself that is measured.
+    /// The protection of the broker.
     fn guard(&self) -> Guard {
         Guard::default()
     }
 
-    /// What was measured, for JSON.
+    /// The settings, for JSON.
     fn settings(&self) -> Value;
 
-    /// What was measured, for people.
+    /// The settings, for people.
     fn title(&self) -> String;
 
-    /// Measures; `data` is the directory of a broker of its own.
+    /// Measures; `data` is the directory of the broker that was started.
     fn measure(
         &self,
         target: Target<'_>,
@@ -105,11 +105,11 @@ trait Measure {
     ) -> anyhow::Result<Outcome>;
 }
 
-/// What came out.
+/// The results of a measurement.
 #[derive(Debug, Default)]
 struct Outcome {
     figures: Vec<Figure>,
-    /// What is no number: key, name for people, value.
+    /// Results that are not numbers: key, label, value.
     words: Vec<(&'static str, &'static str, String)>,
 }
 
@@ -119,17 +119,17 @@ impl From<Vec<Figure>> for Outcome {
     }
 }
 
-/// Runs the benchmark on a thread of its own, which ends early when the person has had enough.
+/// Runs the benchmark on a thread, which Ctrl-C ends early.
 #[expect(clippy::disallowed_methods, reason = "the generator blocks, so that it is not measured")]
 pub(crate) async fn run(bench: Bench) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    let mut work = tokio::task::spawn_blocking(move || dispatch(&bench, &told));
+    let stopped = Arc::clone(&stop);
+    let mut work = tokio::task::spawn_blocking(move || dispatch(&bench, &stopped));
     tokio::select! {
         result = &mut work => result.context("the benchmark failed")?,
         _ = tokio::signal::ctrl_c() => {
             stop.store(true, Ordering::Relaxed);
-            // It ends its broker and removes the data.
+            // This ends the broker and removes its data.
             let _ = work.await;
             Err(Failure::Interrupted("interrupted".to_owned()))
         }
@@ -165,7 +165,9 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     let http = match &common.sse {
         None => None,
         Some(SseAt::Broker(http)) => Some(find(http)?),
-        Some(SseAt::Own) if common.broker.is_some() => bail!("--broker needs --sse=HOST:PORT, too"),
+        Some(SseAt::Own) if common.broker.is_some() => {
+            bail!("with --broker, name the address: --sse=HOST:PORT")
+        }
         Some(SseAt::Own) => Some(server::free_address()?),
     };
     let (own, by_lines) = if common.broker.is_some() {
@@ -215,14 +217,14 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
 
 fn find(broker: &BrokerAddress) -> anyhow::Result<SocketAddr> {
     let mut found =
-        broker.as_str().to_socket_addrs().with_context(|| format!("cannot find {broker}"))?;
+        broker.as_str().to_socket_addrs().with_context(|| format!("cannot resolve {broker}"))?;
     found.next().with_context(|| format!("{broker} has no address"))
 }
 
 fn start<M: Measure>(bench: &M, http: Option<u16>) -> anyhow::Result<(OwnBroker, Tidings)> {
     let common = bench.common();
     let data = DataDir::new(common.data.as_deref(), "")?;
-    // Without --sync the topic is what the broker makes of it, which may well be durable.
+    // Without `--sync` the topic has the broker's default, which may be durable.
     if common.sync.map_or(M::IS_ABOUT_DISK, Sync::is_durable) {
         disk::refuse_memory(data.path())?;
     }
@@ -244,7 +246,7 @@ fn settings<M: Measure>(bench: &M) -> Map<String, Value> {
     settings
 }
 
-/// Says what disk is under the data, and how fast it is.
+/// Adds the disk under the data directory and its speed to the report.
 fn note_disk(
     data: &Path,
     settings: &mut Map<String, Value>,
@@ -268,10 +270,10 @@ fn note_disk(
     Ok(())
 }
 
-/// A topic that nobody used before.
+/// A new topic name.
 #[expect(clippy::disallowed_methods, reason = "the clock makes the name new")]
 fn topic() -> String {
     let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
-    // Short enough for a name that needs no memory of its own.
+    // Short enough for a name without a heap allocation.
     format!("bench-{:x}-{unix_ms:x}", std::process::id())
 }

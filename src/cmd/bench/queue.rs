@@ -23,11 +23,11 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     workers: u16,
 
-    /// Keys: hosts that the tasks are for, none of which is asked twice at once
+    /// Keys (hosts) of the tasks; one task per key at once
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(KEYS_MAX)))]
     keys: u32,
 
-    /// Most tasks that are with a worker at once
+    /// Most tasks that a worker holds at once
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     credit: u64,
 

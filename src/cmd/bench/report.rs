@@ -1,23 +1,23 @@
-//! How the outcome of a benchmark is shown.
+//! The output of a benchmark.
 
 use serde_json::{Map, Value, json};
 use tidings_bench::Figure;
 
 use crate::output::count;
 
-/// Everything that is said about a measurement.
+/// The settings and results of a measurement.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) title: String,
     pub(super) settings: Map<String, Value>,
     pub(super) figures: Vec<Figure>,
-    /// What is no number: key, name for people, value.
+    /// Results that are not numbers: key, label, value.
     pub(super) words: Vec<(&'static str, &'static str, String)>,
     pub(super) notes: Vec<String>,
 }
 
 impl Report {
-    /// Lines for people.
+    /// The report as lines.
     pub(super) fn table(&self) -> Vec<String> {
         let mut lines = vec![self.title.clone()];
         lines.extend(self.figures.iter().filter_map(row));
@@ -26,7 +26,7 @@ impl Report {
         lines
     }
 
-    /// One object: the settings, and for each figure its median and the runs.
+    /// The report as one object: the settings, and for each figure its median and the runs.
     pub(super) fn json(&self) -> Value {
         let mut object = self.settings.clone();
         for figure in &self.figures {
@@ -40,7 +40,7 @@ impl Report {
     }
 }
 
-/// The median, and from where to where the runs went; nothing for a figure without runs.
+/// The median and the range of the runs; `None` for a figure without runs.
 fn row(figure: &Figure) -> Option<String> {
     let shown = |value: f64| match figure.digits {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_settings_and_figures_side_by_side() {
+    fn json_has_settings_and_figures() {
         let report = Report {
             title: String::new(),
             settings: Map::from_iter([("size".to_owned(), json!(128))]),

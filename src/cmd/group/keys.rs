@@ -1,4 +1,4 @@
-//! `tidings group keys`: what holds a group up.
+//! `tidings group keys`: the keys (usually hosts) that hold up a group.
 
 use clap::Args;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
@@ -14,12 +14,12 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   tidings group keys --limit 10        the hosts that take longest
-  tidings group keys --job docs        those that a job waits for
+  tidings group keys --job docs        the hosts that this job waits for
 
-LEFT is what a host takes at least until the last of its pages is asked for, with the pause between
-two requests that is kept there. It costs the broker a look at every host.";
+LEFT is the least time until the last page of a host is requested, with the delay between two
+requests. The broker reads all its hosts for this command.";
 
-/// The most of a key that stands in a table.
+/// The longest key in a table, in characters.
 const KEY_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings group keys`.
@@ -42,7 +42,7 @@ pub(crate) struct KeysArgs {
     output: OutputFlags,
 }
 
-/// Lists what the flags say.
+/// Lists the keys.
 pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];

@@ -1,4 +1,4 @@
-//! `tidings group repair`: a group whose log is damaged moves again.
+//! `tidings group repair`: restores a group with a damaged log.
 
 use std::path::PathBuf;
 
@@ -14,17 +14,17 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   tidings verify --data tidings-data                  which group is damaged, and where
-  tidings group repair thumbs --data tidings-data     go on from what can be read before the damage
+  tidings group repair thumbs --data tidings-data     restore it up to the damage
   tidings group repair thumbs --data tidings-data --set-aside
 
-The group is restored as it was before the first record that cannot be read. What it did later is forgotten:
-tasks that were answered after that are handed out again, jobs that were opened after that are gone, and
-events that it took after that are taken again if the topic still has them. With --set-aside nothing is
-restored: the default group begins empty, another one is created again with `tidings group create`.
+The group is restored to its state before the first unreadable record. Everything later is lost:
+tasks answered after that are released again, jobs opened after that are gone, and events read after
+that are read again if the topic still has them. With --set-aside nothing is restored: the default
+group begins empty, and any other group must be created again with `tidings group create`.
 
 The damaged log is moved to set-aside/ in the data directory. Nothing is deleted.
 
-Exit codes: 0 it worked; 1 it did not, and the group is as it was; 2 wrong usage.";
+Exit codes: 0 success; 1 failure, and the group is unchanged; 2 wrong usage.";
 
 /// The flags of `tidings group repair`.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) struct RepairArgs {
     set_aside: bool,
 }
 
-/// Repairs, and says what was lost.
+/// Repairs the group and prints what was lost.
 pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let group = &args.group;
     let repaired = tidings_broker::repair(&args.data, group, args.set_aside).map_err(|error| {
@@ -56,7 +56,7 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
         Some(kept) => {
             console.line(&format!("{group}: restored from {}", plural(kept, "record")))?;
             if repaired.was_cut_short {
-                console.line("  by an earlier repair that was cut short, and is complete now")?;
+                console.line("  an earlier repair was interrupted; it is complete now")?;
             }
             let lost = repaired.unreadable;
             let dropped: u64 = repaired.dropped.values().sum();
@@ -69,7 +69,7 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
                 console.line(&format!("    {kind}: {}", count(*number)))?;
             }
         }
-        None => console.line(&format!("{group}: nothing of it was kept"))?,
+        None => console.line(&format!("{group}: nothing was restored"))?,
     }
     console.line(&format!("  the damaged log is now in {}", repaired.aside.display()))
 }

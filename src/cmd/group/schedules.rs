@@ -1,4 +1,4 @@
-//! `tidings group schedules`: URLs that are looked at again and again.
+//! `tidings group schedules`: URLs that are fetched again and again.
 
 use clap::Args;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
@@ -12,16 +12,16 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings pub new-url 'https://example.org/feed every=30m'   look there every half hour
+  tidings pub new-url 'https://example.org/feed every=30m'   fetch it every half hour
   tidings pub new-url 'https://example.org/ every=06:00'     every day at six, in UTC
   tidings group schedules                                    what is due next
   tidings group schedules --key example.org --json
-  tidings pub new-url 'https://example.org/feed every=0'     no more
+  tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-Those that are due first come first. `looked at` stands where somebody has looked since the last
-time, so that the next time is left out.";
+The schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
+next` if it was fetched since the last due time, so that the next one is left out.";
 
-/// The most of a URL that stands in a table.
+/// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings group schedules`.
@@ -44,7 +44,7 @@ pub(crate) struct SchedulesArgs {
     output: OutputFlags,
 }
 
-/// Lists what the flags say.
+/// Lists the schedules.
 pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
@@ -67,9 +67,9 @@ fn row(line: &str) -> Vec<String> {
     let next =
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let state = if field(line, "entry").is_some() {
-        "being looked at"
+        "in progress"
     } else if field(line, "skips") == Some("yes") {
-        "looked at"
+        "skips next"
     } else {
         "-"
     };
@@ -86,7 +86,7 @@ mod tests {
         let line = "http://a.example/?every=1 every=06:00 due-ms=90000 key=a.example prio=-3";
         let shown = ["in 90 s", "06:00", "a.example", "-3", "-", "http://a.example/?every=1"];
         assert_eq!(row(line), shown);
-        assert_eq!(row(&format!("{line} skips=yes"))[4], "looked at");
-        assert_eq!(row(&format!("{line} entry=7 skips=yes"))[4], "being looked at");
+        assert_eq!(row(&format!("{line} skips=yes"))[4], "skips next");
+        assert_eq!(row(&format!("{line} entry=7 skips=yes"))[4], "in progress");
     }
 }

@@ -1,4 +1,6 @@
-//! `tidings group tasks`: the entries of a group, one by one.
+//! `tidings group tasks`: lists the entries of a group.
+
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -8,18 +10,18 @@ use super::{NAME, command};
 use crate::{
     failure::Failure,
     manage::{Broker, OutputFlags, note_rest, object, print_table},
-    output::{Console, printable},
+    output::{Console, printable, time_or},
 };
 
 const EXAMPLES: &str = "\
 Examples:
-  tidings group tasks --state processing        what is being worked on, and for how long it may be
-  tidings group tasks --key example.org         what is known of that host
+  tidings group tasks --state processing        tasks of members, and how long their leases last
+  tidings group tasks --key example.org         all entries of that host
   tidings group tasks --job docs --limit 1000 --json
 
-It costs the broker a look at every entry of the group.";
+The broker reads every entry of the group for this command.";
 
-/// The most of a URL or text that stands in a table.
+/// The longest URL or text in a table, in characters.
 const TEXT_CHARS_MAX: usize = 200;
 
 /// The flags of `tidings group tasks`.
@@ -41,7 +43,7 @@ pub(crate) struct TasksArgs {
     output: OutputFlags,
 }
 
-/// Which entries are listed.
+/// Flags that select entries.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Filter {
     /// Only entries of this key, usually a host
@@ -57,16 +59,16 @@ pub(crate) struct Filter {
     limit: u64,
 }
 
-/// The states that a person sees.
+/// The states of an entry, as they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
-    /// Waits for its time, for its key, or for its turn there
+    /// Waits for its time, its key, or its place in the queue of the key
     Pending,
-    /// Waits for a worker only
+    /// Waits only for a worker
     Queued,
-    /// A worker has it
+    /// A worker holds it
     Processing,
-    /// It was given up
+    /// A dead letter
     Dead,
 }
 
@@ -81,14 +83,14 @@ impl State {
     }
 }
 
-/// Lists what the flags say.
+/// Lists the entries.
 pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
     let heads =
         ["ENTRY>", "STATE", "KEY", "JOB", "DEPTH>", "PRIO>", "ATTEMPTS>", "LOSSES>", "WHEN", "URL"];
     list(&args.group, args.state, &args.filter, &args.output, &heads, row).await
 }
 
-/// Lists the entries of a group in such columns.
+/// Lists the entries of a group in these columns.
 pub(crate) async fn list(
     group: &GroupName,
     state: Option<State>,
@@ -128,13 +130,13 @@ async fn ask(
 pub(crate) struct Entry<'a> {
     number: &'a str,
     fields: Vec<(&'a str, &'a str)>,
-    /// The URL, or in a group with `key=none` the payload.
+    /// The URL, or the payload if the group has `key=none`.
     text: &'a str,
 }
 
 impl<'a> Entry<'a> {
-    /// Reads `<entry> key=value .. <url or text>`. A text may look like a field; one that repeats
-    /// a key is none.
+    /// Reads `<entry> key=value .. <url or text>`. A text may look like a field; a repeated key
+    /// belongs to the text.
     fn parse(line: &'a str) -> Self {
         let (number, mut text) = line.split_once(' ').unwrap_or((line, ""));
         let mut fields: Vec<(&str, &str)> = Vec::new();
@@ -157,7 +159,7 @@ impl<'a> Entry<'a> {
         self.number.to_owned()
     }
 
-    /// The URL, or in a group with `key=none` the payload.
+    /// The URL, or the payload if the group has `key=none`.
     pub(crate) fn text(&self) -> String {
         printable(self.text, TEXT_CHARS_MAX)
     }
@@ -166,7 +168,7 @@ impl<'a> Entry<'a> {
         self.fields.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
     }
 
-    /// When something is bound to happen to it.
+    /// The time left of its lease, or until it is due.
     fn when(&self) -> String {
         let number = |key| self.find(key).and_then(|value| value.parse().ok());
         match (number("lease-ms"), number("due-ms")) {
@@ -185,15 +187,15 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// An entry in the columns of `tasks`.
+/// An entry as a row of `tasks`.
 fn row(entry: &Entry<'_>) -> Vec<String> {
     let values = ["state", "key", "job", "depth", "prio", "attempts", "losses"];
     let values = values.map(|key| entry.value(key));
     [vec![entry.number()], values.to_vec(), vec![entry.when(), entry.text()]].concat()
 }
 
-/// A field at the beginning, and what is behind it. Keys are lower-case letters and dashes, so a
-/// URL is none.
+/// A field at the beginning of a text, and the rest. Keys are lower-case letters and dashes, so a
+/// URL is not a field.
 fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
     let (word, rest) = text.split_once(' ')?;
     let (key, value) = word.split_once('=')?;
@@ -202,15 +204,16 @@ fn leading_field(text: &str) -> Option<(&str, &str, &str)> {
     is_key.then_some((key, value, rest))
 }
 
-/// A time from now in the unit that says most.
+/// A time from now: as `9m 59s` on a terminal, else in one unit.
 pub(crate) fn duration(ms: u64) -> String {
-    match ms {
+    let rounded = match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..120_000 => format!("{} s", ms / 1_000),
         120_000..7_200_000 => format!("{} min", ms / 60_000),
         7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
         _ => format!("{} d", ms / 86_400_000),
-    }
+    };
+    time_or(Duration::from_millis(ms), rounded)
 }
 
 #[cfg(test)]
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_people() {
+    fn a_duration_has_one_unit() {
         let shown = [0, 999, 1_000, 119_999, 120_000, 7_199_999, 7_200_000, 172_800_000];
         let shown = shown.map(duration).join(" | ");
         assert_eq!(shown, "0 ms | 999 ms | 1 s | 119 s | 2 min | 119 min | 2 h | 2 d");

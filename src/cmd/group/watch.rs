@@ -1,4 +1,4 @@
-//! `tidings group watch`: how a group does, as it changes.
+//! `tidings group watch`: shows the counts of a group as they change.
 
 use clap::Args;
 use tidings_protocol::{
@@ -21,10 +21,10 @@ Examples:
   tidings group watch                             the default group, on a line that is redrawn
   tidings group watch thumbs --json --every 10s   one object a line, at most every ten seconds
 
-The line is redrawn on a terminal; into a file or a pipe goes line after line. There is none while
-nothing changes.
+On a terminal the line is redrawn; a file or a pipe receives one line for each change. While nothing
+changes there is no output.
 
-Exit codes: 0 stopped by Ctrl-C; 1 there is no such group, or the broker is gone; 2 wrong usage.";
+Exit codes: 0 stopped by Ctrl-C; 1 the group does not exist, or the broker is gone; 2 wrong usage.";
 
 /// The flags of `tidings group watch`.
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
         tokio::select! {
             biased;
             () = stop.cancelled() => {
-                // What was drawn goes; how it was last stays.
+                // Replaces the drawn line by a line that stays.
                 return drawn.map_or(Ok(()), |line: String| console.line(&line));
             }
             Some(delivery) = deliveries.next() => {
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     }
 }
 
-/// How a group does, for people.
+/// The counts of a group in words.
 fn in_words(line: &str) -> String {
     let number = |key| count(field_number(line, key).unwrap_or(0));
     let paused = if field(line, "paused") == Some("yes") { "paused, " } else { "" };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_group_does_is_one_line() {
+    fn the_counts_of_a_group_are_one_line() {
         let line = "crawlers paused=no members=2 waiting=1043 processing=7 completed=12 failed=0 \
                     dead=1 dead-kept=1 rate=3.5";
         let words = "2 members, 1,043 waiting, 7 processing, 12 completed, 0 failed, 1 dead, 3.5/s";

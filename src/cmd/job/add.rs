@@ -1,4 +1,4 @@
-//! `tidings job add`: seeds, from arguments or from standard input.
+//! `tidings job add`: adds seeds to a job, from arguments or standard input.
 
 use std::collections::VecDeque;
 
@@ -18,19 +18,19 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   tidings job add docs https://example.org/docs/             one seed
-  cut -f1 sites.tsv | tidings job add docs                   one on each line, as they come
-  tidings job add docs https://example.org/ --after 10m      later
-  tidings job add docs https://example.org/ --after 06:00    at six, in UTC
+  cut -f1 sites.tsv | tidings job add docs                   one on each line, as they arrive
+  tidings job add docs https://example.org/ --after 10m      fetch it later
+  tidings job add docs https://example.org/ --after 06:00    fetch it at six, in UTC
 
-Prints how many were new, and how many the pass had met already. Lines that are no URL are named on
-standard error and left out.
+Prints how many seeds were new and how many the pass had already met. Lines that are not URLs are
+reported on standard error and skipped.
 
-Exit codes: 0 all were added or known; 1 some were not; 2 wrong usage.";
+Exit codes: 0 all lines were added or known; 1 some lines were skipped; 2 wrong usage.";
 
-/// Seeds that the broker has not answered yet.
+/// The limit of seeds without an answer.
 const UNANSWERED_MAX: usize = 256;
 
-/// Lines that are no URL and are named one by one.
+/// Lines that are not URLs and are reported one by one.
 const NAMED_MAX: u64 = 20;
 
 /// The flags of `tidings job add`.
@@ -60,7 +60,7 @@ pub(crate) struct AddArgs {
     broker: BrokerFlag,
 }
 
-/// Adds all there are, and says how many of them were new.
+/// Adds all seeds and prints how many were new.
 pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
     let mut seeds = Seeds {
         broker: Broker::connect(&args.broker, NAME).await?,
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
     added.and(answered)?;
     match seeds.refused {
         0 => Ok(()),
-        refused => Err(Failure::failed(format!("{} left out", plural(refused, "line")))),
+        refused => Err(Failure::failed(format!("{} skipped", plural(refused, "line")))),
     }
 }
 
@@ -92,12 +92,12 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
 struct Seeds<'a> {
     broker: Broker<'a>,
     args: &'a AddArgs,
-    /// What is said with every seed.
+    /// The options of every seed.
     options: Vec<(&'static str, String)>,
     unanswered: VecDeque<Answering>,
     new: u64,
     known: u64,
-    /// Lines that are no URL.
+    /// Lines that are not URLs.
     refused: u64,
 }
 
@@ -109,7 +109,7 @@ impl Seeds<'_> {
         Ok(())
     }
 
-    /// Adds the lines of standard input; those that are no URL are named and left out.
+    /// Adds the lines of standard input; reports and skips those that are not URLs.
     async fn add_input(&mut self) -> Result<(), Failure> {
         let (mut chunks, mut lines, mut unread) = (read_input(), Lines::new(), Vec::new());
         while let Some(chunk) = chunks.recv().await {
@@ -124,7 +124,7 @@ impl Seeds<'_> {
                 self.add_line(number, line).await?;
             }
             unread.drain(..done);
-            // Whoever types hears of a refusal before the next line.
+            // A person at a terminal sees a rejection before the next line.
             self.answers(0).await?;
         }
         match lines.finish(&unread) {
@@ -135,7 +135,7 @@ impl Seeds<'_> {
 
     async fn add_line(&mut self, number: u64, line: Result<&[u8], String>) -> Result<(), Failure> {
         let text = line.and_then(|line| {
-            std::str::from_utf8(line).map(str::trim).map_err(|_| "it is not UTF-8".to_owned())
+            std::str::from_utf8(line).map(str::trim).map_err(|_| "not UTF-8".to_owned())
         });
         match text
             .and_then(|text| if text.is_empty() { Ok(None) } else { parse_url(text).map(Some) })
@@ -145,7 +145,7 @@ impl Seeds<'_> {
             Err(reason) => {
                 self.refused += 1;
                 if self.refused <= NAMED_MAX {
-                    note(&format!("line {number} is left out: {reason}"));
+                    note(&format!("line {number} is skipped: {reason}"));
                 }
                 Ok(())
             }
@@ -162,7 +162,7 @@ impl Seeds<'_> {
         Ok(())
     }
 
-    /// Takes answers until at most so many are owed.
+    /// Reads answers until at most `owed_max` are missing.
     async fn answers(&mut self, owed_max: usize) -> Result<(), Failure> {
         while self.unanswered.len() > owed_max
             && let Some(oldest) = self.unanswered.pop_front()

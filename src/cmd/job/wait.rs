@@ -1,4 +1,4 @@
-//! `tidings job wait` and `tidings job watch`: until the pass of a job is done.
+//! `tidings job wait` and `tidings job watch`: wait until the pass of a job is done.
 
 use std::time::Duration;
 
@@ -17,28 +17,28 @@ use crate::{
 
 const WAIT_EXAMPLES: &str = "\
 Examples:
-  tidings job wait docs && ./publish-index        go on when all of it is there
-  tidings job wait docs --json                    the counts, for programs
+  tidings job wait docs && ./publish-index        continue when all pages are stored
+  tidings job wait docs --json                    the counts as JSON
 
-A job ends only after it was closed; if it is done already the answer comes at once. Who waits at a
-terminal sees the progress.
+A job ends only after it was closed. If it is already done, the answer comes at once. On a terminal
+the command shows progress.
 
-Exit codes: 0 the pass is done; 1 pages failed, it was cancelled, or there is no such job; 2 wrong
-usage; 130 interrupted (the job goes on).";
+Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong
+usage; 130 interrupted (the job continues).";
 
 const WATCH_EXAMPLES: &str = "\
 Examples:
-  tidings job watch docs                          how it goes, on a line that is redrawn
+  tidings job watch docs                          progress on a line that is redrawn
   tidings job watch docs --every 1m >> crawl.log  a line a minute, while something changes
-  tidings job watch docs --json | jq .completed   one object a line, for programs
+  tidings job watch docs --json | jq .completed   one JSON object on each line
 
-The line is redrawn on a terminal; into a file or a pipe goes line after line. There is none while
-nothing changes. The last one says how the pass ended.
+On a terminal the line is redrawn; a file or a pipe receives one line for each change. While nothing
+changes there is no output. The last line is the result of the pass.
 
-Exit codes: 0 the pass is done; 1 pages failed, it was cancelled, or there is no such job; 2 wrong
-usage; 130 interrupted (the job goes on).";
+Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does not exist; 2 wrong
+usage; 130 interrupted (the job continues).";
 
-/// How often a line is redrawn at most, unless told otherwise.
+/// The shortest time between two redraws of the progress line.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The flags of `tidings job wait`.
@@ -60,7 +60,7 @@ pub(crate) struct WatchArgs {
     every: EveryFlag,
 }
 
-/// How often there is news at most.
+/// The shortest time between two lines.
 #[derive(Debug, Args)]
 pub(crate) struct EveryFlag {
     /// Print at most one line in this time, from 100ms to 1h
@@ -68,7 +68,7 @@ pub(crate) struct EveryFlag {
     pub(crate) every: Duration,
 }
 
-/// Waits, with a progress line where somebody sees it, and says how it went.
+/// Waits, with a progress line on a terminal, and prints the result.
 pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
     let progress = Console::new().shows_progress().then_some(EVERY);
     follow(args.of, progress, "waiting", |console, counts| {
@@ -78,7 +78,7 @@ pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
     .await
 }
 
-/// Says how it goes, again and again, and how it went.
+/// Prints the counts whenever they change, then the result.
 pub(crate) async fn watch(args: WatchArgs) -> Result<(), Failure> {
     let json = args.of.output.json;
     follow(args.of, Some(args.every.every), "watching", |console, counts| {
@@ -109,7 +109,7 @@ async fn follow(
         tokio::select! {
             biased;
             () = stop.cancelled() => {
-                return Err(Failure::Interrupted(format!("stopped {doing}; job {job} goes on")));
+                return Err(Failure::Interrupted(format!("stopped {doing}; job {job} continues")));
             }
             news = watch.next() => match news? {
                 Step::Progress(counts) => show(&mut console, &counts)?,
@@ -128,5 +128,5 @@ async fn follow(
 fn parse_every(text: &str) -> Result<Duration, String> {
     let every = flags::parse_duration(text)?;
     let range = Duration::from_millis(100)..=Duration::from_hours(1);
-    if range.contains(&every) { Ok(every) } else { Err("it is from 100ms to 1h".to_owned()) }
+    if range.contains(&every) { Ok(every) } else { Err("expected 100ms to 1h".to_owned()) }
 }

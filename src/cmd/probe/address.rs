@@ -11,7 +11,7 @@ use tokio::net::lookup_host;
 use super::{Asked, text};
 use crate::{failure::Failure, flags::AllowPrivateFlag};
 
-/// What a person asks about an address.
+/// The arguments of `tidings probe address`.
 #[derive(Debug, Args)]
 pub(crate) struct AddressQuestion {
     /// An IP address in any form that a URL allows, or a name; without it, JSON lines from standard
@@ -25,7 +25,7 @@ pub(crate) struct AddressQuestion {
 
 pub(super) fn answer(asked: &Asked, question: &AddressQuestion) -> Result<Value, String> {
     let what = text(asked, "address")?;
-    let address = address(what).ok_or_else(|| "`address` is no address".to_owned())?;
+    let address = address(what).ok_or_else(|| "`address` is not an IP address".to_owned())?;
     Ok(match question.allow_private.networks.check(address) {
         Ok(()) => json!({ "forbidden": false }),
         Err(refused) => {
@@ -50,7 +50,7 @@ pub(super) async fn describe(what: &str, question: &AddressQuestion) -> Result<S
     Ok(out)
 }
 
-/// The addresses of a name, each once.
+/// The addresses of a name, without duplicates.
 async fn resolve(name: &str) -> Result<Vec<IpAddr>, Failure> {
     let found = lookup_host((name, 0)).await;
     let found =
@@ -61,8 +61,8 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, Failure> {
     Ok(addresses)
 }
 
-/// The address that a text leads to: as such, in brackets, with a zone, or in any of the forms in which a
-/// URL may have an IPv4 address (`0x7f.1`, `2130706433`).
+/// Parses an address: plain, in brackets, with a zone, or in any form of an IPv4 address in a URL
+/// (`0x7f.1`, `2130706433`).
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_leads_to_its_address() {
+    fn every_form_of_an_address_is_parsed() {
         for (text, expected) in [
             ("127.0.0.1", "127.0.0.1"),
             (" 127.0.0.1. ", "127.0.0.1"),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_none() {
+    fn other_texts_are_not_addresses() {
         for text in [
             "",
             "localhost",

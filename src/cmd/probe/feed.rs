@@ -1,4 +1,4 @@
-//! `tidings probe feed`: what is in an RSS, Atom or JSON feed.
+//! `tidings probe feed`: shows the contents of an RSS, Atom or JSON feed.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ use crate::{
     output::{plural, printable},
 };
 
-/// Items that are shown to a person; a script sees all.
+/// The limit of items in the output for people; JSON has all.
 const SHOWN_MAX: usize = 20;
 const TEXT_CHARS_MAX: usize = 200;
 
-/// `{"body_b64", "headers"}`, and `base` where the feed came from.
+/// Reads `body_b64` and `headers`, and `base`, the URL of the feed.
 pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
     let base = optional_text(asked, "base")?.or_else(|| header(&headers, "content-location"));
@@ -35,7 +35,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let Source { url, content_type, bytes } = Source::open(what, flags).await?;
     let feed = feed::parse(&bytes, content_type.as_deref(), url.as_deref());
     let Some(kind) = feed.kind else {
-        return Err(Failure::failed(format!("{what} is no feed")));
+        return Err(Failure::failed(format!("{what} is not an RSS, Atom or JSON feed")));
     };
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -71,7 +71,7 @@ fn details(feed: &Feed) -> Vec<(&'static str, String)> {
     details.extend(feed.hubs.iter().map(|hub| ("hub", hub.clone())));
     details.extend(feed.hints.rest_s.map(|rest| {
         let rest = tidings_protocol::format_ms(rest.saturating_mul(1000));
-        ("asks not to be read again within", rest)
+        ("requests a rest of", rest)
     }));
     details.extend(feed.cut.map(|cut| ("note:", cut.to_owned())));
     details

@@ -3,7 +3,7 @@ use tidings_subscriber::CrawlerConfig;
 
 use crate::flags::AllowPrivateFlag;
 
-/// How the crawler would ask.
+/// How the crawler requests something.
 #[derive(Debug, Args)]
 pub(crate) struct FetchFlags {
     #[command(flatten)]

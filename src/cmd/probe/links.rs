@@ -1,4 +1,4 @@
-//! `tidings probe links`: what a page says.
+//! `tidings probe links`: shows the title, links and directives of a page.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -21,12 +21,12 @@ use crate::{
     output::{plural, printable},
 };
 
-/// Characters shown of one thing that a page says.
+/// The longest shown text of a page, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
-/// Where a file is taken to come from: its links need a place to begin at.
+/// The base URL of a file's links.
 const FILE_URL: &str = "http://localhost/";
 
-/// `body_b64`, `headers`, and `base`: the URL of the page.
+/// Reads `body_b64`, `headers`, and `base`, the URL of the page.
 pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
     let url =
@@ -102,5 +102,5 @@ fn directives(content: &Content) -> String {
     directives.extend(
         content.unavailable_after.map(|end| format!("unavailable after {end} (Unix time)")),
     );
-    if directives.is_empty() { "(nothing asked)".to_owned() } else { directives.join(", ") }
+    if directives.is_empty() { "(none)".to_owned() } else { directives.join(", ") }
 }

@@ -1,5 +1,6 @@
-//! `tidings probe`: what would the crawler make of this? With an argument an answer for a person; without
-//! one, questions from standard input, a JSON object a line, and as many answers, in their order.
+//! `tidings probe`: shows how the crawler reads something. With an argument it answers in words;
+//! without one it reads JSON objects from standard input, one on each line, and answers them in
+//! order.
 
 mod address;
 mod feed;
@@ -21,10 +22,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{failure::Failure, output};
 
-/// A longer line of standard input is answered with an error.
+/// The longest line of standard input, in bytes; a longer one is answered with an error.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is asked about.
+/// The subcommands of `tidings probe`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Probe {
     /// Check whether robots.txt allows a URL
@@ -43,7 +44,7 @@ pub(crate) enum Probe {
     Signature(signature::SignatureQuestion),
 }
 
-/// What a person asks.
+/// The arguments of most subcommands.
 #[derive(Debug, Args)]
 pub(crate) struct Question {
     /// What to inspect; without it, JSON lines from standard input
@@ -54,13 +55,13 @@ pub(crate) struct Question {
     fetch: flags::FetchFlags,
 }
 
-/// A question of a script: the members of its JSON object.
+/// A query of a script: the members of its JSON object.
 type Asked = Map<String, Value>;
 
-/// Answers a script; the error is a line for a person.
+/// Answers a query; the error is a line for a person.
 type Answer<'a> = Box<dyn Fn(&Asked) -> Result<Value, String> + 'a>;
 
-/// Answers until there are no more questions.
+/// Answers the argument, or all queries of standard input.
 pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
     let (what, answer): (_, Answer) = match &probe {
         Probe::Robots(question) => (&question.what, Box::new(robots::answer)),
@@ -88,7 +89,7 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
     output::tell(&text).map_err(Failure::from_output)
 }
 
-/// One answer a line, in the order of the questions; nothing that is asked ends it.
+/// Writes one answer for each line, in order; no query ends the loop.
 fn answer_lines(answer: &Answer<'_>) -> Result<(), Failure> {
     let mut input = BufReader::new(io::stdin().lock());
     let mut output = io::BufWriter::new(io::stdout().lock());
@@ -107,7 +108,7 @@ fn answer_lines(answer: &Answer<'_>) -> Result<(), Failure> {
         };
         let answer = answer.unwrap_or_else(|error| json!({ "error": error }));
         writeln!(output, "{answer}").map_err(Failure::from_output)?;
-        // Whoever asks one question at a time waits for its answer.
+        // An interactive script waits for each answer.
         if !input.buffer().contains(&b'\n') {
             output.flush().map_err(Failure::from_output)?;
         }
@@ -118,17 +119,17 @@ fn answer_line(line: &mut [u8], answer: &Answer<'_>) -> Result<Value, String> {
     surrogates::replace_lone(line);
     match serde_json::from_slice(line) {
         Ok(Value::Object(asked)) => answer(&asked),
-        Ok(_) => Err("give a JSON object".to_owned()),
-        Err(error) => Err(format!("no JSON: {error}")),
+        Ok(_) => Err("expected a JSON object".to_owned()),
+        Err(error) => Err(format!("not JSON: {error}")),
     }
 }
 
-/// A text that has to be there.
+/// A required string.
 fn text<'a>(asked: &'a Asked, name: &str) -> Result<&'a str, String> {
     optional_text(asked, name)?.ok_or_else(|| format!("`{name}` is missing"))
 }
 
-/// A text that may be there.
+/// An optional string.
 fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, String> {
     match asked.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -137,21 +138,21 @@ fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, St
     }
 }
 
-/// Bytes in Base64, with or without padding at the end.
+/// Bytes in Base64, with or without padding.
 fn bytes(asked: &Asked, name: &str) -> Result<Vec<u8>, String> {
     let digits = text(asked, name)?.trim_end_matches('=');
     let bytes = BASE64_NOPAD.decode(digits.as_bytes());
-    bytes.map_err(|error| format!("`{name}` is no Base64: {error}"))
+    bytes.map_err(|error| format!("`{name}` is not Base64: {error}"))
 }
 
-/// The first header of this name.
+/// The first header with this name.
 fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// Headers: an object of names and values (a string, or a list of strings), or a list of pairs.
+/// Headers: an object of names and values (a string or a list of strings), or a list of pairs.
 fn headers(asked: &Asked) -> Result<Vec<(String, String)>, String> {
-    let wrong = || "`headers` is an object of strings, or a list of pairs of them".to_owned();
+    let wrong = || "`headers` must be an object of strings or a list of pairs".to_owned();
     let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
     let mut headers = Vec::new();
     match asked.get("headers") {

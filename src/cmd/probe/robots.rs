@@ -17,11 +17,11 @@ use crate::{
     output::{bytes as amount, plural, printable},
 };
 
-/// Characters shown of what a site says.
+/// The longest shown text of a site, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// `robots_b64` or `robots`, `agent` (a User-Agent, or its product token alone) and `url` (or its path with
-/// the query).
+/// Reads `robots_b64` or `robots`, `agent` (a User-Agent, or only its product token), and `url` (or
+/// its path and query).
 pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     let robots = match (asked.get("robots_b64"), asked.get("robots")) {
         (None | Some(Value::Null), None | Some(Value::Null)) => {
@@ -45,8 +45,8 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     Ok(answer)
 }
 
-/// A robots.txt does not say for which host it is, so a path will do; nor who is let in, so a name and a
-/// password do not matter.
+/// Parses the URL of a page. The rules name neither a host nor a user, so a path is enough, and
+/// user and password are ignored.
 fn page(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     if url.starts_with('/') {
         return page(&format!("http://localhost{url}"));
@@ -63,7 +63,7 @@ fn page(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     }
 }
 
-/// Asks the site, as the crawler would.
+/// Requests robots.txt as the crawler would, and prints the decision.
 pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
     let wrong = |error| Failure::Usage(format!("{}: {error}", printable(what, SHOWN_CHARS_MAX)));
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
@@ -88,14 +88,14 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     }
 }
 
-/// One request, in some words.
+/// The result of one request in words.
 fn found(fetched: &Fetched, answer: &Answer<'_>) -> String {
     let status = fetched.status.map(|status| format!("HTTP {status}"));
     let status = status.unwrap_or_else(|| "no answer".to_owned());
     match answer {
         Answer::Text(text) => format!("{status}, {}", amount(text.len() as u64)),
-        Answer::Nothing => format!("{status}: there is none"),
-        Answer::Elsewhere(_) => format!("{status}: it is elsewhere"),
+        Answer::Nothing => format!("{status}: no robots.txt"),
+        Answer::Elsewhere(_) => format!("{status}: redirect"),
         Answer::Unknown(_) => status,
     }
 }
@@ -106,8 +106,8 @@ fn conclude(text: &mut String, page: &CanonicalUrl<'_>, token: &str, answer: &An
         Answer::Unknown(failure) => {
             let transient = failure.is_transient();
             let then =
-                if transient { "it is asked for again later" } else { "and it will stay so" };
-            say(text, "allowed", &format!("no: nobody knows, since {failure}; {then}"));
+                if transient { "the crawler tries again later" } else { "this is permanent" };
+            say(text, "allowed", &format!("no: robots.txt could not be read: {failure}; {then}"));
             return;
         }
         Answer::Nothing | Answer::Elsewhere(_) => &b""[..],
@@ -116,7 +116,7 @@ fn conclude(text: &mut String, page: &CanonicalUrl<'_>, token: &str, answer: &An
     let decision = rules.decide(page.path_and_query());
     let why = match decision.line {
         Some(line) => format!("by the line `{}`", shown(robots, line)),
-        None => "no line is about it".to_owned(),
+        None => "no line matches".to_owned(),
     };
     let allowed = if decision.allowed { "yes" } else { "no" };
     say(text, "allowed", &format!("{allowed}, for {token}: {why}"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_with_the_rule_and_the_delay() {
+    fn an_answer_has_the_rule_and_the_delay() {
         let robots = "User-agent: tidings\nDisallow: /x # no\nCrawl-delay: 2.5";
         let url = "https://a.example/x?y#z";
         for agent in ["tidings", "Tidings/0.1 (+http://x)"] {
@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_question_is_said() {
+    fn a_wrong_query_is_rejected_with_the_reason() {
         for (question, error) in [
             (json!({ "agent": "a", "url": "/" }), "`robots_b64` or `robots` is missing"),
             (json!({ "robots": "", "url": "/" }), "`agent` is missing"),
             (json!({ "robots": "", "agent": "a" }), "`url` is missing"),
             (json!({ "robots": 5, "agent": "a", "url": "/" }), "`robots` is not a string"),
-            (json!({ "robots_b64": "%", "agent": "a", "url": "/" }), "`robots_b64` is no Base64"),
+            (json!({ "robots_b64": "%", "agent": "a", "url": "/" }), "`robots_b64` is not Base64"),
             (json!({ "robots": "", "agent": "a", "url": "nonsense" }), "`url`: not a URL"),
             (
                 json!({ "robots": "", "agent": "a", "url": "ftp://a/" }),

@@ -1,4 +1,4 @@
-//! `tidings probe signature`: whether a webhook is of somebody who knows the secret.
+//! `tidings probe signature`: verifies the signature of a webhook.
 
 use std::{
     borrow::Cow,
@@ -15,10 +15,10 @@ use tidings_broker::hooks::{Doubt, Scheme, Secret};
 use super::{Asked, header, headers, optional_text, text};
 use crate::{failure::Failure, hooks::read_secrets};
 
-/// Bytes of a body that are read from standard input.
+/// The longest body on standard input, in bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// What a person asks about a signature.
+/// The arguments of `tidings probe signature`.
 #[derive(Debug, Args)]
 pub(crate) struct SignatureQuestion {
     /// Value of the signature header, such as sha256=..; the body is read from standard input
@@ -57,8 +57,8 @@ fn parse_header(written: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// `key_hex`, `body_hex` and `header`, its value; a `scheme` as in a recipe, and `headers` for those that are
-/// signed besides.
+/// Reads `key_hex`, `body_hex` and `header` (its value); optionally `scheme` as in a recipe, and
+/// `headers` for further signed headers.
 pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Value, String> {
     let bytes = |name| {
         let hex = text(asked, name)?;
@@ -77,7 +77,7 @@ pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Valu
     })
 }
 
-/// When it was signed does not matter here: it is looked at later.
+/// Verifies a signature. Its time is not checked here.
 fn check(
     scheme: Option<&Scheme>,
     secrets: &[Secret],
@@ -101,7 +101,7 @@ pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<Stri
     let written = read_secrets(file).map_err(usage)?;
     let form = match &question.scheme {
         Some(scheme) => scheme.clone(),
-        // It has secrets as they are, whatever it finds in the header.
+        // Its secrets are plain text, and the scheme is taken from the header.
         None => parse_scheme("github").map_err(usage)?,
     };
     let lines = written.lines().filter(|line| !line.is_empty());
@@ -125,19 +125,19 @@ pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<Stri
     if judge(&body) == Err(Doubt::Wrong)
         && let Some(found) = nearly(&body).into_iter().find(|(_, body)| judge(body).is_ok())
     {
-        let _ = writeln!(text, "it is that of the body {}", found.0);
+        let _ = writeln!(text, "the signature fits the body {}", found.0);
     }
     Ok(text)
 }
 
-/// What bodies become on their way through editors and shells.
+/// The body with the changes that editors and shells often make.
 fn nearly(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let without = body.strip_suffix(b"\n").unwrap_or(body);
     let without = without.strip_suffix(b"\r").unwrap_or(without);
     vec![
-        ("without the line end behind it", without.to_vec()),
-        ("with a line end (LF) behind it", [body, b"\n"].concat()),
-        ("with a line end (CRLF) behind it", [without, b"\r\n"].concat()),
+        ("without its line end", without.to_vec()),
+        ("with a line end (LF)", [body, b"\n"].concat()),
+        ("with a line end (CRLF)", [without, b"\r\n"].concat()),
     ]
 }
 
@@ -158,7 +158,7 @@ mod tests {
     const TAG: &str = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
 
     #[test]
-    fn a_signature_is_valid_or_it_is_said_why_not() {
+    fn an_invalid_signature_has_a_reason() {
         let valid = |header: &str| {
             let answer =
                 ask(json!({ "key_hex": KEY, "body_hex": BODY, "header": header })).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_has_the_headers_that_it_signs() {
+    fn a_scheme_needs_the_headers_that_it_signs() {
         // HMAC-SHA256 of `v0:1:{}` with the key `Jefe`, by `openssl dgst`.
         let tag = "cbef42d67cb93b1a22e906398678b8f19040e5181900240d074b783dc4003a78";
         let mut question = json!({
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_question_is_said() {
+    fn a_wrong_query_is_rejected_with_the_reason() {
         for (question, error) in [
             (json!({}), "`key_hex` is missing"),
             (json!({ "key_hex": "", "body_hex": "0" }), "`body_hex` is not hexadecimal"),
             (json!({ "key_hex": "0g", "body_hex": "" }), "`key_hex` is not hexadecimal"),
             (json!({ "key_hex": "", "body_hex": "", "header": 7 }), "`header` is not a string"),
             (json!({ "key_hex": "", "body_hex": "", "scheme": "x" }), "`scheme`: there is no"),
-            (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` is an object"),
+            (json!({ "key_hex": "", "body_hex": "", "headers": 7 }), "`headers` must be an object"),
         ] {
             assert!(ask(question).unwrap_err().starts_with(error));
         }

@@ -1,4 +1,4 @@
-//! `tidings probe sitemap`: what is in a sitemap.
+//! `tidings probe sitemap`: shows the contents of a sitemap.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ use crate::{
     output::{plural, printable},
 };
 
-/// URLs that are shown to a person.
+/// The limit of URLs in the output for people.
 const SHOWN_MAX: usize = 20;
 const TEXT_CHARS_MAX: usize = 300;
 
-/// `{"body_b64", "headers"}`, and `base` where the sitemap came from. The body may be compressed, whatever the headers say
-/// of it.
+/// Reads `body_b64` and `headers`, and `base`, the URL of the sitemap. The body may be compressed,
+/// with or without a header for it.
 pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
     let base = optional_text(asked, "base")?;
@@ -47,7 +47,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         }
     });
     let Some(kind) = summary.kind else {
-        return Err(Failure::failed(format!("{what} is no sitemap")));
+        return Err(Failure::failed(format!("{what} is not a sitemap")));
     };
     let count = summary.urls as u64;
     let mut text = match kind {

@@ -1,4 +1,4 @@
-//! What a person wants to have looked at: a URL, which is fetched as the crawler would, or a file.
+//! The input of a probe: a URL, which is fetched as the crawler would, or a file.
 
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
@@ -14,24 +14,24 @@ use tokio::time::Instant;
 use super::flags::FetchFlags;
 use crate::{failure::Failure, output::printable};
 
-/// Redirects that are followed for a person.
+/// The limit of redirects.
 const HOPS_MAX: usize = 5;
-/// Characters shown of what somebody asks about.
+/// The longest shown argument, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
-/// How the name of a directory begins that is needed for a while.
+/// The prefix of the temporary directory.
 const SPOOL: &str = "tidings-probe-";
 
-/// What was found there.
+/// The content and where it came from.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Where, after all redirects; a file has none.
+    /// The URL after all redirects; `None` for a file.
     pub(super) url: Option<String>,
     pub(super) content_type: Option<String>,
     pub(super) bytes: Vec<u8>,
 }
 
 impl Source {
-    /// Fetches a URL, or reads a file.
+    /// Fetches a URL or reads a file.
     pub(super) async fn open(what: &str, flags: &FetchFlags) -> Result<Self, Failure> {
         if is_url(what) { Self::fetch(what, flags).await } else { Self::read(what) }
     }
@@ -47,7 +47,7 @@ impl Source {
         let mut bytes = Vec::new();
         if let Some(body) = &fetched.body {
             body.read().and_then(|mut body| body.read_to_end(&mut bytes)).map_err(|error| {
-                Failure::failed(format!("{url}: its body cannot be read back: {error}"))
+                Failure::failed(format!("{url}: cannot read the stored body: {error}"))
             })?;
         }
         let (url, content_type) = (Some(url.as_str().to_owned()), fetched.content_type.clone());
@@ -55,27 +55,27 @@ impl Source {
     }
 }
 
-/// Whether it is to be fetched.
+/// Whether the argument is a URL.
 pub(super) fn is_url(what: &str) -> bool {
     what.starts_with("http://") || what.starts_with("https://")
 }
 
-/// An answer, and where it came from after all redirects.
+/// A response, and its URL after all redirects.
 #[derive(Debug)]
 pub(super) struct FetchedPage {
     pub(super) url: CanonicalUrl<'static>,
     pub(super) fetched: Fetched,
-    /// Nobody else's, with a name that nobody could foresee. It goes after the body that is in it.
+    /// A private directory with a random name. It is dropped after the body that it contains.
     _directory: TempDir,
 }
 
-/// Fetches a URL as the crawler would, with what it redirects to, and keeps its body.
+/// Fetches a URL as the crawler would, follows redirects, and keeps the body.
 pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage, Failure> {
     let shown = printable(what, SHOWN_CHARS_MAX);
     let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
     let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
     let config = flags.config();
-    let no_place = |error| Failure::failed(format!("no place for a body: {error}"));
+    let no_place = |error| Failure::failed(format!("cannot create a temporary directory: {error}"));
     let directory = tempfile::Builder::new().prefix(SPOOL).tempdir().map_err(no_place)?;
     let spools = Spools::open(directory.path()).map_err(no_place)?;
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;

@@ -1,11 +1,11 @@
-//! JSON as JavaScript writes it: its strings may have halves of surrogate pairs, which are no characters.
-//! Test suites of the web have them on purpose.
+//! JSON as JavaScript writes it: strings may contain single surrogates, which are not characters.
+//! Test suites of the web contain them on purpose.
 
 /// The length of `\u0000`.
 const ESCAPE_BYTES: usize = 6;
 
-/// Puts U+FFFD in the place of each escape of a surrogate that has no other half, as the web does where a
-/// string becomes text. Everything else stays as it is, also what is no JSON.
+/// Replaces each escape of a single surrogate by U+FFFD, as the web does when it decodes a string.
+/// Everything else is unchanged, also text that is not JSON.
 pub(super) fn replace_lone(line: &mut [u8]) {
     let mut at = 0;
     while let Some(next) = line[at..].iter().position(|byte| *byte == b'\\') {
@@ -16,7 +16,7 @@ pub(super) fn replace_lone(line: &mut [u8]) {
                 line[at..at + ESCAPE_BYTES].copy_from_slice(br"\ufffd");
                 at += ESCAPE_BYTES;
             }
-            // Also a backslash that is escaped by this one.
+            // This includes an escaped backslash.
             (None, _) => at = line.len().min(at + 2),
         }
     }
@@ -28,7 +28,7 @@ enum Half {
     Low,
 }
 
-/// Which half is escaped at the beginning of a text.
+/// The kind of surrogate at the beginning of a text.
 fn surrogate(text: &[u8]) -> Option<Half> {
     let digits = text.strip_prefix(br"\u")?.get(..4)?;
     if !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_replaced_and_pairs_are_not() {
+    fn only_single_surrogates_are_replaced() {
         for (line, replaced) in [
             (r#""\ud800""#, r#""\ufffd""#),
             (r#""\uDFFFa\uD83D""#, r#""\ufffda\ufffd""#),

@@ -6,7 +6,7 @@ use tidings_subscriber::tracking::TrackingParams;
 use super::{Asked, optional_text, text};
 use crate::{failure::Failure, flags::TrackingFlag};
 
-/// What a person asks about a URL.
+/// The arguments of `tidings probe url`.
 #[derive(Debug, Args)]
 pub(crate) struct UrlQuestion {
     /// A URL or a link; without it, JSON lines from standard input
@@ -21,10 +21,10 @@ pub(crate) struct UrlQuestion {
     tracking: TrackingFlag,
 }
 
-/// A URL as it is read.
+/// A parsed URL.
 struct Reading {
     standard: StandardUrl,
-    /// What deduplication compares.
+    /// The form that deduplication compares.
     key: Result<CanonicalUrl<'static>, UrlError>,
 }
 

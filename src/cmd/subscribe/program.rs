@@ -1,4 +1,4 @@
-//! `--exec`: a program that is run for each event, with the event in its environment.
+//! `--exec`: runs a program for each event, with the event in its environment.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,18 +15,18 @@ use tokio::process::Command;
 use super::{tail::Tail, writer::Writer};
 use crate::{address::BrokerAddress, failure::Failure};
 
-/// What is run, and for whom. It is started directly: no shell looks at it, or at an event.
+/// The program and its broker. It is started without a shell, so that no shell interprets an event.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
-    /// The program and its arguments; at least one.
+    /// The program and its arguments; at least one word.
     words: Vec<OsString>,
     broker: String,
     all: Programs,
 }
 
 impl Program {
-    /// `None` if there is nothing to run. What stands behind `--exec` is all of it: a flag that comes first was meant
-    /// for somebody else.
+    /// `None` without a program. All words after `--exec` belong to it, so a first word that
+    /// looks like a flag is a mistake.
     pub(super) fn new(
         words: Vec<OsString>,
         broker: &BrokerAddress,
@@ -36,18 +36,19 @@ impl Program {
         if program.as_encoded_bytes().starts_with(b"-") {
             let program = program.display();
             return Err(Failure::Usage(format!(
-                "{program} is no program: what stands behind --exec belongs to it, other flags stand before"
+                "{program} is not a program: all words after --exec belong to the program; write other flags before it"
             )));
         }
         Ok(Some(Self { words, broker: broker.to_string(), all }))
     }
 
-    /// Starts it for an event; what it prints is printed by this process.
+    /// Starts it for an event; it writes to the output of this process.
     pub(super) fn start(&self, payload: &str, about: &[(&str, &str)]) -> Result<Running, Failure> {
         self.run(self.command(payload, about))
     }
 
-    /// The same, with the end of what it prints, which is written there: standard output, and errors.
+    /// Starts it and keeps the end of its output, which is forwarded to these writers: standard
+    /// output, then standard error.
     pub(super) fn start_with_tail(
         &self,
         payload: &str,
@@ -60,8 +61,8 @@ impl Program {
         Ok((self.run(command)?, tail))
     }
 
-    /// Whether the event would be an argument that begins with a dash, and so, to most programs, an option: whoever
-    /// publishes would decide what the program does. Behind `--` it is what it is.
+    /// Whether the event would become an argument that begins with a dash, which most programs read
+    /// as an option: the publisher could control the program. After `--` it is safe.
     pub(super) fn would_be_option(&self, payload: &str) -> bool {
         let mut options = self.words[1..].iter().take_while(|word| *word != "--");
         payload.starts_with('-') && options.any(|word| word == "{}")
@@ -70,14 +71,16 @@ impl Program {
     fn command(&self, payload: &str, about: &[(&str, &str)]) -> Command {
         let target = Payload::parse(payload).target();
         let path = target.filter(|target| target.starts_with('/')).map(path);
-        // A path and a URL begin otherwise, so `would_be_option` is about what is none.
+        // A path or a URL does not begin with a dash, so `would_be_option` concerns only other
+        // payloads.
         let event = path.as_deref().unwrap_or(OsStr::new(target.unwrap_or(payload)));
         let mut command = Command::new(&self.words[0]);
-        // Only a whole argument, so that no event becomes a part of a script or of an option.
+        // Only a whole argument is replaced, so that no event becomes part of a script or an
+        // option.
         let arguments = self.words[1..].iter();
         command.args(arguments.map(|word| if word == "{}" { event } else { word }));
         command.stdin(Stdio::null());
-        // So that a `tidings` in it talks to the same broker.
+        // So that a `tidings` in the program uses the same broker.
         command.env("TIDINGS_BROKER", &self.broker);
         for name in VARIABLES {
             command.env_remove(name);
@@ -99,11 +102,12 @@ impl Program {
     }
 }
 
-/// Variables that are not always set, and mean something here alone.
+/// Variables that are not always set and must not be inherited.
 const VARIABLES: [&str; 6] =
     ["EVENT_URL", "EVENT_PATH", "EVENT_TOPIC", "EVENT_SEQ", "EVENT_GROUP", "EVENT_TASK"];
 
-/// The name of a file as the system has it. No argument and no variable can hold a NUL, nor has a file one.
+/// The path in the encoding of the file system. A path with a NUL cannot be passed, so it stays
+/// encoded.
 fn path(target: &str) -> OsString {
     let path = decode(target);
     if path.contains(&0) { target.into() } else { OsString::from_vec(path) }
@@ -125,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_a_whole_argument_or_none() {
+    fn an_event_replaces_only_a_whole_argument() {
         let words = ["p", "{}", "a{}", "{}{}", "-c", "echo {}"];
         let (arguments, variables) = started("/a%20b%0Ac size=1", &words);
         assert_eq!(arguments, ["/a b\nc", "a{}", "{}{}", "-c", "echo {}"]);
@@ -137,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_event_becomes_an_option() {
+    fn an_event_never_becomes_an_option() {
         let would_be = |payload: &str, words: &[&str]| {
             let broker = "127.0.0.1:1".parse().unwrap();
             let words = words.iter().map(OsString::from).collect();
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_argument_can_hold_stays_encoded() {
+    fn a_path_with_nul_stays_encoded() {
         assert_eq!(started("/a%00%20b", &["p", "{}"]).0, ["/a%00%20b"]);
     }
 }

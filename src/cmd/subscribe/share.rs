@@ -1,6 +1,6 @@
-//! `tidings sub --group`: the events of a group, as one of those who share them.
+//! `tidings sub --group`: works on events as a member of a group.
 
-#![expect(clippy::disallowed_methods, reason = "programs have a time")]
+#![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
 
 use std::{future, io, time::Duration};
 
@@ -23,40 +23,41 @@ use crate::{
     flags::milliseconds,
     link,
     output::{note, plural, printable, said, said_in_json},
+    wire,
 };
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";
 
-/// What is to be done, and for whom.
+/// The settings of `tidings sub --group`.
 pub(super) struct Share {
     pub(super) broker: BrokerAddress,
     pub(super) topic: TopicName,
     pub(super) group: GroupName,
     /// Tasks at once.
     pub(super) credit: u32,
-    /// Stop after so many.
+    /// Stop after this many tasks.
     pub(super) count: Option<u64>,
     pub(super) json: bool,
-    /// A program is ended when it runs for so long.
+    /// The time limit of a program.
     pub(super) timeout: Option<Duration>,
-    /// Nothing to run: events are printed.
+    /// `None`: events are printed.
     pub(super) program: Option<Program>,
 }
 
-/// What is done with each task, for as long as nobody wants an end.
+/// The handler of each task.
 struct Sharing {
     share: Share,
     stop: CancellationToken,
-    /// Standard output, and errors of programs.
+    /// Standard output, and standard error of programs.
     writers: [Writer; 2],
 }
 
-/// How a program failed.
+/// The failure of a program.
 struct Failed {
-    /// As one word.
+    /// The reason as one word.
     failure: String,
-    /// The end of what it printed, as one, too.
+    /// The end of the program's output as one word.
     last_words: String,
 }
 
@@ -65,14 +66,14 @@ impl Failed {
         program::is_signal(&self.failure)
     }
 
-    /// As the broker keeps it, with a dead letter in the end.
+    /// The reason for the broker, which keeps it with the dead letter.
     fn reason(&self) -> String {
         let Self { failure, last_words } = self;
         if last_words.is_empty() { failure.clone() } else { format!("{failure}:_{last_words}") }
     }
 }
 
-/// Deals with tasks until `stop` or the count, and ends what was begun.
+/// Works on tasks until `stop` or the count, then finishes the tasks in progress.
 pub(super) async fn run(share: Share, stop: CancellationToken) -> Result<(), Failure> {
     let connected = link::connect(&share.broker, NAME).await?;
     worker::prepare(&connected.0, &share.group, &share.topic, "none", &[]).await.map_err(
@@ -106,7 +107,7 @@ impl Handler for Sharing {
                 biased;
                 printed = self.print(task) => printed.map(|()| End::done()),
                 () = lost.cancelled() => {
-                    note(&format!("{}: lost, as nobody reads what is printed", task.id));
+                    note(&format!("{}: task lost: standard output is not read", task.id));
                     Ok(End::untouched())
                 }
             };
@@ -119,7 +120,7 @@ impl Handler for Sharing {
         };
         let Some(failed) = failed else { return Ok(End::done()) };
         if self.stop.is_cancelled() && failed.is_signal() {
-            // Somebody has ended both of us. It may have asked somebody something.
+            // The signal was meant for both processes. The program may have made a request already.
             return Ok(End::BrokenOff);
         }
         if !lost.is_cancelled() {
@@ -129,19 +130,21 @@ impl Handler for Sharing {
     }
 
     fn disconnected(&self, error: &ClientError) {
-        note(&format!("{}: {error}; connecting again", self.share.broker));
+        let error = wire::client_error(error);
+        note(&format!("{}: {error}; reconnecting", self.share.broker));
     }
 
     fn draining(&self, tasks: usize) {
         if self.share.program.is_some() {
             let running = plural(tasks as u64, "program");
-            note(&format!("waiting for {running}; a second signal ends what runs"));
+            note(&format!("waiting for {running}; a second signal kills what runs"));
         }
     }
 }
 
 impl Sharing {
-    /// Runs the program to its end: why it failed, if it did. Where the task was lost meanwhile the program was ended.
+    /// Runs the program to its end and returns its failure, if any. If the task is lost meanwhile,
+    /// the program is killed.
     async fn run_program(
         &self,
         program: &Program,
@@ -172,18 +175,20 @@ impl Sharing {
                 Some(format!("not_finished_within_{limit}"))
             }
             () = lost.cancelled() => {
-                note(&format!("{id}: lost; its program is ended: {}", printable(&task.payload, 200)));
-                // Here it has ended before it may come again; elsewhere that may be before.
+                note(&format!("{id}: task lost, its program is killed: {}", printable(&task.payload, 200)));
+                // The program ends here before the task may be released to this member again;
+                // another member may start earlier.
                 running.kill().await;
                 return Ok(None);
             }
         };
-        // Where it is read slowly no more programs are begun than were asked for, and none of their tasks is lost.
+        // Slow output delays the next task, so that no more programs start than `--jobs` allows,
+        // and no task is lost.
         tokio::select! {
             biased;
             () = tail.passed_on() => {}
             () = lost.cancelled() => {
-                note(&format!("{id}: lost, as nobody reads what its program has printed"));
+                note(&format!("{id}: task lost: the output of its program is not read"));
                 return Ok(None);
             }
         }

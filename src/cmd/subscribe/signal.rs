@@ -1,9 +1,9 @@
-//! `tidings sub --signal`: events as files in a directory, for a program that can do nothing but look there when it is
-//! sent a signal.
+//! `tidings sub --signal`: writes events as files into a directory and signals a program that reads
+//! them there.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "waits for a program to come, and between tries to connect"
+    reason = "waits for the program, and before it connects again"
 )]
 
 use std::{future, path::PathBuf, time::Duration};
@@ -21,27 +21,28 @@ use crate::{
     failure::Failure,
     link,
     output::{note, printable},
+    wire,
 };
 
-/// The label that the broker shows.
+/// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";
 
-/// Pauses between tries to reach a broker that was there before.
+/// The shortest and the longest wait before it connects again.
 const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How soon it is seen whether the program has made room, or the disk has some.
+/// The interval of checks for room in the directory or on the disk.
 const ROOM_RETRY: Duration = Duration::from_secs(1);
 
-/// Events that are put into the directory before the program is signalled and the cursor moved.
+/// Events that are written before the program is signalled and the cursor moved.
 const BATCH_MAX: u32 = 1_000;
 
-/// What is to be put where, and who is told.
+/// The settings of `tidings sub --signal`.
 pub(super) struct Spooling {
     pub(super) broker: BrokerAddress,
     pub(super) topic: TopicName,
     pub(super) from: Option<StartAt>,
-    /// `None`: the directory's own.
+    /// `None`: the cursor of the directory.
     pub(super) cursor: Option<CursorName>,
     pub(super) takeover: bool,
     pub(super) count: Option<u64>,
@@ -50,40 +51,40 @@ pub(super) struct Spooling {
     pub(super) target: Target,
 }
 
-/// Everything about one run.
+/// The state of one run.
 struct Signaller {
     topic: TopicName,
     spool: Spool,
     files_max: usize,
     target: Target,
     schedule: Schedule,
-    /// Why nobody was signalled the last time, which was said.
+    /// Why the last signal was not sent, which was reported.
     held: Option<Held>,
     /// The newest event that is in the directory.
     put: Option<Seq>,
-    /// Put there since the last sync.
+    /// Events written since the last sync.
     unsynced: u32,
-    /// The newest event of which the directory is safe on the disk.
+    /// The newest event that is synced with its directory.
     safe: Option<Seq>,
-    /// Behind which event the cursor is. stored <= safe <= put
+    /// The position of the stored cursor. stored <= safe <= put
     stored: Option<Seq>,
     left: Option<u64>,
 }
 
-/// Why a connection is not used any more.
+/// The reason for the end of a connection.
 enum End {
-    /// It is to stop, or the count is reached.
+    /// `stop` was cancelled, or the count is reached.
     Over,
     Lost(ClientError),
 }
 
-/// Runs until the count is reached or it is stopped, over as many connections as it takes.
+/// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
 pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(), Failure> {
     let Spooling { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
         spooling;
     let unusable = |error: std::io::Error| {
         Failure::failed(format!(
-            "{} cannot be used: {error}",
+            "cannot use {}: {error}",
             printable(&dir.display().to_string(), 500)
         ))
     };
@@ -105,7 +106,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
         stored: None,
         left: count,
     };
-    // What an earlier run has left, which the program may not know of.
+    // An earlier run may have left files that the program does not know.
     signaller.schedule.filled(Instant::now().into_std());
     let mut connection = link::connect(&broker, NAME).await?;
     let mut is_first = true;
@@ -130,16 +131,17 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
             }
             End::Lost(lost) => lost,
         };
-        note(&format!("{broker}: {lost}; connecting again"));
-        // The broker may not have seen yet that the old connection is gone.
+        let lost = wire::client_error(&lost);
+        note(&format!("{broker}: {lost}; reconnecting"));
+        // The broker may not know yet that the old connection is gone.
         takeover = true;
         let mut pause = RECONNECT_MIN;
         connection = loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return signaller.sync().map(drop),
-                // Programs come and are signalled, broker or not.
-                told = signaller.signal_when_due() => told?,
+                // The program is signalled with or without a broker.
+                sent = signaller.signal_when_due() => sent?,
                 () = sleep(pause) => match link::try_connect(&broker, NAME).await {
                     Ok(connection) => break connection,
                     Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
@@ -150,7 +152,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
 }
 
 impl Signaller {
-    /// Puts what comes into the directory, and signals, as long as the connection lasts.
+    /// Writes events to the directory and sends signals, until the connection ends.
     async fn serve(
         &mut self,
         client: &Client,
@@ -171,8 +173,8 @@ impl Signaller {
             let delivery = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(End::Over),
-                told = self.signal_when_due() => {
-                    told?;
+                sent = self.signal_when_due() => {
+                    sent?;
                     continue;
                 }
                 moved = Cursor::moved(&mut cursor) => match moved {
@@ -181,11 +183,11 @@ impl Signaller {
                         continue;
                     }
                     Err(error @ ClientError::Refused(_)) => return Ok(End::Lost(error)),
-                    // Where the connection is gone, deliveries end, too, and say why.
+                    // If the connection is lost, the deliveries end too, with the reason.
                     Err(_gone) => continue,
                 },
                 delivery = deliveries.next(), if has_room && self.unsynced < BATCH_MAX => delivery,
-                // Nothing more is at hand, or it is enough.
+                // No delivery waits, or the batch is full.
                 () = future::ready(()), if self.unsynced > 0 => {
                     self.sync()?;
                     self.schedule.filled(Instant::now().into_std());
@@ -197,14 +199,16 @@ impl Signaller {
                 Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
                 Some(Delivery::Lag { topic, from, to }) => note(&in_words("lag", &topic, from, to)),
                 Some(Delivery::Gap { topic, from, to }) => note(&in_words("gap", &topic, from, to)),
-                Some(Delivery::Notice(error)) => note(&format!("note from the broker: {error}")),
+                Some(Delivery::Notice(error)) => {
+                    note(&format!("note from the broker: {}", wire::rejection(&error)));
+                }
                 Some(Delivery::Task { .. } | Delivery::More(_)) => {}
                 None => return Ok(End::Lost(deliveries.reason())),
             }
         }
     }
 
-    /// Puts an event there, as soon as that is possible.
+    /// Writes an event to the directory, and retries until there is room.
     async fn put(
         &mut self,
         seq: Seq,
@@ -212,21 +216,20 @@ impl Signaller {
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         if self.stored >= Some(seq) {
-            // What is before the cursor does not come again: a broker that keeps nothing counts from 1 once more.
+            // Events before the cursor are not delivered again, so the broker has lost its topic
+            // and counts from 1 again.
             (self.put, self.safe, self.stored) = (None, None, None);
         }
         if self.put >= Some(seq) {
-            // It comes again on a new connection; the program may have taken it out already.
+            // A new connection repeats the event; the program may have removed its file already.
             return Ok(());
         }
-        let mut was_told = false;
+        let mut was_reported = false;
         while let Err(error) = self.spool.put(seq, payload) {
-            if !std::mem::replace(&mut was_told, true) {
-                note(&format!(
-                    "event {seq} cannot be written: {error}; it is tried again and again"
-                ));
+            if !std::mem::replace(&mut was_reported, true) {
+                note(&format!("cannot write event {seq}: {error}; trying again"));
             }
-            // The program makes room only if it knows of what is there.
+            // The program makes room only if it is signalled.
             if self.unsynced > 0 && self.sync().is_ok() {
                 self.schedule.filled(Instant::now().into_std());
             }
@@ -236,7 +239,7 @@ impl Signaller {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
-                    told = self.signal_when_due() => told?,
+                    sent = self.signal_when_due() => sent?,
                     () = &mut again => break,
                 }
             }
@@ -247,7 +250,7 @@ impl Signaller {
         Ok(())
     }
 
-    /// Has what was put there survive a loss of power, and so may the cursor move.
+    /// Syncs the written files; then the cursor may move.
     fn sync(&mut self) -> Result<(), Failure> {
         if self.unsynced > 0 {
             self.spool.sync().map_err(|error| unreadable(&error))?;
@@ -256,7 +259,7 @@ impl Signaller {
         Ok(())
     }
 
-    /// Waits until somebody is to be signalled, and does it. Cancel-safe.
+    /// Waits until a signal is due, and sends it. Cancel-safe.
     async fn signal_when_due(&mut self) -> Result<(), Failure> {
         match self.schedule.due() {
             Some(due) => sleep_until(due.into()).await,
@@ -275,7 +278,7 @@ impl Signaller {
         match self.target.send() {
             Ok(pid) => {
                 if self.held.take().is_some() {
-                    note(&format!("process {pid} is signalled"));
+                    note(&format!("signalling process {pid}"));
                 }
                 self.schedule.signalled(files, now);
             }
@@ -290,7 +293,7 @@ impl Signaller {
         Ok(())
     }
 
-    /// Signals a last time, and moves the cursor behind all that is in the directory.
+    /// Sends the last signal, and moves the cursor after all events in the directory.
     async fn finish(
         mut self,
         broker: &BrokerAddress,
@@ -298,7 +301,7 @@ impl Signaller {
     ) -> Result<(), Failure> {
         self.sync()?;
         self.signal()?;
-        // Nothing more is taken, so nothing may stand in the way of the last answers.
+        // Undelivered events must not delay the last answers.
         drop(deliveries);
         match timeout(LAST_MOVE_MAX, Cursor::new(&client, &self.topic).finish(self.safe)).await {
             Ok(finished) => finished.map_err(|error| failed(broker, &error)),
@@ -313,5 +316,5 @@ impl Signaller {
 }
 
 fn unreadable(error: &std::io::Error) -> Failure {
-    Failure::failed(format!("the spool directory cannot be used: {error}"))
+    Failure::failed(format!("cannot use the spool directory: {error}"))
 }

@@ -1,6 +1,7 @@
-//! What a program prints: passed on as it comes, and the end of it kept for whoever asks why it failed.
+//! The output of a program: forwarded as it is written, with its end kept for the reason of a
+//! failure.
 
-#![expect(clippy::disallowed_methods, reason = "what is printed is passed on by a task of its own")]
+#![expect(clippy::disallowed_methods, reason = "a task forwards the output")]
 
 use std::{
     io::{self, PipeReader, PipeWriter, pipe},
@@ -20,31 +21,32 @@ use crate::output::printable;
 /// Bytes that are kept of each of the two streams.
 const TAIL_BYTES: usize = 1 << 10;
 
-/// Characters of it in a reason, of which the protocol takes 512 bytes.
+/// The longest part of the output in a reason. The protocol allows 512 bytes for a reason.
 const REASON_CHARS: usize = 300;
 const REASON_BYTES: usize = 440;
 
-/// How long more output is waited for when the program has ended: what it has started may have it open still.
+/// How long to wait for more output after the program has ended: its children may still have the
+/// pipe open.
 const LAST_OUTPUT_MAX: Duration = Duration::from_millis(200);
 
 /// The output of one program.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// The standard output, and the errors.
+    /// Standard output, then standard error.
     streams: [Stream; 2],
 }
 
-/// Its standard output or its errors, on their way to ours.
+/// One stream of the program, on its way to ours.
 #[derive(Debug)]
 struct Stream {
     passing: JoinHandle<()>,
-    /// It waits for whoever reads ours, and not for the program.
+    /// It waits for the reader of our output, not for the program.
     is_writing: Arc<AtomicBool>,
     end: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Tail {
-    /// Two ends for a program, one for its standard output and one for its errors.
+    /// The two ends for a program: standard output and standard error.
     pub(super) fn new([out_to, errors_to]: &[Writer; 2]) -> io::Result<(Self, [PipeWriter; 2])> {
         let (out, program_out) = pipe()?;
         let (errors, program_errors) = pipe()?;
@@ -55,10 +57,10 @@ impl Tail {
         Ok((Self { streams }, [program_out, program_errors]))
     }
 
-    /// Waits, once the program has ended, until what it has printed has been passed on. Cancel-safe.
+    /// Waits until the output of an ended program is forwarded. Cancel-safe.
     pub(super) async fn passed_on(&mut self) {
         for stream in &mut self.streams {
-            // Whoever still has it goes on printing.
+            // A child that still has the pipe open may go on printing.
             while !stream.passing.is_finished()
                 && timeout(LAST_OUTPUT_MAX, &mut stream.passing).await.is_err()
                 && stream.is_writing.load(Ordering::Relaxed)
@@ -66,8 +68,8 @@ impl Tail {
         }
     }
 
-    /// The end of what was printed, as a part of one word: of the errors, and as far as there is room of the standard output
-    /// before them. Which of the two came last is not known here.
+    /// The end of the output as part of one word: of standard error, and before it of standard
+    /// output as far as there is room. The order between the two is unknown.
     pub(super) fn last_words(self) -> String {
         let ends = self.streams.each_ref().map(|stream| {
             let end = stream.end.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +93,8 @@ impl Stream {
                 keep_end(&tail, &chunk[..count]);
                 writes.store(true, Ordering::Relaxed);
                 if to.write(chunk[..count].to_vec()).await.is_err() {
-                    // Nobody reads ours: the program hears that, as it would if it had been its own.
+                    // Our output is closed, and the program receives the error as if it wrote there
+                    // itself.
                     return;
                 }
                 writes.store(false, Ordering::Relaxed);
@@ -108,9 +111,9 @@ fn keep_end(tail: &Mutex<Vec<u8>>, chunk: &[u8]) {
     tail.drain(..surplus);
 }
 
-/// The last characters of a text, as a word that adds nothing to a line but itself.
+/// The last characters of a text as one word without control characters.
 fn word(text: &str) -> String {
-    // The end counts, and this is more than enough to fill a reason.
+    // A bound that is sure to fill a reason.
     let from = text.char_indices().rev().nth(REASON_CHARS - 1).map_or(0, |(at, _)| at);
     let mut word = printable(&text[from..], usize::MAX).replace(' ', "_");
     let surplus = word.len().saturating_sub(REASON_BYTES);
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_printed_last_is_one_word() {
+    fn the_end_of_the_output_is_one_word() {
         assert_eq!(word("one\n\n  two: it's\tbroken\x1b[31m\n"), "one_two:_it's_broken\\u{1b}[31m");
         assert_eq!(word(" \n"), "");
         let long = word(&format!("{}the end", "ü ".repeat(2_000)));

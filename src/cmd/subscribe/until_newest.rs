@@ -1,4 +1,4 @@
-//! Where `--no-follow` stops: at the newest event that the topic has when the subscription begins.
+//! `--no-follow`: the stop at the newest event that the topic has when the subscription begins.
 
 use tidings_protocol::{
     Command, CursorName, Seq, StartAt, TopicName, client::Client, field, field_number,
@@ -10,7 +10,7 @@ use crate::{
     manage::{self, manage},
 };
 
-/// Rejects what has no end that the broker tells.
+/// Rejects starts without a known end.
 pub(super) fn judge(from: Option<StartAt>, cursor: Option<&CursorName>) -> Result<(), Failure> {
     let problem = match (from, cursor) {
         (None, None) => "--no-follow prints stored events; say where to start with --from or --as",
@@ -22,7 +22,7 @@ pub(super) fn judge(from: Option<StartAt>, cursor: Option<&CursorName>) -> Resul
     Err(Failure::Usage(format!("{problem} (see tidings sub --help)")))
 }
 
-/// The last seq to print, for a subscription that began there; 0 if there is nothing to print.
+/// The last seq to print for a subscription with this start; 0: there is nothing to print.
 pub(super) async fn end(
     client: &Client,
     broker: &BrokerAddress,

@@ -1,7 +1,7 @@
-//! Standard output and standard error, each written by a thread: who reads them may take time, and holds up nobody but
-//! those who have something to say there.
+//! Standard output and standard error, each written by a thread, so that a slow reader delays only
+//! the tasks that write there.
 
-#![expect(clippy::disallowed_methods, reason = "what blocks is a thread of its own")]
+#![expect(clippy::disallowed_methods, reason = "writing blocks a thread")]
 
 use std::{
     io::{self, Write},
@@ -21,23 +21,24 @@ struct Piece {
 }
 
 impl Writer {
-    /// Begins a thread, which ends with the last clone of this.
+    /// Starts the thread, which ends with the last clone of this value.
     pub(super) fn new(mut to: impl Write + Send + 'static) -> Self {
-        // Each writer of a piece waits for it, so nothing gathers here.
+        // Each caller waits for its piece, so nothing accumulates here.
         let (sender, mut pieces) = mpsc::channel::<Piece>(1);
         thread::spawn(move || {
             while let Some(Piece { bytes, written }) = pieces.blocking_recv() {
-                // Whoever does not wait any more does not want to know.
+                // The caller may have stopped waiting.
                 let _ = written.send(to.write_all(&bytes).and_then(|()| to.flush()));
             }
         });
         Self(sender)
     }
 
-    /// Writes all of it, and returns when it is written. Dropped before that, it may or may not be written.
+    /// Writes all bytes, and returns when they are written. If the future is dropped, they may or
+    /// may not be written.
     pub(super) async fn write(&self, bytes: Vec<u8>) -> io::Result<()> {
         let (written, answer) = oneshot::channel();
-        let ended = || io::Error::other("what writes has ended");
+        let ended = || io::Error::other("the writer thread has ended");
         self.0.send(Piece { bytes, written }).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }

@@ -1,4 +1,4 @@
-//! `tidings topic verify`: is everything that was kept of topics still what was written?
+//! `tidings topic verify`: verifies the checksums of the stored events.
 
 use std::path::{Path, PathBuf};
 
@@ -18,23 +18,23 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-A broker goes on serving what can be read; who asks for what cannot is told so (LAG). Nothing is ever
-set aside or removed by this command.
+A broker serves everything that is readable; a subscriber receives LAG for the rest. This command
+moves and removes nothing.
 
-Exit codes: 0 everything is as it was written; 1 it is not; 2 wrong usage.";
+Exit codes: 0 no damage; 1 damage was found; 2 wrong usage.";
 
 /// The flags of `tidings topic verify`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
-    /// The topic; none: all of them
+    /// The topic [default: all topics]
     topic: Option<TopicName>,
 
-    /// Check this data directory itself, in which no broker may work at the moment
+    /// Verify this data directory directly; no broker may use it
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Whether that was typed: it is not to follow from a setting for others.
+    /// `--data` was typed; a default for other subcommands must not start an offline check.
     #[arg(skip)]
     pub(crate) offline: bool,
 
@@ -42,7 +42,7 @@ pub(crate) struct VerifyArgs {
     output: OutputFlags,
 }
 
-/// What was found of one topic, group or database, or of the catalog.
+/// The result for one topic, group or database, for the catalog, or for another file.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,21 +51,21 @@ pub(crate) struct Report {
     group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) database: Option<String>,
-    /// Another file, which is none of a log.
+    /// A file that is not part of a log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
     pub(crate) damaged: bool,
     files: Vec<FileReport>,
-    /// What could not be checked, and what is no damage.
+    /// What could not be checked, and observations that are not damage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
-    /// What is wrong beside the damage of files.
+    /// Problems other than damaged files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) problems: Vec<String>,
-    /// What can be done.
+    /// What the operator can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
-    /// What the next start of a broker will say.
+    /// What the next start of a broker will report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<String>,
 }
@@ -76,18 +76,18 @@ struct FileReport {
     bytes: u64,
     /// Events that can be read.
     events: u64,
-    /// Events that cannot.
+    /// Events that cannot be read.
     lost: u64,
-    /// Which: first and last of each range.
+    /// Their ranges, first and last seq.
     ranges: Vec<(u64, u64)>,
     problems: Vec<String>,
 }
 
-/// Checks, and prints what was found.
+/// Verifies and prints the results.
 pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let mut console = Console::new();
     let mut damaged = false;
-    let mut tell = |report: &Report| {
+    let mut print = |report: &Report| {
         damaged |= report.damaged;
         if args.output.json {
             return console.line(&serde_json::json!(report).to_string());
@@ -95,17 +95,19 @@ pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
         report.lines().iter().try_for_each(|line| console.line(line))
     };
     if let Some(data) = args.data.as_ref().filter(|_| args.offline) {
-        offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut tell)?;
+        offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut print)?;
     } else {
         let broker = Broker::connect(&args.output.broker, NAME).await?;
         for topic in topics(&broker, args.topic.as_ref()).await? {
-            tell(&Report::parse(&broker.ask(&command("verify", Some(&topic), Vec::new())).await?))?;
+            print(&Report::parse(
+                &broker.ask(&command("verify", Some(&topic), Vec::new())).await?,
+            ))?;
         }
     }
     if damaged { Err(Failure::Unsuccessful) } else { Ok(()) }
 }
 
-/// The named topic, or all that a broker has.
+/// The named topic, or all topics of the broker.
 async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<TopicName>, Failure> {
     if let Some(topic) = only {
         return Ok(vec![topic.clone()]);
@@ -114,7 +116,7 @@ async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<Top
     Ok(answer.more.iter().filter_map(|line| first_word(line).parse().ok()).collect())
 }
 
-/// What a data directory holds; of groups only those that are damaged, unless `everything` is asked for.
+/// Verifies a data directory; of groups only damaged ones, unless `everything` is set.
 pub(crate) fn offline(
     data: &Path,
     only: Option<&TopicName>,
@@ -123,18 +125,18 @@ pub(crate) fn offline(
     let verified = tidings_broker::verify::verify(data, only).map_err(|error| {
         Failure::failed(match error {
             StartError::DataInUse { .. } => {
-                format!("{error}; ask that one: tidings topic verify --broker HOST:PORT")
+                format!("{error}; to verify through that broker: tidings topic verify --broker HOST:PORT")
             }
             error => error.to_string(),
         })
     })?;
     if let Some(only) = only.filter(|_| verified.topics.is_empty()) {
-        return Err(Failure::failed(format!("nothing of {only} is in {}", data.display())));
+        return Err(Failure::failed(format!("no topic {only} in {}", data.display())));
     }
     let catalog = Report {
         damaged: verified.catalog_is_damaged,
         remedy: verified.catalog_is_damaged.then(|| {
-            "restore catalog.log from a backup; the next start goes on with what can be read, and keeps a copy"
+            "restore catalog.log from a backup; the next start continues with what can be read, and keeps a copy"
                 .to_owned()
         }),
         problems: verified.catalog,
@@ -175,7 +177,7 @@ impl From<&Checked> for FileReport {
 }
 
 impl Report {
-    /// Whether damage at the end of a log can be told from what a crash leaves.
+    /// Reports whether damage at the end of a log differs from the traces of a crash.
     fn of_stop(stopped: Stopped, data: &Path) -> Option<Self> {
         let file = Some(data.join("clean-stop").display().to_string());
         match stopped {
@@ -183,8 +185,8 @@ impl Report {
             Stopped::Unknown => Some(Self {
                 file,
                 notes: vec![
-                    "there is none: no broker of this version has stopped here in an orderly way, so a damaged \
-                     end of a log cannot be told from what a crash leaves"
+                    "it does not exist: no broker of this version has stopped here in an orderly way, so damage at the \
+                     end of a log cannot be told from the traces of a crash"
                         .to_owned(),
                 ],
                 ..Self::default()
@@ -193,19 +195,19 @@ impl Report {
                 file,
                 damaged: true,
                 problems: vec![problem],
-                remedy: Some("nothing needs to be done: the next orderly stop writes it again".to_owned()),
+                remedy: Some("nothing: the next orderly stop writes it again".to_owned()),
                 ..Self::default()
             }),
         }
     }
 
-    /// A repair that was cut short.
+    /// A repair that was interrupted.
     fn of_repair(group: &GroupName, data: &Path) -> Self {
         let command = format!("tidings group repair {group} --data {}", data.display());
         Self {
             group: Some(group.to_string()),
             damaged: true,
-            problems: vec!["its repair was cut short, so there is no such group now".to_owned()],
+            problems: vec!["the repair was cut short, so the group does not exist now".to_owned()],
             remedy: Some(format!("{command}; the next start of a broker does the same")),
             ..Self::default()
         }
@@ -220,7 +222,7 @@ impl Report {
                 Some(format!("the next start refuses work for this group: {reason}")),
             ),
             None if group.is_damaged() => {
-                let harmless = "nothing needs to be done: a later snapshot of the group is whole";
+                let harmless = "nothing: a later snapshot of the group is intact";
                 (Some(harmless.to_owned()), None)
             }
             None => (None, None),
@@ -231,13 +233,13 @@ impl Report {
             files: group.files.iter().map(FileReport::from).collect(),
             problems: problem.into_iter().collect(),
             remedy,
-            // A group that refuses work is left as it is, so nothing of that is done.
+            // A group that refuses work stays unchanged, so the findings do not apply.
             findings: if group.refuses.is_none() { group.findings } else { Vec::new() },
             ..Self::default()
         }
     }
 
-    /// The answer to `TOPIC verify`.
+    /// Parses the answer to `TOPIC verify`.
     fn parse(answer: &Answer) -> Self {
         let mut files: Vec<FileReport> = Vec::new();
         for line in &answer.more {
@@ -257,20 +259,20 @@ impl Report {
         }
     }
 
-    /// What was found of a file that is none of a log.
+    /// The result for a file that is not part of a log.
     pub(crate) fn of_file(path: &Path, problems: Vec<String>, notes: Vec<String>) -> Self {
         let (file, damaged) = (Some(path.display().to_string()), !problems.is_empty());
         Self { file, damaged, notes, problems, ..Self::default() }
     }
 
-    /// For people.
+    /// The result as lines for people.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.summary()];
         for file in self.files.iter().filter(|file| file.is_damaged()) {
             lines.extend(file.lines(self.unit()));
         }
-        let told = self.problems.iter().chain(&self.notes);
-        lines.extend(told.map(|text| format!("  {text}")));
+        let texts = self.problems.iter().chain(&self.notes);
+        lines.extend(texts.map(|text| format!("  {text}")));
         if !self.findings.is_empty() {
             lines.push("  the next start of a broker will say:".to_owned());
             lines.extend(self.findings.iter().map(|finding| format!("    {finding}")));
@@ -286,26 +288,26 @@ impl Report {
             return format!("{file}: {state}");
         }
         let Some(topic) = &named else {
-            // Told only if there is something to say.
+            // The catalog is reported only if there is a finding.
             let state = if self.damaged { "damaged" } else { "as after a crash" };
             return format!("the catalog of topics, cursors and groups is {state}");
         };
         let sum = |of: fn(&FileReport) -> u64| self.files.iter().map(of).sum::<u64>();
         if self.files.is_empty() && !self.damaged {
-            return format!("{topic}: nothing of it is on the disk");
+            return format!("{topic}: nothing is stored on disk");
         }
         let (files, size) = (plural(self.files.len() as u64, "file"), sum(|file| file.bytes));
         let found =
             format!("{files}, {}, {}", plural(sum(|file| file.events), self.unit()), bytes(size));
         let verdict = match sum(|file| file.lost) {
-            _ if !self.damaged => "all is as it was written".to_owned(),
+            _ if !self.damaged => "no damage".to_owned(),
             0 => "damaged".to_owned(),
             lost => format!("damaged, {} cannot be read", plural(lost, self.unit())),
         };
         format!("{topic}: {found}: {verdict}")
     }
 
-    /// What its files hold.
+    /// The unit of its files.
     fn unit(&self) -> &'static str {
         if self.group.is_some() { "record" } else { "event" }
     }
@@ -332,16 +334,16 @@ impl FileReport {
         self.lost > 0 || !self.problems.is_empty()
     }
 
-    /// What is wrong, which events are lost, and what it would cost to do without the file.
+    /// The problems, the lost events, and the cost of setting the file aside.
     fn lines(&self, unit: &str) -> Vec<String> {
         let mut lines = vec![format!("  {}", self.file)];
         lines.extend(self.problems.iter().map(|problem| format!("    {problem}")));
         if self.lost == 0 {
-            lines.push(format!("    no {unit} of it is lost"));
+            lines.push(format!("    no {unit} is lost"));
             return lines;
         }
-        let told = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
-        for (from, to, events) in told.clone() {
+        let listed = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
+        for (from, to, events) in listed.clone() {
             let range = if from == to {
                 format!("{unit} {} cannot be read", count(*from))
             } else {
@@ -350,13 +352,13 @@ impl FileReport {
             let all = count(self.events + self.lost);
             lines.push(format!("    {range} ({} of {all} in this file)", count(events)));
         }
-        let told: u64 = told.map(|(.., events)| events).sum();
-        if let untold @ 1.. = self.lost.saturating_sub(told) {
-            lines.push(format!("    and {} elsewhere in it", plural(untold, unit)));
+        let listed: u64 = listed.map(|(.., events)| events).sum();
+        if let unlisted @ 1.. = self.lost.saturating_sub(listed) {
+            lines.push(format!("    and {} elsewhere in this file", plural(unlisted, unit)));
         }
         if self.events > 0 && unit == "event" {
             let others = plural(self.events, "other event");
-            lines.push(format!("    set aside, the {others} in it would be lost, too"));
+            lines.push(format!("    setting it aside would lose the {others} in it, too"));
         }
         lines
     }
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_in_words_with_what_it_costs() {
+    fn damage_is_reported_with_its_cost() {
         let report = Report::parse(&answer(
             &[
                 "1.log bytes=4096 events=100 lost=0",
@@ -391,36 +393,36 @@ mod tests {
                 "    7 bytes are no batch",
                 "    events 120 to 339 cannot be read (220 of 10,000 in this file)",
                 "    event 400 cannot be read (1 of 10,000 in this file)",
-                "    set aside, the 9,779 other events in it would be lost, too",
+                "    setting it aside would lose the 9,779 other events in it, too",
             ]
         );
     }
 
     #[test]
-    fn what_is_whole_is_one_line() {
+    fn an_undamaged_topic_is_one_line() {
         let report = Report::parse(&answer(
             &["1.log bytes=4096 events=100 lost=0"],
             "t files=1 bytes=4096 events=100 lost=0 damaged=0",
         ));
-        assert_eq!(report.lines(), ["t: 1 file, 100 events, 4.1 kB: all is as it was written"]);
+        assert_eq!(report.lines(), ["t: 1 file, 100 events, 4.1 kB: no damage"]);
         let nothing = Report::parse(&answer(&[], "t files=0 bytes=0 events=0 lost=0 damaged=0"));
-        assert_eq!(nothing.lines(), ["t: nothing of it is on the disk"]);
+        assert_eq!(nothing.lines(), ["t: nothing is stored on disk"]);
     }
 
     #[test]
-    fn more_ranges_than_are_told_are_counted() {
+    fn unlisted_ranges_are_counted() {
         let file = FileReport { lost: 12, ranges: vec![(1, 10)], ..FileReport::default() };
         assert_eq!(
             file.lines("event")[1..],
             [
                 "    events 1 to 10 cannot be read (10 of 12 in this file)",
-                "    and 2 events elsewhere in it"
+                "    and 2 events elsewhere in this file"
             ]
         );
     }
 
     #[test]
-    fn json_has_all_of_it() {
+    fn json_has_every_field() {
         let file =
             FileReport { file: "1.log".into(), ranges: vec![(1, 2)], ..FileReport::default() };
         let report = Report { topic: Some("t".into()), files: vec![file], ..Report::default() };

@@ -1,4 +1,4 @@
-//! `--spool`: files whose lines are events, and which are removed when all of them are confirmed.
+//! `--spool`: publishes the lines of files, and removes each file when all its lines are confirmed.
 
 use std::{
     collections::BTreeMap,
@@ -24,23 +24,25 @@ use crate::{
     window::Refusal,
 };
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Lines that are named one by one, of each file.
+/// Rejected lines of a file that are reported one by one.
 const NAMED_MAX: u64 = 5;
 
-/// What a file that has lines which are no events is called; with a number behind it where there is such a file.
+/// The prefix of the new name of a file with lines that cannot be events; a number is appended if
+/// that name exists.
 const REJECTED: &str = ".rejected-";
 
-/// The files of the directories, as the lines in them.
+/// The lines in the files of the directories.
 pub(super) struct Spool {
     files: Files,
-    /// What is read at present.
+    /// The file that is being read.
     reading: Option<Reading>,
-    /// Files with lines that are not answered, by their token; and the one that is read.
+    /// Files with unanswered lines, and the file that is being read, by the id of their
+    /// announcement.
     open: BTreeMap<u64, Spooled>,
-    /// The file of each unanswered line and its number in that, by its number here.
+    /// The file of each unanswered line and its number there, by its event number.
     lines: BTreeMap<u64, (u64, u64)>,
     lines_begun: u64,
 }
@@ -58,7 +60,7 @@ struct Spooled {
     found: Metadata,
     unanswered: u64,
     is_read: bool,
-    /// The broker has not taken a line: the file comes again.
+    /// The broker has rejected a line for now: the file is read again later.
     is_refused: bool,
     /// Lines that can never be events.
     rejected: u64,
@@ -74,9 +76,9 @@ impl Spool {
         self.files
     }
 
-    /// Begins to read the file of an announcement, if it is there and is one.
+    /// Opens the file of an announcement, if it is still a regular file.
     fn begin(&mut self, token: u64, path: PathBuf, id: String) {
-        // Whoever may write here may have put something else there since.
+        // Another user with write access may have replaced it.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
         let opened = opened.and_then(|file| file.metadata().map(|found| (file, found)));
@@ -94,13 +96,13 @@ impl Spool {
                 if error.kind() != io::ErrorKind::NotFound {
                     note(&format!("{} cannot be read: {error}", shown(&path)));
                 }
-                // It comes again when it has changed.
+                // It is announced again when it has changed.
                 self.files.settle(token, true);
             }
         }
     }
 
-    /// Reads on in the present file.
+    /// Reads the next piece of the file.
     fn read(&mut self) -> Vec<(u64, String)> {
         let Some(mut reading) = self.reading.take() else { return Vec::new() };
         let spooled = self.open.get_mut(&reading.token).expect("it is read");
@@ -150,7 +152,7 @@ impl Spool {
         events
     }
 
-    /// Has done with a file if all of its lines are answered.
+    /// Finishes a file if all its lines are answered.
     fn end(&mut self, token: u64) {
         let is_over = self.open.get(&token).is_some_and(|it| it.is_read && it.unanswered == 0);
         if !is_over {
@@ -169,7 +171,7 @@ impl Spool {
 }
 
 impl Spooled {
-    /// This line of it is no event, and never will be.
+    /// Counts and reports a line that can never be an event.
     fn reject(&mut self, line: u64, reason: &str) {
         self.rejected += 1;
         if self.rejected <= NAMED_MAX {
@@ -177,7 +179,7 @@ impl Spooled {
         }
     }
 
-    /// Removes it, unless somebody has gone on writing, which is announced anew.
+    /// Removes the file, unless it has changed meanwhile and will be announced again.
     fn remove(&self) -> io::Result<()> {
         let same = |now: Metadata| {
             let is = |it: &Metadata| (it.dev(), it.ino(), it.len(), it.mtime(), it.mtime_nsec());
@@ -194,7 +196,7 @@ impl Spooled {
         Ok(())
     }
 
-    /// Gives it a name that is not read, and that no other file has.
+    /// Renames the file to a name that is not read and does not exist.
     fn keep(&self) -> io::Result<PathBuf> {
         for n in 1_u64.. {
             let mut name = OsString::from(REJECTED);
@@ -205,7 +207,7 @@ impl Spooled {
             let kept = self.path.with_file_name(name);
             match renameat_with(CWD, &self.path, CWD, &kept, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(kept),
-                // The file system does not know how to do that in one step.
+                // The file system cannot rename in one step without replacing.
                 Err(Errno::INVAL) if kept.symlink_metadata().is_err() => {
                     return fs::rename(&self.path, &kept).map(|()| kept);
                 }
@@ -226,7 +228,7 @@ impl Source for Spool {
             if let Some(path) = announcement.file {
                 self.begin(token, path, id.to_owned());
             } else {
-                // There is no batch here, so it is a trouble.
+                // Spools have no batches, so this is an error of the directory.
                 note(&printable(&announcement.payload, 500));
                 self.files.settle(token, true);
             }
@@ -247,7 +249,7 @@ impl Source for Spool {
                 spooled.is_refused = true;
                 self.files.note_refusal(&refusal.reason);
             }
-            // If the file came again for it, all others in it would be published again and again.
+            // Reading the file again for this line would publish its other lines again.
             Err(refusal) => spooled.reject(line, &refusal.reason),
         }
         self.end(token);
@@ -255,10 +257,10 @@ impl Source for Spool {
     }
 }
 
-/// The event that a line is, if it is one, with an id that is the same when it is published again.
+/// The event of a line, if it has one, with an id that stays the same when it is published again.
 fn event(line: Result<&[u8], String>, id: &str, number: u64) -> Result<Option<String>, String> {
     let line = text::check(line?).map_err(|error| error.to_string())?;
-    // Editors of some systems put a mark of the byte order in front of everything.
+    // Some editors write a byte order mark at the beginning.
     let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(line).trim();
     if line.is_empty() || line.starts_with('#') {
         return Ok(None);
@@ -286,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_an_event_with_an_id_of_its_own() {
+    fn each_line_is_an_event_with_its_own_id() {
         let event = |line: &str| event(Ok(line.as_bytes()), "x", 3);
         let is = |text: &str| Ok(Some(text.to_owned()));
         assert_eq!(event(" http://a.example/ prio=5 "), is("http://a.example/ prio=5 id=x-3"));
