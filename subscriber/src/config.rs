@@ -230,7 +230,7 @@ pub const HEADER_LINKS_MAX: usize = 100;
 pub const LINK_BYTES_MAX: usize = 8 * 1024;
 /// Of a longer tag only the name counts. Images in `data:` URLs are longer; links are not.
 pub const TAG_BYTES_MAX: usize = 64 * 1024;
-/// Open elements inside SVG and MathML that are tracked by name. Drawing programs nest some tens.
+/// Open elements inside SVG and `MathML` that are tracked by name. Drawing programs nest some tens.
 pub const FOREIGN_DEPTH_MAX: usize = 256;
 /// Feeds that one page may name. Blogs have one of each kind, and one for comments.
 pub const FEEDS_MAX: usize = 16;

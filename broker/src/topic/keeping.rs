@@ -95,10 +95,10 @@ impl Topic {
         match log.retain(&retention) {
             Ok(0) | Err(LogError::Broken(_)) => {}
             Ok(removed) => {
-                tracing::debug!(topic = %self.name, removed, "retention removed old segments")
+                tracing::debug!(topic = %self.name, removed, "retention removed old segments");
             }
             Err(error) => {
-                tracing::error!(topic = %self.name, %error, "retention cannot remove old segments")
+                tracing::error!(topic = %self.name, %error, "retention cannot remove old segments");
             }
         }
     }
