@@ -308,7 +308,7 @@ impl Group {
 }
 
 /// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
-/// host nothing, so its key need not rest ([T4]).
+/// host nothing, so its key need not rest (T4 of PROTOCOL.md).
 fn was_requested(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
 }

@@ -8,7 +8,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`format`] | headers of segments and batches |
+//! | [`mod@format`] | headers of segments and batches |
 //! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
 //! | [`disk`] | the file system calls, behind a trait |
 //! | [`index`] | where the batches of a segment begin, and which seqs have no event |
