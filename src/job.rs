@@ -378,7 +378,7 @@ mod tests {
         let name = |exclude| request_within(&["http://a.example/"], patterns(exclude)).name();
         assert_eq!(name(&["/a", "/b"]), name(&["/b", "/a", "/b"]));
         let wrong = JobRequest::new(Vec::new(), patterns(&["/a", "b"])).unwrap_err();
-        assert!(wrong.contains("begins with"), "{wrong}");
+        assert!(wrong.contains("at the beginning"), "{wrong}");
     }
 
     #[test]

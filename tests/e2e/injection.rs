@@ -416,8 +416,8 @@ fn judge_log(finished: &Finished, is_json: bool) {
             assert!(!line.starts_with("1999"), "{line:?}");
             records += usize::from(!is_json);
         } else {
-            // What the program itself says to a person.
-            assert!(!line.contains("forged"), "{line:?}");
+            // The program's own lines for a person. One of them quotes a rejected line behind its own words.
+            assert!(line.starts_with("not a URL: ") || !line.contains("forged"), "{line:?}");
         }
     }
     assert!(records > 1_000, "{records}");

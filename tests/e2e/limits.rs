@@ -46,7 +46,7 @@ fn one_address_has_so_many_connections_and_others_come_when_one_has_left() {
     let server = broker(&["source.connections=2"]);
     let (first, second) = (connected(&server), connected(&server));
     let third = nc(&server);
-    third.line_with("-ERR limit the address 127.0.0.1 has 2 connections, the most");
+    third.line_with("-ERR limit the address 127.0.0.1 has reached its limit of 2 ");
     assert_eq!(third.finish().stdout().len(), 1, "it is told that, and closed");
     let http = Http::of(&server);
     assert!(http.try_ask("GET", "/health", &[]).is_err(), "HTTP is counted with lines");
@@ -215,7 +215,7 @@ fn somebody_with_a_name_has_so_much_over_all_connections() {
         for (talk, line) in [&mut two, &mut one].into_iter().zip(wrong) {
             let said = talk.ask(line);
             assert!(
-                said.starts_with("-ERR limit ") && said.contains("she has 2 "),
+                said.starts_with("-ERR limit ") && said.contains("she has reached its limit of 2 "),
                 "{line}: {said}"
             );
         }
@@ -239,7 +239,7 @@ fn somebody_with_a_name_has_so_much_over_all_connections() {
         hello.starts_with("+OK").then_some(talk)
     });
     let (mut four, hello) = log_in(&hers);
-    assert!(hello.starts_with("-ERR limit she has 3 connections"), "{hello}");
+    assert!(hello.starts_with("-ERR limit she has reached its limit of 3 "), "{hello}");
     assert!(four.ask("SUB new-url").starts_with("-ERR unauthenticated "), "it is nobody still");
 }
 
@@ -268,7 +268,7 @@ fn somebody_makes_so_many_durable_cursors_and_others_find_room() {
     let mut she = log_in(&hers);
     let said = make(&mut she, "she", 200);
     assert_eq!(made_of(&said), 20, "{said:?}");
-    assert!(said[20].starts_with("-ERR limit she has 20 durable cursors"), "{}", said[20]);
+    assert!(said[20].starts_with("-ERR limit she has reached its limit of 20 durable cursors"), "{}", said[20]);
     drop(she);
     let mut she = log_in(&hers);
     assert_eq!(made_of(&make(&mut she, "again", 5)), 0, "whoever comes back has them still");
@@ -277,7 +277,7 @@ fn somebody_makes_so_many_durable_cursors_and_others_find_room() {
     let said = make(&mut log_in(&his), "he", 15);
     assert_eq!(made_of(&said), 10, "{said:?}");
     assert!(
-        said[10].starts_with("-ERR limit the address 127.0.0.1 has 30 durable"),
+        said[10].starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 30 durable"),
         "{}",
         said[10]
     );
@@ -294,7 +294,7 @@ fn what_waits_for_one_is_bounded() {
         worker.send(format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
     }
     let said = worker.line();
-    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has 65536 bytes waiting"), "{said}");
+    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 65536 bytes waiting"), "{said}");
     worker.expect_closed();
     connected(&server);
 }

@@ -88,7 +88,7 @@ fn refused_lines_are_named_and_the_others_are_published() {
     publisher.write(["x".repeat(100_000).as_bytes(), b"\nlast\n"].concat());
     let ended = publisher.finish().expect_code(1);
     let stderr = ended.stderr();
-    for part in ["line 2", "line 3", "line 4", "2 confirmed", "3 refused"] {
+    for part in ["line 2", "line 3", "line 4", "2 confirmed", "3 rejected"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
     let mut client = Talk::client(server.address);

@@ -121,7 +121,7 @@ fn a_burst_reaches_a_program_that_knows_nothing_but_a_signal_and_what_comes_mean
     // It ends, and does not clean up behind itself.
     crawler.finish_by("KILL");
     bell.publish(20);
-    sub.line_with("runs");
+    sub.line_with("is not running");
     until("what is held", || (bell.spooled() == 20).then_some(()));
     // Nor does who tells it, and the broker.
     sub.finish_by("KILL");

@@ -36,7 +36,7 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
             &ca,
             "the certificate is not signed by a trusted authority; name its authority with --ca FILE",
         ),
-        ("authority", &ca, "the certificate is that of an authority (basicConstraints CA:TRUE)"),
+        ("authority", &ca, "the broker uses the certificate of an authority (basicConstraints CA:TRUE)"),
     ] {
         let (cert, key) = with(name);
         let (server, address) = s_server(&["-cert", &cert, "-key", &key]);
@@ -82,7 +82,7 @@ fn a_server_that_speaks_something_else_is_said_to() {
     let old = ["-cert", &cert, "-key", &key, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"];
     let (_server, address) = s_server(&old);
     let said = refusal(folder.path(), &address.to_string(), &["--ca", &ca]);
-    assert!(said.contains("it speaks no version of TLS that is safe"), "{said}");
+    assert!(said.contains("supports neither TLS 1.2 nor TLS 1.3"), "{said}");
     let plain = Server::broker();
     let said = refusal(folder.path(), &plain.text(), &["--ca", &ca]);
     assert!(said.contains("does not speak TLS; if it is the broker, leave --tls out"), "{said}");

@@ -199,7 +199,7 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
     // None of a burst is forgotten, though nothing behind it is wrong.
     let dropped = |line: &str| {
         let (_, rest) = line.split_once("messages dropped: ")?;
-        rest.split_once(',')?.0.parse::<usize>().ok()
+        rest.split_once(';')?.0.parse::<usize>().ok()
     };
     let mut logged = 0;
     zmq.server.process.line("the rest of what was dropped", |line| {
