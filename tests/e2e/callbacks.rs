@@ -326,7 +326,11 @@ fn an_event_that_is_no_end_of_a_job_is_told_nobody() {
     let url = receiver.url("204", "forged");
     let mut client = Talk::client(server.address);
     let end = format!("docs number=1 callback={url} group=crawlers serial=1.1");
-    assert!(client.ask(&format!("PUB job-done {end}")).starts_with("-ERR denied n=1 callback= on job-done"));
+    assert!(
+        client
+            .ask(&format!("PUB job-done {end}"))
+            .starts_with("-ERR denied n=1 callback= on job-done")
+    );
     let forged = Http::of(&server).ask("POST", "/topics/job-done", &["--data-binary", &end]);
     assert_eq!(forged.status, 403, "{forged:?}");
     assert_eq!(client.ask("PUB job-done docs number=1 group=crawlers"), "+OK 1 2");

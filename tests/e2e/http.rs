@@ -364,7 +364,10 @@ fn an_attribute_with_power_needs_a_grant() {
             "-ERR denied n=2 prio= is not accepted over zmq; start the broker with --grant zmq=prio to allow it"
         ]
     );
-    assert!(answers.iter().any(|line| line.starts_with("-ERR denied SUB is not available over")), "{lines:?}");
+    assert!(
+        answers.iter().any(|line| line.starts_with("-ERR denied SUB is not available over")),
+        "{lines:?}"
+    );
 }
 
 /// Bytes that are not HTTP, or too much of it, or too little.

@@ -170,7 +170,11 @@ fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_b
     assert_eq!(http.post("/topics/new-url", "http://a.example/").status, 429);
     until_it_may_go_on();
     // What is refused was read all the same.
-    assert_eq!(http.post("/topics/new-url", &format!("\u{7}{}", "x".repeat(60_000))).status, 400);
+    // The event before may have taken what there was, as above.
+    let control = format!("\u{7}{}", "x".repeat(60_000));
+    until("a body is refused for its content", || {
+        (http.post("/topics/new-url", &control).status == 400).then_some(())
+    });
     let got = http.post("/topics/new-url", "http://a.example/");
     assert_eq!((got.status, got.json()["code"].as_str()), (429, Some("limit")), "{}", got.body);
 }
@@ -268,7 +272,11 @@ fn somebody_makes_so_many_durable_cursors_and_others_find_room() {
     let mut she = log_in(&hers);
     let said = make(&mut she, "she", 200);
     assert_eq!(made_of(&said), 20, "{said:?}");
-    assert!(said[20].starts_with("-ERR limit she has reached its limit of 20 durable cursors"), "{}", said[20]);
+    assert!(
+        said[20].starts_with("-ERR limit she has reached its limit of 20 durable cursors"),
+        "{}",
+        said[20]
+    );
     drop(she);
     let mut she = log_in(&hers);
     assert_eq!(made_of(&make(&mut she, "again", 5)), 0, "whoever comes back has them still");
@@ -277,7 +285,8 @@ fn somebody_makes_so_many_durable_cursors_and_others_find_room() {
     let said = make(&mut log_in(&his), "he", 15);
     assert_eq!(made_of(&said), 10, "{said:?}");
     assert!(
-        said[10].starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 30 durable"),
+        said[10]
+            .starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 30 durable"),
         "{}",
         said[10]
     );
@@ -294,7 +303,12 @@ fn what_waits_for_one_is_bounded() {
         worker.send(format!("LINK crawlers:1.{at}.1 http://a.example/{}\n", "x".repeat(100)));
     }
     let said = worker.line();
-    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 65536 bytes waiting"), "{said}");
+    assert!(
+        said.starts_with(
+            "-ERR limit the address 127.0.0.1 has reached its limit of 65536 bytes waiting"
+        ),
+        "{said}"
+    );
     worker.expect_closed();
     connected(&server);
 }

@@ -103,7 +103,12 @@ fn limits_change_for_who_is_connected_and_who_comes() {
     until("no more connections", || greeting().starts_with(refused).then_some(()));
     // Who is there keeps what it has, and gets no more.
     let said = it.talk.ask("SUB b");
-    assert!(said.starts_with("-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"), "{said}");
+    assert!(
+        said.starts_with(
+            "-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"
+        ),
+        "{said}"
+    );
     it.change(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
     it.until_answered("SUB b", "+OK");
     it.change(&format!("{COUNTED}{limited}"));

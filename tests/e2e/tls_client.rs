@@ -36,7 +36,11 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
             &ca,
             "the certificate is not signed by a trusted authority; name its authority with --ca FILE",
         ),
-        ("authority", &ca, "the broker uses the certificate of an authority (basicConstraints CA:TRUE)"),
+        (
+            "authority",
+            &ca,
+            "the broker uses the certificate of an authority (basicConstraints CA:TRUE)",
+        ),
     ] {
         let (cert, key) = with(name);
         let (server, address) = s_server(&["-cert", &cert, "-key", &key]);
