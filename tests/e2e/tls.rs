@@ -2,6 +2,7 @@
 
 use std::{fs, process::Command};
 
+use rcgen::CustomExtension;
 use tempfile::TempDir;
 
 use crate::support::{
@@ -300,6 +301,21 @@ fn a_certificate_that_was_revoked_opens_nothing_any_more() {
     // What was good yesterday may leave out what was revoked since.
     clients.revoke(&[], false);
     until("nobody is let in by an old list", || (!comes_in("alice")).then_some(()));
+}
+
+#[test]
+fn a_certificate_file_without_the_issuer_causes_a_warning() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    // Authority information access (RFC 5280, 4.2.2.1): the issuer's certificate is at http://a/
+    let content = b"\x30\x17\x30\x15\x06\x08\x2b\x06\x01\x05\x05\x07\x30\x02\x86\x09http://a/";
+    let access = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], content.to_vec());
+    authority.sign_with("alone", |params| params.custom_extensions.push(access));
+    let (cert, key) = (authority.path("alone", "pem"), authority.path("alone", "key"));
+    let server = Server::start(&["broker", "--tls-cert", &cert, "--tls-key", &key]);
+    server.process.line_with("lacks the certificate of \"authority\", which issued \"alone\"");
+    // A client whose authority is the issuer needs nothing more.
+    at(&server, &["topic", "ls", "--ca", &authority.file()]).expect_code(0);
 }
 
 #[test]

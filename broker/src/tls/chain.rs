@@ -1,4 +1,4 @@
-//! Checks that a certificate file contains the chain of its first certificate.
+//! Finds a gap in the chain of certificates of a file.
 
 use rustls::pki_types::CertificateDer;
 use x509_cert::der::Decode;
@@ -21,10 +21,11 @@ pub(super) struct Gap {
 
 /// Finds the certificate that is missing between the first one and its authority.
 ///
-/// The certificates after the first one may have any order (RFC 8446, 4.4.2), and the authority
-/// itself is optional, because clients have it. So a single certificate may be complete. It is
-/// not if it says where its issuer's certificate can be downloaded, as public authorities write
-/// it: these never sign with their root. What cannot be parsed is left to rustls.
+/// The certificates after the first one may have any order, and there may be others (RFC 8446,
+/// 4.4.2). The authority itself is optional, because clients have it, so a chain may end with any
+/// authority. A server's certificate without its issuer is probably incomplete if it says where the
+/// issuer's certificate can be downloaded, as public authorities write it: these never sign with
+/// their root. Private authorities may do both. What cannot be parsed is left to rustls.
 pub(super) fn gap(chain: &[CertificateDer<'_>]) -> Option<Gap> {
     let parse = |der: &CertificateDer<'_>| Certificate::from_der(der).ok();
     let parsed: Vec<TbsCertificate> =
@@ -36,8 +37,8 @@ pub(super) fn gap(chain: &[CertificateDer<'_>]) -> Option<Gap> {
         let Some(issuer) = issuer else { break };
         last = others.swap_remove(issuer);
     }
-    let may_end = || is_authority(last) || !has_issuer_address(last);
-    let is_complete = last.issuer == last.subject || others.is_empty() && may_end();
+    let is_complete =
+        last.issuer == last.subject || is_authority(last) || !has_issuer_address(last);
     (!is_complete).then(|| Gap { subject: shown(&last.subject), issuer: shown(&last.issuer) })
 }
 

@@ -114,20 +114,6 @@ pub enum TlsError {
         /// What to do.
         hint: &'static str,
     },
-    /// A certificate between that of the broker and its authority is missing.
-    #[error(
-        "{} lacks the certificate of {issuer:?}, which issued {subject:?}; append the certificates of its \
-         issuers to the file (fullchain.pem of certbot)",
-        path.display()
-    )]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
-        /// The name in the last certificate of the chain.
-        subject: String,
-        /// The name of its issuer.
-        issuer: String,
-    },
     /// The file has a form that cannot be used.
     #[error("cannot use {}: {reason}", path.display())]
     Unusable {
@@ -254,23 +240,23 @@ fn certified_key(
     } else {
         "use the key with which the certificate was requested"
     };
-    let gap = chain::gap(&chain);
-    let certified =
-        CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                TlsError::Mismatch { key: key.clone(), cert: cert.clone(), hint }
-            }
-            rustls::Error::InvalidCertificate(error) => {
-                TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
-            }
-            error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
-        })?;
-    match gap {
-        None => Ok(certified),
-        Some(Gap { subject, issuer }) => {
-            Err(TlsError::Incomplete { path: cert.clone(), subject, issuer })
-        }
+    // Not an error: clients may have the missing certificate, for example as their authority.
+    if let Some(Gap { subject, issuer }) = chain::gap(&chain) {
+        tracing::warn!(
+            "{} lacks the certificate of {issuer:?}, which issued {subject:?}; clients without it cannot \
+             connect; append the certificates of its issuers to the file (fullchain.pem of certbot)",
+            cert.display()
+        );
     }
+    CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            TlsError::Mismatch { key: key.clone(), cert: cert.clone(), hint }
+        }
+        rustls::Error::InvalidCertificate(error) => {
+            TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+        }
+        error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
+    })
 }
 
 /// The key of a file.

@@ -111,28 +111,36 @@ fn chain(has_address: bool) -> ([String; 3], String) {
 }
 
 #[test]
-fn a_certificate_without_its_issuer_is_refused() {
+fn a_gap_in_the_chain_is_found() {
     let ([root, middle, last], key) = chain(true);
-    let missing = "DIR/cert lacks the certificate of \"Middle\", which issued \"broker.example\"; \
-                   append the certificates of its issuers to the file (fullchain.pem of certbot)";
-    assert_eq!(refused(&last, &key), missing);
-    assert_eq!(refused(&format!("{last}{root}"), &key), missing);
-    for complete in [format!("{last}{middle}"), format!("{last}{middle}{root}")] {
-        let (_dir, config) = files(&complete, &key);
-        assert!(Tls::open(config).is_ok());
+    let gap = |text: &str| {
+        let (_dir, config) = files(text, &key);
+        chain::gap(&certificates(&config.cert).unwrap())
+    };
+    let missing = || Some(Gap { subject: "broker.example".into(), issuer: "Middle".into() });
+    assert_eq!(gap(&last), missing());
+    assert_eq!(gap(&format!("{last}{root}")), missing());
+    // In any order but for the first, and with others (RFC 8446, 4.4.2).
+    let (other, _) = pair();
+    for complete in [
+        format!("{last}{middle}"),
+        format!("{last}{middle}{root}"),
+        format!("{last}{root}{middle}"),
+        format!("{last}{other}{middle}"),
+    ] {
+        assert_eq!(gap(&complete), None);
     }
-    // In any order but for the first (RFC 8446, 4.4.2).
-    let (_dir, config) = files(&format!("{last}{root}{middle}"), &key);
+    // A private authority may have signed it itself, and clients have that.
+    let ([_, _, private], _) = chain(false);
+    assert_eq!(gap(&private), None);
+    // The clients may also have what is missing, so the broker starts.
+    let (_dir, config) = files(&last, &key);
     assert!(Tls::open(config).is_ok());
     let wrong_first = refused(&format!("{middle}{last}"), &key);
     assert!(
         wrong_first.ends_with("put the certificate of the key first in the file"),
         "{wrong_first}"
     );
-    // An authority of one's own may have signed it itself, and clients have that.
-    let ([_, _, last], key) = chain(false);
-    let (_dir, config) = files(&last, &key);
-    assert!(Tls::open(config).is_ok());
 }
 
 #[test]
