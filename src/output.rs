@@ -269,7 +269,11 @@ pub(crate) fn time_or(duration: Duration, exact: String) -> String {
     if *IS_SEEN { time(duration) } else { exact }
 }
 
-/// The value of a `key=value` word of the broker: on a terminal, durations as `9m 59s` and numbers
+/// Keys of names and numbers that identify something. A name may consist of digits.
+const NAME_KEYS: [&str; 9] =
+    ["cursor", "group", "job", "key", "member", "name", "pid", "serial", "topic"];
+
+/// The value of a `key=value` word of the broker: on a terminal, durations as `9m 59s` and counts
 /// with separators. Otherwise it is unchanged, so that scripts read exact values.
 pub(crate) fn readable(key: &str, value: &str) -> String {
     if *IS_SEEN { with_units(key, value) } else { value.to_owned() }
@@ -293,7 +297,7 @@ fn with_units(key: &str, value: &str) -> String {
     };
     match (ms, value.parse()) {
         (Some(ms), _) => time(Duration::from_millis(ms)),
-        (None, Ok(number)) => count(number),
+        (None, Ok(number)) if !NAME_KEYS.contains(&key) => count(number),
         _ => value.to_owned(),
     }
 }
@@ -368,7 +372,7 @@ mod tests {
             words.map(|(key, value)| with_units(key, value)),
             ["9m 59s", "20m 04s", "1,043"]
         );
-        let words = [("retain-bytes", "1g"), ("rate", "0.5"), ("sync", "always"), ("due-in", "?")];
+        let words = [("retain-bytes", "1g"), ("job", "2026"), ("sync", "always"), ("due-in", "?")];
         assert!(words.iter().all(|(key, value)| with_units(key, value) == *value));
         let line = "http://a.example/?check-in=30s pending free-in=599123ms";
         assert_eq!(readable_line(line), line, "exact without a terminal");
