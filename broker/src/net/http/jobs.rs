@@ -134,7 +134,7 @@ pub(super) async fn add(
         .ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;
     let settings = [borrowed(&settings), of_group(&params)].concat();
-    // Also when no URL follows that they would be checked with.
+    // Without URLs there is no command that would check them.
     seed_settings(&manage("add", None, settings.clone()))?;
     count(&client, &urls)?;
     let (new, known) = add_seeds(&client, &name, &urls, settings).await?;
