@@ -140,7 +140,8 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
 }
 
 /// Prints a note for each line that the crawlers' group could not read as a URL, as the topic of
-/// dead letters announces it. Without that topic `up` works as well. Never ends.
+/// dead letters announces it: the group announces at most 100 a minute. Without that topic `up`
+/// works as well. Never ends.
 async fn report_wrong_urls(broker: &BrokerAddress) {
     if let Err(error) = note_wrong_urls(broker).await {
         tracing::debug!(%error, "lines that are not URLs are no longer reported");
