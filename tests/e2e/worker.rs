@@ -84,8 +84,12 @@ impl Crawl {
 #[track_caller]
 pub(crate) fn worker(broker: SocketAddr) -> Running {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/worker.py");
-    let mut python = Command::new("python3");
-    python.arg(file).args([broker.ip().to_string(), broker.port().to_string()]);
+    // A shell starts programs behind `&` with SIGINT ignored, and these tests may run there.
+    let mut python = Command::new("env");
+    python
+        .args(["--default-signal=INT", "python3"])
+        .arg(file)
+        .args([broker.ip().to_string(), broker.port().to_string()]);
     for proxy in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
         python.env_remove(proxy);
     }
