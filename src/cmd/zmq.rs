@@ -57,9 +57,8 @@ pub(crate) struct ZmqArgs {
 
 #[cfg(not(any(feature = "zeromq", feature = "libzmq")))]
 #[expect(clippy::unused_async, reason = "the other form is")]
-pub(crate) async fn run(args: ZmqArgs) -> Result<(), crate::failure::Failure> {
+pub(crate) async fn run(_: ZmqArgs) -> Result<(), crate::failure::Failure> {
     let text = "this tidings was built without ZeroMQ; build it with --features zeromq or libzmq";
-    tracing::debug!(?args, "ZeroMQ");
     Err(crate::failure::Failure::Usage(text.to_owned()))
 }
 
