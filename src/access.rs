@@ -9,11 +9,11 @@ use std::{
 use clap::Args;
 use tidings_broker::{
     Broker, BrokerConfig, Sockets,
-    access::{Power, Right, Rights, Way},
+    access::{Permission, PermissionSet, PrivilegedAttribute, Transport},
 };
 use tidings_protocol::TopicName;
 
-use crate::{failure::Failure, principals::Principals, zmq::ZmqFlags};
+use crate::{failure::Failure, principals::AccessFile, zmq::ZmqFlags};
 
 /// Flags for login and for anonymous clients.
 #[derive(Debug, Clone, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct AccessFlags {
     ///
     /// May be repeated.
     #[arg(long, value_name = "RIGHT")]
-    strangers: Vec<Right>,
+    strangers: Vec<Permission>,
 
     /// Topic for plain lines from nc and telnet [default: new-url; off when login is required]
     #[arg(long, value_name = "TOPIC")]
@@ -48,22 +48,22 @@ impl AccessFlags {
     }
 
     /// Passes changes of `access.toml` to a running broker. Never ends.
-    pub(crate) async fn follow(&self, broker: &Broker, data: &Path) {
-        let principals = Principals::at(data);
+    pub(crate) async fn watch_principals(&self, broker: &Broker, data: &Path) {
+        let principals = AccessFile::at(data);
         if broker.is_open() {
             // Clients are connected without login, and so are the parts of this process: a first
             // principal takes effect at the next start.
             return std::future::pending().await;
         }
-        principals.follow(broker).await;
+        principals.watch(broker).await;
     }
 
     /// Writes the flags and the principals of the data directory into a configuration.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
-        let principals = Principals::at(data).read()?;
+        let principals = AccessFile::at(data).read()?;
         config.access.principals = principals;
-        config.access.strangers = Rights::new(self.strangers.clone(), Vec::new());
-        config.access.notifier.clone_from(&self.notifier);
+        config.access.anonymous = PermissionSet::new(self.strangers.clone(), Vec::new());
+        config.access.peer_topic.clone_from(&self.notifier);
         // This user and root can change all files of the broker, so they may do everything.
         config.access.own_users = vec![rustix::process::geteuid().as_raw(), 0];
         Ok(())
@@ -72,7 +72,7 @@ impl AccessFlags {
     /// Refuses to start if login is required without any principal, or if other machines can
     /// reach an address that has no login or no TLS. A socket that is already open counts instead
     /// of the address in the configuration.
-    pub(crate) fn judge(
+    pub(crate) fn check_exposure(
         &self,
         config: &BrokerConfig,
         sockets: &Sockets,
@@ -88,7 +88,7 @@ impl AccessFlags {
         }
         let known = config.access.principals.as_ref();
         if self.require_login && known.is_none_or(Vec::is_empty) {
-            let (file, data) = (Principals::at(data), data.display());
+            let (file, data) = (AccessFile::at(data), data.display());
             let lacks = match known {
                 None => "does not exist, so every client could do everything",
                 Some(_) => "lists no principal, so no client could log in",
@@ -105,7 +105,8 @@ impl AccessFlags {
         let lines = ("--listen", real(&sockets.line).unwrap_or(config.listen));
         let http = config.http.as_ref();
         let http = http.map(|http| ("--http", real(&sockets.http).unwrap_or(http.listen)));
-        for (flag, address) in iter::once(lines).chain(http).filter(|(_, at)| self.minds(*at)) {
+        for (flag, address) in iter::once(lines).chain(http).filter(|(_, at)| self.is_exposed(*at))
+        {
             let data = data.display();
             if config.access.principals.is_none() {
                 return Err(Failure::Usage(format!(
@@ -122,7 +123,7 @@ impl AccessFlags {
                 )));
             }
         }
-        match zmq.unlocked().find(|(_, at)| self.minds(*at)) {
+        match zmq.open_endpoints().find(|(_, at)| self.is_exposed(*at)) {
             None => Ok(()),
             Some((flag, address)) => Err(Failure::Usage(format!(
                 "{flag} tcp://{address} is open to other machines, and ZeroMQ does not authenticate clients. Set a key: \
@@ -132,21 +133,24 @@ impl AccessFlags {
     }
 
     /// Whether other machines can reach the address although `--insecure` is not set.
-    fn minds(&self, address: SocketAddr) -> bool {
+    fn is_exposed(&self, address: SocketAddr) -> bool {
         !self.insecure && !address.ip().to_canonical().is_loopback()
     }
 }
 
 /// The privileged attributes that a transport accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) way: Way,
-    pub(crate) powers: Vec<Power>,
+pub(crate) struct TransportGrant {
+    pub(crate) transport: Transport,
+    pub(crate) attributes: Vec<PrivilegedAttribute>,
 }
 
 /// The value of `--grant`.
-pub(crate) fn parse_grant(text: &str) -> Result<Grant, String> {
+pub(crate) fn parse_grant(text: &str) -> Result<TransportGrant, String> {
     let (way, powers) = text.split_once('=').ok_or("write WAY=ATTRIBUTE,.., such as zmq=prio")?;
     let powers = powers.split(',').filter(|power| !power.is_empty());
-    Ok(Grant { way: way.parse()?, powers: powers.map(str::parse).collect::<Result<_, _>>()? })
+    Ok(TransportGrant {
+        transport: way.parse()?,
+        attributes: powers.map(str::parse).collect::<Result<_, _>>()?,
+    })
 }

@@ -61,13 +61,13 @@ impl BrokerAddress {
     }
 
     /// The same address with this security. Connections to a unix socket are never encrypted.
-    pub(crate) fn with(self, mut security: Security) -> Self {
+    pub(crate) fn with_security(self, mut security: Security) -> Self {
         security.tls.take_if(|_| self.text.starts_with(UNIX_PREFIX));
         Self { security, ..self }
     }
 
     /// The address of a unix socket.
-    pub(crate) fn of_socket(path: &Path) -> Self {
+    pub(crate) fn unix(path: &Path) -> Self {
         Self::plain(format!("{UNIX_PREFIX}{}", path.display()))
     }
 
@@ -117,9 +117,9 @@ impl fmt::Display for BrokerAddress {
 
 /// The file with the address of the running broker. It is removed when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Announced(PathBuf);
+pub(crate) struct AddressFile(PathBuf);
 
-impl Announced {
+impl AddressFile {
     /// Writes the address into the data directory, completely or not at all.
     pub(crate) fn write(data: &Path, address: &BrokerAddress) -> io::Result<Self> {
         let path = data.join(FILE);
@@ -130,7 +130,7 @@ impl Announced {
     }
 }
 
-impl Drop for Announced {
+impl Drop for AddressFile {
     fn drop(&mut self) {
         // A file that stays behind is recognised: no broker answers at its address.
         let _ = std::fs::remove_file(&self.0);
@@ -139,7 +139,7 @@ impl Drop for Announced {
 
 /// The address that a broker wrote into this data directory. After a crash the file stays, so only
 /// an answer from that address proves that the broker runs.
-pub(crate) fn noted(data: &Path) -> Option<BrokerAddress> {
+pub(crate) fn read_address_file(data: &Path) -> Option<BrokerAddress> {
     std::fs::read_to_string(data.join(FILE)).ok()?.trim().parse().ok()
 }
 
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn the_note_goes_with_the_broker() {
         let data = tempfile::tempdir().unwrap();
-        assert_eq!(noted(data.path()), None);
+        assert_eq!(read_address_file(data.path()), None);
         let address: BrokerAddress = "127.0.0.1:7".parse().unwrap();
-        let announced = Announced::write(data.path(), &address).unwrap();
-        assert_eq!(noted(data.path()), Some(address));
+        let announced = AddressFile::write(data.path(), &address).unwrap();
+        assert_eq!(read_address_file(data.path()), Some(address));
         drop(announced);
-        assert_eq!(noted(data.path()), None);
+        assert_eq!(read_address_file(data.path()), None);
         assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
     }
 }

@@ -21,12 +21,12 @@ pub(crate) struct BrokerFlag {
 
 /// The same for commands that also work without a broker.
 #[derive(Debug, Clone)]
-pub(crate) struct BrokerIfAny {
+pub(crate) struct OptionalBrokerFlag {
     pub(crate) broker: Option<BrokerAddress>,
 }
 
 #[derive(Args)]
-struct Flag {
+struct BrokerFlagArgs {
     /// Address of the broker: HOST:PORT or unix:PATH
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
     broker: BrokerAddress,
@@ -36,7 +36,7 @@ struct Flag {
 }
 
 #[derive(Args)]
-struct IfAny {
+struct OptionalBrokerFlagArgs {
     /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or a
     /// new one]
     #[arg(long, value_name = "HOST:PORT")]
@@ -86,7 +86,9 @@ impl TryFrom<SecurityFlags> for Security {
         let tls = is_asked_for.then_some(ClientTls { ca, crl, cert, key });
         let token = match token_file {
             Some(file) => Some(TokenSource::File(file)),
-            None => given(std::env::var_os(TOKEN_VARIABLE).as_deref())?.map(TokenSource::Given),
+            None => {
+                token_from_env(std::env::var_os(TOKEN_VARIABLE).as_deref())?.map(TokenSource::Given)
+            }
         };
         Ok(Self { tls, token })
     }
@@ -94,7 +96,7 @@ impl TryFrom<SecurityFlags> for Security {
 
 /// The token in the environment. It is never a flag, since every user of the machine can read
 /// flags.
-fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
+fn token_from_env(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
     let Some(value) = variable else { return Ok(None) };
     let word = value.to_str().map(str::trim);
     if word == Some("") {
@@ -108,20 +110,20 @@ fn given(variable: Option<&OsStr>) -> Result<Option<Token>, Error> {
     token.map(Some).ok_or_else(|| Error::raw(ErrorKind::ValueValidation, text))
 }
 
-impl TryFrom<Flag> for BrokerFlag {
+impl TryFrom<BrokerFlagArgs> for BrokerFlag {
     type Error = Error;
 
-    fn try_from(flag: Flag) -> Result<Self, Error> {
-        Ok(Self { broker: flag.broker.with(flag.security.try_into()?) })
+    fn try_from(flag: BrokerFlagArgs) -> Result<Self, Error> {
+        Ok(Self { broker: flag.broker.with_security(flag.security.try_into()?) })
     }
 }
 
-impl TryFrom<IfAny> for BrokerIfAny {
+impl TryFrom<OptionalBrokerFlagArgs> for OptionalBrokerFlag {
     type Error = Error;
 
-    fn try_from(flag: IfAny) -> Result<Self, Error> {
+    fn try_from(flag: OptionalBrokerFlagArgs) -> Result<Self, Error> {
         let security: Security = flag.security.try_into()?;
-        Ok(Self { broker: flag.broker.map(|broker| broker.with(security)) })
+        Ok(Self { broker: flag.broker.map(|broker| broker.with_security(security)) })
     }
 }
 
@@ -151,8 +153,8 @@ macro_rules! parse_as {
     };
 }
 
-parse_as!(BrokerFlag, Flag);
-parse_as!(BrokerIfAny, IfAny);
+parse_as!(BrokerFlag, BrokerFlagArgs);
+parse_as!(OptionalBrokerFlag, OptionalBrokerFlagArgs);
 
 #[cfg(test)]
 mod tests {
@@ -166,12 +168,12 @@ mod tests {
 
     #[test]
     fn an_environment_variable_that_is_not_a_token_is_rejected() {
-        assert_eq!(given(None).unwrap(), None);
-        assert_eq!(given(Some(OsStr::new(" \n"))).unwrap(), None);
-        assert_eq!(given(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
+        assert_eq!(token_from_env(None).unwrap(), None);
+        assert_eq!(token_from_env(Some(OsStr::new(" \n"))).unwrap(), None);
+        assert_eq!(token_from_env(Some(OsStr::new("x\n"))).unwrap(), Token::new("x").ok());
         let long = "x".repeat(257);
         for wrong in ["hush hush", "hush\u{7}", &long] {
-            let said = given(Some(OsStr::new(wrong))).unwrap_err().to_string();
+            let said = token_from_env(Some(OsStr::new(wrong))).unwrap_err().to_string();
             assert!(said.contains("TIDINGS_TOKEN") && !said.contains("hush"), "{said}");
         }
     }

@@ -12,7 +12,7 @@ use tidings_broker::{
     Broker,
     hooks::{SECRET_BYTES_MIN, Scheme, Secret},
 };
-use tidings_connectors::callbacks::{self, Config, Sign};
+use tidings_connectors::callbacks::{self, CallbackConfig, Signer};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -44,9 +44,13 @@ impl CallbackFlags {
         outgoing: &OutgoingFlags,
         stop: &CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + use<>, Failure> {
-        let sign = self.callback_secret_file.as_deref().map(signer).transpose()?;
-        let config = Config { broker: reach.to_string(), outgoing: outgoing.requests()?, sign };
-        let (mut callbacks, stop) = (broker.callbacks(), stop.clone());
+        let sign = self.callback_secret_file.as_deref().map(read_signer).transpose()?;
+        let config = CallbackConfig {
+            broker: reach.to_string(),
+            outgoing: outgoing.http_client()?,
+            signer: sign,
+        };
+        let (mut callbacks, stop) = (broker.has_callbacks(), stop.clone());
         Ok(async move {
             let wanted = async { callbacks.wait_for(|wanted| *wanted).await.is_ok() };
             // A broker without callbacks needs no connection for them.
@@ -57,7 +61,7 @@ impl CallbackFlags {
     }
 }
 
-fn signer(file: &Path) -> Result<Sign, Failure> {
+fn read_signer(file: &Path) -> Result<Signer, Failure> {
     let scheme = Scheme::of(&json!("standard-webhooks")).expect("there is this preset");
     let wrong = |error| Failure::Usage(format!("--callback-secret-file: {error}"));
     let written = read_secrets(file).map_err(wrong)?;

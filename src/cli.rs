@@ -12,6 +12,7 @@ use clap::{
 use tidings_protocol::ProtocolError;
 
 use crate::{
+    broker_message,
     cmd::{
         self, bridge::Bridge, config::Config, dead::Dead, group::Group, job::Job, probe::Probe,
         token::Token, topic::Topic,
@@ -20,7 +21,6 @@ use crate::{
     failure::Failure,
     logging,
     output::printable,
-    wire,
 };
 
 mod help;
@@ -61,7 +61,7 @@ pub(crate) struct Cli {
     up: cmd::up::UpArgs,
 
     #[command(flatten)]
-    common: Common,
+    common: GeneralFlags,
 
     #[command(subcommand)]
     subcommand: Option<Cmd>,
@@ -70,7 +70,7 @@ pub(crate) struct Cli {
 /// The flags of every subcommand.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "General options")]
-pub(crate) struct Common {
+pub(crate) struct GeneralFlags {
     /// Read settings from this TOML file
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
@@ -143,29 +143,29 @@ pub(crate) enum Cmd {
 /// A command line that was understood.
 #[derive(Debug)]
 pub(crate) struct Parsed {
-    pub(crate) common: Common,
+    pub(crate) common: GeneralFlags,
     pub(crate) cmd: Cmd,
     /// The configuration file, if one is named.
     pub(crate) file: Option<ConfigFile>,
     /// The long names of the flags that were typed.
-    pub(crate) typed: Vec<String>,
+    pub(crate) typed_flags: Vec<String>,
 }
 
 /// The definition of the command line, with a variable in the environment for every flag.
 pub(crate) fn command() -> Command {
     fn with_environment(command: Command) -> Command {
-        let command = command.mut_args(|arg| match variable(&arg) {
+        let command = command.mut_args(|arg| match env_variable(&arg) {
             Some(variable) => arg.env(variable).hide_env(true),
             None => arg,
         });
         command.mut_subcommands(with_environment)
     }
-    with_environment(definition()).mut_subcommands(with_old_key)
+    with_environment(definition()).mut_subcommands(with_key_alias)
 }
 
 /// Accepts the earlier name `--key` for `--cert-key`, except in commands where `--key` is the key
 /// of a group.
-fn with_old_key(command: Command) -> Command {
+fn with_key_alias(command: Command) -> Command {
     if ["group", "dead", "job", "explain"].contains(&command.get_name()) {
         return command;
     }
@@ -173,7 +173,7 @@ fn with_old_key(command: Command) -> Command {
         Some("cert-key") => arg.alias("key"),
         _ => arg,
     });
-    command.mut_subcommands(with_old_key)
+    command.mut_subcommands(with_key_alias)
 }
 
 /// The definition without environment variables.
@@ -189,7 +189,7 @@ pub(crate) fn definition() -> Command {
 }
 
 /// The environment variable of a flag.
-pub(crate) fn variable(arg: &Arg) -> Option<String> {
+pub(crate) fn env_variable(arg: &Arg) -> Option<String> {
     let long = arg.get_long().filter(|long| !["help", "version"].contains(long))?;
     Some(format!("TIDINGS_{}", long.replace('-', "_").to_uppercase()))
 }
@@ -198,7 +198,7 @@ pub(crate) fn variable(arg: &Arg) -> Option<String> {
 /// configuration file as defaults.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words: Vec<_> = words.into_iter().collect();
-    let refuse = |error: Error| refusal(&words, &error);
+    let refuse = |error: Error| failure_of(&words, &error);
     // `tidings config` reports all problems of the environment and the file, so they must not end
     // it here.
     let plain = definition().try_get_matches_from(&words).ok();
@@ -207,7 +207,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         common.config =
             common.config.or_else(|| std::env::var_os("TIDINGS_CONFIG").map(Into::into));
         let cmd = subcommand.expect("it has just been found");
-        return Ok(Parsed { common, cmd, file: None, typed: Vec::new() });
+        return Ok(Parsed { common, cmd, file: None, typed_flags: Vec::new() });
     }
     let mut command = command();
     let mut matches = command.clone().try_get_matches_from(&words).map_err(refuse)?;
@@ -218,25 +218,27 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         matches = command.try_get_matches_from(&words).map_err(refuse)?;
     }
     if let Some(subcommand) = matches.subcommand_name() {
-        refuse_flags_before(subcommand, &matches)?;
+        reject_misplaced_flags(subcommand, &matches)?;
     }
     let cli = Cli::from_arg_matches(&matches).map_err(refuse)?;
     let mut cmd = cli.subcommand.unwrap_or(Cmd::Up(cli.up));
     match (&mut cmd, matches.subcommand()) {
-        (Cmd::Crawl(crawl), Some((_, matches))) => crawl.given = typed(matches),
+        (Cmd::Crawl(crawl), Some((_, matches))) => crawl.typed_flags = typed_flags(matches),
         (Cmd::Topic(Topic::Verify(verify)), Some((_, matches))) => {
             let matches = matches.subcommand().map(|(_, matches)| matches);
-            verify.offline = matches.is_some_and(|matches| typed(matches).contains(&"data".into()));
+            verify.offline =
+                matches.is_some_and(|matches| typed_flags(matches).contains(&"data".into()));
         }
         _ => {}
     }
-    let of_subcommand = matches.subcommand().map(|(_, matches)| typed(matches));
-    let typed = typed(&matches).into_iter().chain(of_subcommand.unwrap_or_default()).collect();
-    Ok(Parsed { common: cli.common, cmd, file, typed })
+    let of_subcommand = matches.subcommand().map(|(_, matches)| typed_flags(matches));
+    let typed =
+        typed_flags(&matches).into_iter().chain(of_subcommand.unwrap_or_default()).collect();
+    Ok(Parsed { common: cli.common, cmd, file, typed_flags: typed })
 }
 
 /// Long names of the flags that were typed, as opposed to set by environment, file or default.
-fn typed(matches: &clap::ArgMatches) -> Vec<String> {
+fn typed_flags(matches: &clap::ArgMatches) -> Vec<String> {
     matches
         .ids()
         .filter(|id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine))
@@ -246,9 +248,9 @@ fn typed(matches: &clap::ArgMatches) -> Vec<String> {
 
 /// Rejects flags before the subcommand: `tidings --listen X broker` would set a flag of `tidings
 /// up` and ignore it.
-fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
+fn reject_misplaced_flags(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
     let up = cmd::up::UpArgs::augment_args(Command::new("up"));
-    let typed = typed(matches);
+    let typed = typed_flags(matches);
     let misplaced = up
         .get_arguments()
         .filter_map(|arg| arg.get_long())
@@ -262,10 +264,10 @@ fn refuse_flags_before(subcommand: &str, matches: &clap::ArgMatches) -> Result<(
 }
 
 /// The failure for a command line that did not parse, or the help text.
-fn refusal(words: &[OsString], error: &Error) -> Failure {
+fn failure_of(words: &[OsString], error: &Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            Failure::Told(error.render().to_string())
+            Failure::Help(error.render().to_string())
         }
         kind => {
             let command = Cli::command();
@@ -279,7 +281,7 @@ fn refusal(words: &[OsString], error: &Error) -> Failure {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                     "a subcommand or an argument is missing".to_owned()
                 }
-                _ => wrong_value(error).unwrap_or_else(|| one_line(error)),
+                _ => invalid_value_message(error).unwrap_or_else(|| one_line_message(error)),
             };
             Failure::Usage(format!("{problem} (see tidings{name} --help)"))
         }
@@ -287,7 +289,7 @@ fn refusal(words: &[OsString], error: &Error) -> Failure {
 }
 
 /// The parser's message in one line: the problem and its hint, without the usage text.
-pub(crate) fn one_line(error: &Error) -> String {
+pub(crate) fn one_line_message(error: &Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let parts: Vec<_> = text
@@ -305,11 +307,11 @@ pub(crate) fn one_line(error: &Error) -> String {
 }
 
 /// `--flag value: what is expected`, if a parser of this program rejected the value.
-fn wrong_value(error: &Error) -> Option<String> {
+fn invalid_value_message(error: &Error) -> Option<String> {
     let context = |kind| error.get(kind).map(ToString::to_string);
     let reason = std::error::Error::source(error)?;
     let reason = match reason.downcast_ref::<ProtocolError>() {
-        Some(error) => wire::in_flags(&error.text),
+        Some(error) => broker_message::flag_value_error(&error.text),
         None => reason.to_string(),
     };
     let (arg, value) = (context(ContextKind::InvalidArg)?, context(ContextKind::InvalidValue)?);
@@ -417,7 +419,7 @@ mod tests {
     #[test]
     fn help_of_token_commands_lists_permissions() {
         for words in ["tidings token create --help", "tidings token set --help"] {
-            let Err(Failure::Told(text)) = parse_words(words) else { panic!("{words}") };
+            let Err(Failure::Help(text)) = parse_words(words) else { panic!("{words}") };
             assert!(text.contains("pub:TOPIC") && text.contains("url:PREFIX"), "{text}");
         }
     }
@@ -445,7 +447,7 @@ mod tests {
     #[test]
     fn help_and_version_are_not_errors() {
         for words in ["tidings --help", "tidings crawl -h", "tidings --version"] {
-            assert!(matches!(parse_words(words), Err(Failure::Told(_))), "{words}");
+            assert!(matches!(parse_words(words), Err(Failure::Help(_))), "{words}");
         }
     }
 

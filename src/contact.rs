@@ -19,12 +19,12 @@ pub(crate) fn parse(text: &str) -> Result<String, String> {
 }
 
 /// A `User-Agent` with a contact, in the form that is usual among crawlers.
-pub(crate) fn agent(agent: &str, contact: &str) -> String {
+pub(crate) fn user_agent(agent: &str, contact: &str) -> String {
     format!("{agent} (+{contact})")
 }
 
 /// Whether the host of a URL is this machine.
-pub(crate) fn is_own(url: &CanonicalUrl<'_>) -> bool {
+pub(crate) fn is_local(url: &CanonicalUrl<'_>) -> bool {
     let host = url.host();
     let address = host.trim_start_matches('[').trim_end_matches(']');
     let is_loopback =
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn only_loopback_hosts_are_local() {
-        let own = |text: &str| is_own(&CanonicalUrl::parse(text).unwrap());
+        let own = |text: &str| is_local(&CanonicalUrl::parse(text).unwrap());
         for url in
             ["http://127.0.0.9:80/", "http://[::1]/", "http://localhost/", "http://a.localhost/"]
         {

@@ -2,7 +2,7 @@
 
 /// Raises the limit of this process as far as the system allows. The usual limit is low because
 /// `select` cannot use higher descriptors; nothing here calls it.
-pub(crate) fn take_all() {
+pub(crate) fn raise_limit() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

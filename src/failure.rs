@@ -7,7 +7,7 @@ use std::{io, process::ExitCode};
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Not an error: the text (help, version) was requested. Exit code 0.
-    Told(String),
+    Help(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
     /// A wrong configuration; its problems were already printed. Exit code 2.
@@ -40,7 +40,7 @@ impl Failure {
     /// The line for standard error, without the program's name.
     pub(crate) fn text(&self) -> Option<String> {
         match self {
-            Self::Told(_) | Self::Misconfigured | Self::Unsuccessful | Self::OutputClosed => None,
+            Self::Help(_) | Self::Misconfigured | Self::Unsuccessful | Self::OutputClosed => None,
             Self::Usage(text) | Self::Interrupted(text) => Some(text.clone()),
             Self::Failed(error) => Some(format!("{error:#}")),
         }
@@ -49,7 +49,7 @@ impl Failure {
     /// The exit code for scripts.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
-            Self::Told(_) | Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Help(_) | Self::OutputClosed => ExitCode::SUCCESS,
             Self::Failed(_) | Self::Unsuccessful => ExitCode::FAILURE,
             Self::Usage(_) | Self::Misconfigured => ExitCode::from(2),
             Self::Interrupted(_) => ExitCode::from(130),

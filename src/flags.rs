@@ -8,29 +8,29 @@ use std::{
 
 use clap::Args;
 use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
-use tidings_protocol::{NetError, parse_ms};
+use tidings_protocol::{IpNetworkError, parse_ms};
 use tidings_subscriber::{
     AllowPrivate, CrawlerConfig, config::LinkConfig, fetch::AddedHeader, tracking::TrackingParams,
 };
 
 use crate::{
-    access::{AccessFlags, Grant, parse_grant},
+    access::{AccessFlags, TransportGrant, parse_grant},
     address::{BrokerAddress, Listen},
+    broker_message,
     callbacks::CallbackFlags,
     failure::Failure,
     hooks::HookFlags,
     hub::HubFlags,
     logging,
-    node::StopTime,
     outgoing::OutgoingFlags,
     process::ProcessFlags,
     public_url::PublicUrl,
     quotas::QuotaFlags,
-    secure::SecureFlags,
     sinks::SinkFlags,
+    stack::StopTimeout,
+    tls::TlsFlags,
     traps::TrapFlags,
     websub::WebSubFlags,
-    wire,
     zmq::ZmqFlags,
 };
 
@@ -66,7 +66,7 @@ pub(crate) struct ServerFlags {
     topics: TopicFlags,
 
     #[command(flatten)]
-    pub(crate) secure: Box<SecureFlags>,
+    pub(crate) tls: Box<TlsFlags>,
 
     #[command(flatten)]
     pub(crate) access: AccessFlags,
@@ -84,7 +84,7 @@ pub(crate) struct ServerFlags {
     /// priority and jobs. hub allows notifications of feed changes (hub=, cloud=, pushed=) and the
     /// topics hub-found, hub and hub-verify. job also allows the topic job-done. May be repeated.
     #[arg(long, value_name = "WAY=ATTRIBUTE,..", value_parser = parse_grant)]
-    grant: Vec<Grant>,
+    grant: Vec<TransportGrant>,
 
     #[command(flatten)]
     pub(crate) zmq: ZmqFlags,
@@ -154,7 +154,7 @@ impl HttpFlags {
     }
 
     /// The address of the HTTP listener, if it is on.
-    fn listening(&self, lines: Listen) -> Option<SocketAddr> {
+    fn listen_address(&self, lines: Listen) -> Option<SocketAddr> {
         let mut usual = HttpConfig::default().listen;
         match self.http {
             Some(ListenHttp::Off) => return None,
@@ -179,7 +179,7 @@ impl HttpFlags {
                 "--public-url needs HTTP, which is off (--http off); remove one of the two flags";
             return Err(Failure::Usage(text.to_owned()));
         }
-        let Some(listen) = self.listening(lines) else {
+        let Some(listen) = self.listen_address(lines) else {
             if !config.receivers.is_empty() {
                 let text =
                     "--hub needs HTTP, which is off (--http off); remove one of the two flags";
@@ -225,8 +225,8 @@ impl TopicFlags {
 
 impl ServerFlags {
     /// The addresses of the line listener, and of the HTTP listener if it is on.
-    pub(crate) fn listening(&self) -> (SocketAddr, Option<SocketAddr>) {
-        (self.listen.0, self.http.listening(self.listen))
+    pub(crate) fn listen_addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
+        (self.listen.0, self.http.listen_address(self.listen))
     }
 
     /// The audit file, if records are written to one.
@@ -237,7 +237,7 @@ impl ServerFlags {
     /// Files outside the data directory that the broker reads while it runs.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
-        let files = secrets.chain(self.zmq.key_file()).chain(self.secure.files());
+        let files = secrets.chain(self.zmq.key_file()).chain(self.tls.files());
         files.map(Path::to_owned).collect()
     }
 
@@ -248,29 +248,29 @@ impl ServerFlags {
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
         config.http = self.http.config(self.listen)?;
-        self.secure.apply(&mut config, &data.data)?;
+        self.tls.apply(&mut config, &data.data)?;
         self.access.apply(&mut config, &data.data)?;
         config.quotas = self.quotas.config();
-        for Grant { way, powers } in &self.grant {
-            config.access.grants.grant(*way, powers);
+        for TransportGrant { transport: way, attributes: powers } in &self.grant {
+            config.access.transport_policy.grant(*way, powers);
         }
-        config.limits.stop_ms = milliseconds(StopTime(self.process.stop_timeout).connections());
+        config.limits.stop_ms = milliseconds(StopTimeout(self.process.stop_timeout).connections());
         config.audit = self.audit.as_ref().map(|_| {
             self.audit_file().map_or(AuditConfig::Stderr, |path| AuditConfig::File(path.to_owned()))
         });
-        config.log_lines = self.log_lines || logging::lines_are_asked_for();
-        self.judge(&config, &Sockets::default(), data)?;
+        config.log_lines = self.log_lines || logging::filter_names_lines();
+        self.check_exposure(&config, &Sockets::default(), data)?;
         Ok(config)
     }
 
-    /// [`AccessFlags::judge`]
-    pub(crate) fn judge(
+    /// [`AccessFlags::check_exposure`]
+    pub(crate) fn check_exposure(
         &self,
         config: &BrokerConfig,
         sockets: &Sockets,
         data: &DataFlag,
     ) -> Result<(), Failure> {
-        self.access.judge(config, sockets, &self.zmq, &data.data)
+        self.access.check_exposure(config, sockets, &self.zmq, &data.data)
     }
 }
 
@@ -443,18 +443,18 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 }
 
 fn parse_sync(text: &str) -> Result<Sync, String> {
-    topic_setting("sync", text).map(|settings| settings.sync)
+    parse_topic_setting("sync", text).map(|settings| settings.sync)
 }
 
 /// Parses bytes in the format of all Tidings flags, at least a megabyte.
 fn parse_retain_bytes(text: &str) -> Result<u64, String> {
-    topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
+    parse_topic_setting("retain-bytes", text).map(|settings| settings.retain_bytes)
 }
 
 /// Parses one setting of a topic.
-fn topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
+fn parse_topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
     TopicSettings::parse(&[(key, text)], TopicSettings::default())
-        .map_err(|error| wire::in_flags(&error.text))
+        .map_err(|error| broker_message::flag_value_error(&error.text))
 }
 
 /// Parses a number of bytes: `65536`, `64k`, `10m`, `1g`.
@@ -477,7 +477,7 @@ fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
         // A variable that is set to an empty text must not allow anything.
         return Ok(AllowPrivate::None);
     }
-    text.parse().map_err(|error: NetError| error.to_string())
+    text.parse().map_err(|error: IpNetworkError| error.to_string())
 }
 
 #[cfg(test)]

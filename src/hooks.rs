@@ -42,14 +42,14 @@ impl HookFlags {
                 return Err(Failure::Usage(format!("two hooks have the name {name:?}")));
             }
             let wrong = |error| Failure::Usage(format!("the hook {name:?}: {error}"));
-            let written = written(&recipe.secret).map_err(wrong)?;
+            let written = read_secret(&recipe.secret).map_err(wrong)?;
             hooks.push(recipe.clone().with_secret(&written).map_err(wrong)?);
         }
         Ok(hooks)
     }
 }
 
-fn written(place: &SecretPlace) -> Result<String, String> {
+fn read_secret(place: &SecretPlace) -> Result<String, String> {
     match place {
         SecretPlace::File(path) => read_secrets(path),
         SecretPlace::Variable(name) => {

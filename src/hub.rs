@@ -17,7 +17,7 @@ use clap::Args;
 use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
 use tidings_broker::{Asker, Counting, Receiver, Recognizing, Reply, Replying};
 use tidings_connectors::hub::{Answer, Bounds, Counts, DESCRIPTION, Hub, HubConfig, PATHS, Rules};
-use tidings_protocol::{CanonicalUrl, Net};
+use tidings_protocol::{CanonicalUrl, IpNetwork};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -38,7 +38,7 @@ const LEASE_MIN: Duration = Duration::from_hours(1);
 const FAILING_MAX: Duration = Duration::from_hours(72);
 
 /// The limit of pending verifications.
-const WISHES_MAX: u64 = 10_000;
+const PENDING_VERIFICATIONS_MAX: u64 = 10_000;
 
 /// Flags of the hub.
 #[derive(Debug, Clone, Args)]
@@ -55,7 +55,7 @@ pub(crate) struct HubFlags {
     /// Networks from which publishers may notify the hub of a change; requests that name a proxied
     /// client never may
     #[arg(long, value_name = "NET,..", value_delimiter = ',', default_value = "127.0.0.0/8,::1")]
-    hub_publishers: Vec<Net>,
+    hub_publishers: Vec<IpNetwork>,
 
     /// Lease of a hub subscription when the subscriber requests none
     #[arg(long, value_name = "DURATION", default_value = "10d", value_parser = parse_duration)]
@@ -81,16 +81,16 @@ pub(crate) struct HubFlags {
     hub_rate: u32,
 
     #[arg(skip)]
-    desk: Desk,
+    slot: HubSlot,
 }
 
 /// The slot through which requests reach the hub, which starts after the broker.
 #[derive(Debug, Clone, Default)]
-struct Desk(Arc<OnceLock<Arc<Hub>>>);
+struct HubSlot(Arc<OnceLock<Arc<Hub>>>);
 
 /// The receiver of hub requests in the HTTP server.
-struct Counter {
-    desk: Desk,
+struct HubReceiver {
+    slot: HubSlot,
     per_minute: u32,
 }
 
@@ -111,7 +111,7 @@ impl HubFlags {
             let text = "--hub-lease must be more than 0 and at most --hub-lease-max";
             return Err(Failure::Usage(text.to_owned()));
         }
-        Ok(Some(Arc::new(Counter { desk: self.desk.clone(), per_minute: self.hub_rate })))
+        Ok(Some(Arc::new(HubReceiver { slot: self.slot.clone(), per_minute: self.hub_rate })))
     }
 
     /// Starts the hub, if it is on, and returns the future that runs it until `stop`.
@@ -140,29 +140,30 @@ impl HubFlags {
             },
             bounds: Bounds {
                 subscriptions: self.hub_subscribers,
-                wishes: WISHES_MAX,
+                wishes: PENDING_VERIFICATIONS_MAX,
                 given_up: self.hub_failures,
                 failing: FAILING_MAX,
             },
             publishers: self.hub_publishers.clone(),
         };
-        let (strangers, own_site) = (outgoing.requests()?, outgoing.requests_to_named()?);
+        let (strangers, own_site) =
+            (outgoing.http_client()?, outgoing.http_client_for_named_hosts()?);
         let (hub, connected) = Hub::start(config, &data.data.join(FILE), strangers, own_site)
             .await
             .map_err(|error| Failure::failed(format!("the hub cannot start: {error}")))?;
         let running = Arc::clone(&hub).run(connected, stop.clone());
-        self.desk.0.set(hub).expect("it is started once");
+        self.slot.0.set(hub).expect("it is started once");
         Ok(Some(running))
     }
 }
 
-impl fmt::Debug for Counter {
+impl fmt::Debug for HubReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counter").field("per_minute", &self.per_minute).finish_non_exhaustive()
     }
 }
 
-impl Receiver for Counter {
+impl Receiver for HubReceiver {
     fn paths(&self) -> &[&'static str] {
         &PATHS
     }
@@ -177,7 +178,7 @@ impl Receiver for Counter {
 
     fn count(&self) -> Counting<'_> {
         Box::pin(async move {
-            let Counts { topics, subscribers, waiting } = self.desk.0.get()?.counts().await.ok()?;
+            let Counts { topics, subscribers, waiting } = self.slot.0.get()?.counts().await.ok()?;
             let numbers =
                 vec![("topics", topics), ("subscribers", subscribers), ("waiting", waiting)];
             Some(("hub", numbers))
@@ -186,7 +187,7 @@ impl Receiver for Counter {
 
     fn recognize<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> Recognizing<'a> {
         Box::pin(async move {
-            match self.desk.0.get() {
+            match self.slot.0.get() {
                 Some(hub) => hub.recognize(request, peer).await,
                 None => Asker::Anybody,
             }
@@ -195,7 +196,7 @@ impl Receiver for Counter {
 
     fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_> {
         Box::pin(async move {
-            let Some(hub) = self.desk.0.get() else { return Reply::Anybody(not_yet()) };
+            let Some(hub) = self.slot.0.get() else { return Reply::Anybody(starting_response()) };
             // A request that was stored is completed even if the client disconnects.
             let hub = Arc::clone(hub);
             let answer = tokio::spawn(async move { hub.answer(request, peer).await });
@@ -208,7 +209,7 @@ impl Receiver for Counter {
     }
 }
 
-fn not_yet() -> Response<Bytes> {
+fn starting_response() -> Response<Bytes> {
     let mut response = Response::new(Bytes::from_static(b"the hub is starting\n"));
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     *response.headers_mut() = HeaderMap::from_iter([(RETRY_AFTER, 1.into())]);

@@ -14,8 +14,8 @@ use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
 use crate::{
     flags::milliseconds,
-    output::{count, plural, printable, time_or},
-    waiting::Waiting,
+    output::{format_count, plural, printable, time_or},
+    waiting::WaitingHost,
 };
 
 /// Hexadecimal digits of the hash in the name of a job: 64 bits, enough for the jobs of one broker.
@@ -51,7 +51,7 @@ impl Scope {
 
 /// The limits of a job.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bounds {
+pub(crate) struct JobLimits {
     pub(crate) scope: Scope,
     /// Links match one of these patterns, if there are any, ..
     pub(crate) include: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Bounds {
     pub(crate) max_time: Option<Duration>,
 }
 
-impl Bounds {
+impl JobLimits {
     /// The limits as settings of `JOB open`.
     fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("scope", self.scope.word().to_owned())];
@@ -91,31 +91,31 @@ impl Bounds {
 pub(crate) struct JobRequest {
     /// Sorted and without duplicates: the order on the command line has no meaning.
     pub(crate) seeds: Vec<CanonicalUrl<'static>>,
-    bounds: Bounds,
+    limits: JobLimits,
 }
 
 impl JobRequest {
     /// A request for these seeds; `Err` names a wrong limit.
     pub(crate) fn new(
         mut seeds: Vec<CanonicalUrl<'static>>,
-        bounds: Bounds,
+        bounds: JobLimits,
     ) -> Result<Self, String> {
         let settings = bounds.settings();
         let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
         JobSettings::parse(settings).map_err(|error| error.text)?;
         seeds.sort_unstable();
         seeds.dedup();
-        Ok(Self { seeds, bounds })
+        Ok(Self { seeds, limits: bounds })
     }
 
     /// The settings of `JOB open`.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
-        self.bounds.settings()
+        self.limits.settings()
     }
 
     /// The largest number of pages.
     pub(crate) fn max_pages(&self) -> Option<u64> {
-        self.bounds.max_pages
+        self.limits.max_pages
     }
 
     /// `crawl-` and a hash of seeds, scope and limits. Stable, so that an interrupted command finds
@@ -137,9 +137,9 @@ impl JobRequest {
 /// The state and counts of a job, as the broker reports them: while it runs (`JOB show`) and at its
 /// end (`job-done`). Missing values are empty or 0.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Counts {
+pub(crate) struct JobCounts {
     /// The line as it was received.
-    pub(crate) words: String,
+    pub(crate) text: String,
     pub(crate) name: String,
     pub(crate) number: String,
     pub(crate) pass: String,
@@ -165,15 +165,15 @@ pub(crate) struct Counts {
     /// Recent pages per second; only while the job is watched.
     pub(crate) rate: f64,
     /// The hosts that the job waits for; only while it is crawled.
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<WaitingHost>,
 }
 
-impl Counts {
+impl JobCounts {
     /// Reads `<name> key=value ..`. Unknown keys of a newer broker are ignored.
     pub(crate) fn parse(text: &str) -> Self {
         let mut words = text.split_ascii_whitespace();
         let name = words.next().unwrap_or_default().to_owned();
-        let mut counts = Self { words: text.to_owned(), name, ..Self::default() };
+        let mut counts = Self { text: text.to_owned(), name, ..Self::default() };
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "number" => value.clone_into(&mut counts.number),
@@ -213,10 +213,10 @@ impl Counts {
     pub(crate) fn progress_line(&self) -> String {
         format!(
             "{} completed, {} waiting, {} processing, {} failed",
-            count(self.completed),
-            count(self.pending + self.queued),
-            count(self.processing),
-            count(self.failed),
+            format_count(self.completed),
+            format_count(self.pending + self.queued),
+            format_count(self.processing),
+            format_count(self.failed),
         )
     }
 
@@ -253,7 +253,7 @@ impl Counts {
     }
 
     /// Whether nothing failed and the job was not cancelled.
-    pub(crate) fn went_well(&self) -> bool {
+    pub(crate) fn succeeded(&self) -> bool {
         self.failed == 0 && self.result != "cancelled"
     }
 
@@ -272,8 +272,11 @@ impl Counts {
     /// The result: always pages and failures, other numbers only above 0.
     pub(crate) fn end_line(&self) -> String {
         let result = if self.result.is_empty() { "done" } else { &self.result };
-        let mut line =
-            format!("{result}: {}, {} failed", plural(self.completed, "page"), count(self.failed));
+        let mut line = format!(
+            "{result}: {}, {} failed",
+            plural(self.completed, "page"),
+            format_count(self.failed)
+        );
         for (n, what) in [
             (self.redirects, "redirects"),
             (self.robots, "kept out by robots.txt"),
@@ -283,7 +286,7 @@ impl Counts {
             (self.cancelled, "cancelled"),
         ] {
             if n > 0 {
-                let _ = write!(line, ", {} {what}", count(n));
+                let _ = write!(line, ", {} {what}", format_count(n));
             }
         }
         line
@@ -292,21 +295,21 @@ impl Counts {
 
 /// The average per second of a counter over the last few seconds.
 #[derive(Debug, Default)]
-pub(crate) struct Rate {
+pub(crate) struct RecentRate {
     /// Seconds since the start, and the counter at that time; oldest first, spanning
     /// `RATE_SECONDS`.
     samples: VecDeque<(f64, u64)>,
 }
 
-impl Rate {
+impl RecentRate {
     /// Whether the samples span the full time, so that the first moments have no weight.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let span = self.samples.front().zip(self.samples.back());
         span.is_some_and(|((from, _), (to, _))| to - from >= RATE_SECONDS)
     }
 
     /// Adds the counter at `seconds` since the start and returns the rate; `seconds` never falls.
-    pub(crate) fn at(&mut self, seconds: f64, pages: u64) -> f64 {
+    pub(crate) fn record(&mut self, seconds: f64, pages: u64) -> f64 {
         self.samples.push_back((seconds, pages));
         while self.samples.len() > 2 && self.samples[1].0 <= seconds - RATE_SECONDS {
             self.samples.pop_front();
@@ -319,7 +322,7 @@ impl Rate {
 }
 
 /// Parses a URL as people type it; the error suggests a correction if there is one.
-pub(crate) fn seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
+pub(crate) fn parse_seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
     text.parse().map_err(|error| {
         if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
             format!("{text} is not a URL; did you mean https://{text} ?")
@@ -334,11 +337,12 @@ mod tests {
     use super::*;
 
     fn request(seeds: &[&str]) -> JobRequest {
-        request_within(seeds, Bounds::default())
+        request_within(seeds, JobLimits::default())
     }
 
-    fn request_within(seeds: &[&str], bounds: Bounds) -> JobRequest {
-        JobRequest::new(seeds.iter().map(|text| seed(text).unwrap()).collect(), bounds).unwrap()
+    fn request_within(seeds: &[&str], bounds: JobLimits) -> JobRequest {
+        JobRequest::new(seeds.iter().map(|text| parse_seed(text).unwrap()).collect(), bounds)
+            .unwrap()
     }
 
     #[test]
@@ -350,16 +354,16 @@ mod tests {
 
     #[test]
     fn different_requests_have_different_names() {
-        let (all, patterns) = (Bounds::default, || vec!["/x".to_owned()]);
+        let (all, patterns) = (JobLimits::default, || vec!["/x".to_owned()]);
         let bounds = [
             all(),
-            Bounds { scope: Scope::Any, ..all() },
-            Bounds { depth: Some(1), ..all() },
-            Bounds { max_pages: Some(1), ..all() },
-            Bounds { max_per_host: Some(1), ..all() },
-            Bounds { max_time: Some(Duration::from_secs(1)), ..all() },
-            Bounds { include: patterns(), ..all() },
-            Bounds { exclude: patterns(), ..all() },
+            JobLimits { scope: Scope::Any, ..all() },
+            JobLimits { depth: Some(1), ..all() },
+            JobLimits { max_pages: Some(1), ..all() },
+            JobLimits { max_per_host: Some(1), ..all() },
+            JobLimits { max_time: Some(Duration::from_secs(1)), ..all() },
+            JobLimits { include: patterns(), ..all() },
+            JobLimits { exclude: patterns(), ..all() },
         ];
         let mut names: BTreeSet<String> =
             [request(&["http://a.example/x"]).name().to_string()].into();
@@ -373,7 +377,7 @@ mod tests {
     fn patterns_are_unordered_and_wrong_ones_are_rejected() {
         let patterns = |exclude: &[&str]| {
             let exclude = exclude.iter().map(ToString::to_string).collect();
-            Bounds { exclude, ..Bounds::default() }
+            JobLimits { exclude, ..JobLimits::default() }
         };
         let name = |exclude| request_within(&["http://a.example/"], patterns(exclude)).name();
         assert_eq!(name(&["/a", "/b"]), name(&["/b", "/a", "/b"]));
@@ -390,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_wrong_url_is_rejected_with_a_hint() {
-        let refuse = |text: &str| seed(text).unwrap_err();
+        let refuse = |text: &str| parse_seed(text).unwrap_err();
         assert_eq!(
             refuse("example.org"),
             "example.org is not a URL; did you mean https://example.org ?"
@@ -403,19 +407,19 @@ mod tests {
 
     #[test]
     fn unknown_counts_are_ignored() {
-        let counts = Counts::parse(SHOWN);
+        let counts = JobCounts::parse(SHOWN);
         assert_eq!((counts.name.as_str(), counts.number.as_str()), ("crawl-1", "7"));
         assert_eq!((counts.pass.as_str(), counts.state.as_str()), ("2", "closed"));
         assert_eq!((counts.pending, counts.queued, counts.processing), (3, 1, 2));
         assert_eq!((counts.completed, counts.failed, counts.budget), (1234, 1, 0));
-        assert_eq!(Counts::parse(""), Counts::default());
-        assert_eq!(Counts::parse("x completed=-1 failed=y").completed, 0);
+        assert_eq!(JobCounts::parse(""), JobCounts::default());
+        assert_eq!(JobCounts::parse("x completed=-1 failed=y").completed, 0);
     }
 
     #[test]
     fn progress_and_summary_are_one_line_each() {
-        let counts = Counts::parse(SHOWN);
-        let counts = Counts { rate: 3.04, ..counts };
+        let counts = JobCounts::parse(SHOWN);
+        let counts = JobCounts { rate: 3.04, ..counts };
         assert_eq!(
             counts.watch_line(),
             "1,234 completed, 4 waiting, 2 processing, 1 failed, 3.0 pages/s"
@@ -428,9 +432,9 @@ mod tests {
 
     #[test]
     fn the_rate_forgets_old_samples() {
-        let mut rate = Rate::default();
+        let mut rate = RecentRate::default();
         let rates = [(0.0, 0), (1.0, 10), (5.0, 50), (6.0, 50), (100.0, 50)];
-        let rates = rates.map(|(seconds, pages)| rate.at(seconds, pages));
+        let rates = rates.map(|(seconds, pages)| rate.record(seconds, pages));
         assert_eq!(rates.map(|rate| format!("{rate:.1}")), ["0.0", "10.0", "10.0", "8.0", "0.0"]);
     }
 }

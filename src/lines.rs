@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use tidings_protocol::{Item, LINE_BYTES_MAX, LineDecoder};
+use tidings_protocol::{LINE_BYTES_MAX, LineDecoder, LineItem};
 use tokio::sync::mpsc;
 
 /// The size of a chunk, and the number of chunks that may wait.
@@ -35,47 +35,49 @@ pub(crate) fn read_input() -> mpsc::Receiver<io::Result<Vec<u8>>> {
 }
 
 /// A line with its number, or the reason why it cannot be an event.
-pub(crate) type Line<'a> = (u64, Result<&'a [u8], String>);
+pub(crate) type NumberedLine<'a> = (u64, Result<&'a [u8], String>);
 
 /// Numbers the lines of a stream. Used like a [`LineDecoder`].
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct NumberedLines {
     decoder: LineDecoder,
     number: u64,
     /// The present line begins with 0x04, which has a meaning on the wire but not in a file.
-    control: bool,
+    starts_with_eot: bool,
 }
 
-impl Lines {
+impl NumberedLines {
     pub(crate) fn new() -> Self {
-        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, control: false }
+        Self { decoder: LineDecoder::new(LINE_BYTES_MAX), number: 0, starts_with_eot: false }
     }
 
-    pub(crate) fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Line<'a>>) {
+    pub(crate) fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<NumberedLine<'a>>) {
         let mut done = 0;
         loop {
             let (used, item) = self.decoder.next(&unread[done..]);
             done += used;
             match item {
                 None => return (done, None),
-                Some(Item::EndOfTransmission) => self.control = true,
-                Some(Item::Line(line)) => return (done, Some(self.numbered(Ok(line)))),
-                Some(Item::TooLong { .. }) => return (done, Some(self.numbered(Err(too_long())))),
+                Some(LineItem::EndOfTransmission) => self.starts_with_eot = true,
+                Some(LineItem::Line(line)) => return (done, Some(self.numbered(Ok(line)))),
+                Some(LineItem::TooLong { .. }) => {
+                    return (done, Some(self.numbered(Err(too_long()))));
+                }
             }
         }
     }
 
     /// The last line at the end of the stream, if it has no line end.
-    pub(crate) fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<Line<'a>> {
+    pub(crate) fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<NumberedLine<'a>> {
         match self.decoder.finish(unread) {
-            Some(Item::Line(line)) => Some(self.numbered(Ok(line))),
-            _ => self.control.then(|| self.numbered(Err(control_byte()))),
+            Some(LineItem::Line(line)) => Some(self.numbered(Ok(line))),
+            _ => self.starts_with_eot.then(|| self.numbered(Err(control_byte()))),
         }
     }
 
-    fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> Line<'a> {
+    fn numbered<'a>(&mut self, line: Result<&'a [u8], String>) -> NumberedLine<'a> {
         self.number += 1;
-        let control = std::mem::take(&mut self.control);
+        let control = std::mem::take(&mut self.starts_with_eot);
         (self.number, if control { Err(control_byte()) } else { line })
     }
 }
@@ -93,8 +95,8 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut unread, mut shown) = (Lines::new(), Vec::new(), Vec::new());
-        let show = |(number, line): Line<'_>| match line {
+        let (mut lines, mut unread, mut shown) = (NumberedLines::new(), Vec::new(), Vec::new());
+        let show = |(number, line): NumberedLine<'_>| match line {
             Ok(line) => format!("{number} {}", String::from_utf8_lossy(line)),
             Err(reason) => format!("{number}! {reason}"),
         };

@@ -29,9 +29,9 @@ struct Logging {
 /// Starts logging with this filter, and of received lines if `lines` is set. Call it once.
 pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
     let is_coloured = !json && io::IsTerminal::is_terminal(&io::stderr());
-    let form = if json { Form::Json } else { Form::Text { is_coloured } };
+    let form = if json { RecordFormat::Json } else { RecordFormat::Text { is_coloured } };
     let (builder, first) =
-        (tracing_subscriber::fmt().with_writer(move || Records(form)), filter(text, lines));
+        (tracing_subscriber::fmt().with_writer(move || RecordWriter(form)), filter(text, lines));
     // A reload fails only without a subscriber, and this one is never removed.
     let change: Box<dyn Fn(EnvFilter) + Send + Sync> = if json {
         let builder = builder.json().with_env_filter(first).with_filter_reloading();
@@ -51,7 +51,7 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
 
 /// The format of log records.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum RecordFormat {
     Json,
     Text {
         /// With escape sequences from the formatter, which escapes those in values.
@@ -62,11 +62,11 @@ enum Form {
 /// Writes each record as one line. A record may contain text of peers: control characters in it are
 /// escaped, and tokens are masked.
 #[derive(Debug)]
-struct Records(Form);
+struct RecordWriter(RecordFormat);
 
-impl Write for Records {
+impl Write for RecordWriter {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        let line = one_line(&mask_tokens(&String::from_utf8_lossy(record)), self.0);
+        let line = to_one_line(&mask_tokens(&String::from_utf8_lossy(record)), self.0);
         io::stderr().lock().write_all(line.as_bytes())?;
         Ok(record.len())
     }
@@ -77,11 +77,11 @@ impl Write for Records {
 }
 
 /// The record with exactly one line end, at its end.
-fn one_line(record: &str, form: Form) -> String {
+fn to_one_line(record: &str, form: RecordFormat) -> String {
     let record = record.strip_suffix('\n').unwrap_or(record);
     let is_coloured = match form {
-        Form::Json => return format!("{}\n", escape_json(record)),
-        Form::Text { is_coloured } => is_coloured,
+        RecordFormat::Json => return format!("{}\n", escape_json(record)),
+        RecordFormat::Text { is_coloured } => is_coloured,
     };
     let mut line = String::with_capacity(record.len() + 1);
     for c in record.chars() {
@@ -96,7 +96,7 @@ fn one_line(record: &str, form: Form) -> String {
 }
 
 /// Changes the filter.
-pub(crate) fn change(text: Option<&str>, lines: bool) {
+pub(crate) fn set_filter(text: Option<&str>, lines: bool) {
     if let Some(logging) = LOGGING.get() {
         (logging.change)(filter(text, lines));
         *logging.filter.lock().unwrap_or_else(PoisonError::into_inner) = text.map(str::to_owned);
@@ -109,15 +109,15 @@ pub(crate) fn is_json() -> bool {
 }
 
 /// The filter as it was given.
-pub(crate) fn said() -> Option<String> {
+pub(crate) fn filter_text() -> Option<String> {
     let filter = LOGGING.get().map(|logging| &logging.filter);
     filter.and_then(|filter| filter.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
 /// Whether the filter names the target of received lines. A general level such as `info` does not
 /// log them: they are many, and contain the data of clients.
-pub(crate) fn lines_are_asked_for() -> bool {
-    said().is_some_and(|filter| filter.contains(LINE_TARGET))
+pub(crate) fn filter_names_lines() -> bool {
+    filter_text().is_some_and(|filter| filter.contains(LINE_TARGET))
 }
 
 /// Parses the value of `--log` and returns it unchanged.
@@ -169,13 +169,16 @@ mod tests {
     #[test]
     fn a_record_is_one_line() {
         let (text, coloured) =
-            (Form::Text { is_coloured: false }, Form::Text { is_coloured: true });
+            (RecordFormat::Text { is_coloured: false }, RecordFormat::Text { is_coloured: true });
         let record = "WARN a\nb\r\x1b[2J\u{85}\u{2028}\u{202e}\tc\n";
         let escaped = "WARN a\\nb\\r\\u{1b}[2J\\u{85}\\u{2028}\\u{202e}\\tc\n";
-        assert_eq!(one_line(record, text), escaped);
-        assert_eq!(one_line("\x1b[33mWARN\x1b[0m a\nb\n", coloured), "\x1b[33mWARN\x1b[0m a\\nb\n");
+        assert_eq!(to_one_line(record, text), escaped);
         assert_eq!(
-            one_line("{\"a\":\"\u{2028}\u{9b}\"}\n", Form::Json),
+            to_one_line("\x1b[33mWARN\x1b[0m a\nb\n", coloured),
+            "\x1b[33mWARN\x1b[0m a\\nb\n"
+        );
+        assert_eq!(
+            to_one_line("{\"a\":\"\u{2028}\u{9b}\"}\n", RecordFormat::Json),
             "{\"a\":\"\\u2028\\u009b\"}\n"
         );
     }

@@ -3,48 +3,48 @@
 
 mod access;
 mod address;
-mod announcer;
-mod beside;
+mod atomic_file;
 mod broker_flag;
+mod broker_message;
+mod broker_process;
 mod callbacks;
 mod cli;
 mod cmd;
+mod companions;
 mod config;
+mod connection;
 mod contact;
 mod descriptors;
 mod failure;
-mod files;
 mod flags;
 mod hooks;
 mod hub;
 mod job;
+mod job_watch;
 mod lines;
-mod link;
 mod logging;
 mod manage;
-mod node;
 mod outgoing;
 mod output;
-mod own_broker;
 mod page_line;
 mod pid_file;
 mod principals;
 mod process;
 mod public_url;
+mod publisher;
 mod quotas;
 mod screen;
-mod secure;
 mod seeds;
 mod service;
 mod signals;
 mod sinks;
+mod stack;
 mod tally;
+mod tls;
 mod traps;
 mod waiting;
-mod watch;
 mod websub;
 mod window;
-mod wire;
 mod zmq;
 
 use std::{process::ExitCode, time::Duration};
@@ -55,13 +55,13 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     cli::{Cmd, Parsed},
     failure::Failure,
-    process::Places,
-    service::Started,
+    process::ProcessPaths,
+    service::StartContext,
 };
 
 /// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
 /// end.
-const LAST_CALLS: Duration = Duration::from_millis(50);
+const BLOCKING_CALLS_MAX: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     // Two providers are linked; unless one is installed, the first use of TLS panics.
@@ -71,9 +71,9 @@ fn main() -> ExitCode {
     let Err(failure) = cli::parse(std::env::args_os()).and_then(run) else {
         return ExitCode::SUCCESS;
     };
-    if let Failure::Told(text) = &failure {
+    if let Failure::Help(text) = &failure {
         // A closed standard output needs no help text.
-        let _ = output::tell(text);
+        let _ = output::print_text(text);
     }
     if let Some(text) = failure.text() {
         output::note(&format!("tidings: {text}"));
@@ -87,32 +87,32 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
         // It reports problems of the log settings too.
         return cmd::config::run(what, common.config.as_deref());
     }
-    logging::start(common.log_json, common.log.as_deref(), lines_logged(cmd));
-    descriptors::take_all();
-    process::keep_descriptors();
+    logging::start(common.log_json, common.log.as_deref(), logs_lines(cmd));
+    descriptors::raise_limit();
+    process::close_descriptors_on_exec();
     let started = start(&parsed)?;
     let runtime = runtime(cmd)?;
     let result = runtime.block_on(dispatch(parsed.cmd, started));
-    runtime.shutdown_timeout(LAST_CALLS);
+    runtime.shutdown_timeout(BLOCKING_CALLS_MAX);
     result
 }
 
 /// Prepares a server process while it has only one thread.
-fn start(parsed: &Parsed) -> Result<Option<Started>, Failure> {
+fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
     let config = parsed.common.config.as_deref();
     let (server, places) = match &parsed.cmd {
-        Cmd::Up(args) => (&args.server, args.places(config)),
+        Cmd::Up(args) => (&args.server, args.process_paths(config)),
         Cmd::Broker(args) => {
             let (data, written, runs_programs) = (&args.data, Vec::new(), false);
-            (&args.server, Places { data, config, written, runs_programs })
+            (&args.server, ProcessPaths { data, config, output_dirs: written, runs_programs })
         }
         _ => return Ok(None),
     };
     let sockets = process::prepare(server, &places)?;
-    Ok(Some(Started::new(parsed, sockets)))
+    Ok(Some(StartContext::new(parsed, sockets)))
 }
 
-fn lines_logged(cmd: &Cmd) -> bool {
+fn logs_lines(cmd: &Cmd) -> bool {
     match cmd {
         Cmd::Up(args) => args.server.log_lines,
         Cmd::Broker(args) => args.server.log_lines,
@@ -153,12 +153,12 @@ fn runtime(cmd: &Cmd) -> Result<Runtime, Failure> {
     }
     if let Cmd::Zmq(_) = cmd {
         // All subscribers get a turn before more messages arrive for them.
-        builder.event_interval(cmd::zmq::TURNS);
+        builder.event_interval(cmd::zmq::EVENT_INTERVAL);
     }
     Ok(builder.enable_all().build().context("cannot start the runtime's threads")?)
 }
 
-async fn dispatch(cmd: Cmd, started: Option<Started>) -> Result<(), Failure> {
+async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure> {
     let started = || started.expect("servers are prepared before the runtime");
     match cmd {
         Cmd::Up(args) => cmd::up::run(args, started()).await,

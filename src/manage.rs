@@ -4,18 +4,17 @@
 use clap::Args;
 use serde_json::{Map, Value};
 use tidings_protocol::{
-    Command, GroupName, Manage,
-    client::{Answer, Client, ClientError},
+    Command, GroupName, ManageCommand,
+    client::{Client, ClientError, CommandAnswer},
     field_number,
 };
 
 use crate::{
     address::BrokerAddress,
     broker_flag::BrokerFlag,
+    broker_message, connection,
     failure::Failure,
-    link,
-    output::{Console, count, readable},
-    wire,
+    output::{Console, format_count, readable},
 };
 
 /// The flags of commands with a table or JSON as output.
@@ -38,20 +37,20 @@ pub(crate) struct GroupFlag {
 }
 
 /// A connection for management commands.
-pub(crate) struct Broker<'a> {
+pub(crate) struct BrokerClient<'a> {
     address: &'a BrokerAddress,
     pub(crate) client: Client,
 }
 
-impl<'a> Broker<'a> {
+impl<'a> BrokerClient<'a> {
     /// Connects with this name, which the broker shows.
     pub(crate) async fn connect(flag: &'a BrokerFlag, name: &str) -> Result<Self, Failure> {
-        let (client, _deliveries) = link::connect(&flag.broker, name).await?;
+        let (client, _deliveries) = connection::connect(&flag.broker, name).await?;
         Ok(Self { address: &flag.broker, client })
     }
 
     /// Sends a command and returns the answer.
-    pub(crate) async fn ask(&self, command: &Command<'_>) -> Result<Answer, Failure> {
+    pub(crate) async fn request(&self, command: &Command<'_>) -> Result<CommandAnswer, Failure> {
         self.client.request(command).await.map_err(|error| self.failure(error))
     }
 
@@ -65,27 +64,27 @@ impl<'a> Broker<'a> {
 pub(crate) fn failure(broker: &BrokerAddress, error: ClientError) -> Failure {
     match error {
         // The error code is left out: scripts have the exit code.
-        ClientError::Refused(error) => Failure::failed(wire::rejection(&error)),
-        error => Failure::failed(format!("{broker}: {}", wire::client_error(&error))),
+        ClientError::Refused(error) => Failure::failed(broker_message::rejection(&error)),
+        error => Failure::failed(format!("{broker}: {}", broker_message::client_error(&error))),
     }
 }
 
 /// A command `<action> <name> <settings>`.
-pub(crate) fn manage<'a>(
+pub(crate) fn manage_command<'a>(
     action: &'a str,
     name: Option<&'a str>,
     settings: Vec<(&'a str, &'a str)>,
-) -> Manage<'a> {
-    Manage { action, name, settings }
+) -> ManageCommand<'a> {
+    ManageCommand { action, name, settings }
 }
 
 /// The settings as pairs of string slices.
-pub(crate) fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+pub(crate) fn as_str_pairs(settings: &[(String, String)]) -> Vec<(&str, &str)> {
     settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 /// Parses `KEY=VALUE`.
-pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -96,13 +95,13 @@ pub(crate) fn first_word(line: &str) -> &str {
 }
 
 /// The `key=value` words of an answer.
-pub(crate) fn pairs(line: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn key_values(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.split(' ').filter_map(|word| word.split_once('='))
 }
 
 /// `<name> key=value ..` as an object; numbers become JSON numbers.
-pub(crate) fn named(line: &str, key_of_name: &str) -> Value {
-    object([(key_of_name, first_word(line))].into_iter().chain(pairs(line)))
+pub(crate) fn named_object(line: &str, key_of_name: &str) -> Value {
+    object([(key_of_name, first_word(line))].into_iter().chain(key_values(line)))
 }
 
 /// An object; numbers become JSON numbers, except in the first pair.
@@ -120,7 +119,7 @@ pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Val
 /// Prints `<name> key=value ..` as a list.
 pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failure> {
     let row = |(key, value): (&str, &str)| vec![key.to_owned(), readable(key, value)];
-    let rows: Vec<_> = pairs(line).map(row).collect();
+    let rows: Vec<_> = key_values(line).map(row).collect();
     console.line(first_word(line))?;
     for line in table(&rows, &[true, true]) {
         console.line(&format!("  {line}"))?;
@@ -141,11 +140,11 @@ pub(crate) fn print_table(
 }
 
 /// Prints a note if an answer lists only part of the matches.
-pub(crate) fn note_rest(console: &mut Console, ok: &str) {
+pub(crate) fn note_unlisted(console: &mut Console, ok: &str) {
     let number = |key| field_number(ok, key).unwrap_or(0);
     let (matched, listed) = (number("matched"), number("listed"));
     if listed < matched {
-        let (listed, matched) = (count(listed), count(matched));
+        let (listed, matched) = (format_count(listed), format_count(matched));
         console.note(&format!("{listed} of {matched} listed; --limit N lists up to 1,000"));
     }
 }
@@ -177,7 +176,7 @@ mod tests {
 
     #[test]
     fn numbers_become_json_numbers() {
-        let topic = named("7 next=1043 rate=0.5 retain-bytes=1g sync=always", "topic");
+        let topic = named_object("7 next=1043 rate=0.5 retain-bytes=1g sync=always", "topic");
         assert_eq!(topic["topic"], "7");
         assert_eq!(topic["next"], 1043);
         assert_eq!(topic["rate"], 0.5);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::header::HeaderValue;
-use tidings_connectors::outgoing::Outgoing;
+use tidings_connectors::outgoing::OutgoingClient;
 use tidings_subscriber::{CrawlerConfig, address::AllowPrivate, connect::Connector};
 
 use crate::{contact, failure::Failure, flags::AllowPrivateFlag};
@@ -44,26 +44,26 @@ impl OutgoingFlags {
             config.agent.clone_from(agent);
         }
         if let Some(contact) = &self.contact {
-            config.agent = contact::agent(&config.agent, contact);
+            config.agent = contact::user_agent(&config.agent, contact);
         }
     }
 
     /// The client for requests other than pages.
-    pub(crate) fn requests(&self) -> Result<Outgoing, Failure> {
+    pub(crate) fn http_client(&self) -> Result<OutgoingClient, Failure> {
         let mut config = CrawlerConfig::default();
         self.apply(&mut config);
-        Self::requests_of(&config)
+        Self::http_client_of(&config)
     }
 
     /// The same without limits on addresses, for hosts that the operator has named.
-    pub(crate) fn requests_to_named(&self) -> Result<Outgoing, Failure> {
+    pub(crate) fn http_client_for_named_hosts(&self) -> Result<OutgoingClient, Failure> {
         let mut config = CrawlerConfig::default();
         self.apply(&mut config);
         config.allow_private = AllowPrivate::All;
-        Self::requests_of(&config)
+        Self::http_client_of(&config)
     }
 
-    fn requests_of(config: &CrawlerConfig) -> Result<Outgoing, Failure> {
+    fn http_client_of(config: &CrawlerConfig) -> Result<OutgoingClient, Failure> {
         let agent = HeaderValue::from_str(&config.agent).map_err(|_| {
             Failure::Usage(format!(
                 "--agent {:?}: this text cannot be a header value",
@@ -72,11 +72,11 @@ impl OutgoingFlags {
         })?;
         let connector =
             Connector::new(config).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(Outgoing::new(connector, agent, REQUEST_MAX))
+        Ok(OutgoingClient::new(connector, agent, REQUEST_MAX))
     }
 
     /// Whether requests lack a contact for site owners.
-    pub(crate) fn are_anonymous(&self) -> bool {
+    pub(crate) fn lack_contact(&self) -> bool {
         self.agent.is_none() && self.contact.is_none()
     }
 }

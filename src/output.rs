@@ -20,10 +20,11 @@ use crate::failure::Failure;
 
 /// The shortest time between two redraws of progress below results that follow each other fast. The
 /// progress reappears when they pause.
-const REDRAW: Duration = Duration::from_millis(50);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether standard output is a terminal. Unit tests do not depend on where they run.
-static IS_SEEN: LazyLock<bool> = LazyLock::new(|| !cfg!(test) && io::stdout().is_terminal());
+static STDOUT_IS_TERMINAL: LazyLock<bool> =
+    LazyLock::new(|| !cfg!(test) && io::stdout().is_terminal());
 
 /// The width of a terminal that does not report it, in characters.
 const WIDTH_DEFAULT: usize = 80;
@@ -33,9 +34,9 @@ const WIDTH_DEFAULT: usize = 80;
 pub(crate) struct Console {
     progress_allowed: bool,
     /// Results and progress appear on the same terminal.
-    is_shared: bool,
+    shares_terminal: bool,
     /// Something else writes to standard output.
-    stdout_is_taken: bool,
+    stdout_is_reserved: bool,
     /// The progress as it should appear, and the number of its lines on the terminal.
     progress: String,
     lines_shown: usize,
@@ -47,8 +48,8 @@ impl Console {
     pub(crate) fn new() -> Self {
         Self {
             progress_allowed: io::stderr().is_terminal(),
-            is_shared: *IS_SEEN,
-            stdout_is_taken: false,
+            shares_terminal: *STDOUT_IS_TERMINAL,
+            stdout_is_reserved: false,
             progress: String::new(),
             lines_shown: 0,
             drawn: None,
@@ -61,14 +62,14 @@ impl Console {
     }
 
     /// Leaves standard output to another writer: results go to standard error from now on.
-    pub(crate) fn leave_stdout(&mut self) {
-        self.stdout_is_taken = true;
+    pub(crate) fn use_stderr(&mut self) {
+        self.stdout_is_reserved = true;
     }
 
     /// Prints a result line to standard output, in place of the progress.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.clear_progress();
-        if self.stdout_is_taken {
+        if self.stdout_is_reserved {
             note(text);
             return Ok(());
         }
@@ -77,14 +78,14 @@ impl Console {
 
     /// Prints a result line to standard output, above the progress.
     pub(crate) fn line_above(&mut self, text: &str) -> Result<(), Failure> {
-        if self.stdout_is_taken {
+        if self.stdout_is_reserved {
             return self.line(text);
         }
-        if self.is_shared {
+        if self.shares_terminal {
             self.erase();
         }
         print(text)?;
-        let is_due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW);
+        let is_due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_INTERVAL);
         if self.lines_shown == 0 && !self.progress.is_empty() && is_due {
             self.draw();
         }
@@ -113,8 +114,8 @@ impl Console {
 
     /// Draws in one write to avoid flicker; the cursor stays after the last character.
     fn draw(&mut self) {
-        let lines = fitted(&self.progress, width());
-        let text = format!("{}{}", erasure(self.lines_shown), lines.join("\r\n"));
+        let lines = fit_lines(&self.progress, width());
+        let text = format!("{}{}", erase_sequence(self.lines_shown), lines.join("\r\n"));
         // Progress is not important enough to report a failed write.
         let _ = io::stderr().lock().write_all(text.as_bytes());
         self.lines_shown = lines.len();
@@ -123,7 +124,7 @@ impl Console {
 
     fn erase(&mut self) {
         if self.lines_shown > 0 {
-            let _ = io::stderr().lock().write_all(erasure(self.lines_shown).as_bytes());
+            let _ = io::stderr().lock().write_all(erase_sequence(self.lines_shown).as_bytes());
             self.lines_shown = 0;
         }
     }
@@ -137,7 +138,7 @@ fn print(text: &str) -> Result<(), Failure> {
 
 /// Moves from the end of the last of these lines to the start of the first, and clears everything
 /// below.
-fn erasure(lines: usize) -> String {
+fn erase_sequence(lines: usize) -> String {
     match lines {
         0 => String::new(),
         1 => "\r\x1b[J".to_owned(),
@@ -146,7 +147,7 @@ fn erasure(lines: usize) -> String {
 }
 
 /// The lines of a text, each cut to one line of the terminal.
-fn fitted(text: &str, width: usize) -> Vec<String> {
+fn fit_lines(text: &str, width: usize) -> Vec<String> {
     // A full line makes some terminals wrap.
     text.lines().map(|line| printable(line, width.saturating_sub(1).max(1))).collect()
 }
@@ -169,24 +170,24 @@ impl Drop for Console {
 /// Prints lines to standard error, with control characters escaped. A closed standard error is
 /// ignored.
 pub(crate) fn note(text: &str) {
-    let mut shown = harmless(text).into_owned();
+    let mut shown = escape_controls(text).into_owned();
     shown.push('\n');
     let _ = io::stderr().lock().write_all(shown.as_bytes());
 }
 
 /// Text of others for standard output: with control characters escaped on a terminal, unchanged for
 /// programs and files.
-pub(crate) fn said(text: &str) -> Cow<'_, str> {
-    if *IS_SEEN { harmless(text) } else { Cow::Borrowed(text) }
+pub(crate) fn terminal_safe(text: &str) -> Cow<'_, str> {
+    if *STDOUT_IS_TERMINAL { escape_controls(text) } else { Cow::Borrowed(text) }
 }
 
 /// The same for JSON, which keeps its meaning.
-pub(crate) fn said_in_json(json: &str) -> Cow<'_, str> {
-    if *IS_SEEN { escape_json(json) } else { Cow::Borrowed(json) }
+pub(crate) fn terminal_safe_json(json: &str) -> Cow<'_, str> {
+    if *STDOUT_IS_TERMINAL { escape_json(json) } else { Cow::Borrowed(json) }
 }
 
 /// Text with control characters escaped, except for line ends and tabs.
-fn harmless(text: &str) -> Cow<'_, str> {
+fn escape_controls(text: &str) -> Cow<'_, str> {
     let acts = |c: char| is_invisible(c) && !matches!(c, '\n' | '\t');
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -203,7 +204,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// Prints text unchanged to standard output, such as a help text.
-pub(crate) fn tell(text: &str) -> io::Result<()> {
+pub(crate) fn print_text(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     output.flush()
@@ -235,7 +236,7 @@ pub(crate) fn printable(text: &str, chars_max: usize) -> String {
 }
 
 /// A number of bytes with a unit: `512 B`, `3.4 kB`, `12 MB`.
-pub(crate) fn bytes(count: u64) -> String {
+pub(crate) fn format_bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
         return format!("{count} B");
@@ -252,7 +253,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A duration in at most two units: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.
-pub(crate) fn time(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     let (ms, s) = (time.as_millis(), time.as_secs());
     match s {
         _ if ms < 1000 => format!("{ms} ms"),
@@ -264,9 +265,9 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// A duration in the form of [`time`] if standard output is a terminal, else this exact form.
+/// A duration in the form of [`format_duration`] if standard output is a terminal, else this exact form.
 pub(crate) fn time_or(duration: Duration, exact: String) -> String {
-    if *IS_SEEN { time(duration) } else { exact }
+    if *STDOUT_IS_TERMINAL { format_duration(duration) } else { exact }
 }
 
 /// Keys of names and numbers that identify something. A name may consist of digits.
@@ -276,7 +277,7 @@ const NAME_KEYS: [&str; 9] =
 /// The value of a `key=value` word of the broker: on a terminal, durations as `9m 59s` and counts
 /// with separators. Otherwise it is unchanged, so that scripts read exact values.
 pub(crate) fn readable(key: &str, value: &str) -> String {
-    if *IS_SEEN { with_units(key, value) } else { value.to_owned() }
+    if *STDOUT_IS_TERMINAL { with_units(key, value) } else { value.to_owned() }
 }
 
 /// A line of the broker with the values of its `key=value` words as in [`readable`].
@@ -296,14 +297,14 @@ fn with_units(key: &str, value: &str) -> String {
         _ => None,
     };
     match (ms, value.parse()) {
-        (Some(ms), _) => time(Duration::from_millis(ms)),
-        (None, Ok(number)) if !NAME_KEYS.contains(&key) => count(number),
+        (Some(ms), _) => format_duration(Duration::from_millis(ms)),
+        (None, Ok(number)) if !NAME_KEYS.contains(&key) => format_count(number),
         _ => value.to_owned(),
     }
 }
 
 /// A number with separators: `1,234,567`.
-pub(crate) fn count(n: u64) -> String {
+pub(crate) fn format_count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -317,7 +318,7 @@ pub(crate) fn count(n: u64) -> String {
 
 /// A number with its noun: `1 page`, `2,000 pages`.
 pub(crate) fn plural(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+    format!("{} {noun}{}", format_count(n), if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -341,7 +342,7 @@ mod tests {
     #[test]
     fn bytes_have_a_unit() {
         let shown = [0, 999, 1000, 9_949, 9_950, 12_345, 999_499, 999_500, 10_000_000_000];
-        let shown = shown.map(bytes).join(" | ");
+        let shown = shown.map(format_bytes).join(" | ");
         assert_eq!(
             shown,
             "0 B | 999 B | 1.0 kB | 9.9 kB | 10 kB | 12 kB | 999 kB | 1.0 MB | 10 GB"
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn durations_have_at_most_two_units() {
         let shown = [0, 999, 1000, 9_999, 10_000, 59_999, 60_000, 3_599_999, 3_600_000, 90_000_000];
-        let shown = shown.map(|ms| time(Duration::from_millis(ms))).join(" | ");
+        let shown = shown.map(|ms| format_duration(Duration::from_millis(ms))).join(" | ");
         let expected =
             "0 ms | 999 ms | 1.0 s | 9.9 s | 10 s | 59 s | 1m 00s | 59m 59s | 1h 00m | 1d 01h";
         assert_eq!(shown, expected);
@@ -359,10 +360,10 @@ mod tests {
 
     #[test]
     fn progress_is_cut_to_the_terminal_and_erased_as_it_was_drawn() {
-        assert_eq!(fitted("abcdef\nab", 5), ["abc…", "ab"]);
-        assert_eq!(fitted("ab", 0), ["…"]);
-        assert_eq!(erasure(1), "\r\x1b[J");
-        assert_eq!(erasure(3), "\r\x1b[2A\x1b[J");
+        assert_eq!(fit_lines("abcdef\nab", 5), ["abc…", "ab"]);
+        assert_eq!(fit_lines("ab", 0), ["…"]);
+        assert_eq!(erase_sequence(1), "\r\x1b[J");
+        assert_eq!(erase_sequence(3), "\r\x1b[2A\x1b[J");
     }
 
     #[test]
@@ -381,7 +382,7 @@ mod tests {
     #[test]
     fn counts_have_separators() {
         assert_eq!(
-            [0, 12, 123, 1234, 1_234_567].map(count),
+            [0, 12, 123, 1234, 1_234_567].map(format_count),
             ["0", "12", "123", "1,234", "1,234,567"]
         );
     }

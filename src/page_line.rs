@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use serde::Serialize;
 use tidings_subscriber::{PageOutcome, PageReport};
 
-use crate::output::{bytes, printable, time_or};
+use crate::output::{format_bytes, printable, time_or};
 
 /// Longer titles and errors are cut. The limit of URLs is beyond useful lengths, so that a pipe can
 /// rely on them.
@@ -19,7 +19,7 @@ pub(crate) fn page_line(report: &PageReport) -> String {
     let mut line = match report.status {
         Some(status) => format!(
             "{status}  {:>7}  {:>7}  {:>4} {:<5}",
-            bytes(report.bytes),
+            format_bytes(report.bytes),
             milliseconds(report.duration),
             report.links,
             if report.links == 1 { "link" } else { "links" }

@@ -21,7 +21,7 @@ pub(crate) struct PidFile {
 
 impl PidFile {
     /// Locks and writes the file, unless another process holds it.
-    pub(crate) fn take(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn acquire(path: &Path) -> Result<Self, Failure> {
         let shown = printable(&path.display().to_string(), 500);
         let failed = |error: io::Error| {
             Failure::Usage(format!("cannot write the pid file {shown}: {error}"))
@@ -32,7 +32,7 @@ impl PidFile {
             let mut file = opened.map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(refusal(&shown, file)),
+                Err(TryLockError::WouldBlock) => return Err(already_running(&shown, file)),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
             // The previous holder may have removed the file before the lock, and another process
@@ -58,7 +58,7 @@ impl Drop for PidFile {
     }
 }
 
-fn refusal(shown: &str, mut file: File) -> Failure {
+fn already_running(shown: &str, mut file: File) -> Failure {
     let mut text = String::new();
     let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok());
     let pid = pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
@@ -75,15 +75,15 @@ mod tests {
         let path = folder.path().join("x.pid");
         // Process 1 always runs.
         fs::write(&path, "1\nand more than that").unwrap();
-        let first = PidFile::take(&path).unwrap();
+        let first = PidFile::acquire(&path).unwrap();
         let me = std::process::id();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{me}\n"));
-        let refused = PidFile::take(&path).unwrap_err().text().unwrap();
+        let refused = PidFile::acquire(&path).unwrap_err().text().unwrap();
         assert!(refused.contains(&format!("already running (pid {me})")), "{refused}");
         drop(first);
         assert!(!path.exists());
-        PidFile::take(&path).unwrap();
-        let nowhere = PidFile::take(&folder.path().join("no/x.pid")).unwrap_err();
+        PidFile::acquire(&path).unwrap();
+        let nowhere = PidFile::acquire(&folder.path().join("no/x.pid")).unwrap_err();
         assert!(matches!(nowhere, Failure::Usage(_)));
     }
 }

@@ -13,12 +13,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tidings_broker::{
     Broker,
-    access::{Principal, Proof, Right, Rights, TokenHash},
+    access::{Credential, Permission, PermissionSet, Principal, TokenHash},
 };
 
 use crate::{
+    atomic_file::{self, DirectoryLock},
     failure::Failure,
-    files::{self, Locked},
 };
 
 /// The name of the file.
@@ -31,24 +31,24 @@ const HEAD: &str = "\
 ";
 
 /// The interval between two checks for changes.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The file of one data directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Principals(PathBuf);
+pub(crate) struct AccessFile(PathBuf);
 
 /// The contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Contents {
+pub(crate) struct AccessFileContents {
     #[serde(default, rename = "principal")]
-    pub(crate) principals: Vec<Entry>,
+    pub(crate) principals: Vec<PrincipalEntry>,
 }
 
 /// A principal with one of `token`, `certificate` and `unix-user`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Entry {
+pub(crate) struct PrincipalEntry {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
@@ -64,15 +64,15 @@ pub(crate) struct Entry {
     pub(crate) created: Option<String>,
 }
 
-impl Entry {
+impl PrincipalEntry {
     /// The principal, or `None` if this machine does not know its user: that must not keep revoked
     /// principals logged in.
-    fn principal(&self) -> Result<Option<Principal>, String> {
+    fn to_principal(&self) -> Result<Option<Principal>, String> {
         let proof = match (&self.token, &self.certificate, &self.unix_user) {
-            (Some(token), None, None) => Proof::Token(token.parse::<TokenHash>()?),
-            (None, Some(name), None) => Proof::Certificate(name.as_str().into()),
+            (Some(token), None, None) => Credential::Token(token.parse::<TokenHash>()?),
+            (None, Some(name), None) => Credential::Certificate(name.as_str().into()),
             (None, None, Some(user)) => match uid_of(user) {
-                Ok(uid) => Proof::UnixUser(uid),
+                Ok(uid) => Credential::UnixUser(uid),
                 Err(problem) => {
                     tracing::warn!(name = self.name, problem, "this principal cannot log in");
                     return Ok(None);
@@ -80,12 +80,13 @@ impl Entry {
             },
             _ => return Err("expected one of token, certificate and unix-user".to_owned()),
         };
-        let rights = Rights::new(rights(&self.allow)?, rights(&self.deny)?);
+        let rights =
+            PermissionSet::new(parse_permissions(&self.allow)?, parse_permissions(&self.deny)?);
         Ok(Some(Principal::new(&self.name, proof, rights)))
     }
 }
 
-fn rights(words: &[String]) -> Result<Vec<Right>, String> {
+fn parse_permissions(words: &[String]) -> Result<Vec<Permission>, String> {
     words.iter().map(|word| word.parse()).collect()
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn uid_of(user: &str) -> Result<u32, String> {
     found.map(|user| user.uid.as_raw()).ok_or_else(|| format!("no user {user:?} on this machine"))
 }
 
-impl Principals {
+impl AccessFile {
     /// The file of a data directory.
     pub(crate) fn at(data: &Path) -> Self {
         Self(data.join(FILE))
@@ -111,16 +112,16 @@ impl Principals {
     /// The principals, if the file exists.
     pub(crate) fn read(&self) -> Result<Option<Vec<Principal>>, Failure> {
         let Some(contents) = self.contents()? else { return Ok(None) };
-        let principal = |entry: &Entry| {
+        let principal = |entry: &PrincipalEntry| {
             let wrong = |text: String| format!("{}: {:?}: {text}", self.0.display(), entry.name);
-            entry.principal().map_err(|text| Failure::Usage(wrong(text)))
+            entry.to_principal().map_err(|text| Failure::Usage(wrong(text)))
         };
         let known: Result<Vec<_>, _> = contents.principals.iter().map(principal).collect();
         Ok(Some(known?.into_iter().flatten().collect()))
     }
 
     /// The contents, if the file exists.
-    pub(crate) fn contents(&self) -> Result<Option<Contents>, Failure> {
+    pub(crate) fn contents(&self) -> Result<Option<AccessFileContents>, Failure> {
         let text = match fs::read_to_string(&self.0) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -136,28 +137,28 @@ impl Principals {
     }
 
     /// Locks the file against changes by other commands.
-    pub(crate) fn lock(&self) -> Result<Locked, Failure> {
+    pub(crate) fn lock(&self) -> Result<DirectoryLock, Failure> {
         let folder = self.0.parent().unwrap_or(Path::new("."));
-        Locked::directory(folder)
+        DirectoryLock::acquire(folder)
             .map_err(|error| Failure::failed(format!("cannot lock {}: {error}", folder.display())))
     }
 
     /// Replaces the file atomically.
-    pub(crate) fn write(&self, contents: &Contents) -> Result<(), Failure> {
+    pub(crate) fn write(&self, contents: &AccessFileContents) -> Result<(), Failure> {
         let text = toml::to_string(contents).expect("names and lists of words can be written");
-        files::replace(&self.0, &format!("{HEAD}\n{text}"))
+        atomic_file::replace(&self.0, &format!("{HEAD}\n{text}"))
             .map_err(|error| Failure::failed(format!("cannot write {}: {error}", self.0.display())))
     }
 
     /// Applies changes of the file to a broker. A file that cannot be read changes nothing. Never
     /// ends.
-    pub(crate) async fn follow(&self, broker: &Broker) {
+    pub(crate) async fn watch(&self, broker: &Broker) {
         // The file may have changed since the start read it.
         let (mut seen, mut refused) = (None, None);
         loop {
-            let now = self.look();
+            let now = self.version();
             if now == seen {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
             match self.read() {
@@ -168,7 +169,7 @@ impl Principals {
                         "{} has changed",
                         self.0.display()
                     );
-                    broker.admit(principals);
+                    broker.set_principals(principals);
                 }
                 // Removing the file must not open the broker.
                 Ok(None) => {
@@ -184,13 +185,13 @@ impl Principals {
                     let problem = failure.text().unwrap_or_default();
                     tracing::error!(problem, "the permissions stay as they are");
                 }
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
     /// Identifies a version of the file.
-    fn look(&self) -> Option<[i64; 5]> {
+    fn version(&self) -> Option<[i64; 5]> {
         let found = fs::metadata(&self.0).ok()?;
         let [inode, size] = [found.ino(), found.size()].map(u64::cast_signed);
         Some([inode, size, found.mtime_nsec(), found.ctime(), found.ctime_nsec()])
@@ -203,7 +204,7 @@ mod tests {
 
     fn problem(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let principals = Principals::at(folder.path());
+        let principals = AccessFile::at(folder.path());
         fs::write(principals.path(), text).unwrap();
         match principals.read() {
             Err(failure) => {
@@ -227,9 +228,9 @@ mod tests {
     #[test]
     fn a_written_file_is_readable_again_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
-        let principals = Principals::at(folder.path());
+        let principals = AccessFile::at(folder.path());
         assert!(principals.read().unwrap().is_none());
-        let entry = Entry {
+        let entry = PrincipalEntry {
             name: "ci".into(),
             token: None,
             certificate: None,
@@ -238,10 +239,10 @@ mod tests {
             deny: vec!["pub:job-done".into()],
             created: None,
         };
-        principals.write(&Contents { principals: vec![entry] }).unwrap();
+        principals.write(&AccessFileContents { principals: vec![entry] }).unwrap();
         assert_eq!(principals.read().unwrap().unwrap().len(), 1);
         assert_eq!(fs::metadata(principals.path()).unwrap().mode() & 0o077, 0);
-        principals.write(&Contents::default()).unwrap();
+        principals.write(&AccessFileContents::default()).unwrap();
         assert_eq!(
             principals.read().unwrap().unwrap().len(),
             0,

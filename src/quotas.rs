@@ -17,7 +17,7 @@ pub(crate) struct QuotaFlags {
     /// groups, jobs, credit and parked (bytes that wait for the client). The value is a number,
     /// with k, m or g as unit, or none. PROTOCOL.md lists the defaults and the effect of each.
     #[arg(long, value_name = "WHO.WHAT=N")]
-    limit: Vec<Limit>,
+    limit: Vec<QuotaLimit>,
 
     /// Apply source limits to loopback addresses too, for example behind a proxy without limits
     #[arg(long)]
@@ -26,19 +26,19 @@ pub(crate) struct QuotaFlags {
 
 /// One changed limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limit {
-    who: Who,
+struct QuotaLimit {
+    subject: QuotaSubject,
     quantity: Quantity,
     max: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum QuotaSubject {
     Source,
     Principal,
 }
 
-impl FromStr for Limit {
+impl FromStr for QuotaLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -46,8 +46,8 @@ impl FromStr for Limit {
         let (what, max) = text.split_once('=').ok_or_else(wrong)?;
         let (who, quantity) = what.split_once('.').ok_or_else(wrong)?;
         let who = match who {
-            "source" => Who::Source,
-            "principal" => Who::Principal,
+            "source" => QuotaSubject::Source,
+            "principal" => QuotaSubject::Principal,
             _ => return Err(format!("{who}: expected source or principal")),
         };
         let quantity = quantity.parse::<Quantity>()?;
@@ -56,7 +56,7 @@ impl FromStr for Limit {
             "0" if quantity.is_held() => 0,
             max => parse_bytes(max).map_err(|_| format!("{max}: expected 64, 10k, 16m or none"))?,
         };
-        Ok(Self { who, quantity, max })
+        Ok(Self { subject: who, quantity, max })
     }
 }
 
@@ -65,10 +65,10 @@ impl QuotaFlags {
     pub(crate) fn config(&self) -> QuotaConfig {
         let mut config =
             QuotaConfig { counts_loopback: self.limit_loopback, ..QuotaConfig::default() };
-        for Limit { who, quantity, max } in &self.limit {
+        for QuotaLimit { subject: who, quantity, max } in &self.limit {
             let quota: &mut Quota = match who {
-                Who::Source => &mut config.source,
-                Who::Principal => &mut config.principal,
+                QuotaSubject::Source => &mut config.source,
+                QuotaSubject::Principal => &mut config.principal,
             };
             *quota = quota.clone().with(*quantity, *max);
         }
@@ -82,11 +82,15 @@ mod tests {
 
     #[test]
     fn a_limit_has_a_subject_and_a_quantity() {
-        let limit = |text: &str| text.parse::<Limit>();
+        let limit = |text: &str| text.parse::<QuotaLimit>();
         let connections = Quantity::Connections;
-        let expected = Limit { who: Who::Source, quantity: connections, max: 64 };
+        let expected = QuotaLimit { subject: QuotaSubject::Source, quantity: connections, max: 64 };
         assert_eq!(limit("source.connections=64"), Ok(expected));
-        let expected = Limit { who: Who::Principal, quantity: Quantity::Bytes, max: 16 << 20 };
+        let expected = QuotaLimit {
+            subject: QuotaSubject::Principal,
+            quantity: Quantity::Bytes,
+            max: 16 << 20,
+        };
         assert_eq!(limit("principal.bytes=16m"), Ok(expected));
         assert_eq!(limit("source.jobs=none").map(|limit| limit.max), Ok(u64::MAX));
         assert_eq!(limit("source.topics=0").map(|limit| limit.max), Ok(0));

@@ -10,26 +10,26 @@ use tidings_subscriber::PageReport;
 
 use crate::{
     failure::Failure,
-    job::{Counts, Rate},
-    output::{Console, bytes, count, plural, time},
+    job::{JobCounts, RecentRate},
+    output::{Console, format_bytes, format_count, format_duration, plural},
     page_line::{page_json, page_line},
-    tally::{Failures, Tally},
-    waiting::Waiting,
+    tally::{CrawlTally, FailureCount},
+    waiting::WaitingHost,
 };
 
 /// The numbers of hosts in the summary and in the progress.
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
-pub(crate) const WAITING_SHOWN: usize = 3;
+pub(crate) const WAITING_HOSTS_SHOWN: usize = 3;
 
 /// Faster answers are not listed as slow ..
-const SLOW: Duration = Duration::from_millis(500);
+const SLOW_ANSWER_MIN: Duration = Duration::from_millis(500);
 /// .. and hosts with a shorter wait or span are not listed.
-const LONG: Duration = Duration::from_secs(1);
+const LONG_HOST_MIN: Duration = Duration::from_secs(1);
 
 /// The kind of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Style {
+pub(crate) struct ScreenStyle {
     /// No line for each page.
     pub(crate) quiet: bool,
     /// JSON only.
@@ -40,24 +40,24 @@ pub(crate) struct Style {
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(crate) console: Console,
-    style: Style,
+    style: ScreenStyle,
     started: Instant,
-    pace: Pace,
+    rates: CrawlRates,
     /// The pages that this process fetched.
-    tally: Tally,
+    tally: CrawlTally,
 }
 
 impl Screen {
     /// `max_pages`: the limit of the job.
-    pub(crate) fn new(style: Style, max_pages: Option<u64>) -> Self {
-        let (console, tally) = (Console::new(), Tally::default());
-        let pace = Pace { max_pages, ..Pace::default() };
-        Self { console, style, started: Instant::now(), pace, tally }
+    pub(crate) fn new(style: ScreenStyle, max_pages: Option<u64>) -> Self {
+        let (console, tally) = (Console::new(), CrawlTally::default());
+        let rates = CrawlRates { max_pages, ..CrawlRates::default() };
+        Self { console, style, started: Instant::now(), rates, tally }
     }
 
     /// Leaves standard output to the sink that writes pages there.
-    pub(crate) fn leave_stdout(&mut self) {
-        self.console.leave_stdout();
+    pub(crate) fn use_stderr(&mut self) {
+        self.console.use_stderr();
         self.style.quiet = true;
     }
 
@@ -67,26 +67,27 @@ impl Screen {
     }
 
     /// Counts and prints a page that this process finished.
-    pub(crate) fn page(&mut self, report: &PageReport) -> Result<(), Failure> {
-        self.tally.page(report, self.started.elapsed());
+    pub(crate) fn print_page(&mut self, report: &PageReport) -> Result<(), Failure> {
+        self.tally.record_page(report, self.started.elapsed());
         match self.style {
-            Style { quiet: true, .. } => Ok(()),
-            Style { json: true, .. } => self.console.line_above(&page_json(report)),
-            Style { json: false, .. } => self.console.line_above(&page_line(report)),
+            ScreenStyle { quiet: true, .. } => Ok(()),
+            ScreenStyle { json: true, .. } => self.console.line_above(&page_json(report)),
+            ScreenStyle { json: false, .. } => self.console.line_above(&page_line(report)),
         }
     }
 
     /// Redraws the progress.
-    pub(crate) fn progress(&mut self, counts: &Counts) {
+    pub(crate) fn draw_progress(&mut self, counts: &JobCounts) {
         let elapsed = self.started.elapsed();
         let transferred = (self.tally.bytes(), self.tally.wire_bytes());
-        self.pace.note(elapsed, counts, transferred);
-        self.console.progress(&block(counts, &self.tally, &self.pace, elapsed).join("\n"));
+        self.rates.update(elapsed, counts, transferred);
+        self.console
+            .progress(&progress_lines(counts, &self.tally, &self.rates, elapsed).join("\n"));
     }
 
     /// Prints the result and where the pages are stored. Pages that robots.txt, the scope or a
     /// limit excluded have not failed.
-    pub(crate) fn summary(&mut self, end: &Counts, stored: &str) -> Result<(), Failure> {
+    pub(crate) fn print_summary(&mut self, end: &JobCounts, stored: &str) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         if self.style.json {
             let mut summary = self.figures(elapsed);
@@ -94,17 +95,17 @@ impl Screen {
             summary.insert("stored".into(), stored.into());
             self.console.line(&json!({ "summary": summary }).to_string())?;
         } else {
-            self.details()?;
+            self.print_details()?;
             let line = end.summary_line(elapsed.as_secs_f64());
             self.console.line(&format!("{line}; stored {stored}"))?;
         }
-        if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
+        if end.succeeded() { Ok(()) } else { Err(Failure::Unsuccessful) }
     }
 
     /// Prints what is known of an interrupted job.
-    pub(crate) fn cut_off(&mut self) -> Result<(), Failure> {
+    pub(crate) fn print_interrupted(&mut self) -> Result<(), Failure> {
         if !self.style.json {
-            return self.details();
+            return self.print_details();
         }
         let mut summary = self.figures(self.started.elapsed());
         summary.insert("result".into(), "interrupted".into());
@@ -112,8 +113,8 @@ impl Screen {
     }
 
     /// Prints all lines of a summary except the last.
-    fn details(&mut self) -> Result<(), Failure> {
-        details(&self.tally).iter().try_for_each(|line| self.console.line(line))
+    fn print_details(&mut self) -> Result<(), Failure> {
+        detail_lines(&self.tally).iter().try_for_each(|line| self.console.line(line))
     }
 
     /// The measurements of this process as JSON.
@@ -129,34 +130,34 @@ impl Screen {
 
 /// Rates of a crawl, and an estimate of the time that is left.
 #[derive(Debug, Default)]
-struct Pace {
+struct CrawlRates {
     max_pages: Option<u64>,
-    completed: Rate,
-    bytes: Rate,
-    wire_bytes: Rate,
-    found: Rate,
-    ended: Rate,
+    completed: RecentRate,
+    bytes: RecentRate,
+    wire_bytes: RecentRate,
+    found: RecentRate,
+    ended: RecentRate,
     pages_per_second: f64,
     bytes_per_second: f64,
     wire_bytes_per_second: f64,
-    left: Option<Duration>,
+    time_left: Option<Duration>,
 }
 
-impl Pace {
+impl CrawlRates {
     /// `transferred`: bytes of bodies, decoded and as received.
-    fn note(&mut self, elapsed: Duration, counts: &Counts, transferred: (u64, u64)) {
+    fn update(&mut self, elapsed: Duration, counts: &JobCounts, transferred: (u64, u64)) {
         let seconds = elapsed.as_secs_f64();
         let open = counts.pending + counts.queued + counts.processing;
-        self.pages_per_second = self.completed.at(seconds, counts.completed);
-        self.bytes_per_second = self.bytes.at(seconds, transferred.0);
-        self.wire_bytes_per_second = self.wire_bytes.at(seconds, transferred.1);
-        let found_per_second = self.found.at(seconds, counts.found);
-        let ended_per_second = self.ended.at(seconds, counts.found.saturating_sub(open));
+        self.pages_per_second = self.completed.record(seconds, counts.completed);
+        self.bytes_per_second = self.bytes.record(seconds, transferred.0);
+        self.wire_bytes_per_second = self.wire_bytes.record(seconds, transferred.1);
+        let found_per_second = self.found.record(seconds, counts.found);
+        let ended_per_second = self.ended.record(seconds, counts.found.saturating_sub(open));
         let to_come = self.max_pages.map(|max| max.saturating_sub(counts.completed));
-        self.left = match to_come {
+        self.time_left = match to_come {
             Some(pages) if pages <= open => time_for(pages, self.pages_per_second),
             // While new links appear, the end cannot be estimated.
-            _ if found_per_second > 0.0 || !self.found.is_settled() => None,
+            _ if found_per_second > 0.0 || !self.found.is_full() => None,
             _ => time_for(open, ended_per_second),
         };
     }
@@ -168,7 +169,12 @@ fn time_for(pages: u64, per_second: f64) -> Option<Duration> {
 }
 
 /// The lines that are redrawn while the job runs.
-fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<String> {
+fn progress_lines(
+    counts: &JobCounts,
+    tally: &CrawlTally,
+    pace: &CrawlRates,
+    elapsed: Duration,
+) -> Vec<String> {
     let mut speed = vec![format!("{:.1} pages/s", pace.pages_per_second)];
     if tally.bytes() > 0 {
         let rate = bytes_per_second(pace.bytes_per_second);
@@ -176,20 +182,21 @@ fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<
         let is_compressed = tally.wire_bytes() < tally.bytes();
         speed.push(if is_compressed { format!("{rate} ({wire_rate} on the wire)") } else { rate });
     }
-    speed.push(format!("{} so far", time(elapsed)));
-    let left = pace.left.filter(|left| left.as_secs() > 0);
-    speed.extend(left.map(|left| format!("about {} to go", time(left))));
+    speed.push(format!("{} so far", format_duration(elapsed)));
+    let left = pace.time_left.filter(|left| left.as_secs() > 0);
+    speed.extend(left.map(|left| format!("about {} to go", format_duration(left))));
     let mut lines = vec![counts.progress_line(), speed.join(", ")];
     let slow = tally.slowest_now(SLOWEST_NOW, elapsed);
-    let slow = slow.into_iter().filter(|(_, took)| *took >= SLOW);
-    let slow: Vec<_> = slow.map(|(host, took)| format!("{host} {}", time(took))).collect();
+    let slow = slow.into_iter().filter(|(_, took)| *took >= SLOW_ANSWER_MIN);
+    let slow: Vec<_> =
+        slow.map(|(host, took)| format!("{host} {}", format_duration(took))).collect();
     if !slow.is_empty() {
         lines.push(format!("slow: {}", slow.join(", ")));
     }
-    let waiting = counts.waiting.iter().filter(|waiting| waiting.left >= LONG);
+    let waiting = counts.waiting.iter().filter(|waiting| waiting.left >= LONG_HOST_MIN);
     let waiting: Vec<_> = waiting
-        .map(|Waiting { host, tasks, left, .. }| {
-            format!("{host} {} (at least {})", plural(*tasks, "page"), time(*left))
+        .map(|WaitingHost { host, tasks, left, .. }| {
+            format!("{host} {} (at least {})", plural(*tasks, "page"), format_duration(*left))
         })
         .collect();
     if !waiting.is_empty() {
@@ -200,43 +207,43 @@ fn block(counts: &Counts, tally: &Tally, pace: &Pace, elapsed: Duration) -> Vec<
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "digits are dropped")]
 fn bytes_per_second(rate: f64) -> String {
-    format!("{}/s", bytes(rate as u64))
+    format!("{}/s", format_bytes(rate as u64))
 }
 
 /// The details of pages that this process fetched, one in each line.
-fn details(tally: &Tally) -> Vec<String> {
+fn detail_lines(tally: &CrawlTally) -> Vec<String> {
     let mut lines = Vec::new();
     if tally.times().answers == 0 {
         return lines;
     }
-    let classes = tally.classes().map(|(class, n)| format!("{class} {}", count(n)));
+    let classes = tally.classes().map(|(class, n)| format!("{class} {}", format_count(n)));
     lines.push(format!("status   {}", classes.collect::<Vec<_>>().join(", ")));
     let times = tally.times();
     let wire = (tally.wire_bytes() < tally.bytes())
-        .then(|| format!(" ({} on the wire)", bytes(tally.wire_bytes())));
+        .then(|| format!(" ({} on the wire)", format_bytes(tally.wire_bytes())));
     lines.push(format!(
         "answers  {}{} in all, {} on average, {} at most",
-        bytes(tally.bytes()),
+        format_bytes(tally.bytes()),
         wire.unwrap_or_default(),
-        time(times.mean()),
-        time(times.longest)
+        format_duration(times.mean()),
+        format_duration(times.longest)
     ));
     if tally.host_count() != Some(1) {
         let hosts =
             tally.host_count().map_or("many hosts".to_owned(), |n| plural(n as u64, "host"));
         lines.push(format!("slowest  of {hosts}:"));
         for (host, times) in tally.slowest(SLOWEST) {
-            let (mean, answers) = (time(times.mean()), plural(times.answers, "answer"));
+            let (mean, answers) = (format_duration(times.mean()), plural(times.answers, "answer"));
             lines.push(format!("  {mean:>7}  {host}, on average of {answers}"));
         }
         let longest = tally.longest(SLOWEST);
         let longest: Vec<_> =
-            longest.into_iter().filter(|(_, times)| times.span() >= LONG).collect();
+            longest.into_iter().filter(|(_, times)| times.span() >= LONG_HOST_MIN).collect();
         if !longest.is_empty() {
             lines.push("longest  from the first request to the last answer:".to_owned());
         }
         for (host, times) in longest {
-            let (span, answers) = (time(times.span()), plural(times.answers, "answer"));
+            let (span, answers) = (format_duration(times.span()), plural(times.answers, "answer"));
             lines.push(format!("  {span:>7}  {host}, {answers}"));
         }
     }
@@ -244,14 +251,14 @@ fn details(tally: &Tally) -> Vec<String> {
     if !failures.is_empty() {
         lines.push("failed   because of:".to_owned());
     }
-    for Failures { reason, count: n, example } in failures {
-        lines.push(format!("  {:>7}  {reason} ({example})", count(*n)));
+    for FailureCount { reason, count: n, example } in failures {
+        lines.push(format!("  {:>7}  {reason} ({example})", format_count(*n)));
     }
     lines
 }
 
 /// The details as JSON. Times are in ms.
-fn tally_json(tally: &Tally) -> Map<String, Value> {
+fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let slowest = tally.slowest(SLOWEST).into_iter().map(|(host, times)| {
         let (mean, longest) = (ms(times.mean()), ms(times.longest));
@@ -263,7 +270,7 @@ fn tally_json(tally: &Tally) -> Map<String, Value> {
     let reasons = tally
         .failures()
         .into_iter()
-        .map(|Failures { reason, count, .. }| json!({ "reason": reason, "count": count }));
+        .map(|FailureCount { reason, count, .. }| json!({ "reason": reason, "count": count }));
     let classes = tally.classes().map(|(class, n)| (class.replace(' ', "_"), n.into()));
     let mut figures = Map::new();
     figures.insert("outcomes".into(), json!(tally.outcomes()));
@@ -307,36 +314,36 @@ mod tests {
         PageReport { outcome, reason, error, status: None, ..report(url, 3000) }
     }
 
-    fn tally(reports: &[PageReport]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(reports: &[PageReport]) -> CrawlTally {
+        let mut tally = CrawlTally::default();
         for report in reports {
-            tally.page(report, Duration::ZERO);
+            tally.record_page(report, Duration::ZERO);
         }
         tally
     }
 
-    fn counts(completed: u64, pending: u64, processing: u64) -> Counts {
+    fn counts(completed: u64, pending: u64, processing: u64) -> JobCounts {
         let found = completed + pending + processing;
-        Counts { pending, processing, completed, found, ..Counts::default() }
+        JobCounts { pending, processing, completed, found, ..JobCounts::default() }
     }
 
     #[test]
     fn the_progress_shows_counts_and_rates() {
-        let mut pace = Pace::default();
+        let mut pace = CrawlRates::default();
         for second in 0..10 {
             let transferred = (1000 * second, 400 * second);
-            pace.note(Duration::from_secs(second), &counts(10 * second, 5, 2), transferred);
+            pace.update(Duration::from_secs(second), &counts(10 * second, 5, 2), transferred);
         }
-        let waiting = |host: &str, seconds| Waiting {
+        let waiting = |host: &str, seconds| WaitingHost {
             host: host.to_owned(),
             tasks: 5,
             processing: 1,
             left: Duration::from_secs(seconds),
         };
         let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
-        let counts = Counts { waiting, ..counts(90, 5, 2) };
+        let counts = JobCounts { waiting, ..counts(90, 5, 2) };
         let tally = tally(&[report("http://a.example/", 20), report("http://b.example/", 1500)]);
-        let lines = block(&counts, &tally, &pace, Duration::from_secs(9));
+        let lines = progress_lines(&counts, &tally, &pace, Duration::from_secs(9));
         assert_eq!(
             lines,
             [
@@ -347,34 +354,39 @@ mod tests {
             ]
         );
         // Bytes and hosts are unknown if other crawlers fetch.
-        let counts = Counts { waiting: Vec::new(), ..counts };
-        let lines = block(&counts, &Tally::default(), &Pace::default(), Duration::from_secs(100));
+        let counts = JobCounts { waiting: Vec::new(), ..counts };
+        let lines = progress_lines(
+            &counts,
+            &CrawlTally::default(),
+            &CrawlRates::default(),
+            Duration::from_secs(100),
+        );
         assert_eq!(lines[1..], ["0.0 pages/s, 1m 40s so far"]);
     }
 
     #[test]
     fn the_time_left_is_shown_when_it_can_be_estimated() {
         let left = |max_pages, found_more: u64| {
-            let mut pace = Pace { max_pages, ..Pace::default() };
+            let mut pace = CrawlRates { max_pages, ..CrawlRates::default() };
             for second in 0..=10 {
                 // Ten per second of a hundred, and of the links that appear meanwhile.
                 let counts = counts(10 * second, 100 - 10 * second + found_more * second, 0);
-                pace.note(Duration::from_secs(second), &counts, (0, 0));
+                pace.update(Duration::from_secs(second), &counts, (0, 0));
             }
-            pace.left
+            pace.time_left
         };
         let seconds = Duration::from_secs;
         assert_eq!(left(None, 0), Some(seconds(0)));
         assert_eq!(left(None, 1), None, "links appear");
         assert_eq!(left(Some(105), 1), Some(Duration::from_millis(500)), "and there are enough");
         assert_eq!(left(Some(1000), 1), None, "and there may not be enough");
-        let mut pace = Pace::default();
-        pace.note(seconds(0), &counts(0, 10, 0), (0, 0));
-        pace.note(seconds(1), &counts(1, 9, 0), (0, 0));
-        assert_eq!(pace.left, None, "too early to know");
-        pace.note(seconds(60), &counts(1, 9, 0), (0, 0));
-        pace.note(seconds(120), &counts(1, 9, 0), (0, 0));
-        assert_eq!(pace.left, None, "nothing moves");
+        let mut pace = CrawlRates::default();
+        pace.update(seconds(0), &counts(0, 10, 0), (0, 0));
+        pace.update(seconds(1), &counts(1, 9, 0), (0, 0));
+        assert_eq!(pace.time_left, None, "too early to know");
+        pace.update(seconds(60), &counts(1, 9, 0), (0, 0));
+        pace.update(seconds(120), &counts(1, 9, 0), (0, 0));
+        assert_eq!(pace.time_left, None, "nothing moves");
     }
 
     #[test]
@@ -397,10 +409,14 @@ mod tests {
             "        1  connect-timeout (no connection in time)",
         ];
         let mut tally_of_all = tally(&reports);
-        tally_of_all.page(&reports[1], Duration::from_secs(65));
-        assert_eq!(details(&tally_of_all), lines);
-        assert_eq!(details(&tally(&reports[..1])).len(), 2, "one host is not the slowest of many");
-        assert!(details(&Tally::default()).is_empty());
+        tally_of_all.record_page(&reports[1], Duration::from_secs(65));
+        assert_eq!(detail_lines(&tally_of_all), lines);
+        assert_eq!(
+            detail_lines(&tally(&reports[..1])).len(),
+            2,
+            "one host is not the slowest of many"
+        );
+        assert!(detail_lines(&CrawlTally::default()).is_empty());
     }
 
     #[test]

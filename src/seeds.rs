@@ -8,7 +8,7 @@ use std::{
 
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
-use crate::job::seed;
+use crate::job::parse_seed;
 
 /// The limit of seeds of a job: about 1 GB at 100 bytes each.
 const SEEDS_MAX: usize = 10_000_000;
@@ -24,14 +24,14 @@ pub(crate) fn read(
     urls: &[String],
     file: Option<&Path>,
 ) -> Result<Vec<CanonicalUrl<'static>>, String> {
-    let mut seeds = urls.iter().map(|text| seed(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut seeds = urls.iter().map(|text| parse_seed(text)).collect::<Result<Vec<_>, _>>()?;
     let Some(file) = file else { return Ok(seeds) };
     let (name, before) = (file.display().to_string(), seeds.len());
     if file == Path::new(STDIN) {
-        lines(io::stdin().lock(), "standard input", &mut seeds)?;
+        read_lines(io::stdin().lock(), "standard input", &mut seeds)?;
     } else {
         let opened = File::open(file).map_err(|error| format!("cannot read {name}: {error}"))?;
-        lines(BufReader::new(opened), &name, &mut seeds)?;
+        read_lines(BufReader::new(opened), &name, &mut seeds)?;
     }
     if seeds.len() == before {
         return Err(format!("{name} contains no URL; write one on each line"));
@@ -39,7 +39,7 @@ pub(crate) fn read(
     Ok(seeds)
 }
 
-fn lines(
+fn read_lines(
     mut input: impl BufRead,
     name: &str,
     seeds: &mut Vec<CanonicalUrl<'static>>,
@@ -67,7 +67,7 @@ fn lines(
         if seeds.len() == SEEDS_MAX {
             return Err(format!("{name}:{number}: a job has at most {SEEDS_MAX} seeds"));
         }
-        seeds.push(seed(text).map_err(|error| format!("{name}:{number}: {error}"))?);
+        seeds.push(parse_seed(text).map_err(|error| format!("{name}:{number}: {error}"))?);
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ mod tests {
 
     fn read_text(text: impl AsRef<[u8]>) -> Result<Vec<String>, String> {
         let mut seeds = Vec::new();
-        lines(text.as_ref(), "f", &mut seeds)?;
+        read_lines(text.as_ref(), "f", &mut seeds)?;
         Ok(seeds.iter().map(|seed| seed.as_str().to_owned()).collect())
     }
 

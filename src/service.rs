@@ -22,31 +22,31 @@ use crate::{
 };
 
 /// Settings that a reload can change.
-const RELOADED: [&str; 8] =
+const RELOADABLE: [&str; 8] =
     ["delay", "grant", "hook", "hook-events", "limit", "limit-loopback", "log", "log-lines"];
 
 /// The state at the start of a process.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartContext {
     pub(crate) sockets: Sockets,
     /// The flags that were not typed: a reload may change their values.
     settings: Vec<Setting>,
 }
 
-impl Started {
+impl StartContext {
     pub(crate) fn new(parsed: &Parsed, sockets: Sockets) -> Self {
-        Self { sockets, settings: changeable(parsed) }
+        Self { sockets, settings: untyped_settings(parsed) }
     }
 }
 
 /// The settings that no typed flag overrides.
-fn changeable(parsed: &Parsed) -> Vec<Setting> {
+fn untyped_settings(parsed: &Parsed) -> Vec<Setting> {
     let name = match parsed.cmd {
         Cmd::Broker(_) => "broker",
         _ => "up",
     };
     let all = settings(&cli::definition(), &[name], parsed.file.as_ref()).into_iter();
-    all.filter(|setting| !parsed.typed.contains(&setting.key)).collect()
+    all.filter(|setting| !parsed.typed_flags.contains(&setting.key)).collect()
 }
 
 /// The service while it runs.
@@ -59,31 +59,31 @@ pub(crate) struct Service {
 
 impl Service {
     /// Handles SIGHUP from here on, which no longer ends the process.
-    pub(crate) fn new(settings: Started) -> Result<(Self, Sockets), Failure> {
-        let Started { sockets, settings } = settings;
+    pub(crate) fn new(settings: StartContext) -> Result<(Self, Sockets), Failure> {
+        let StartContext { sockets, settings } = settings;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         Ok((Self { hangups, settings, watchdog: sd_notify::watchdog_enabled() }, sockets))
     }
 
     /// Reloads the configuration on SIGHUP, and sends watchdog messages while the broker answers.
     /// Never ends.
-    pub(crate) async fn look_after(&mut self, broker: &Broker) {
+    pub(crate) async fn run(&mut self, broker: &Broker) {
         let Self { hangups, settings, watchdog } = self;
         tokio::join!(
             async {
                 while hangups.recv().await.is_some() {
-                    tell(&reloading());
+                    notify(&reloading());
                     broker.reopen_audit();
-                    read_again(settings, broker).await;
-                    tell(&[NotifyState::Ready]);
+                    reload(settings, broker).await;
+                    notify(&[NotifyState::Ready]);
                 }
                 future::pending::<()>().await;
             },
             async {
                 let Some(time) = *watchdog else { return future::pending().await };
                 loop {
-                    if broker.answers().await {
-                        tell(&[NotifyState::Watchdog]);
+                    if broker.is_responsive().await {
+                        notify(&[NotifyState::Watchdog]);
                     } else {
                         tracing::error!("the broker does not answer");
                     }
@@ -96,12 +96,12 @@ impl Service {
 
 /// Reports that all listeners are open.
 pub(crate) fn ready() {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
 /// Reports that the process begins to stop.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
 fn reloading() -> Vec<NotifyState<'static>> {
@@ -109,15 +109,15 @@ fn reloading() -> Vec<NotifyState<'static>> {
 }
 
 /// Sends a message to the service manager; without one, or on an error, nothing happens.
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
 /// Applies the settings that can change; a mistake changes nothing.
-async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
-    let (parsed, mut config) = match read() {
+async fn reload(settings: &mut Vec<Setting>, broker: &Broker) {
+    let (parsed, mut config) = match read_config() {
         Ok(read) => read,
         Err(failure) => {
             let problem = failure.text().unwrap_or_default();
@@ -125,22 +125,22 @@ async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
             return;
         }
     };
-    let now = changeable(&parsed);
+    let now = untyped_settings(&parsed);
     let mut changed = Vec::new();
     for setting in &now {
         let before = settings.iter().find(|before| before.key == setting.key);
-        if before.is_none_or(|before| before.is_same(setting)) {
+        if before.is_none_or(|before| before.has_same_value(setting)) {
             continue;
         }
         let (key, place) = (&setting.key, setting.place());
-        if RELOADED.contains(&key.as_str()) {
+        if RELOADABLE.contains(&key.as_str()) {
             changed.push(key.as_str());
         } else {
             tracing::warn!("`{key}` changed in {place}; takes effect at the next start");
         }
     }
-    logging::change(parsed.common.log.as_deref(), config.log_lines);
-    config.log_lines |= logging::lines_are_asked_for();
+    logging::set_filter(parsed.common.log.as_deref(), config.log_lines);
+    config.log_lines |= logging::filter_names_lines();
     broker.reload(&config, changed.contains(&"delay")).await;
     tracing::info!("configuration reloaded; changed: {changed:?}");
     // A change that needs a restart is reported once, and again when the value changes again.
@@ -148,7 +148,7 @@ async fn read_again(settings: &mut Vec<Setting>, broker: &Broker) {
 }
 
 /// The present configuration, if it is valid.
-fn read() -> Result<(Parsed, BrokerConfig), Failure> {
+fn read_config() -> Result<(Parsed, BrokerConfig), Failure> {
     let parsed = cli::parse(env::args_os())?;
     let config = match &parsed.cmd {
         Cmd::Up(args) => args.broker_config()?,

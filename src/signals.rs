@@ -11,11 +11,11 @@ use crate::failure::Failure;
 /// A token that the first SIGINT or SIGTERM cancels. The second signal ends the process at once,
 /// with the usual exit code of that signal.
 pub(crate) fn stop_on_signal() -> Result<CancellationToken, Failure> {
-    stop_on_signal_or(|| ())
+    stop_on_signal_with(|| ())
 }
 
 /// The same; calls `at_once` before the second signal ends the process.
-pub(crate) fn stop_on_signal_or(
+pub(crate) fn stop_on_signal_with(
     at_once: impl Fn() + Send + 'static,
 ) -> Result<CancellationToken, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;

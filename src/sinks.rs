@@ -65,7 +65,7 @@ impl SinkFlags {
         let sqlite = self.sqlite.iter().map(PathBuf::from);
         let files = sqlite.chain(self.jsonl.clone()).chain(self.warc.clone());
         let named = files.filter(|file| !file.as_os_str().is_empty() && file.as_os_str() != "-");
-        named.map(|file| parent(&file)).collect()
+        named.map(|file| parent_dir(&file)).collect()
     }
 
     pub(crate) fn config(&self, data: &DataFlag) -> Vec<SinkConfig> {
@@ -91,13 +91,13 @@ impl SinkFlags {
 }
 
 /// The places of a crawler, for messages.
-pub(crate) fn places(config: &CrawlerConfig) -> String {
+pub(crate) fn describe_sinks(config: &CrawlerConfig) -> String {
     let places: Vec<_> = config.sinks().iter().map(ToString::to_string).collect();
     places.join(" and ")
 }
 
 /// Whether only pages are written to standard output.
-pub(crate) fn take_stdout(config: &CrawlerConfig) -> bool {
+pub(crate) fn use_stdout(config: &CrawlerConfig) -> bool {
     config.sinks.iter().any(|sink| matches!(sink, SinkConfig::Stdout))
 }
 
@@ -127,7 +127,7 @@ fn parse_postgres(_text: &str) -> Result<SinkConfig, String> {
 }
 
 /// The directory of a file.
-pub(crate) fn parent(file: &Path) -> PathBuf {
+pub(crate) fn parent_dir(file: &Path) -> PathBuf {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.unwrap_or(Path::new(".")).to_owned()
 }

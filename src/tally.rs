@@ -23,7 +23,7 @@ const RECENT: Duration = Duration::from_secs(15);
 
 /// Times of answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Times {
+pub(crate) struct AnswerTimes {
     pub(crate) answers: u64,
     total: Duration,
     pub(crate) longest: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Times {
     ended: Duration,
 }
 
-impl Times {
+impl AnswerTimes {
     /// Adds an answer that took `time` and arrived at `at`.
     fn add(&mut self, time: Duration, at: Duration) {
         let began = at.saturating_sub(time);
@@ -57,7 +57,7 @@ impl Times {
 
 /// Pages that failed for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failures {
+pub(crate) struct FailureCount {
     /// The word for the reason.
     pub(crate) reason: &'static str,
     pub(crate) count: u64,
@@ -67,25 +67,25 @@ pub(crate) struct Failures {
 
 /// Counts of a crawl.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CrawlTally {
     outcomes: BTreeMap<&'static str, u64>,
     /// By the first digit of the status; 0: a request without a response.
     classes: [u64; 6],
     bytes: u64,
     wire_bytes: u64,
-    times: Times,
-    hosts: HashMap<Box<str>, Times>,
+    times: AnswerTimes,
+    hosts: HashMap<Box<str>, AnswerTimes>,
     /// Some hosts were forgotten.
-    is_cut: bool,
+    has_evicted: bool,
     /// By the word for the reason; the list of words is closed.
-    failures: BTreeMap<&'static str, Failures>,
+    failures: BTreeMap<&'static str, FailureCount>,
     /// The time since the start, the host, and how long the answer took.
     recent: VecDeque<(Duration, Box<str>, Duration)>,
 }
 
-impl Tally {
+impl CrawlTally {
     /// Counts a page that was finished at `at`.
-    pub(crate) fn page(&mut self, report: &PageReport, at: Duration) {
+    pub(crate) fn record_page(&mut self, report: &PageReport, at: Duration) {
         *self.outcomes.entry(report.outcome.as_str()).or_default() += 1;
         // An unchanged page was answered without its body.
         if report.status != Some(304) {
@@ -93,7 +93,7 @@ impl Tally {
         }
         self.wire_bytes += report.wire_bytes;
         if report.outcome == PageOutcome::Failed {
-            self.failure(report);
+            self.record_failure(report);
         }
         if report.status.is_none() && report.duration.is_zero() {
             // No request was made.
@@ -101,15 +101,15 @@ impl Tally {
         }
         let class = usize::from(report.status.unwrap_or_default() / 100);
         self.classes[if class < self.classes.len() { class } else { 0 }] += 1;
-        self.time(host_of(&report.url), report.duration, at);
+        self.record_time(host_of(&report.url), report.duration, at);
     }
 
-    fn time(&mut self, host: &str, time: Duration, at: Duration) {
+    fn record_time(&mut self, host: &str, time: Duration, at: Duration) {
         self.times.add(time, at);
         if let Some(times) = self.hosts.get_mut(host) {
             times.add(time, at);
         } else {
-            self.make_room();
+            self.evict_fast_hosts();
             self.hosts.entry(host.into()).or_default().add(time, at);
         }
         self.recent.push_back((at, host.into(), time));
@@ -118,22 +118,22 @@ impl Tally {
         }
     }
 
-    fn make_room(&mut self) {
+    fn evict_fast_hosts(&mut self) {
         if self.hosts.len() < HOSTS_MAX {
             return;
         }
-        let mut means: Vec<Duration> = self.hosts.values().map(Times::mean).collect();
+        let mut means: Vec<Duration> = self.hosts.values().map(AnswerTimes::mean).collect();
         let (_, median, _) = means.select_nth_unstable(HOSTS_MAX / 2);
         let median = *median;
-        self.is_cut = true;
+        self.has_evicted = true;
         self.hosts.retain(|_, times| times.mean() > median);
     }
 
-    fn failure(&mut self, report: &PageReport) {
+    fn record_failure(&mut self, report: &PageReport) {
         let reason = report.reason.unwrap_or("unnamed");
         let failures = self.failures.entry(reason).or_insert_with(|| {
             let error = report.error.as_deref().unwrap_or_default();
-            Failures { reason, count: 0, example: printable(error, EXAMPLE_CHARS_MAX) }
+            FailureCount { reason, count: 0, example: printable(error, EXAMPLE_CHARS_MAX) }
         });
         failures.count += 1;
     }
@@ -159,7 +159,7 @@ impl Tally {
     }
 
     /// The times of the answers of all hosts.
-    pub(crate) fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> AnswerTimes {
         self.times
     }
 
@@ -173,20 +173,24 @@ impl Tally {
 
     /// The number of hosts that answered; `None`: some were forgotten.
     pub(crate) fn host_count(&self) -> Option<usize> {
-        (!self.is_cut).then_some(self.hosts.len())
+        (!self.has_evicted).then_some(self.hosts.len())
     }
 
     /// The hosts with the slowest answers on average, slowest first.
-    pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, Times)> {
-        self.most(count, Times::mean)
+    pub(crate) fn slowest(&self, count: usize) -> Vec<(&str, AnswerTimes)> {
+        self.top_hosts(count, AnswerTimes::mean)
     }
 
     /// The hosts with the longest time from the first request to the last answer, longest first.
-    pub(crate) fn longest(&self, count: usize) -> Vec<(&str, Times)> {
-        self.most(count, Times::span)
+    pub(crate) fn longest(&self, count: usize) -> Vec<(&str, AnswerTimes)> {
+        self.top_hosts(count, AnswerTimes::span)
     }
 
-    fn most(&self, count: usize, of: impl Fn(&Times) -> Duration) -> Vec<(&str, Times)> {
+    fn top_hosts(
+        &self,
+        count: usize,
+        of: impl Fn(&AnswerTimes) -> Duration,
+    ) -> Vec<(&str, AnswerTimes)> {
         let mut hosts: Vec<_> = self.hosts.iter().map(|(host, times)| (&**host, *times)).collect();
         hosts.sort_unstable_by_key(|(host, times)| (Reverse(of(times)), *host));
         hosts.truncate(count);
@@ -208,7 +212,7 @@ impl Tally {
     }
 
     /// The reasons of failures, most frequent first.
-    pub(crate) fn failures(&self) -> Vec<&Failures> {
+    pub(crate) fn failures(&self) -> Vec<&FailureCount> {
         let mut failures: Vec<_> = self.failures.values().collect();
         failures.sort_by_key(|failures| Reverse(failures.count));
         failures
@@ -245,10 +249,10 @@ mod tests {
         PageReport { outcome, reason: Some(reason), error, ..report(url, 0, 0) }
     }
 
-    fn tally(reports: impl IntoIterator<Item = PageReport>) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(reports: impl IntoIterator<Item = PageReport>) -> CrawlTally {
+        let mut tally = CrawlTally::default();
         for report in reports {
-            tally.page(&report, Duration::ZERO);
+            tally.record_page(&report, Duration::ZERO);
         }
         tally
     }
@@ -287,10 +291,10 @@ mod tests {
 
     #[test]
     fn the_longest_host_may_answer_fast() {
-        let (ms, mut tally) = (Duration::from_millis, Tally::default());
-        tally.page(&report("http://slow.example/", 200, 900), ms(1000));
+        let (ms, mut tally) = (Duration::from_millis, CrawlTally::default());
+        tally.record_page(&report("http://slow.example/", 200, 900), ms(1000));
         for second in 1..=60 {
-            tally.page(&report("http://large.example/", 200, 20), ms(1000 * second));
+            tally.record_page(&report("http://large.example/", 200, 20), ms(1000 * second));
         }
         let longest = tally.longest(2);
         let longest: Vec<_> = longest.iter().map(|(host, times)| (*host, times.span())).collect();
@@ -303,7 +307,7 @@ mod tests {
         let mut tally = tally([report("http://slow.example/", 200, 9000)]);
         for number in 0..3 * HOSTS_MAX as u64 {
             let page = report(&format!("http://h{number}.example/"), 200, number % 100);
-            tally.page(&page, Duration::ZERO);
+            tally.record_page(&page, Duration::ZERO);
             assert!(tally.hosts.len() <= HOSTS_MAX && tally.recent.len() <= RECENT_MAX);
         }
         assert_eq!(tally.slowest(1)[0].0, "slow.example");

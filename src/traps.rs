@@ -2,7 +2,7 @@
 
 use clap::{Args, value_parser};
 use tidings_subscriber::{
-    config::{SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SHAPE_PAGES_MAX, URL_WISE_BYTES_MAX},
+    config::{SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SHAPE_PAGES_MAX, TRAP_URL_BYTES_MAX},
     traps::TrapLimits,
 };
 
@@ -13,7 +13,7 @@ use tidings_subscriber::{
 )]
 pub(crate) struct TrapFlags {
     /// Longest URL, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = URL_WISE_BYTES_MAX as u64, value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", default_value_t = TRAP_URL_BYTES_MAX as u64, value_parser = value_parser!(u64).range(1..))]
     max_url: u64,
 
     /// Most segments in a path

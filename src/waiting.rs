@@ -8,7 +8,7 @@ use crate::manage::first_word;
 
 /// A host with waiting tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingHost {
     pub(crate) host: String,
     pub(crate) tasks: u64,
     /// Running requests.
@@ -17,7 +17,7 @@ pub(crate) struct Waiting {
     pub(crate) left: Duration,
 }
 
-impl Waiting {
+impl WaitingHost {
     /// Reads a line of the answer. Missing values are 0.
     pub(crate) fn parse(line: &str) -> Self {
         let number = |key| field_number(line, key).unwrap_or(0);

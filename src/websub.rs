@@ -7,7 +7,7 @@ use tidings_broker::HttpConfig;
 use tidings_connectors::websub::{WebSub, WebSubConfig};
 
 use crate::{
-    failure::Failure, flags::parse_duration, node, outgoing::OutgoingFlags, public_url::PublicUrl,
+    failure::Failure, flags::parse_duration, outgoing::OutgoingFlags, public_url::PublicUrl, stack,
 };
 
 /// Flags of the subscriptions to hubs.
@@ -45,7 +45,7 @@ impl WebSubFlags {
         data: &Path,
     ) -> Result<Option<WebSub>, Failure> {
         let Some(public_url) = public_url.filter(|_| !self.no_websub) else { return Ok(None) };
-        node::make_data_directory(data)?;
+        stack::make_data_directory(data)?;
         let database = data.join("websub.db");
         let config = WebSubConfig {
             database: database.clone(),
@@ -54,7 +54,7 @@ impl WebSubFlags {
             sha1: self.websub_sha1,
             items_per_minute: http.hook_events_per_minute,
         };
-        let websub = WebSub::open(config, outgoing.requests()?)
+        let websub = WebSub::open(config, outgoing.http_client()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
         http.receivers.push(Arc::new(websub.clone()));
         Ok(Some(websub))

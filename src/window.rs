@@ -10,7 +10,7 @@ use std::{
 
 use tidings_protocol::{
     Code, MemberId, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName,
-    client::{Client, ClientError, Published},
+    client::{Client, ClientError, PendingConfirmation},
     push_attribute, text,
 };
 
@@ -26,48 +26,48 @@ const ID: &str = "id";
 
 /// The unanswered events of one topic, in the order of their lines.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct PublishWindow {
     topic: TopicName,
-    events: VecDeque<Event>,
+    events: VecDeque<WindowEvent>,
     /// The number of events at the front that were sent on the present connection, or are rejected.
     sent: usize,
     bytes: usize,
     /// The beginning of ids; `None`: events get no id.
-    run: Option<String>,
+    id_prefix: Option<String>,
 }
 
 #[derive(Debug)]
-struct Event {
+struct WindowEvent {
     line: u64,
     payload: String,
-    state: State,
+    state: SendState,
 }
 
 #[derive(Debug)]
-enum State {
+enum SendState {
     Unsent,
-    Sent(Published),
-    Refused(Refusal),
+    Sent(PendingConfirmation),
+    Rejected(Rejection),
 }
 
 /// Why an event is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct Rejection {
     /// The reason, for people.
     pub(crate) reason: String,
     /// The cause is the broker and not the event: a later attempt may succeed.
-    pub(crate) may_pass: bool,
+    pub(crate) is_transient: bool,
 }
 
 /// The result of a line: confirmed, or rejected.
-pub(crate) type Answer = (u64, Result<(), Refusal>);
+pub(crate) type LineAnswer = (u64, Result<(), Rejection>);
 
-impl Window {
+impl PublishWindow {
     /// An empty window. With `ids`, events that can carry an id get one.
     pub(crate) fn new(topic: TopicName, ids: bool) -> Self {
         // 64 random bits distinguish the runs of all publishers.
-        let run = ids.then(|| MemberId::random().to_string()[..16].to_owned());
-        Self { topic, events: VecDeque::new(), sent: 0, bytes: 0, run }
+        let id_prefix = ids.then(|| MemberId::random().to_string()[..16].to_owned());
+        Self { topic, events: VecDeque::new(), sent: 0, bytes: 0, id_prefix }
     }
 
     /// Adds a line. Empty lines are ignored; a line that cannot be an event is rejected here, in
@@ -79,11 +79,13 @@ impl Window {
             Err(reason) => Err(reason),
         };
         let (payload, state) = match payload {
-            Ok(payload) => (self.identified(payload, line), State::Unsent),
-            Err(reason) => (String::new(), State::Refused(Refusal { reason, may_pass: false })),
+            Ok(payload) => (self.with_id(payload, line), SendState::Unsent),
+            Err(reason) => {
+                (String::new(), SendState::Rejected(Rejection { reason, is_transient: false }))
+            }
         };
         self.bytes += payload.len() + OVERHEAD_BYTES;
-        self.events.push_back(Event { line, payload, state });
+        self.events.push_back(WindowEvent { line, payload, state });
     }
 
     /// Whether more lines should be read.
@@ -107,10 +109,10 @@ impl Window {
     /// Sends the events that were not sent on this connection.
     pub(crate) async fn send(&mut self, client: &Client) -> Result<(), ClientError> {
         while let Some(event) = self.events.get_mut(self.sent) {
-            if let State::Unsent = event.state {
+            if let SendState::Unsent = event.state {
                 event.state = match client.publish(&self.topic, &event.payload).await {
-                    Ok(published) => State::Sent(published),
-                    Err(ClientError::Refused(error)) => State::Refused(error.into()),
+                    Ok(published) => SendState::Sent(published),
+                    Err(ClientError::Refused(error)) => SendState::Rejected(error.into()),
                     Err(error) => return Err(error),
                 };
             }
@@ -121,7 +123,7 @@ impl Window {
 
     /// Waits for the answer to the first event and removes it; without end if it was not sent.
     /// Cancel-safe.
-    pub(crate) async fn answer(&mut self) -> Result<Answer, ClientError> {
+    pub(crate) async fn answer(&mut self) -> Result<LineAnswer, ClientError> {
         let answer = poll_fn(|context| match self.events.front_mut() {
             Some(event) => event.poll(context),
             None => Poll::Pending,
@@ -142,9 +144,9 @@ impl Window {
             // Confirmations come in order and were read; but a rejection may follow an event
             // without an answer.
             if let Poll::Ready(Ok(Err(refusal))) = event.poll(&mut context) {
-                event.state = State::Refused(refusal);
+                event.state = SendState::Rejected(refusal);
             } else {
-                event.state = State::Unsent;
+                event.state = SendState::Unsent;
                 let has_id = Payload::parse(&event.payload).attribute(ID).is_some();
                 doubtful += usize::from(!has_id);
             }
@@ -154,10 +156,10 @@ impl Window {
     }
 
     /// The payload with an id, if it can carry one and has none.
-    fn identified(&self, payload: &str, line: u64) -> String {
+    fn with_id(&self, payload: &str, line: u64) -> String {
         let mut text = payload.to_owned();
         let parsed = Payload::parse(payload);
-        if let Some(run) = &self.run
+        if let Some(run) = &self.id_prefix
             && parsed.target().is_some()
             && parsed.attribute(ID).is_none()
         {
@@ -170,29 +172,29 @@ impl Window {
     }
 }
 
-impl From<ProtocolError> for Refusal {
+impl From<ProtocolError> for Rejection {
     fn from(error: ProtocolError) -> Self {
         let may_pass = error.code.is_transient() || error.code == Code::NotDurable;
-        Self { reason: crate::wire::rejection(&error), may_pass }
+        Self { reason: crate::broker_message::rejection(&error), is_transient: may_pass }
     }
 }
 
-impl Event {
+impl WindowEvent {
     /// Polls for the result; must not be called after it was returned.
     fn poll(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Result<(), Refusal>, ClientError>> {
+    ) -> Poll<Result<Result<(), Rejection>, ClientError>> {
         let answer = match &mut self.state {
-            State::Unsent => return Poll::Pending,
-            State::Refused(refusal) => {
-                let refusal = Refusal { reason: std::mem::take(&mut refusal.reason), ..*refusal };
+            SendState::Unsent => return Poll::Pending,
+            SendState::Rejected(refusal) => {
+                let refusal = Rejection { reason: std::mem::take(&mut refusal.reason), ..*refusal };
                 return Poll::Ready(Ok(Err(refusal)));
             }
-            State::Sent(published) => ready!(Pin::new(published).poll(context)),
+            SendState::Sent(published) => ready!(Pin::new(published).poll(context)),
         };
         // An answer comes once; if the connection is lost without one, the event is unchanged.
-        self.state = State::Unsent;
+        self.state = SendState::Unsent;
         Poll::Ready(match answer {
             Ok(_seq) => Ok(Ok(())),
             Err(ClientError::Refused(error)) => Ok(Err(error.into())),
@@ -213,13 +215,13 @@ mod tests {
     use super::*;
 
     fn payloads(ids: bool, lines: &[&str]) -> Vec<String> {
-        let mut window = Window::new("t".parse().unwrap(), ids);
+        let mut window = PublishWindow::new("t".parse().unwrap(), ids);
         for (line, number) in lines.iter().zip(1..) {
             window.push(number, Ok(line.as_bytes()));
         }
-        let run = window.run.unwrap_or_default();
-        let shown = |event: Event| match event.state {
-            State::Refused(refusal) => format!("! {}", refusal.reason),
+        let run = window.id_prefix.unwrap_or_default();
+        let shown = |event: WindowEvent| match event.state {
+            SendState::Rejected(refusal) => format!("! {}", refusal.reason),
             _ => event.payload.replace(&run, "RUN"),
         };
         window.events.into_iter().map(shown).collect()
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn without_retries_events_get_no_id() {
-        let mut window = Window::new("t".parse().unwrap(), false);
+        let mut window = PublishWindow::new("t".parse().unwrap(), false);
         window.push(1, Ok(b"/a"));
         assert_eq!(window.events[0].payload, "/a");
     }
@@ -258,8 +260,8 @@ mod tests {
 
     #[test]
     fn an_id_is_16_hex_digits_and_the_line() {
-        let window = Window::new("t".parse().unwrap(), true);
-        let id = window.identified("/a", 7);
+        let window = PublishWindow::new("t".parse().unwrap(), true);
+        let id = window.with_id("/a", 7);
         let run = id.strip_prefix("/a id=").and_then(|id| id.strip_suffix("-7")).unwrap();
         assert!(run.len() == 16 && run.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     }

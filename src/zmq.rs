@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::BrokerAddress, broker_flag::TOKEN_VARIABLE, failure::Failure, logging,
-    process::VARIABLES,
+    process::SERVICE_VARIABLES,
 };
 
 /// The time limit for opening its sockets.
@@ -46,7 +46,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// After this time an exit is not attributed to the start.
-const LIVED: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// The ZeroMQ flags of a broker.
 #[expect(
@@ -83,7 +83,7 @@ pub(crate) struct ZmqFlags {
 
 impl ZmqFlags {
     /// The addresses that accept clients without a key, with their flags.
-    pub(crate) fn unlocked(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+    pub(crate) fn open_endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let (publish, pull) = (self.zmq_pub.as_ref(), self.zmq_pull.as_ref());
         let publish = publish.map(|at| ("--zmq-pub", at.0));
         let pull = pull.map(|at| ("--zmq-pull", at.0));
@@ -103,7 +103,7 @@ impl ZmqFlags {
 
 /// The task of the process.
 #[derive(Debug, Clone)]
-pub(crate) struct Work {
+pub(crate) struct ZmqWork {
     broker: BrokerAddress,
     publish: Option<Bind>,
     topics: Vec<TopicPattern>,
@@ -112,7 +112,7 @@ pub(crate) struct Work {
     bridge: Option<Bridge>,
 }
 
-impl Work {
+impl ZmqWork {
     /// A bridge to this broker.
     pub(crate) fn bridge(broker: BrokerAddress, bridge: Bridge) -> Self {
         let (publish, pull, key) = (None, None, None);
@@ -120,7 +120,7 @@ impl Work {
     }
 
     /// The arguments of `tidings zmq`.
-    fn words(&self) -> Vec<OsString> {
+    fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
         let Security { tls, token } = self.broker.security();
         if let Some(TokenSource::File(path)) = token {
@@ -154,24 +154,24 @@ impl Work {
 
 /// How the process has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ZmqEnd {
     /// Its last line.
-    pub(crate) said: Option<String>,
+    pub(crate) last_line: Option<String>,
     /// All messages were processed.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
 }
 
-/// The supervised process, which [`Zmq::stop`] ends.
+/// The supervised process, which [`ZmqProcess::stop`] ends.
 #[derive(Debug)]
-pub(crate) struct Zmq {
+pub(crate) struct ZmqProcess {
     /// The addresses of its sockets, and warnings, for people.
-    pub(crate) said: Vec<String>,
+    pub(crate) notes: Vec<String>,
     bound: Bound,
-    task: JoinHandle<Option<Ended>>,
+    task: JoinHandle<Option<ZmqEnd>>,
     stop: CancellationToken,
 }
 
-impl Zmq {
+impl ZmqProcess {
     /// Starts the process that the flags describe; `None`: they describe none.
     pub(crate) async fn start(
         flags: &ZmqFlags,
@@ -183,50 +183,51 @@ impl Zmq {
         }
         let (publish, pull, key) = (*publish, *pull, zmq_key.clone());
         let is_open_to_all = key.is_none();
-        let work = Work { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
+        let work = ZmqWork { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
         let mut zmq = Self::launch(work).await?;
         let Bound { publish, pull } = zmq.bound;
-        zmq.said.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", Bind(at))));
-        zmq.said.extend(pull.map(|at| format!("ZeroMQ publishers at {}", Bind(at))));
+        zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", Bind(at))));
+        zmq.notes.extend(pull.map(|at| format!("ZeroMQ publishers at {}", Bind(at))));
         for at in [publish, pull].into_iter().flatten().filter(|at| !at.ip().is_loopback()) {
             if is_open_to_all {
                 let at = Bind(at);
-                zmq.said.push(format!("note: {at} is open to other machines without a key"));
+                zmq.notes.push(format!("note: {at} is open to other machines without a key"));
             }
         }
         Ok(Some(zmq))
     }
 
     /// Starts the process and supervises it. The failure is that of the first start.
-    pub(crate) async fn launch(mut work: Work) -> Result<Self, Failure> {
+    pub(crate) async fn launch(mut work: ZmqWork) -> Result<Self, Failure> {
         if !IS_BUILT_IN {
             let text =
                 "this tidings was built without ZeroMQ; build it with --features zeromq, or libzmq";
             return Err(Failure::Usage(text.to_owned()));
         }
-        let mut process = Process::spawn(&work, false).map_err(|reason| unavailable(&reason))?;
-        let bound = process.ready().await.map_err(|reason| unavailable(&reason))?;
+        let mut process =
+            ChildProcess::spawn(&work, false).map_err(|reason| zmq_failure(&reason))?;
+        let bound = process.ready().await.map_err(|reason| zmq_failure(&reason))?;
         // A restarted process uses the same addresses, so that peers can reconnect.
         work.publish = bound.publish.map(Bind);
         work.pull = bound.pull.map(Bind);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(look_after(work, process, stop.clone()));
-        Ok(Self { said: Vec::new(), bound, task, stop })
+        let task = tokio::spawn(supervise(work, process, stop.clone()));
+        Ok(Self { notes: Vec::new(), bound, task, stop })
     }
 
     /// Stops it; `None`: it was not running, or had to be killed.
-    pub(crate) async fn stop(self) -> Option<Ended> {
+    pub(crate) async fn stop(self) -> Option<ZmqEnd> {
         self.stop.cancel();
         self.task.await.ok().flatten()
     }
 }
 
-fn unavailable(reason: &str) -> Failure {
+fn zmq_failure(reason: &str) -> Failure {
     Failure::failed(format!("ZeroMQ: {reason}"))
 }
 
 /// Restarts the process whenever it ends, until `stop`.
-async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Option<Ended> {
+async fn supervise(work: ZmqWork, first: ChildProcess, stop: CancellationToken) -> Option<ZmqEnd> {
     let mut backoff = BACKOFF_MIN;
     let mut running = Ok(first);
     loop {
@@ -237,10 +238,10 @@ async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Opti
                     status = process.child.wait() => status,
                     () = stop.cancelled() => return process.end().await,
                 };
-                if began.elapsed() >= LIVED {
+                if began.elapsed() >= STABLE_AFTER {
                     backoff = BACKOFF_MIN;
                 }
-                status.map_or_else(|error| error.to_string(), in_words)
+                status.map_or_else(|error| error.to_string(), status_text)
             }
             Err(reason) => reason,
         };
@@ -256,7 +257,7 @@ async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Opti
             () = stop.cancelled() => return None,
         }
         backoff = (2 * backoff).min(BACKOFF_MAX);
-        running = Process::spawn(&work, true);
+        running = ChildProcess::spawn(&work, true);
         if let Ok(process) = &mut running {
             let ready = tokio::select! {
                 ready = process.ready() => ready,
@@ -269,22 +270,22 @@ async fn look_after(work: Work, first: Process, stop: CancellationToken) -> Opti
     }
 }
 
-fn in_words(status: ExitStatus) -> String {
+fn status_text(status: ExitStatus) -> String {
     status.to_string()
 }
 
 /// One run of the process. It is killed when this value is dropped.
-struct Process {
+struct ChildProcess {
     child: Child,
     /// Closing it tells the process to end.
     stdin: Option<ChildStdin>,
     stdout: Lines<BufReader<ChildStdout>>,
 }
 
-impl Process {
-    fn spawn(work: &Work, is_restart: bool) -> Result<Self, String> {
+impl ChildProcess {
+    fn spawn(work: &ZmqWork, is_restart: bool) -> Result<Self, String> {
         let mut command = own_program().map_err(|error| error.to_string())?;
-        command.arg("zmq").args(work.words());
+        command.arg("zmq").args(work.arguments());
         if is_restart {
             command.arg("--restart");
         }
@@ -297,10 +298,10 @@ impl Process {
                 command.env_remove(&name);
             }
         }
-        for name in VARIABLES {
+        for name in SERVICE_VARIABLES {
             command.env_remove(name);
         }
-        command.args(logging::said().map(|filter| format!("--log={filter}")));
+        command.args(logging::filter_text().map(|filter| format!("--log={filter}")));
         if let Some(TokenSource::Given(token)) = &work.broker.security().token {
             command.env(TOKEN_VARIABLE, token.secret());
         }
@@ -318,14 +319,14 @@ impl Process {
         let line = timeout(START_MAX, self.stdout.next_line()).await;
         let line = line.map_err(|_| format!("not ready within {} s", START_MAX.as_secs()))?;
         if let Ok(Some(line)) = line {
-            return Report::parse(&line);
+            return StartReport::parse(&line);
         }
         let status = self.child.wait().await;
-        Err(status.map_or_else(|error| error.to_string(), in_words))
+        Err(status.map_or_else(|error| error.to_string(), status_text))
     }
 
     /// Ends it and waits. Its last line is its report.
-    async fn end(mut self) -> Option<Ended> {
+    async fn end(mut self) -> Option<ZmqEnd> {
         self.stdin = None;
         let ended = async {
             let mut said = None;
@@ -333,7 +334,7 @@ impl Process {
                 said = Some(line);
             }
             let is_whole = self.child.wait().await.is_ok_and(|status| status.success());
-            Ended { said, is_whole }
+            ZmqEnd { last_line: said, is_complete: is_whole }
         };
         timeout(STOP_MAX, ended).await.ok()
     }
@@ -351,10 +352,10 @@ fn own_program() -> std::io::Result<Command> {
 }
 
 /// The first line that the process prints.
-pub(crate) struct Report;
+pub(crate) struct StartReport;
 
 #[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
-impl Report {
+impl StartReport {
     /// The line for open sockets.
     pub(crate) fn ready(bound: &Bound) -> String {
         let place = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
@@ -367,7 +368,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl StartReport {
     fn parse(line: &str) -> Result<Bound, String> {
         if let Some(reason) = line.strip_prefix("failed ") {
             return Err(reason.to_owned());
@@ -387,9 +388,12 @@ mod tests {
     #[test]
     fn a_report_is_parsed() {
         let bound = Bound { publish: "127.0.0.1:7".parse().ok(), pull: None };
-        assert_eq!(Report::parse(&Report::ready(&bound)), Ok(bound));
-        assert_eq!(Report::parse(&Report::ready(&Bound::default())), Ok(Bound::default()));
-        assert_eq!(Report::parse(&Report::failed("in use")), Err("in use".to_owned()));
-        assert!(Report::parse("x").is_err());
+        assert_eq!(StartReport::parse(&StartReport::ready(&bound)), Ok(bound));
+        assert_eq!(
+            StartReport::parse(&StartReport::ready(&Bound::default())),
+            Ok(Bound::default())
+        );
+        assert_eq!(StartReport::parse(&StartReport::failed("in use")), Err("in use".to_owned()));
+        assert!(StartReport::parse("x").is_err());
     }
 }

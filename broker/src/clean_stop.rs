@@ -68,20 +68,20 @@ impl Default for CleanStop {
 }
 
 /// The ends of logs, with their names in the record.
-pub(crate) type Ends = Vec<(String, LogEnd)>;
+pub(crate) type LogEnds = Vec<(String, LogEnd)>;
 
 /// The name of a topic's log in the record.
-pub(crate) fn of_topic(topic: &TopicName) -> String {
+pub(crate) fn topic_log(topic: &TopicName) -> String {
     format!("topics/{topic}")
 }
 
 /// The name of a group's log in the record.
-pub(crate) fn of_group(group: &GroupName) -> String {
+pub(crate) fn group_log(group: &GroupName) -> String {
     format!("groups/{group}")
 }
 
 /// The name of the catalog in the record.
-pub(crate) fn of_catalog() -> String {
+pub(crate) fn catalog_log() -> String {
     CATALOG.to_owned()
 }
 
@@ -114,7 +114,7 @@ impl CleanStop {
     }
 
     /// Records the ends of logs. Earlier ends of other logs stay while their files exist.
-    pub(crate) fn replace(&self, ends: Ends) -> io::Result<()> {
+    pub(crate) fn replace(&self, ends: LogEnds) -> io::Result<()> {
         let mut all = self.ends.clone();
         all.retain(|log, end| self.disk.open(&self.file_of(log, end)).is_ok());
         all.extend(ends);

@@ -40,23 +40,23 @@ impl fmt::Display for Moment {
 
 /// A moment as the machine knows it, from which the next start computes how much time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct ClockStamp {
     /// The moment on the broker's clock.
     pub moment: Moment,
     /// The run of the machine; 0 if unknown.
-    pub boot: u128,
+    pub boot_id: u128,
     /// Milliseconds since that run began, sleep included.
     pub uptime_ms: u64,
     /// The time of day in ms.
     pub unix_ms: i64,
 }
 
-impl Stamp {
+impl ClockStamp {
     fn now() -> Self {
         let uptime = rustix::time::clock_gettime(UPTIME);
         Self {
             moment: Moment(0),
-            boot: boot().unwrap_or(0),
+            boot_id: boot_id().unwrap_or(0),
             uptime_ms: Duration::try_from(uptime).map_or(0, millis),
             unix_ms: wall_unix_ms(),
         }
@@ -64,7 +64,7 @@ impl Stamp {
 
     /// Whether the machine has been running since.
     pub fn is_same_boot(&self, later: &Self) -> bool {
-        self.boot != 0 && self.boot == later.boot && self.uptime_ms <= later.uptime_ms
+        self.boot_id != 0 && self.boot_id == later.boot_id && self.uptime_ms <= later.uptime_ms
     }
 
     /// What a clock that was at `earlier`, and last showed `last`, would show now. While the
@@ -87,7 +87,7 @@ const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 const UPTIME: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 /// A number that the system draws at random when it boots.
-fn boot() -> Option<u128> {
+fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
@@ -108,19 +108,19 @@ pub(crate) fn wall_unix_ms() -> i64 {
 pub struct Clock {
     start: Instant,
     /// The start, as the machine knows it.
-    start_stamp: Stamp,
+    start_stamp: ClockStamp,
 }
 
 impl Clock {
     /// A clock that starts now, with moment 0.
     #[expect(clippy::new_without_default, reason = "starting a clock should be explicit")]
     pub fn new() -> Self {
-        Self { start: Instant::now(), start_stamp: Stamp::now() }
+        Self { start: Instant::now(), start_stamp: ClockStamp::now() }
     }
 
     /// Sets this clock forward to what an earlier clock would show now, which was at `stamp` and
     /// last showed `last`.
-    pub fn go_on(&mut self, stamp: Stamp, last: Moment) {
+    pub fn resume_from(&mut self, stamp: ClockStamp, last: Moment) {
         let here = &mut self.start_stamp;
         here.moment = here.moment.max(here.moment_after(&stamp, last));
     }
@@ -131,12 +131,12 @@ impl Clock {
     }
 
     /// The present moment as the machine knows it.
-    pub fn stamp(&self) -> Stamp {
+    pub fn stamp(&self) -> ClockStamp {
         let elapsed = millis(self.start.elapsed());
-        let Stamp { moment, boot, uptime_ms, unix_ms } = self.start_stamp;
-        Stamp {
+        let ClockStamp { moment, boot_id: boot, uptime_ms, unix_ms } = self.start_stamp;
+        ClockStamp {
             moment: moment + elapsed,
-            boot,
+            boot_id: boot,
             uptime_ms: uptime_ms.saturating_add(elapsed),
             unix_ms: unix_ms.saturating_add_unsigned(elapsed),
         }
@@ -166,28 +166,37 @@ mod tests {
     // PROTOCOL: N7
     #[test]
     fn a_clock_continues_where_the_last_one_would_be() {
-        let here = Stamp { moment: Moment(0), boot: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
+        let here =
+            ClockStamp { moment: Moment(0), boot_id: 7, uptime_ms: 50_000, unix_ms: 1_000_000 };
         let after = |stamp, last| {
             let mut clock = Clock { start_stamp: here, ..Clock::new() };
-            clock.go_on(Stamp { moment: Moment(100), ..stamp }, Moment(last));
+            clock.resume_from(ClockStamp { moment: Moment(100), ..stamp }, Moment(last));
             clock.start_stamp.moment.0
         };
-        let same = Stamp { uptime_ms: 20_000, unix_ms: 5, ..here };
+        let same = ClockStamp { uptime_ms: 20_000, unix_ms: 5, ..here };
         assert_eq!(after(same, 4_000), 30_100, "the uptime decides");
         assert_eq!(after(same, 40_000), 40_000, "it never goes back");
-        let other = Stamp { boot: 8, unix_ms: 990_000, ..same };
+        let other = ClockStamp { boot_id: 8, unix_ms: 990_000, ..same };
         assert_eq!(after(other, 4_000), 10_100, "the time of day decides");
-        assert_eq!(after(Stamp { unix_ms: 2_000_000, ..other }, 4_000), 4_000, "it was set back");
-        assert_eq!(after(Stamp { boot: 0, ..other }, 4_000), 10_100, "the boot is unknown");
-        assert_eq!(after(Stamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
+        assert_eq!(
+            after(ClockStamp { unix_ms: 2_000_000, ..other }, 4_000),
+            4_000,
+            "it was set back"
+        );
+        assert_eq!(after(ClockStamp { boot_id: 0, ..other }, 4_000), 10_100, "the boot is unknown");
+        assert_eq!(after(ClockStamp { uptime_ms: 60_000, ..same }, 4_000), 999_995 + 100);
     }
     // PROTOCOL: N7
     #[test]
     fn setting_the_wall_clock_moves_no_moment() {
-        let earlier =
-            Stamp { moment: Moment(100), boot: 7, uptime_ms: 20_000, unix_ms: 1_000_000_000 };
+        let earlier = ClockStamp {
+            moment: Moment(100),
+            boot_id: 7,
+            uptime_ms: 20_000,
+            unix_ms: 1_000_000_000,
+        };
         for unix_ms in [i64::MIN, 0, 999_999_999, 1_000_030_000, i64::MAX] {
-            let here = Stamp { moment: Moment(0), uptime_ms: 50_000, unix_ms, ..earlier };
+            let here = ClockStamp { moment: Moment(0), uptime_ms: 50_000, unix_ms, ..earlier };
             assert_eq!(here.moment_after(&earlier, Moment(4_000)), Moment(30_100), "{unix_ms}");
         }
     }

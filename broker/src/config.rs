@@ -53,7 +53,7 @@ pub struct BrokerConfig {
     pub group: GroupConfig,
     /// A worker in this process. When the process has ended, so have its requests, and a restart
     /// does not wait for its leases.
-    pub own_member: Option<MemberId>,
+    pub embedded_member: Option<MemberId>,
     /// Where audit records are written. Default `None`: nowhere.
     pub audit: Option<AuditConfig>,
     /// Logs every received line (target `tidings::line`), for debugging.
@@ -73,7 +73,7 @@ impl Default for BrokerConfig {
             limits: Limits::default(),
             quotas: QuotaConfig::default(),
             group: GroupConfig::default(),
-            own_member: None,
+            embedded_member: None,
             audit: None,
             log_lines: false,
         }
@@ -104,22 +104,22 @@ pub struct Limits {
     pub connections_max: usize,
     /// Milliseconds that a TLS handshake may take. Default 10,000. Then the connection is closed;
     /// it counts as one from its beginning.
-    pub handshake_ms: u64,
+    pub handshake_timeout_ms: u64,
     /// Milliseconds that a connection may be silent in the middle of a line. Default 30,000, which
     /// is longer than a person hesitates with telnet in character mode. Then the connection is
     /// closed (`-ERR timeout`).
-    pub half_line_ms: u64,
+    pub partial_line_timeout_ms: u64,
     /// Milliseconds that a client which may only log in has to do so. Default 10,000. Then the
     /// connection is closed (`-ERR timeout`).
-    pub log_in_ms: u64,
+    pub login_timeout_ms: u64,
     /// Bytes of an unfinished line of a client that may only log in, and thus the most that one
     /// read of it returns. Default 2,048; a `HELLO` has some hundred. A longer line closes the
     /// connection (`-ERR too-long`). Such a client has one answer at a time, so it costs a few
     /// kibibytes in all.
-    pub stranger_bytes_max: usize,
+    pub anonymous_bytes_max: usize,
     /// Milliseconds without progress after which a connection that ends is cut off, with output
     /// still pending. Default 5,000.
-    pub closing_ms: u64,
+    pub closing_timeout_ms: u64,
     /// Milliseconds that a closed connection waits for the client to close, too. Without this wait,
     /// unread input of the client would turn the last answer into a reset. Default 500.
     pub linger_ms: u64,
@@ -163,13 +163,13 @@ pub struct Limits {
     pub tail_bytes_max: usize,
     /// Bytes of all tails together. Default 64 MiB. The longest tail gives up a quarter, and the
     /// rest of it is copied into no more memory than it needs.
-    pub tails_bytes_max: usize,
+    pub all_tails_bytes_max: usize,
     /// Bytes of one topic's events that are not synced yet. Default 8 MiB, half a tail. At the
     /// limit, its publishers are not read until some events are synced.
-    pub ahead_bytes_max: usize,
+    pub unsynced_bytes_max: usize,
     /// Bytes of events on their way from the disk to all readers that lag. Default 16 MiB, at least
     /// 512 KiB. At the limit, the next reader waits.
-    pub cold_bytes_max: usize,
+    pub cold_read_bytes_max: usize,
     /// Subscriptions of one connection. Default 1,000. One more is refused (`-ERR limit`).
     pub subscriptions_max: usize,
     /// Durable cursors on all topics together. Default 10,000: a few megabytes of memory and disk.
@@ -196,11 +196,11 @@ impl Default for Limits {
             groups_max: 1_000,
             group_log_bytes: 64 << 20,
             connections_max: 16_384,
-            handshake_ms: 10_000,
-            half_line_ms: 30_000,
-            log_in_ms: 10_000,
-            stranger_bytes_max: 2 << 10,
-            closing_ms: 5_000,
+            handshake_timeout_ms: 10_000,
+            partial_line_timeout_ms: 30_000,
+            login_timeout_ms: 10_000,
+            anonymous_bytes_max: 2 << 10,
+            closing_timeout_ms: 5_000,
             linger_ms: 500,
             stop_ms: 250,
             stalled_ms: 1_000,
@@ -212,9 +212,9 @@ impl Default for Limits {
             task_bytes_max: 16 << 20,
             topics_max: 1_000,
             tail_bytes_max: 16 << 20,
-            tails_bytes_max: 64 << 20,
-            ahead_bytes_max: 8 << 20,
-            cold_bytes_max: 16 << 20,
+            all_tails_bytes_max: 64 << 20,
+            unsynced_bytes_max: 8 << 20,
+            cold_read_bytes_max: 16 << 20,
             subscriptions_max: 1_000,
             cursors_max: 10_000,
             cursor_idle_ms: 30 * 24 * 60 * 60 * 1_000,

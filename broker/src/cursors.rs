@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
-use crate::catalog::{Catalog, Record};
+use crate::catalog::{Catalog, CatalogRecord};
 use crate::clock::Moment;
 use crate::config::Limits;
-use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
 
 /// A cursor in continuous use is touched once a day, so that it does not count as idle when the
 /// broker restarts after a long run.
-const NOTED_EVERY_MS: i64 = 24 * 60 * 60 * 1000;
+const TOUCH_INTERVAL_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Identifies a durable cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,19 +37,19 @@ pub(crate) struct Cursors {
     /// The next time at which to look for expired cursors, as a [`Moment`].
     expire_at: AtomicU64,
     /// Never locked during a write to the catalog.
-    used: Arc<Mutex<HashMap<CursorId, Use>>>,
+    uses: Arc<Mutex<HashMap<CursorId, CursorUse>>>,
     /// New cursors that are not stored yet, with the number of pending requests.
-    coming: Arc<Mutex<HashMap<CursorId, u32>>>,
+    pending: Arc<Mutex<HashMap<CursorId, u32>>>,
 }
 
 /// A pending request to store a new cursor. The cursor counts as existing while this value lives.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct PendingCursor {
     id: CursorId,
     all: Arc<Mutex<HashMap<CursorId, u32>>>,
 }
 
-impl Drop for Coming {
+impl Drop for PendingCursor {
     fn drop(&mut self) {
         let all = &mut *self.all.lock();
         if let Some(times) = all.get_mut(&self.id) {
@@ -62,20 +62,20 @@ impl Drop for Coming {
 }
 
 #[derive(Debug)]
-enum Use {
+enum CursorUse {
     /// A connection uses it.
-    Held { conn: ConnId, mailbox: Mailbox },
+    InUse { conn: ConnId, mailbox: Mailbox },
     /// Its removal is being written.
-    Leaving,
+    Removing,
 }
 
 /// A durable cursor, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CursorShow {
+pub(crate) struct CursorInfo {
     pub(crate) name: CursorName,
     /// The first seq that was not seen.
     pub(crate) next: Seq,
-    pub(crate) held: bool,
+    pub(crate) in_use: bool,
     /// When it was last moved or used; use is recorded to within a day.
     pub(crate) unix_ms: i64,
 }
@@ -88,8 +88,8 @@ impl Cursors {
             catalog,
             idle_ms: i64::try_from(limits.cursor_idle_ms).unwrap_or(i64::MAX),
             expire_at: AtomicU64::new(HOUR_MS),
-            used: Arc::default(),
-            coming: Arc::default(),
+            uses: Arc::default(),
+            pending: Arc::default(),
         }
     }
 
@@ -97,52 +97,54 @@ impl Cursors {
     /// exists yet. With `takeover`, the connection that uses it ends ([`Code::Replaced`]).
     ///
     /// Fails with [`Code::Busy`] if another connection uses it, or if it is being removed.
-    pub(crate) fn hold(
+    pub(crate) fn acquire(
         &self,
         id: &CursorId,
         conn: ConnId,
         mailbox: &Mailbox,
         takeover: bool,
     ) -> Result<Option<Seq>, ProtocolError> {
-        let mut used = self.used.lock();
+        let mut used = self.uses.lock();
         match used.get(id) {
-            Some(Use::Leaving) => return Err(leaving(id)),
-            Some(Use::Held { conn, .. }) if !takeover => return Err(held(id, *conn)),
+            Some(CursorUse::Removing) => return Err(removing_error(id)),
+            Some(CursorUse::InUse { conn, .. }) if !takeover => {
+                return Err(in_use_error(id, *conn));
+            }
             _ => {}
         }
-        let before = used.insert(id.clone(), Use::Held { conn, mailbox: mailbox.clone() });
+        let before = used.insert(id.clone(), CursorUse::InUse { conn, mailbox: mailbox.clone() });
         let stored = self.catalog.contents().cursor(&id.topic, &id.cursor);
         drop(used);
-        if let Some(Use::Held { mailbox, .. }) = before {
+        if let Some(CursorUse::InUse { mailbox, .. }) = before {
             let text = format!("connection {conn} has taken over cursor {}", id.cursor);
-            mailbox.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
+            mailbox.send(ConnMessage::End(ProtocolError::new(Code::Replaced, text)));
         }
         Ok(stored.map(|cursor| cursor.next))
     }
 
     /// Whether the cursor exists or is about to be stored.
-    pub(crate) fn has(&self, id: &CursorId) -> bool {
-        // In this order: a cursor that has just left `coming` is stored by then.
-        self.used.lock().contains_key(id)
-            || self.coming.lock().contains_key(id)
+    pub(crate) fn exists(&self, id: &CursorId) -> bool {
+        // In this order: a cursor that has just left `pending` is stored by then.
+        self.uses.lock().contains_key(id)
+            || self.pending.lock().contains_key(id)
             || self.catalog.contents().cursor(&id.topic, &id.cursor).is_some()
     }
 
     /// Registers a request to store a new cursor, whichever connection uses it then.
-    pub(crate) fn comes(&self, id: &CursorId) -> Coming {
-        *self.coming.lock().entry(id.clone()).or_default() += 1;
-        Coming { id: id.clone(), all: Arc::clone(&self.coming) }
+    pub(crate) fn add_pending(&self, id: &CursorId) -> PendingCursor {
+        *self.pending.lock().entry(id.clone()).or_default() += 1;
+        PendingCursor { id: id.clone(), all: Arc::clone(&self.pending) }
     }
 
     /// Whether a connection still uses a cursor.
-    pub(crate) fn is_held_by(&self, id: &CursorId, conn: ConnId) -> bool {
-        matches!(self.used.lock().get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn)
+    pub(crate) fn is_used_by(&self, id: &CursorId, conn: ConnId) -> bool {
+        matches!(self.uses.lock().get(id), Some(CursorUse::InUse { conn: holder, .. }) if *holder == conn)
     }
 
     /// Ends the use of a cursor by a connection, unless another one has taken it over.
     pub(crate) fn release(&self, id: &CursorId, conn: ConnId, unix_ms: i64) {
-        let mut used = self.used.lock();
-        if matches!(used.get(id), Some(Use::Held { conn: holder, .. }) if *holder == conn) {
+        let mut used = self.uses.lock();
+        if matches!(used.get(id), Some(CursorUse::InUse { conn: holder, .. }) if *holder == conn) {
             used.remove(id);
             drop(used);
             self.touch(id, unix_ms);
@@ -152,7 +154,7 @@ impl Cursors {
     /// Renews the time of use, without moving the cursor.
     fn touch(&self, id: &CursorId, unix_ms: i64) {
         let (topic, cursor) = (id.topic.clone(), id.cursor.clone());
-        let record = Record::Moved { topic, cursor, next: Seq(1), unix_ms };
+        let record = CatalogRecord::Moved { topic, cursor, next: Seq(1), unix_ms };
         // If the write fails, the cursor only expires earlier.
         self.catalog.write(record, |_| {});
     }
@@ -166,23 +168,23 @@ impl Cursors {
         done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
     ) -> Result<(), ProtocolError> {
         {
-            let mut used = self.used.lock();
+            let mut used = self.uses.lock();
             match used.get(&id) {
-                Some(Use::Leaving) => return Err(leaving(&id)),
-                Some(Use::Held { conn, .. }) => return Err(held(&id, *conn)),
+                Some(CursorUse::Removing) => return Err(removing_error(&id)),
+                Some(CursorUse::InUse { conn, .. }) => return Err(in_use_error(&id, *conn)),
                 None => {}
             }
             if self.catalog.contents().cursor(&id.topic, &id.cursor).is_none() {
                 let text = format!("there is no cursor {} on {}", id.cursor, id.topic);
                 return Err(ProtocolError::new(Code::NotFound, text));
             }
-            used.insert(id.clone(), Use::Leaving);
+            used.insert(id.clone(), CursorUse::Removing);
         }
         self.write_forgotten(id, done);
         Ok(())
     }
 
-    /// Writes the removal. The caller has marked the cursor as `Leaving`, so that no connection
+    /// Writes the removal. The caller has marked the cursor as `Removing`, so that no connection
     /// uses it meanwhile.
     fn write_forgotten(
         &self,
@@ -190,27 +192,27 @@ impl Cursors {
         done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
     ) {
         let (topic, cursor) = (id.topic.clone(), id.cursor.clone());
-        let used = Arc::clone(&self.used);
-        self.catalog.write(Record::Forgotten { topic, cursor }, move |result| {
+        let used = Arc::clone(&self.uses);
+        self.catalog.write(CatalogRecord::Forgotten { topic, cursor }, move |result| {
             used.lock().remove(&id);
             done(result);
         });
     }
 
     /// The cursors on a topic, sorted by name.
-    pub(crate) fn list(&self, topic: &TopicName) -> Vec<CursorShow> {
-        let used = self.used.lock();
+    pub(crate) fn list(&self, topic: &TopicName) -> Vec<CursorInfo> {
+        let used = self.uses.lock();
         let contents = self.catalog.contents();
-        let show = |(name, cursor): (&CursorName, crate::catalog::Cursor)| {
+        let show = |(name, cursor): (&CursorName, crate::catalog::StoredCursor)| {
             let id = CursorId { topic: topic.clone(), cursor: name.clone() };
-            let held = matches!(used.get(&id), Some(Use::Held { .. }));
-            CursorShow { name: id.cursor, next: cursor.next, held, unix_ms: cursor.unix_ms }
+            let held = matches!(used.get(&id), Some(CursorUse::InUse { .. }));
+            CursorInfo { name: id.cursor, next: cursor.next, in_use: held, unix_ms: cursor.unix_ms }
         };
         contents.cursors(topic).map(show).collect()
     }
 
     /// Runs [`expire`](Self::expire) once an hour. Must be called more often than that.
-    pub(crate) fn tend(&self, now: Moment, unix_ms: i64) {
+    pub(crate) fn maintain(&self, now: Moment, unix_ms: i64) {
         if now.0 >= self.expire_at.load(Ordering::Relaxed) {
             self.expire_at.store((now + HOUR_MS).0, Ordering::Relaxed);
             self.expire(unix_ms);
@@ -222,19 +224,19 @@ impl Cursors {
     pub(crate) fn expire(&self, unix_ms: i64) {
         let (mut idle, mut noted) = (Vec::new(), Vec::new());
         {
-            let mut used = self.used.lock();
+            let mut used = self.uses.lock();
             for (topic, cursor, at) in self.catalog.contents().all_cursors() {
                 let id = CursorId { topic: topic.clone(), cursor: cursor.clone() };
                 let idle_ms = unix_ms.saturating_sub(at.unix_ms);
                 match used.get(&id) {
-                    Some(Use::Held { .. }) if idle_ms >= NOTED_EVERY_MS => noted.push(id),
+                    Some(CursorUse::InUse { .. }) if idle_ms >= TOUCH_INTERVAL_MS => noted.push(id),
                     // The clock was ahead then, so the time of use is reset to now.
                     _ if idle_ms < 0 => noted.push(id),
                     None if idle_ms >= self.idle_ms => idle.push(id),
                     _ => {}
                 }
             }
-            used.extend(idle.iter().map(|id| (id.clone(), Use::Leaving)));
+            used.extend(idle.iter().map(|id| (id.clone(), CursorUse::Removing)));
         }
         for id in noted {
             self.touch(&id, unix_ms);
@@ -247,12 +249,12 @@ impl Cursors {
     }
 }
 
-fn held(id: &CursorId, conn: ConnId) -> ProtocolError {
+fn in_use_error(id: &CursorId, conn: ConnId) -> ProtocolError {
     let text = format!("connection {conn} uses cursor {} on {}", id.cursor, id.topic);
     ProtocolError::new(Code::Busy, text)
 }
 
-fn leaving(id: &CursorId) -> ProtocolError {
+fn removing_error(id: &CursorId) -> ProtocolError {
     let text = format!("cursor {} on {} is being removed; try again", id.cursor, id.topic);
     ProtocolError::new(Code::Busy, text)
 }
@@ -276,12 +278,12 @@ mod tests {
 
     fn store(cursors: &Cursors, cursor: &str, next: u64, unix_ms: i64) {
         let CursorId { topic, cursor } = id(cursor);
-        let record = Record::Cursor { topic, cursor, next: Seq(next), unix_ms };
+        let record = CatalogRecord::Cursor { topic, cursor, next: Seq(next), unix_ms };
         cursors.catalog.write(record, |result| result.unwrap());
     }
 
     fn hold(cursors: &Cursors, cursor: &str, conn: u64) -> Result<Option<Seq>, Code> {
-        let held = cursors.hold(&id(cursor), ConnId(conn), &Mailbox::new(), false);
+        let held = cursors.acquire(&id(cursor), ConnId(conn), &Mailbox::new(), false);
         held.map_err(|error| error.code)
     }
 
@@ -303,41 +305,41 @@ mod tests {
         assert_eq!(hold(&cursors, "c", 3), Ok(Some(Seq(7))));
         let shown = cursors.list(&id("c").topic);
         let name = id("c").cursor;
-        assert_eq!(shown, [CursorShow { name, next: Seq(7), held: true, unix_ms: 5 }]);
+        assert_eq!(shown, [CursorInfo { name, next: Seq(7), in_use: true, unix_ms: 5 }]);
     }
 
     #[test]
     fn a_cursor_exists_from_its_request_until_its_removal() {
         let cursors = cursors();
-        assert!(!cursors.has(&id("c")));
+        assert!(!cursors.exists(&id("c")));
         hold(&cursors, "c", 1).unwrap();
-        let (one, other) = (cursors.comes(&id("c")), cursors.comes(&id("c")));
-        assert!(cursors.has(&id("c")));
+        let (one, other) = (cursors.add_pending(&id("c")), cursors.add_pending(&id("c")));
+        assert!(cursors.exists(&id("c")));
         cursors.release(&id("c"), ConnId(1), 0);
         drop(one);
-        assert!(cursors.has(&id("c")), "a pending cursor exists");
+        assert!(cursors.exists(&id("c")), "a pending cursor exists");
         store(&cursors, "c", 7, 0);
         drop(other);
-        assert!(cursors.has(&id("c")), "a stored cursor exists");
-        assert!(cursors.coming.lock().is_empty());
+        assert!(cursors.exists(&id("c")), "a stored cursor exists");
+        assert!(cursors.pending.lock().is_empty());
         cursors.forget(id("c"), |result| result.unwrap()).unwrap();
-        assert!(!cursors.has(&id("c")));
-        drop(cursors.comes(&id("c")));
-        assert!(!cursors.has(&id("c")), "a dropped request creates no cursor");
+        assert!(!cursors.exists(&id("c")));
+        drop(cursors.add_pending(&id("c")));
+        assert!(!cursors.exists(&id("c")), "a dropped request creates no cursor");
     }
 
     #[test]
     fn a_takeover_ends_the_former_connection() {
         let (cursors, older, newer) = (cursors(), Mailbox::new(), Mailbox::new());
-        cursors.hold(&id("c"), ConnId(1), &older, true).unwrap();
-        cursors.hold(&id("c"), ConnId(2), &newer, true).unwrap();
-        let parcels = older.take(Waker::noop()).parcels;
-        let [Parcel::End(error)] = parcels.as_slices().0 else { panic!("{parcels:?}") };
+        cursors.acquire(&id("c"), ConnId(1), &older, true).unwrap();
+        cursors.acquire(&id("c"), ConnId(2), &newer, true).unwrap();
+        let parcels = older.drain(Waker::noop()).messages;
+        let [ConnMessage::End(error)] = parcels.as_slices().0 else { panic!("{parcels:?}") };
         assert_eq!(error.code, Code::Replaced);
-        assert!(newer.take(Waker::noop()).parcels.is_empty());
+        assert!(newer.drain(Waker::noop()).messages.is_empty());
         cursors.release(&id("c"), ConnId(1), 0);
-        assert!(cursors.is_held_by(&id("c"), ConnId(2)));
-        assert!(!cursors.is_held_by(&id("c"), ConnId(1)));
+        assert!(cursors.is_used_by(&id("c"), ConnId(2)));
+        assert!(!cursors.is_used_by(&id("c"), ConnId(1)));
     }
 
     #[test]
@@ -365,18 +367,18 @@ mod tests {
         store(&cursors, "old", 7, now - 30 * DAY_MS);
         store(&cursors, "young", 7, now - 30 * DAY_MS + 1);
         hold(&cursors, "held", 1).unwrap();
-        cursors.tend(Moment(HOUR_MS - 1), now);
+        cursors.maintain(Moment(HOUR_MS - 1), now);
         assert_eq!(
             names(&cursors),
             ["ahead", "held", "old", "young"],
             "none expires in the first hour"
         );
-        cursors.tend(Moment(HOUR_MS), now);
+        cursors.maintain(Moment(HOUR_MS), now);
         assert_eq!(names(&cursors), ["ahead", "held", "young"]);
         cursors.release(&id("held"), ConnId(1), now);
-        cursors.tend(Moment(HOUR_MS + 1), now + 30 * DAY_MS);
+        cursors.maintain(Moment(HOUR_MS + 1), now + 30 * DAY_MS);
         assert_eq!(names(&cursors).len(), 3, "once an hour");
-        cursors.tend(Moment(2 * HOUR_MS), now + 30 * DAY_MS - 1);
+        cursors.maintain(Moment(2 * HOUR_MS), now + 30 * DAY_MS - 1);
         assert_eq!(names(&cursors), ["ahead", "held"]);
         cursors.expire(now + 30 * DAY_MS);
         assert!(names(&cursors).is_empty());

@@ -58,7 +58,7 @@ impl DataDir {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = holder(&mut lock);
+                let pid = lock_holder_pid(&mut lock);
                 return Err(StartError::DataInUse { path: path.to_owned(), pid });
             }
             Err(error) => return Err(failed(error.into())),
@@ -75,7 +75,7 @@ impl DataDir {
     /// written.
     ///
     /// Fails as [`open`](Self::open) does, and if the directory is missing.
-    pub fn open_to_read(path: &Path) -> Result<Self, StartError> {
+    pub fn open_read_only(path: &Path) -> Result<Self, StartError> {
         let failed = |source| StartError::Data { path: path.to_owned(), source };
         fs::read_dir(path).map_err(failed)?;
         let mut lock = match File::open(path.join(LOCK)) {
@@ -88,7 +88,7 @@ impl DataDir {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = holder(&mut lock);
+                let pid = lock_holder_pid(&mut lock);
                 Err(StartError::DataInUse { path: path.to_owned(), pid })
             }
             Err(error) => Err(failed(error.into())),
@@ -122,7 +122,7 @@ fn others_may_write(mode: u32) -> bool {
 }
 
 /// The pid in the lock file; `None` if it was not written yet.
-fn holder(lock: &mut File) -> Option<u32> {
+fn lock_holder_pid(lock: &mut File) -> Option<u32> {
     let mut text = String::new();
     lock.read_to_string(&mut text).ok()?;
     text.trim().parse().ok()

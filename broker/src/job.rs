@@ -19,16 +19,16 @@ use std::fmt::Write;
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, ProtocolError, Seq, TopicName};
 
-pub use self::counts::Counts;
-use self::hosts::Hosts;
+pub use self::counts::PassCounts;
+use self::hosts::HostPages;
 use crate::clock::Moment;
-use crate::group::config::{bad, duration_within, number};
-use crate::group::entry::{EntryId, JobNumber, JobRef, Key};
+use crate::group::config::{bad_argument, duration_within, whole_number};
+use crate::group::entry::{EntryId, JobNumber, Key, PassId};
 use crate::group::mutants::{self, Mutant};
-use crate::group::pattern::Filter;
-use crate::group::record::End;
+use crate::group::pattern::UrlFilter;
+use crate::group::record::EndReason;
 use crate::group::scope::{Scope, ScopeRule};
-use crate::group::snapshot::Item;
+use crate::group::snapshot::SnapshotItem;
 
 /// Settings that an operator gives when opening a job; they hold for the pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,7 +36,7 @@ pub struct JobSettings {
     /// Links that belong to the job ..
     pub scope: ScopeRule,
     /// .. except those that this filter rejects.
-    pub filter: Filter,
+    pub filter: UrlFilter,
     /// Largest number of links from a seed; `None`: no limit.
     pub depth_max: Option<u32>,
     /// Most completed pages; `None`: no limit.
@@ -69,13 +69,17 @@ impl JobSettings {
                 "include" => parsed.filter.include = value.parse()?,
                 "exclude" => parsed.filter.exclude = value.parse()?,
                 "max-depth" | "depth" if parsed.depth_max.is_some() => {
-                    return Err(bad("max-depth and depth are the same setting; give only one"));
+                    return Err(bad_argument(
+                        "max-depth and depth are the same setting; give only one",
+                    ));
                 }
                 "max-depth" | "depth" => {
-                    parsed.depth_max = Some(number(name, value, 0, u64::from(u32::MAX))?);
+                    parsed.depth_max = Some(whole_number(name, value, 0, u64::from(u32::MAX))?);
                 }
-                "max-pages" => parsed.pages_max = Some(number(name, value, 1, u64::MAX)?),
-                "max-per-host" => parsed.host_pages_max = Some(number(name, value, 1, u64::MAX)?),
+                "max-pages" => parsed.pages_max = Some(whole_number(name, value, 1, u64::MAX)?),
+                "max-per-host" => {
+                    parsed.host_pages_max = Some(whole_number(name, value, 1, u64::MAX)?)
+                }
                 "max-time" => {
                     parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
                 }
@@ -83,12 +87,12 @@ impl JobSettings {
                     parsed.hold = match value {
                         "yes" => true,
                         "no" => false,
-                        _ => return Err(bad(format!("hold={value}: expected yes or no"))),
+                        _ => return Err(bad_argument(format!("hold={value}: expected yes or no"))),
                     };
                 }
-                "callback" => parsed.callback = Some(callback(value)?),
+                "callback" => parsed.callback = Some(parse_callback(value)?),
                 _ => {
-                    return Err(bad(format!(
+                    return Err(bad_argument(format!(
                         "no job setting {name}; the settings are scope, include, exclude, max-depth, \
                          max-pages, max-per-host, max-time, hold, callback"
                     )));
@@ -125,7 +129,7 @@ impl JobSettings {
     pub(crate) fn check_callback(&self) -> Result<(), ProtocolError> {
         let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
         let check = callback.map_or(Ok(()), |url| url.check_callable());
-        check.map_err(|error| bad(format!("callback=: {error}")))
+        check.map_err(|error| bad_argument(format!("callback=: {error}")))
     }
 
     /// ` callback=<url>`, if there is one.
@@ -134,12 +138,14 @@ impl JobSettings {
     }
 }
 
-fn callback(value: &str) -> Result<Box<str>, ProtocolError> {
+fn parse_callback(value: &str) -> Result<Box<str>, ProtocolError> {
     if value.len() > CALLBACK_BYTES_MAX {
-        return Err(bad(format!("callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes")));
+        return Err(bad_argument(format!(
+            "callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes"
+        )));
     }
-    let url =
-        CanonicalUrl::parse(value).map_err(|error| bad(format!("callback={value}: {error}")))?;
+    let url = CanonicalUrl::parse(value)
+        .map_err(|error| bad_argument(format!("callback={value}: {error}")))?;
     Ok(url.as_str().into())
 }
 
@@ -158,7 +164,7 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Number and pass of the job.
-    pub id: JobRef,
+    pub id: PassId,
     /// Its name.
     pub name: JobName,
     /// Settings of the pass.
@@ -178,16 +184,16 @@ pub struct Job {
     /// Waiting entries that are active, due or not.
     pub waiting: BTreeSet<EntryId>,
     /// Number of waiting entries that are dormant.
-    pub parked: u64,
+    pub dormant: u64,
     /// Number of entries that members hold.
     pub held: u64,
     /// Entries and pages per key.
-    hosts: Hosts,
+    hosts: HostPages,
     /// Counts of final results.
-    pub counts: Counts,
+    pub counts: PassCounts,
     /// Heads of the feeding topics when the count became zero, or when a job with `hold` was
     /// closed. Once these are consumed, the job is done, or its hold ends.
-    pub noted: Option<BTreeMap<TopicName, Seq>>,
+    pub completion_heads: Option<BTreeMap<TopicName, Seq>>,
     /// When the job is closed if no further seed arrives.
     pub open_until: Moment,
     /// Entries that wait for their member's next request. They keep their part of the budget.
@@ -196,7 +202,7 @@ pub struct Job {
 
 impl Job {
     /// A job without entries and counts.
-    pub(crate) fn new(id: JobRef, name: JobName, settings: JobSettings, state: JobState) -> Self {
+    pub(crate) fn new(id: PassId, name: JobName, settings: JobSettings, state: JobState) -> Self {
         // A finished job needs no rules and no budget.
         let is_done = state == JobState::Done;
         Self {
@@ -209,41 +215,41 @@ impl Job {
             time_until: None,
             scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
             waiting: BTreeSet::new(),
-            parked: 0,
+            dormant: 0,
             held: 0,
-            hosts: Hosts::new(settings.host_pages_max.filter(|_| !is_done)),
+            hosts: HostPages::new(settings.host_pages_max.filter(|_| !is_done)),
             settings,
-            counts: Counts::default(),
-            noted: None,
+            counts: PassCounts::default(),
+            completion_heads: None,
             open_until: Moment(0),
             pinned: 0,
         }
     }
 
     /// The job, its scope and its page counts as snapshot items; the entries are not included.
-    pub(crate) fn items(&self, keep: &mut impl FnMut(Item)) {
+    pub(crate) fn snapshot_items(&self, keep: &mut impl FnMut(SnapshotItem)) {
         let bare = Self {
-            scope: self.scope.bare(),
+            scope: self.scope.without_parts(),
             waiting: BTreeSet::new(),
-            parked: 0,
+            dormant: 0,
             held: 0,
             pinned: 0,
-            hosts: self.hosts.bare(),
+            hosts: self.hosts.without_counts(),
             ..self.clone()
         };
         let number = self.id.number;
-        keep(Item::Job(Box::new(bare)));
+        keep(SnapshotItem::Job(Box::new(bare)));
         for part in self.scope.parts() {
-            keep(Item::Scope { number, part: part.into() });
+            keep(SnapshotItem::Scope { number, part: part.into() });
         }
         for (key, completed) in self.hosts.completed() {
-            keep(Item::Pages { number, key: key.clone(), completed });
+            keep(SnapshotItem::Pages { number, key: key.clone(), completed });
         }
     }
 
     /// Restores the number of completed pages of a key.
-    pub(crate) fn keep_pages(&mut self, key: &Key, completed: u64) {
-        self.hosts.keep(key, completed);
+    pub(crate) fn restore_host_pages(&mut self, key: &Key, completed: u64) {
+        self.hosts.restore(key, completed);
     }
 
     /// Whether a link to this URL belongs to the job.
@@ -252,14 +258,14 @@ impl Job {
     }
 
     /// Number of entries without a final result.
-    pub fn count(&self) -> u64 {
+    pub fn unfinished_count(&self) -> u64 {
         let held = if mutants::is(Mutant::DoneWhileHeld) { 0 } else { self.held };
-        self.waits() + held
+        self.waiting_count() + held
     }
 
     /// Number of waiting entries.
-    pub fn waits(&self) -> u64 {
-        self.waiting.len() as u64 + self.parked
+    pub fn waiting_count(&self) -> u64 {
+        self.waiting.len() as u64 + self.dormant
     }
 
     /// Whether the budget is used up or the time limit was reached. What still waits is dropped.
@@ -278,29 +284,29 @@ impl Job {
 
     /// The same for one key.
     pub fn is_blocked_on(&self, key: &str) -> bool {
-        self.is_blocked() || self.hosts.are_blocked(key)
+        self.is_blocked() || self.hosts.is_blocked(key)
     }
 
     /// Whether the job waits until all its seeds are known.
-    pub fn is_held(&self) -> bool {
-        self.settings.hold && !mutants::is(Mutant::NeverHolds)
+    pub fn awaits_seeds(&self) -> bool {
+        self.settings.hold && !mutants::is(Mutant::IgnoresJobHold)
     }
 
     /// Whether an entry of the job may be the next one of this key. This ignores the budget of the
     /// whole job: entries in flight soon return their part of that, whereas the budget of a key may
     /// stay used up.
-    pub fn takes_turns_on(&self, key: &str) -> bool {
-        !self.paused && !self.is_held() && !self.hosts.are_blocked(key)
+    pub fn may_release_on(&self, key: &str) -> bool {
+        !self.paused && !self.awaits_seeds() && !self.hosts.is_blocked(key)
     }
 
     /// Whether each key has its own budget.
     pub fn limits_hosts(&self) -> bool {
-        self.hosts.are_limited()
+        self.hosts.is_limited()
     }
 
     /// Keys that have used up their budget while entries of the job still wait behind them.
-    pub fn spent(&self) -> impl Iterator<Item = &Key> {
-        self.hosts.spent()
+    pub fn exhausted_hosts(&self) -> impl Iterator<Item = &Key> {
+        self.hosts.exhausted()
     }
 
     /// Active entries that wait; with `key`, those behind that key, which has a budget.
@@ -312,78 +318,78 @@ impl Job {
     }
 
     /// Adds a dormant entry.
-    pub fn park(&mut self, key: &Key) {
-        self.parked += 1;
-        self.hosts.park(key);
+    pub fn add_dormant(&mut self, key: &Key) {
+        self.dormant += 1;
+        self.hosts.add_dormant(key);
     }
 
     /// A dormant entry becomes active.
-    pub fn unpark(&mut self, entry: EntryId, key: &Key) {
-        self.parked -= 1;
-        self.hosts.unpark(key);
-        self.wait(entry, key);
+    pub fn activate(&mut self, entry: EntryId, key: &Key) {
+        self.dormant -= 1;
+        self.hosts.remove_dormant(key);
+        self.add_waiting(entry, key);
     }
 
     /// A dormant entry ends.
-    pub fn dropped_parked(&mut self, key: &Key, end: End) {
-        self.parked -= 1;
-        self.hosts.unpark(key);
-        self.counts.end(end);
+    pub fn drop_dormant(&mut self, key: &Key, end: EndReason) {
+        self.dormant -= 1;
+        self.hosts.remove_dormant(key);
+        self.counts.count_end(end);
     }
 
     /// Adds a waiting active entry.
-    pub fn wait(&mut self, entry: EntryId, key: &Key) {
+    pub fn add_waiting(&mut self, entry: EntryId, key: &Key) {
         self.waiting.insert(entry);
-        self.hosts.wait(entry, key);
+        self.hosts.add_waiting(entry, key);
     }
 
     /// A waiting entry is leased to a member.
-    pub fn take(&mut self, entry: EntryId, key: &Key) {
+    pub fn lease_entry(&mut self, entry: EntryId, key: &Key) {
         self.waiting.remove(&entry);
-        self.hosts.leave(entry, key);
+        self.hosts.remove_waiting(entry, key);
         self.held += 1;
-        self.hosts.take(key);
+        self.hosts.begin_page(key);
     }
 
     /// A member returns an entry, which waits again.
-    pub fn give_back(&mut self, entry: EntryId, key: &Key) {
+    pub fn return_entry(&mut self, entry: EntryId, key: &Key) {
         self.held -= 1;
-        self.hosts.give_back(key);
-        self.wait(entry, key);
+        self.hosts.cancel_page(key);
+        self.add_waiting(entry, key);
     }
 
     /// A waiting entry reserves a part of the budget for its member's next request.
     pub fn pin(&mut self, key: &Key) {
         self.pinned += 1;
-        self.hosts.take(key);
+        self.hosts.begin_page(key);
     }
 
     /// Ends the reservation.
     pub fn unpin(&mut self, key: &Key) {
         self.pinned -= 1;
-        self.hosts.give_back(key);
+        self.hosts.cancel_page(key);
     }
 
     /// An entry ends with a worker's result.
-    pub fn ended_with(&mut self, outcome: Outcome, key: &Key) {
+    pub fn complete_entry(&mut self, outcome: Outcome, key: &Key) {
         self.held -= 1;
         match outcome {
-            Outcome::Done => self.hosts.complete(key),
-            _ => self.hosts.give_back(key),
+            Outcome::Done => self.hosts.complete_page(key),
+            _ => self.hosts.cancel_page(key),
         }
-        self.counts.outcome(outcome);
+        self.counts.count_outcome(outcome);
     }
 
     /// A waiting entry ends without a result.
-    pub fn dropped(&mut self, entry: EntryId, key: &Key, end: End) {
+    pub fn drop_waiting(&mut self, entry: EntryId, key: &Key, end: EndReason) {
         assert!(self.waiting.remove(&entry), "only a waiting entry is dropped");
-        self.hosts.leave(entry, key);
-        self.counts.end(end);
+        self.hosts.remove_waiting(entry, key);
+        self.counts.count_end(end);
     }
 
     /// Whether a dead entry of the pass may be retried as a part of it.
-    pub fn takes_back(&self, key: &str) -> bool {
-        let has_room = !self.is_exhausted() && !self.hosts.have_given(key);
+    pub fn may_readmit(&self, key: &str) -> bool {
+        let has_room = !self.is_exhausted() && !self.hosts.is_exhausted(key);
         self.state != JobState::Done && !self.cancelled && has_room
     }
 
@@ -391,36 +397,36 @@ impl Job {
     ///
     /// URLs of a finished pass without a final result are repairs in progress, and each may
     /// complete a page. The page counts of the keys are no longer known.
-    pub fn takes_repair(&self) -> bool {
+    pub fn may_repair(&self) -> bool {
         let used = self.counts.completed + self.counts.unfinished();
         let has_room = self.settings.pages_max.is_none_or(|max| used < max);
         self.state == JobState::Done && !self.cancelled && has_room
     }
 
     /// A failed page of this finished pass is fetched again.
-    pub fn repair_begins(&mut self) {
+    pub fn begin_repair(&mut self) {
         self.counts.failed -= 1;
     }
 
     /// A repair redirects to `targets` URLs, which become part of the repair.
-    pub fn repair_moves(&mut self, targets: u64) {
+    pub fn redirect_repair(&mut self, targets: u64) {
         self.counts.found += targets;
     }
 
     /// A repair ends with a worker's result.
-    pub fn repair_ended(&mut self, outcome: Outcome) {
-        self.counts.outcome(outcome);
+    pub fn complete_repair(&mut self, outcome: Outcome) {
+        self.counts.count_outcome(outcome);
     }
 
     /// A repair ends without a result.
-    pub fn repair_dropped(&mut self, end: End) {
-        self.counts.end(end);
+    pub fn drop_repair(&mut self, end: EndReason) {
+        self.counts.count_end(end);
     }
 
     /// A dead entry waits again.
-    pub fn takes_again(&mut self, entry: EntryId, key: &Key) {
+    pub fn readmit(&mut self, entry: EntryId, key: &Key) {
         self.counts.failed -= 1;
-        self.wait(entry, key);
+        self.add_waiting(entry, key);
     }
 
     /// The event that announces the end of the pass.
@@ -454,7 +460,7 @@ impl Job {
             self.name,
             self.id.number,
             self.id.pass,
-            self.waits().saturating_sub(queued as u64),
+            self.waiting_count().saturating_sub(queued as u64),
             self.held,
             self.counts
         )
@@ -467,7 +473,7 @@ pub struct Jobs {
     by_number: BTreeMap<JobNumber, Job>,
     numbers: HashMap<JobName, JobNumber>,
     /// Finished jobs, oldest first.
-    finished: VecDeque<JobNumber>,
+    done_jobs: VecDeque<JobNumber>,
     last_number: JobNumber,
 }
 
@@ -488,10 +494,10 @@ impl Jobs {
         until: Moment,
     ) {
         let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
-        self.finished.retain(|finished| *finished != number);
+        self.done_jobs.retain(|finished| *finished != number);
         self.last_number = self.last_number.max(number);
         self.numbers.insert(name.clone(), number);
-        let id = JobRef { number, pass };
+        let id = PassId { number, pass };
         let time_until = settings.time_ms_max.map(|ms| now + ms);
         let mut job = Job::new(id, name.clone(), settings, JobState::Open);
         job.time_until = time_until;
@@ -503,15 +509,15 @@ impl Jobs {
     pub fn finish(&mut self, number: JobNumber, remembered: usize) {
         if let Some(job) = self.by_number.get_mut(&number) {
             job.state = JobState::Done;
-            job.noted = None;
+            job.completion_heads = None;
             job.paused = false;
             job.time_until = None;
             job.scope = Scope::default();
-            job.hosts = Hosts::default();
-            self.finished.push_back(number);
+            job.hosts = HostPages::default();
+            self.done_jobs.push_back(number);
         }
-        while self.finished.len() > remembered
-            && let Some(oldest) = self.finished.pop_front()
+        while self.done_jobs.len() > remembered
+            && let Some(oldest) = self.done_jobs.pop_front()
             && let Some(job) = self.by_number.remove(&oldest)
         {
             self.numbers.remove(&job.name);
@@ -519,14 +525,14 @@ impl Jobs {
     }
 
     /// The job that is forgotten when the next one finishes, if `remembered` jobs are kept.
-    pub fn next_forgotten(&self, remembered: usize) -> Option<&JobName> {
-        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
+    pub fn next_evicted(&self, remembered: usize) -> Option<&JobName> {
+        let oldest = self.done_jobs.front().filter(|_| self.done_jobs.len() >= remembered)?;
         self.find(*oldest).map(|job| &job.name)
     }
 
     /// Removes a finished job. Its number is not used again.
     pub fn delete(&mut self, number: JobNumber) {
-        self.finished.retain(|finished| *finished != number);
+        self.done_jobs.retain(|finished| *finished != number);
         if let Some(job) = self.by_number.remove(&number) {
             self.numbers.remove(&job.name);
         }
@@ -535,14 +541,14 @@ impl Jobs {
     /// All jobs. Finished ones come last, in the order in which they will be forgotten.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
         let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
-        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
+        unfinished.chain(self.done_jobs.iter().filter_map(|number| self.find(*number)))
     }
 
     /// Restores a job of a snapshot.
-    pub(crate) fn keep(&mut self, job: Job) {
+    pub(crate) fn restore(&mut self, job: Job) {
         let number = job.id.number;
         if job.state == JobState::Done {
-            self.finished.push_back(number);
+            self.done_jobs.push_back(number);
         }
         self.numbers.insert(job.name.clone(), number);
         self.by_number.insert(number, job);
@@ -554,7 +560,7 @@ impl Jobs {
     }
 
     /// Restores the last number; new jobs get higher ones.
-    pub(crate) fn go_on_after(&mut self, last: JobNumber) {
+    pub(crate) fn restore_last_number(&mut self, last: JobNumber) {
         self.last_number = self.last_number.max(last);
     }
 
@@ -569,12 +575,12 @@ impl Jobs {
     }
 
     /// The job with this newest pass.
-    pub fn of_pass(&self, pass: JobRef) -> Option<&Job> {
+    pub fn of_pass(&self, pass: PassId) -> Option<&Job> {
         self.find(pass.number).filter(|job| job.id == pass)
     }
 
     /// The job with this newest pass, mutable.
-    pub fn of_pass_mut(&mut self, pass: JobRef) -> Option<&mut Job> {
+    pub fn of_pass_mut(&mut self, pass: PassId) -> Option<&mut Job> {
         self.find_mut(pass.number).filter(|job| job.id == pass)
     }
 
@@ -585,7 +591,7 @@ impl Jobs {
 
     /// Number of unfinished jobs.
     pub fn unfinished(&self) -> usize {
-        self.by_number.len() - self.finished.len()
+        self.by_number.len() - self.done_jobs.len()
     }
 
     /// Number of jobs.

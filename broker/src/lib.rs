@@ -15,7 +15,7 @@
 //! | `quota` | limits for each source and principal |
 //! | `audit` | audit records, one line of JSON each |
 //! | [`mailbox`] | messages from groups to connections |
-//! | `throttle` | token buckets |
+//! | `rate_limit` | token buckets |
 //! | `stats` | counters for `STATS`, and log lines that are limited to one a second |
 //! | [`data_dir`], [`verify`] | the data directory, locked by one process; checking it |
 //! | [`clock`], [`config`] | the one place that reads clocks; configuration and limits |
@@ -24,12 +24,12 @@
 //! direction go through a mailbox or a waker only.
 
 pub mod access;
-#[cfg(test)]
-mod at_once;
 mod audit;
 mod catalog;
 mod clean_stop;
 pub mod clock;
+#[cfg(test)]
+mod concurrent_runs;
 pub mod config;
 mod cursors;
 pub mod data_dir;
@@ -39,14 +39,14 @@ pub mod fuzzing;
 pub mod group;
 pub mod groups;
 pub mod job;
-#[cfg(test)]
-mod lives;
 mod log;
 pub mod mailbox;
 mod net;
 mod quota;
+mod rate_limit;
+#[cfg(test)]
+mod simulation_seeds;
 mod stats;
-mod throttle;
 mod tls;
 pub mod topic;
 pub mod verify;
@@ -64,16 +64,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::audit::AuditConfig;
-use self::audit::{Audit, What};
+use self::audit::{Audit, AuditEvent};
 use self::catalog::Catalog;
 pub use self::catalog::{Sync, TopicSettings};
-use self::clean_stop::{CleanStop, Ends};
+use self::clean_stop::{CleanStop, LogEnds};
 use self::clock::Clock;
 pub use self::config::{BrokerConfig, Limits, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
-use self::groups::{FoundGroups, GroupStorage, clock_after};
-pub use self::log::Checked;
+use self::groups::{FoundGroups, GroupStorage, clock_continuing};
+pub use self::log::CheckedFile;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
@@ -81,19 +81,19 @@ pub use self::net::http::{
     is_forwarded,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
-pub use self::throttle::{Bucket, Rate};
+pub use self::rate_limit::{Rate, TokenBucket};
 use self::tls::Tls;
 pub use self::tls::{TlsConfig, TlsError};
 use self::topic::{Storage, Topics};
 
 /// Time limit for an answer that needs no disk.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the last audit records when the broker stops.
-const AUDIT_MAX: Duration = Duration::from_secs(5);
+const AUDIT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// File descriptors that are reserved for neither connections nor logs, if there are that many.
-const DESCRIPTORS_KEPT: u64 = 128;
+const DESCRIPTORS_RESERVED: u64 = 128;
 
 /// Files that the log of a topic or group has open at most: one to write, and one to read.
 const DESCRIPTORS_PER_LOG: u64 = 2;
@@ -117,7 +117,7 @@ pub struct Broker {
     /// Held until no task writes there any more.
     _data: Option<DataDir>,
     /// Where an orderly stop records how the logs ended.
-    stopped: Option<Arc<CleanStop>>,
+    clean_stop: Option<Arc<CleanStop>>,
 }
 
 /// Sockets that listen already: a service manager has passed them, or opening them needed
@@ -225,8 +225,8 @@ impl Broker {
         let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
-        let Opened { data, clock, topics, groups, stopped } =
-            blocking(move || Opened::open(path, &limits, defaults)).await?;
+        let OpenedData { data, clock, topics, groups, clean_stop: stopped } =
+            blocking(move || OpenedData::open(path, &limits, defaults)).await?;
         #[cfg(unix)]
         let opened = listen(&config, sockets)
             .and_then(|(lines, http)| Ok((lines, http, listen_unix(&config)?)));
@@ -237,7 +237,7 @@ impl Broker {
             Ok(listening) => listening,
             Err(error) => {
                 // An orderly close skips no seqs.
-                blocking(move || note(stopped.as_deref(), topics.close())).await;
+                blocking(move || write_clean_stop(stopped.as_deref(), topics.close())).await;
                 return Err(error);
             }
         };
@@ -257,11 +257,11 @@ impl Broker {
         let audit = match audit {
             Ok(audit) => audit,
             Err(error) => {
-                blocking(move || note(stopped.as_deref(), topics.close())).await;
+                blocking(move || write_clean_stop(stopped.as_deref(), topics.close())).await;
                 return Err(error);
             }
         };
-        audit.note_own(&What::Started);
+        audit.record_broker(&AuditEvent::Started);
         let hub = Hub::new(config, clock, topics, groups, (tls, audit), stop.clone());
         let listening = stop.child_token();
         net::serve(listener, hub.clone(), listening.clone(), &tasks);
@@ -289,7 +289,7 @@ impl Broker {
             #[cfg(unix)]
             socket_file,
             _data: data,
-            stopped,
+            clean_stop: stopped,
         })
     }
 
@@ -323,22 +323,22 @@ impl Broker {
             let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
             let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
             let command = Command::parse(&line).expect("the line is a command");
-            if let Err(error) = net::http::ask(&self.hub, &command, ANSWER_MAX).await {
+            if let Err(error) = net::http::ask(&self.hub, &command, ANSWER_TIMEOUT).await {
                 tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
             }
         }
     }
 
     /// Whether the broker still answers a command in time; any answer counts.
-    pub async fn answers(&self) -> bool {
+    pub async fn is_responsive(&self) -> bool {
         let command = Command::parse("GROUP list").expect("the line is a command");
-        let answer = net::http::ask(&self.hub, &command, ANSWER_MAX).await;
+        let answer = net::http::ask(&self.hub, &command, ANSWER_TIMEOUT).await;
         !answer.is_err_and(|error| error.code == Code::Idle)
     }
 
     /// Becomes true when a job with a `callback=` is known, and is true at once if the data
     /// directory contains one. Until then no callback worker is needed.
-    pub fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+    pub fn has_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
         self.hub.callbacks()
     }
 
@@ -349,7 +349,7 @@ impl Broker {
 
     /// Replaces the principals, and requires a login. Within a moment, every connection has the
     /// permissions that its principal has now, or ends.
-    pub fn admit(&self, principals: Vec<access::Principal>) {
+    pub fn set_principals(&self, principals: Vec<access::Principal>) {
         self.hub.admit(principals);
     }
 
@@ -368,17 +368,17 @@ impl Broker {
         if !net::within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
-        let (hub, stopped) = (self.hub.clone(), self.stopped.clone());
+        let (hub, stopped) = (self.hub.clone(), self.clean_stop.clone());
         blocking(move || {
             let mut ends = hub.topics.close();
             ends.extend(hub.close_groups());
-            note(stopped.as_deref(), ends);
+            write_clean_stop(stopped.as_deref(), ends);
         })
         .await;
-        self.hub.audit.note_own(&What::Stopped);
+        self.hub.audit.record_broker(&AuditEvent::Stopped);
         let hub = self.hub.clone();
         // A disk that takes no writes must not prevent the stop.
-        if !net::within(AUDIT_MAX, blocking(move || hub.audit.close())).await {
+        if !net::within(AUDIT_FLUSH_TIMEOUT, blocking(move || hub.audit.close())).await {
             tracing::error!("cannot write the last audit records in time; they are lost");
         }
     }
@@ -389,13 +389,13 @@ impl Broker {
     }
 }
 
-type Listening = (TcpListener, SocketAddr);
+type BoundListener = (TcpListener, SocketAddr);
 
 /// Opens the configured listeners.
 fn listen(
     config: &BrokerConfig,
     sockets: Sockets,
-) -> Result<(Listening, Option<Listening>), StartError> {
+) -> Result<(BoundListener, Option<BoundListener>), StartError> {
     let at = |address, socket: Option<std::net::TcpListener>| {
         let socket = socket.map_or_else(|| bind(address), Ok)?;
         net::listen(socket).map_err(|source| StartError::listening(address, source))
@@ -418,17 +418,17 @@ fn listen_unix(
 }
 
 /// What a start found.
-struct Opened {
+struct OpenedData {
     data: Option<DataDir>,
     /// Continues after the clock of the groups.
     clock: Clock,
     topics: Arc<Topics>,
     groups: Option<(GroupStorage, FoundGroups)>,
     /// Where the logs ended before.
-    stopped: Option<Arc<CleanStop>>,
+    clean_stop: Option<Arc<CleanStop>>,
 }
 
-impl Opened {
+impl OpenedData {
     /// Locks the data directory, and recovers what is in it.
     fn open(
         path: Option<PathBuf>,
@@ -438,7 +438,7 @@ impl Opened {
         let Some(path) = path else {
             let clock = Clock::new();
             let topics = Topics::in_memory(limits, clock);
-            return Ok(Self { data: None, clock, topics, groups: None, stopped: None });
+            return Ok(Self { data: None, clock, topics, groups: None, clean_stop: None });
         };
         let data = DataDir::open(&path)?;
         let failed = |source| StartError::Data { path: path.clone(), source };
@@ -454,12 +454,12 @@ impl Opened {
             disk: Arc::clone(&disk),
             dir: data.groups(),
             log_bytes: limits.group_log_bytes,
-            taken: BTreeSet::new(),
+            foreign_names: BTreeSet::new(),
             stopped: Arc::clone(&stopped),
         };
         let recovered = storage.recover().map_err(failed)?;
-        let clock = clock_after(&recovered);
-        let end = stopped.end_of(&clean_stop::of_catalog());
+        let clock = clock_continuing(&recovered);
+        let end = stopped.end_of(&clean_stop::catalog_log());
         let (catalog, findings) =
             Catalog::open(Arc::clone(&disk), data.path(), limits, clock, end).map_err(failed)?;
         for finding in findings {
@@ -469,12 +469,12 @@ impl Opened {
         let topics = Topics::start(limits, clock, catalog, Some(storage_of_topics), defaults);
         let topics = topics.map_err(failed)?;
         let (data, groups) = (Some(data), Some((storage, recovered)));
-        Ok(Self { data, clock, topics, groups, stopped: Some(stopped) })
+        Ok(Self { data, clock, topics, groups, clean_stop: Some(stopped) })
     }
 }
 
 /// Records where the logs ended.
-fn note(stopped: Option<&CleanStop>, ends: Ends) {
+fn write_clean_stop(stopped: Option<&CleanStop>, ends: LogEnds) {
     let noted = stopped.map_or(Ok(()), |stopped| stopped.replace(ends));
     if let Err(error) = noted {
         tracing::warn!(%error, "cannot record where the logs ended; the next start takes damage at their ends for a crash");
@@ -503,26 +503,26 @@ fn descriptors() -> Option<u64> {
 /// many in order to refuse it.
 fn share_descriptors(descriptors: u64, has_data: bool, limits: &mut Limits) {
     let count = |limit: usize| u64::try_from(limit).unwrap_or(u64::MAX);
-    let mut kept = DESCRIPTORS_KEPT.min(descriptors / 2);
+    let mut kept = DESCRIPTORS_RESERVED.min(descriptors / 2);
     if has_data {
         let logs = count(limits.topics_max).saturating_add(count(limits.groups_max));
         let wanted = logs.saturating_mul(DESCRIPTORS_PER_LOG);
-        kept = wanted.saturating_add(DESCRIPTORS_KEPT).min(descriptors / 2);
-        let others = DESCRIPTORS_KEPT.min(kept / 2);
+        kept = wanted.saturating_add(DESCRIPTORS_RESERVED).min(descriptors / 2);
+        let others = DESCRIPTORS_RESERVED.min(kept / 2);
         let reachable = (kept - others) / DESCRIPTORS_PER_LOG;
         if reachable < logs {
             // Topics get what groups do not need, and the other way round.
             let for_groups = reachable.saturating_sub(count(limits.topics_max));
             let for_groups = for_groups.max(reachable / LOGS_PER_GROUP);
-            lower(&mut limits.groups_max, for_groups, "groups");
+            lower_limit(&mut limits.groups_max, for_groups, "groups");
             let for_topics = reachable - count(limits.groups_max);
-            lower(&mut limits.topics_max, for_topics, "topics");
+            lower_limit(&mut limits.topics_max, for_topics, "topics");
         }
     }
-    lower(&mut limits.connections_max, descriptors - kept, "connections");
+    lower_limit(&mut limits.connections_max, descriptors - kept, "connections");
 }
 
-fn lower(limit: &mut usize, reachable: u64, what: &str) {
+fn lower_limit(limit: &mut usize, reachable: u64, what: &str) {
     let reachable = usize::try_from(reachable).unwrap_or(usize::MAX);
     if reachable < *limit {
         let wanted = *limit;

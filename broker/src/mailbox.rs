@@ -22,7 +22,7 @@ impl fmt::Display for ConnId {
 
 /// A message to a connection.
 #[derive(Debug)]
-pub enum Parcel {
+pub enum ConnMessage {
     /// The answer to a command. It is sent when all commands before it are answered.
     Answer {
         /// The place in the order of answers, reserved when the command was read.
@@ -45,7 +45,7 @@ pub enum Parcel {
         result: Result<(), ProtocolError>,
     },
     /// All lines that a group has for this connection at one time.
-    Lines(Lines),
+    Lines(GroupLines),
     /// The connection ends: pending answers are sent as far as possible, then this error, then it
     /// is closed.
     End(ProtocolError),
@@ -55,21 +55,21 @@ pub enum Parcel {
 /// many short ones at once, so each kind has one buffer. There are two buffers, so that an answer
 /// that waits for an earlier one does not hold the memory of tasks.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct GroupLines {
     tasks: BytesMut,
     answers: BytesMut,
     /// Where each answer ends.
     ends: Vec<(Slot, usize)>,
 }
 
-impl Lines {
+impl GroupLines {
     /// Adds a task, which `encode` writes. It never overtakes an answer that was added before it
     /// and could be sent.
     pub fn task(&mut self, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.tasks);
     }
 
-    /// Adds the answer to a command, like [`Parcel::Answer`], which `encode` writes.
+    /// Adds the answer to a command, like [`ConnMessage::Answer`], which `encode` writes.
     pub fn answer(&mut self, slot: Slot, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.answers);
         self.ends.push((slot, self.answers.len()));
@@ -97,10 +97,10 @@ impl Lines {
 /// The task of the connection empties it whenever it is woken. Its tasks are bounded by the
 /// member's credit and `Limits::task_bytes_max`, its answers by the number of unanswered commands
 /// (`Limits::unanswered_max`, long answers one at a time).
-pub type Mailbox = tidings_concurrent::Mailbox<Parcel>;
+pub type Mailbox = tidings_concurrent::Mailbox<ConnMessage>;
 
 /// The messages that were in a mailbox.
-pub type Taken = tidings_concurrent::Taken<Parcel>;
+pub type MailboxBatch = tidings_concurrent::MailboxContents<ConnMessage>;
 
 #[cfg(test)]
 mod tests {
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_waits_holds_no_task() {
-        let (mut slots, mut lines) = (Answers::new(), Lines::default());
-        let (first, second) = (slots.later(), slots.later());
+        let (mut slots, mut lines) = (Answers::new(), GroupLines::default());
+        let (first, second) = (slots.reserve(), slots.reserve());
         lines.answer(first, |out| out.extend_from_slice(b"+OK 1\r\n"));
         lines.task(|out| out.resize(60 << 10, b'x'));
         lines.answer(second, |out| out.extend_from_slice(b"+OK 2\r\n"));

@@ -15,38 +15,38 @@ pub(crate) struct Stats {
     /// Events that connections published.
     pub(crate) events: Counter,
     /// Lines and HTTP requests that were refused or dropped.
-    pub(crate) refused: Counter,
+    pub(crate) refused_lines: Counter,
     /// Connections that were refused because there were too many.
-    pub(crate) turned_away: Counter,
+    pub(crate) rejected_connections: Counter,
     /// Webhooks, including repeated ones.
-    pub(crate) hooks: Visits,
+    pub(crate) webhooks: RequestCounts,
     /// Requests that receivers answer.
-    pub(crate) notices: Visits,
+    pub(crate) receiver_requests: RequestCounts,
     /// Limits log lines about dropped lines of peers, which receive no answer.
-    pub(crate) dropped_log: Throttle,
+    pub(crate) dropped_lines_log: LogRateLimit,
     /// Limits log lines about refused connections.
-    pub(crate) turned_away_log: Throttle,
+    pub(crate) rejected_connections_log: LogRateLimit,
 }
 
 /// Requests that identify their senders by their content.
 #[derive(Debug, Default)]
-pub(crate) struct Visits {
+pub(crate) struct RequestCounts {
     /// Requests that were accepted.
-    pub(crate) taken: Counter,
+    pub(crate) accepted: Counter,
     /// Requests from unknown senders.
     pub(crate) refused: Counter,
     /// Requests beyond a rate limit.
     pub(crate) limited: Counter,
     /// Limits log lines about refused requests.
-    log: Throttle,
+    log: LogRateLimit,
 }
 
-impl Visits {
+impl RequestCounts {
     /// Counts a refused request. Returns the number of suppressed log lines if this one may be
     /// logged.
-    pub(crate) fn refuse(&self, now: Moment) -> Option<u64> {
+    pub(crate) fn count_refused(&self, now: Moment) -> Option<u64> {
         self.refused.add(1);
-        self.log.pass(now)
+        self.log.allow(now)
     }
 }
 
@@ -68,26 +68,26 @@ impl Counter {
 
 /// Allows one log line about a subject each second, and counts those that it suppresses.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub(crate) struct LogRateLimit {
     /// The moment from which the next line may be logged.
-    open_from_ms: AtomicU64,
-    held_back: AtomicU64,
+    next_at_ms: AtomicU64,
+    suppressed: AtomicU64,
 }
 
-impl Throttle {
+impl LogRateLimit {
     /// The number of lines that were suppressed since the last one, if this one may be logged.
-    pub(crate) fn pass(&self, now: Moment) -> Option<u64> {
-        let open_from_ms = self.open_from_ms.load(Ordering::Relaxed);
+    pub(crate) fn allow(&self, now: Moment) -> Option<u64> {
+        let open_from_ms = self.next_at_ms.load(Ordering::Relaxed);
         let next_ms = (now + 1_000).0;
         let passes = now.0 >= open_from_ms
             && self
-                .open_from_ms
+                .next_at_ms
                 .compare_exchange(open_from_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if passes {
-            Some(self.held_back.swap(0, Ordering::Relaxed))
+            Some(self.suppressed.swap(0, Ordering::Relaxed))
         } else {
-            self.held_back.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
             None
         }
     }
@@ -99,17 +99,17 @@ mod tests {
 
     #[test]
     fn one_line_a_second_passes_and_reports_the_suppressed_ones() {
-        let throttle = Throttle::default();
-        assert_eq!(throttle.pass(Moment(0)), Some(0));
-        assert_eq!(throttle.pass(Moment(10)), None);
-        assert_eq!(throttle.pass(Moment(999)), None);
-        assert_eq!(throttle.pass(Moment(1_000)), Some(2));
-        assert_eq!(throttle.pass(Moment(1_001)), None);
+        let throttle = LogRateLimit::default();
+        assert_eq!(throttle.allow(Moment(0)), Some(0));
+        assert_eq!(throttle.allow(Moment(10)), None);
+        assert_eq!(throttle.allow(Moment(999)), None);
+        assert_eq!(throttle.allow(Moment(1_000)), Some(2));
+        assert_eq!(throttle.allow(Moment(1_001)), None);
     }
     #[test]
     fn one_subject_does_not_suppress_the_other() {
         let stats = Stats::default();
-        assert_eq!(stats.dropped_log.pass(Moment(0)), Some(0));
-        assert_eq!(stats.turned_away_log.pass(Moment(0)), Some(0));
+        assert_eq!(stats.dropped_lines_log.allow(Moment(0)), Some(0));
+        assert_eq!(stats.rejected_connections_log.allow(Moment(0)), Some(0));
     }
 }

@@ -15,11 +15,11 @@ use crate::StartError;
 use crate::catalog;
 use crate::clean_stop::{self, CleanStop};
 use crate::data_dir::DataDir;
-use crate::groups::check::check;
+use crate::groups::check::verify_group;
 use crate::groups::repair::repaired_group;
 use crate::log::disk::FileSystem;
-use crate::log::read_only::ReadOnlyDisk;
-use crate::log::{Checked, SegmentLog, SegmentOptions, TopicLog};
+use crate::log::read_only_disk::ReadOnlyDisk;
+use crate::log::{CheckedFile, SegmentLog, SegmentOptions, TopicLog};
 
 pub use crate::groups::check::VerifiedGroup;
 
@@ -32,24 +32,24 @@ pub struct Verified {
     pub groups: Vec<VerifiedGroup>,
     /// Groups with an interrupted repair. They are missing until the next start, or the next
     /// repair.
-    pub cut_short: Vec<GroupName>,
+    pub interrupted_repairs: Vec<GroupName>,
     /// Descriptions of damage to the catalog.
     pub catalog: Vec<String>,
     /// Kept data of the catalog cannot be read.
     pub catalog_is_damaged: bool,
     /// Whether the ends of the logs at the last orderly stop are known.
-    pub stopped: Stopped,
+    pub stopped: StopRecord,
 }
 
 /// Whether the ends of the logs at the last orderly stop are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopRecord {
     /// The record does not exist: only brokers of an earlier version, or none, have stopped there
     /// in an orderly way.
     #[default]
-    Unknown,
+    Missing,
     /// There is a record.
-    Noted,
+    Readable,
     /// The record cannot be read; the text says why. The logs themselves are not damaged by that.
     Damaged(String),
 }
@@ -60,7 +60,7 @@ pub struct VerifiedTopic {
     /// Its name.
     pub name: TopicName,
     /// Its files, oldest first.
-    pub files: Vec<Checked>,
+    pub files: Vec<CheckedFile>,
     /// What the next start will log about the topic. The torn end that a crash leaves is not
     /// damage.
     pub findings: Vec<String>,
@@ -73,7 +73,9 @@ pub struct VerifiedTopic {
 impl VerifiedTopic {
     /// Whether kept data cannot be read.
     pub fn is_damaged(&self) -> bool {
-        self.has_unreadable_file || self.has_lost_end || self.files.iter().any(Checked::is_damaged)
+        self.has_unreadable_file
+            || self.has_lost_end
+            || self.files.iter().any(CheckedFile::is_damaged)
     }
 }
 
@@ -83,13 +85,13 @@ impl VerifiedTopic {
 /// broker instead.
 pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartError> {
     let failed = |source| StartError::Data { path: path.to_owned(), source };
-    let data = DataDir::open_to_read(path)?;
+    let data = DataDir::open_read_only(path)?;
     let (stopped, damage) = CleanStop::read(Arc::new(FileSystem), data.path());
     let mut verified = Verified {
         stopped: match damage {
-            Some(problem) => Stopped::Damaged(problem),
-            None if stopped.is_present() => Stopped::Noted,
-            None => Stopped::Unknown,
+            Some(problem) => StopRecord::Damaged(problem),
+            None if stopped.is_present() => StopRecord::Readable,
+            None => StopRecord::Missing,
         },
         ..Verified::default()
     };
@@ -101,14 +103,16 @@ pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartEr
     if only.is_none() {
         let mut groups: Vec<GroupName> = self::names(&data.groups()).map_err(failed)?;
         groups.sort();
-        let repairs: Vec<Repair> = self::names(&data.groups()).map_err(failed)?;
-        verified.cut_short = repairs
+        let repairs: Vec<UnfinishedRepair> = self::names(&data.groups()).map_err(failed)?;
+        verified.interrupted_repairs = repairs
             .into_iter()
             .map(|repair| repair.0)
             .filter(|group| groups.binary_search(group).is_err())
             .collect();
-        verified.groups =
-            groups.into_iter().filter_map(|name| check(&data.groups(), name, &stopped)).collect();
+        verified.groups = groups
+            .into_iter()
+            .filter_map(|name| verify_group(&data.groups(), name, &stopped))
+            .collect();
     }
     names.retain(|name| only.is_none_or(|only| name == only));
     names.sort();
@@ -117,9 +121,9 @@ pub fn verify(path: &Path, only: Option<&TopicName>) -> Result<Verified, StartEr
 }
 
 /// The complete new log of a group, which was not renamed yet.
-struct Repair(GroupName);
+struct UnfinishedRepair(GroupName);
 
-impl FromStr for Repair {
+impl FromStr for UnfinishedRepair {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
@@ -140,7 +144,7 @@ fn names<T: FromStr>(dir: &Path) -> io::Result<Vec<T>> {
 }
 
 fn verify_catalog(dir: &Path, stopped: &CleanStop) -> (Vec<String>, bool) {
-    let stopped = stopped.end_of(&clean_stop::of_catalog());
+    let stopped = stopped.end_of(&clean_stop::catalog_log());
     match catalog::check(&FileSystem, dir, stopped) {
         Ok(checked) => checked,
         Err(error) => (vec![error.to_string()], true),
@@ -156,7 +160,7 @@ fn verify_topic(data: &DataDir, name: TopicName, stopped: &CleanStop) -> Verifie
         first: Seq(1),
         segment_bytes: u64::MAX,
         reserve_part: 1,
-        stopped: stopped.end_of(&clean_stop::of_topic(&name)).cloned(),
+        stopped: stopped.end_of(&clean_stop::topic_log(&name)).cloned(),
     };
     let mut topic = VerifiedTopic {
         name,
@@ -189,10 +193,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::catalog::{Catalog, Record};
+    use crate::catalog::{Catalog, CatalogRecord};
     use crate::clock::Clock;
     use crate::config::Limits;
-    use crate::log::Piece;
+    use crate::log::LogPiece;
     use crate::log::disk::Disk;
 
     /// A data directory with settings for topic `t`, and three batches of two events in it.
@@ -213,7 +217,7 @@ mod tests {
         let log = SegmentLog::fresh(options);
         for first in [1, 3, 5] {
             let wire = format!("MSG t {first} event {first}\r\nMSG t {} next\r\n", first + 1);
-            let piece = Piece {
+            let piece = LogPiece {
                 first: Seq(first),
                 count: 2,
                 unix_ms: 1,
@@ -228,7 +232,7 @@ mod tests {
             Catalog::open(disk, folder.path(), &Limits::default(), Clock::new(), None).unwrap();
         assert_eq!(findings, [""; 0]);
         let settings = crate::TopicSettings::default();
-        catalog.write(Record::Settings { topic, settings }, |done| done.unwrap());
+        catalog.write(CatalogRecord::Settings { topic, settings }, |done| done.unwrap());
         catalog.close();
         folder
     }

@@ -3,7 +3,7 @@
 
 use tidings_protocol::{Command, Payload, text};
 
-use crate::callbacks::ending::Ending;
+use crate::callbacks::callback::Callback;
 use crate::zmq::frames::{self, PayloadFrame};
 use crate::{files, hub, websub};
 
@@ -45,7 +45,7 @@ fn frames(bytes: &[u8]) {
 /// An event of `job-done`, published by the broker or by any client.
 fn ending(bytes: &[u8]) {
     let Ok(event) = text::check(bytes) else { return };
-    if let Ok(Some(ending)) = Ending::parse(event) {
+    if let Ok(Some(ending)) = Callback::parse(event) {
         let read: Result<serde_json::Value, _> = serde_json::from_slice(&ending.body);
         assert!(read.is_ok_and(|body| body.is_object()), "{event:?} becomes a JSON object");
     }
@@ -53,15 +53,15 @@ fn ending(bytes: &[u8]) {
 
 /// Any path encodes to one word, which decodes to that path.
 fn name(bytes: &[u8]) {
-    let word = files::name::encode(bytes);
-    assert_eq!(files::name::decode(&word), bytes);
+    let word = files::path_encoding::encode(bytes);
+    assert_eq!(files::path_encoding::decode(&word), bytes);
     assert!(text::check(word.as_bytes()).is_ok(), "{word:?} is not valid in a line");
     if bytes.starts_with(b"/") {
         assert_eq!(Payload::parse(&word).target(), Some(word.as_str()));
     }
     // A word from another program decodes without a panic.
     if let Ok(word) = std::str::from_utf8(bytes) {
-        let _ = files::name::decode(word);
+        let _ = files::path_encoding::decode(word);
     }
 }
 

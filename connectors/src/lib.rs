@@ -16,13 +16,13 @@
 //! servers of others.
 
 pub mod callbacks;
-mod complaints;
 pub mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod hub;
 pub mod outgoing;
+mod rate_limited_log;
 pub mod signal;
 pub mod websub;
 pub mod worker;

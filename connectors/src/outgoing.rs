@@ -23,12 +23,12 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Method, StatusCode};
 use reqwest::{Client, Response, Url};
-use tidings_protocol::{CanonicalUrl, PagesOnly};
-use tidings_subscriber::connect::{Connector, Target};
+use tidings_protocol::{CanonicalUrl, UncallableHost};
+use tidings_subscriber::connect::{ConnectTarget, Connector};
 use tidings_subscriber::fetch;
 use tidings_subscriber::outcome::{Failure, Reason, causes};
 
-use self::client::{AllowedAddresses, client};
+use self::client::{AllowedResolver, build_client};
 
 /// Limit of the head of a response. An HTTP/1 head over the limit is rejected after it was
 /// received; the client buffers at most 400 KiB of it.
@@ -42,7 +42,7 @@ const DRAIN_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Sends requests.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingClient {
     connector: Arc<Connector>,
     client: Client,
     agent: HeaderValue,
@@ -52,7 +52,7 @@ pub struct Outgoing {
 
 /// A response.
 #[derive(Debug, Clone)]
-pub struct Answered {
+pub struct OutgoingResponse {
     /// Any status except 1xx.
     pub status: StatusCode,
     /// Limited in bytes and number.
@@ -60,10 +60,10 @@ pub struct Answered {
     /// The body, up to the limit of the request.
     pub body: Bytes,
     /// The body was not cut off.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
-impl Answered {
+impl OutgoingResponse {
     /// How long the server asks clients to wait, with 429 and 503.
     pub fn retry_after(&self) -> Option<Duration> {
         fetch::retry_after(self.status, &self.headers, SystemTime::now())
@@ -78,12 +78,12 @@ impl Answered {
     }
 }
 
-impl Outgoing {
+impl OutgoingClient {
     /// Sends requests through `connector`, with its address rules and its proxy, as `agent`, each
     /// within `timeout`.
     pub fn new(connector: Connector, agent: HeaderValue, timeout: Duration) -> Self {
         let connector = Arc::new(connector);
-        let client = client(&connector, Arc::new(AllowedAddresses(Arc::clone(&connector))));
+        let client = build_client(&connector, Arc::new(AllowedResolver(Arc::clone(&connector))));
         Self { connector, client, agent, timeout }
     }
 
@@ -97,7 +97,7 @@ impl Outgoing {
         headers: HeaderMap,
         body: Bytes,
         body_max: usize,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<OutgoingResponse, Failure> {
         let exchange = self.exchange(method, url, headers, body, body_max);
         let timed_out =
             || Failure::new(Reason::Timeout, format!("no answer within {:?}", self.timeout));
@@ -111,10 +111,10 @@ impl Outgoing {
         mut headers: HeaderMap,
         body: Bytes,
         body_max: usize,
-    ) -> Result<Answered, Failure> {
-        let pages_only = |error: PagesOnly| Failure::new(Reason::BadHttp, error.to_string());
+    ) -> Result<OutgoingResponse, Failure> {
+        let pages_only = |error: UncallableHost| Failure::new(Reason::BadHttp, error.to_string());
         url.check_callable().map_err(pages_only)?;
-        self.connector.check(&Target::of(url)).await?;
+        self.connector.check(&ConnectTarget::of(url)).await?;
         headers.entry(USER_AGENT).or_insert_with(|| self.agent.clone());
         headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         let url = Url::parse(url.as_str()).map_err(|error| Failure::of(Reason::BadHttp, &error))?;
@@ -129,10 +129,14 @@ impl Outgoing {
             let text = format!("the head of the answer has more than {HEAD_BYTES_MAX} bytes");
             return Err(Failure::new(Reason::BadHttp, text));
         }
-        self.read(answer, body_max).await
+        self.read_body(answer, body_max).await
     }
 
-    async fn read(&self, mut answer: Response, body_max: usize) -> Result<Answered, Failure> {
+    async fn read_body(
+        &self,
+        mut answer: Response,
+        body_max: usize,
+    ) -> Result<OutgoingResponse, Failure> {
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
         let ends_with_connection =
             !headers.contains_key(CONTENT_LENGTH) && !headers.contains_key(TRANSFER_ENCODING);
@@ -149,7 +153,7 @@ impl Outgoing {
         if !is_whole {
             drain(answer).await;
         }
-        Ok(Answered { status, headers, body: body.freeze(), is_whole })
+        Ok(OutgoingResponse { status, headers, body: body.freeze(), is_complete: is_whole })
     }
 
     /// The next part of the body, if it is wanted and exists.
@@ -165,7 +169,7 @@ impl Outgoing {
         match answer.chunk().await {
             // Many servers end a connection without the `close_notify` of TLS.
             Err(error) if ends_with_connection && is_eof(&error) => Ok(None),
-            chunk => chunk.map_err(|error| self.failure(error).within("body: ")),
+            chunk => chunk.map_err(|error| self.failure(error).with_context("body: ")),
         }
     }
 

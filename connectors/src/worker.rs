@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
-    Code, Command, GroupName, Hold, Manage, MemberId, Outcome, Return, TaskId, TopicName, field,
-    field_number,
+    Code, Command, GroupName, KeyRest, ManageCommand, MemberId, Outcome, RetryMode, TaskId,
+    TopicName, field, field_number,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -48,7 +48,7 @@ pub struct WorkerConfig {
 
 /// A task that this worker holds.
 #[derive(Debug, Clone)]
-pub struct Task {
+pub struct WorkerTask {
     /// The id that answers name.
     pub id: TaskId,
     /// The payload, as in `[T1]`.
@@ -57,45 +57,45 @@ pub struct Task {
 
 /// How a task ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum TaskEnd {
     /// Acknowledged with an outcome.
-    Final(Outcome, Hold),
+    Ack(Outcome, KeyRest),
     /// Returned to the group; the reason is sent with it.
-    Back(Return, Hold, Option<String>),
+    Nack(RetryMode, KeyRest, Option<String>),
     /// Returned uncounted. A request was interrupted, so the key rests first.
-    BrokenOff,
+    Interrupted,
 }
 
-impl End {
+impl TaskEnd {
     /// Done.
     pub fn done() -> Self {
-        Self::Final(Outcome::Done, Hold::default())
+        Self::Ack(Outcome::Done, KeyRest::default())
     }
 
     /// Failed for this reason; the group decides when to retry.
     pub fn failed(reason: String) -> Self {
-        Self::Back(Return::Retry { after_ms: None }, Hold::default(), Some(reason))
+        Self::Nack(RetryMode::Counted { after_ms: None }, KeyRest::default(), Some(reason))
     }
 
     /// Returned uncounted; nothing was done.
-    pub fn untouched() -> Self {
-        Self::Back(Return::Uncounted { after_ms: None }, Hold::default(), None)
+    pub fn not_started() -> Self {
+        Self::Nack(RetryMode::Uncounted { after_ms: None }, KeyRest::default(), None)
     }
 }
 
 /// Handles tasks.
-pub trait Handler: Send + Sync + 'static {
+pub trait TaskHandler: Send + Sync + 'static {
     /// The error that ends the worker.
     type Error: Send + 'static;
 
     /// Handles a task, which this worker holds meanwhile. When `lost` is cancelled, the lease has
     /// expired or may soon expire, so the handler must return at once, and its result is discarded.
     /// After an error the task is returned uncounted, and the worker ends.
-    fn work(
+    fn handle(
         &self,
-        task: &Task,
+        task: &WorkerTask,
         lost: &CancellationToken,
-    ) -> impl Future<Output = Result<End, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<TaskEnd, Self::Error>> + Send;
 
     /// The connection has ended; the worker reconnects.
     fn disconnected(&self, error: &ClientError) {
@@ -122,19 +122,19 @@ struct Worker<H> {
     config: WorkerConfig,
     handler: H,
     /// The connection after its `JOIN`, and its number from 1; `None` while reconnecting.
-    current: watch::Sender<(u64, Option<Client>)>,
+    connection: watch::Sender<(u64, Option<Client>)>,
     /// Tasks that are being handled: by run and entry, the attempt and a token for its end.
     held: Mutex<HashMap<(u64, u64), (u32, CancellationToken)>>,
     /// Tasks started so far.
-    begun: AtomicU64,
+    started: AtomicU64,
     /// No new tasks are started.
-    drains: AtomicBool,
+    is_draining: AtomicBool,
 }
 
 /// Why a group cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PrepareError {
+pub enum EnsureGroupError {
     /// The broker refused a command, or the connection has ended.
     #[error("{0}")]
     Broker(#[from] ClientError),
@@ -143,7 +143,7 @@ pub enum PrepareError {
         "group {group} has topics {topics}, without {topic}; add it with: tidings group set {group} \
          topics={topics},{topic}"
     )]
-    Fed {
+    TopicMissing {
         /// The existing group.
         group: GroupName,
         /// Its topics.
@@ -155,15 +155,15 @@ pub enum PrepareError {
 
 /// Creates the group if it does not exist, fed by the topic, with this key and these settings. An
 /// existing group keeps its settings, which are the operator's.
-pub async fn prepare(
+pub async fn ensure_group(
     client: &Client,
     group: &GroupName,
     topic: &TopicName,
     key: &str,
     settings: &[(&str, &str)],
-) -> Result<(), PrepareError> {
+) -> Result<(), EnsureGroupError> {
     let ask = async |action, settings| {
-        let manage = Manage { action, name: Some(group.as_str()), settings };
+        let manage = ManageCommand { action, name: Some(group.as_str()), settings };
         client.request(&Command::Group(manage)).await
     };
     let mut shown = ask("show", Vec::new()).await;
@@ -183,13 +183,13 @@ pub async fn prepare(
         return Ok(());
     }
     let (group, topic, topics) = (group.clone(), topic.clone(), topics.to_owned());
-    Err(PrepareError::Fed { group, topics, topic })
+    Err(EnsureGroupError::TopicMissing { group, topics, topic })
 }
 
 type Tasks<E> = JoinSet<Result<(), E>>;
 
 /// The reply to an answer.
-enum Answered {
+enum AnswerResult {
     /// The broker's reply.
     Applied(String),
     /// Another member holds the task, or the broker rejects the answer permanently.
@@ -198,7 +198,7 @@ enum Answered {
 
 /// Handles tasks until `stop` is cancelled or the count is reached, beginning with this connection.
 /// Tasks that were started are finished.
-pub async fn run<H: Handler>(
+pub async fn run<H: TaskHandler>(
     config: WorkerConfig,
     connected: (Client, Deliveries),
     handler: H,
@@ -207,17 +207,17 @@ pub async fn run<H: Handler>(
     let worker = Arc::new(Worker {
         config,
         handler,
-        current: watch::Sender::new((0, None)),
+        connection: watch::Sender::new((0, None)),
         held: Mutex::default(),
-        begun: AtomicU64::new(0),
-        drains: AtomicBool::new(false),
+        started: AtomicU64::new(0),
+        is_draining: AtomicBool::new(false),
     });
     let member = connected.0.hello().resume;
     let mut tasks = JoinSet::new();
     let mut connected = connected;
     loop {
         let Some(lost) = worker.serve(connected, &mut tasks, &stop).await? else { return Ok(()) };
-        worker.current.send_modify(|(_, current)| *current = None);
+        worker.connection.send_modify(|(_, current)| *current = None);
         if matches!(&lost, ClientError::Ended(error) if error.code == Code::Replaced) {
             return Err(WorkerError::Broker(lost));
         }
@@ -230,7 +230,7 @@ pub async fn run<H: Handler>(
     }
 }
 
-impl<H: Handler> Worker<H> {
+impl<H: TaskHandler> Worker<H> {
     /// Takes tasks until the connection ends. `None`: everything is done.
     async fn serve(
         self: &Arc<Self>,
@@ -238,13 +238,13 @@ impl<H: Handler> Worker<H> {
         tasks: &mut Tasks<H::Error>,
         stop: &CancellationToken,
     ) -> Result<Option<ClientError>, WorkerError<H::Error>> {
-        let credit = if self.drains() { 0 } else { self.config.credit };
+        let credit = if self.is_draining() { 0 } else { self.config.credit };
         match client.request(&self.join(credit)).await {
             Ok(_) => {}
             Err(error @ ClientError::Refused(_)) => return Err(WorkerError::Broker(error)),
             Err(lost) => return Ok(Some(lost)),
         }
-        self.current.send_modify(|current| *current = (current.0 + 1, Some(client.clone())));
+        self.connection.send_modify(|current| *current = (current.0 + 1, Some(client.clone())));
         let drain = async {
             client.request(&self.join(0)).await?;
             // Tasks under way arrive after the reply to `JOIN`, and before the reply to this ping.
@@ -258,8 +258,8 @@ impl<H: Handler> Worker<H> {
             }
             tokio::select! {
                 biased;
-                () = stop.cancelled(), if !self.drains() => {
-                    self.drains.store(true, Ordering::Relaxed);
+                () = stop.cancelled(), if !self.is_draining() => {
+                    self.is_draining.store(true, Ordering::Relaxed);
                     if !tasks.is_empty() {
                         self.handler.draining(tasks.len());
                     }
@@ -269,12 +269,12 @@ impl<H: Handler> Worker<H> {
                 }
                 delivery = deliveries.next() => match delivery {
                     Some(Delivery::Task { id, payload, .. }) => {
-                        self.begin(Task { id, payload }, tasks);
+                        self.start(WorkerTask { id, payload }, tasks);
                     }
                     Some(_) => {}
                     None => return Ok(Some(deliveries.reason())),
                 },
-                drained = &mut drain, if self.drains() && !is_drained => match drained {
+                drained = &mut drain, if self.is_draining() && !is_drained => match drained {
                     Ok(_) => is_drained = true,
                     Err(lost) => return Ok(Some(lost)),
                 },
@@ -300,13 +300,13 @@ impl<H: Handler> Worker<H> {
         Command::Join { group: self.config.group.clone(), credit: Some(credit) }
     }
 
-    fn drains(&self) -> bool {
-        self.drains.load(Ordering::Relaxed)
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
     }
 
     /// Starts handling a task unless that attempt is running already: each new connection delivers
     /// it again. An earlier attempt ends first, so that no event is handled twice at once.
-    fn begin(self: &Arc<Self>, task: Task, tasks: &mut Tasks<H::Error>) {
+    fn start(self: &Arc<Self>, task: WorkerTask, tasks: &mut Tasks<H::Error>) {
         let (entry, attempt, ended) =
             ((task.id.run, task.id.entry), task.id.attempt, CancellationToken::new());
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -315,10 +315,10 @@ impl<H: Handler> Worker<H> {
         }
         let earlier = held.insert(entry, (attempt, ended.clone()));
         drop(held);
-        let drains = self.drains();
-        let begun = self.begun.fetch_add(u64::from(!drains), Ordering::Relaxed) + 1;
+        let drains = self.is_draining();
+        let begun = self.started.fetch_add(u64::from(!drains), Ordering::Relaxed) + 1;
         if self.config.count.is_some_and(|count| begun >= count) {
-            self.drains.store(true, Ordering::Relaxed);
+            self.is_draining.store(true, Ordering::Relaxed);
         }
         let worker = Arc::clone(self);
         tasks.spawn(async move {
@@ -326,10 +326,10 @@ impl<H: Handler> Worker<H> {
                 earlier.cancelled().await;
             }
             let result = if drains {
-                worker.tell(&task, End::untouched()).await;
+                worker.report(&task, TaskEnd::not_started()).await;
                 Ok(())
             } else {
-                worker.work(&task).await
+                worker.process(&task).await
             };
             ended.cancel();
             let mut held = worker.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,15 +340,15 @@ impl<H: Handler> Worker<H> {
         });
     }
 
-    async fn work(&self, task: &Task) -> Result<(), H::Error> {
+    async fn process(&self, task: &WorkerTask) -> Result<(), H::Error> {
         // A lease counts from its release, which may be long ago [T3].
-        let Some(until) = self.extend(task).await else { return Ok(()) };
+        let Some(until) = self.renew_lease(task).await else { return Ok(()) };
         let lost = CancellationToken::new();
-        let mut work = std::pin::pin!(self.handler.work(task, &lost));
+        let mut work = std::pin::pin!(self.handler.handle(task, &lost));
         let end = tokio::select! {
             biased;
             end = &mut work => end,
-            () = self.keep(task, until) => {
+            () = self.keep_lease(task, until) => {
                 lost.cancel();
                 // Here the handler ends before the task may start again; another worker may start
                 // it earlier.
@@ -357,22 +357,22 @@ impl<H: Handler> Worker<H> {
         };
         match end {
             Ok(end) => {
-                self.tell(task, end).await;
+                self.report(task, end).await;
                 Ok(())
             }
             Err(error) => {
-                self.tell(task, End::untouched()).await;
+                self.report(task, TaskEnd::not_started()).await;
                 Err(error)
             }
         }
     }
 
     /// Renews the lease; returns when it is lost, or may be.
-    async fn keep(&self, task: &Task, mut until: Instant) {
+    async fn keep_lease(&self, task: &WorkerTask, mut until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             sleep_until(until - left / 2).await;
-            match timeout_at(until, self.extend(task)).await {
+            match timeout_at(until, self.renew_lease(task)).await {
                 Ok(Some(later)) => until = later,
                 Ok(None) | Err(_) => return,
             }
@@ -380,11 +380,15 @@ impl<H: Handler> Worker<H> {
     }
 
     /// Renews the lease. Returns until when it is valid, less a margin; `None`: it is lost.
-    async fn extend(&self, task: &Task) -> Option<Instant> {
-        let touch = Command::Touch { task: task.id.clone(), over: false, hold: Hold::default() };
+    async fn renew_lease(&self, task: &WorkerTask) -> Option<Instant> {
+        let touch = Command::Touch {
+            task: task.id.clone(),
+            request_ended: false,
+            rest: KeyRest::default(),
+        };
         loop {
             let sent_at = Instant::now();
-            let Answered::Applied(ok) = self.answer(&touch).await else { return None };
+            let AnswerResult::Applied(ok) = self.send_answer(&touch).await else { return None };
             let lease = Duration::from_millis(field_number(&ok, "lease")?);
             // The lease counts from when the broker received the command. After a slow reply too
             // little is left.
@@ -395,41 +399,47 @@ impl<H: Handler> Worker<H> {
     }
 
     /// Reports the end of a task to the broker.
-    async fn tell(&self, task: &Task, end: End) {
+    async fn report(&self, task: &WorkerTask, end: TaskEnd) {
         let id = task.id.clone();
         let command = match end {
-            End::Final(outcome, hold) => Command::Ack { task: id, outcome, hold },
-            End::Back(back, hold, reason) => Command::Nack { task: id, back, hold, reason },
-            End::BrokenOff => {
+            TaskEnd::Ack(outcome, hold) => Command::Ack { task: id, outcome, rest: hold },
+            TaskEnd::Nack(back, hold, reason) => {
+                Command::Nack { task: id, retry: back, rest: hold, reason }
+            }
+            TaskEnd::Interrupted => {
                 // The key rests from the end of the request [T4].
-                let over = Command::Touch { task: id.clone(), over: true, hold: Hold::default() };
-                self.answer(&over).await;
-                let back = Return::Uncounted { after_ms: None };
-                Command::Nack { task: id, back, hold: Hold::default(), reason: None }
+                let over = Command::Touch {
+                    task: id.clone(),
+                    request_ended: true,
+                    rest: KeyRest::default(),
+                };
+                self.send_answer(&over).await;
+                let back = RetryMode::Uncounted { after_ms: None };
+                Command::Nack { task: id, retry: back, rest: KeyRest::default(), reason: None }
             }
         };
-        self.answer(&command).await;
+        self.send_answer(&command).await;
     }
 
     /// Sends an answer until the broker replies, on the next connection if one ends.
-    async fn answer(&self, command: &Command<'_>) -> Answered {
+    async fn send_answer(&self, command: &Command<'_>) -> AnswerResult {
         let mut tried = 0;
         loop {
-            let (number, client) = self.after(tried).await;
+            let (number, client) = self.connection_after(tried).await;
             match client.request(command).await {
-                Ok(answer) => return Answered::Applied(answer.ok),
+                Ok(answer) => return AnswerResult::Applied(answer.ok),
                 Err(ClientError::Refused(refusal)) if refusal.code.is_transient() => {
                     sleep(REFUSED_RETRY).await;
                 }
-                Err(ClientError::Refused(_)) => return Answered::Refused,
+                Err(ClientError::Refused(_)) => return AnswerResult::Refused,
                 Err(_gone) => tried = number,
             }
         }
     }
 
     /// Waits for a connection newer than `tried`.
-    async fn after(&self, tried: u64) -> (u64, Client) {
-        let mut current = self.current.subscribe();
+    async fn connection_after(&self, tried: u64) -> (u64, Client) {
+        let mut current = self.connection.subscribe();
         let usable = |(number, client): &(u64, Option<Client>)| *number > tried && client.is_some();
         let current = current.wait_for(usable).await.expect("the sender is in self");
         (current.0, current.1.clone().expect("wait_for returned one that is set"))

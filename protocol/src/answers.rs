@@ -20,11 +20,11 @@ impl Slot {
 
 /// What became of an event that has a seq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum Durability {
     /// It is as safe as its topic promises (`[A5]`). Final.
-    Safe,
+    Durable,
     /// Not known yet.
-    Waiting,
+    Pending,
     /// It was not kept, although it may have been delivered: [`Code::Full`] or
     /// [`Code::NotDurable`]. Final.
     Lost(Code),
@@ -33,7 +33,7 @@ pub enum Fate {
 /// Answers that cannot be sent yet, because an earlier one is missing or an event is still pending.
 ///
 /// - Every command is entered when it is read, in its order (`[A1]`).
-/// - A publish is confirmed once it is [`Fate::Safe`], and refused once it is [`Fate::Lost`];
+/// - A publish is confirmed once it is [`Durability::Durable`], and refused once it is [`Durability::Lost`];
 ///   [`drain`](Self::drain) receives this state.
 /// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`). Adjacent refusals of publishes
 ///   with the same code become one `-ERR <code> n=8-21 <text>` (`[A4]`).
@@ -43,7 +43,7 @@ pub enum Fate {
 /// refusals that alternate with other answers need one line each.
 #[derive(Debug, Default)]
 pub struct Answers {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<AnswerEntry>,
     /// Publishes entered so far, including refused ones: the next one is number `publishes + 1`.
     publishes: u64,
     /// The answers of the slots in `entries`, in their order.
@@ -55,9 +55,9 @@ pub struct Answers {
 }
 
 #[derive(Debug)]
-enum Entry {
-    Published(Run),
-    Refused(Refusals),
+enum AnswerEntry {
+    Published(PublishRun),
+    Refused(RefusedRun),
     /// Complete lines.
     Ready(BytesMut),
     /// The next of `slots`.
@@ -66,17 +66,20 @@ enum Entry {
 
 /// Publishes to one stream with seqs `first..=last`; the last one is the n-th publish.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct PublishRun {
     stream: u64,
     first: Seq,
     last: Seq,
     n: u64,
 }
 
-impl Run {
+impl PublishRun {
     /// Splits off the front, the part with the same durability as the first event. Also returns the
     /// rest, if there is one.
-    fn split(self, durability: &impl Fn(u64, Seq) -> (Fate, Seq)) -> (Fate, Self, Option<Self>) {
+    fn split(
+        self,
+        durability: &impl Fn(u64, Seq) -> (Durability, Seq),
+    ) -> (Durability, Self, Option<Self>) {
         let (state, end) = durability(self.stream, self.first);
         if end > self.last {
             return (state, self, None);
@@ -87,23 +90,23 @@ impl Run {
         (state, front, Some(Self { first: end, ..self }))
     }
 
-    fn refused(self, code: Code) -> Refusals {
+    fn refused(self, code: Code) -> RefusedRun {
         let first_n = self.n - (self.last.0 - self.first.0);
-        Refusals { error: lost(code), first_n, last_n: self.n }
+        RefusedRun { error: lost_error(code), first_n, last_n: self.n }
     }
 }
 
 /// Refused publishes `first_n..=last_n`.
 #[derive(Debug)]
-struct Refusals {
+struct RefusedRun {
     error: ProtocolError,
     first_n: u64,
     last_n: u64,
 }
 
-impl Refusals {
+impl RefusedRun {
     /// Takes in the refusals that follow directly, if one line can report both.
-    fn absorb(&mut self, next: &Self) -> bool {
+    fn merge(&mut self, next: &Self) -> bool {
         let absorbs = self.error.code == next.error.code;
         if absorbs {
             self.last_n = next.last_n;
@@ -122,36 +125,36 @@ impl Answers {
     pub fn publish(&mut self, stream: u64, seq: Seq) {
         self.publishes += 1;
         let n = self.publishes;
-        push_run(&mut self.entries, Run { stream, first: seq, last: seq, n });
+        push_run(&mut self.entries, PublishRun { stream, first: seq, last: seq, n });
     }
 
     /// Enters publishes with the seqs from `first` to `last` in the stream, both included.
     pub fn publish_run(&mut self, stream: u64, first: Seq, last: Seq) {
         self.publishes += last.0 - first.0 + 1;
         let n = self.publishes;
-        push_run(&mut self.entries, Run { stream, first, last, n });
+        push_run(&mut self.entries, PublishRun { stream, first, last, n });
     }
 
     /// Enters a publish that is refused.
     pub fn publish_refused(&mut self, error: &ProtocolError) {
         self.publishes += 1;
         let n = self.publishes;
-        let refusals = Refusals { error: error.clone(), first_n: n, last_n: n };
+        let refusals = RefusedRun { error: error.clone(), first_n: n, last_n: n };
         push_refusals(&mut self.entries, refusals);
     }
 
     /// Enters an answer that is known already: complete lines with their line ends.
-    pub fn ready(&mut self, lines: &[u8]) {
-        if let Some(Entry::Ready(ready)) = self.entries.back_mut() {
+    pub fn push_lines(&mut self, lines: &[u8]) {
+        if let Some(AnswerEntry::Ready(ready)) = self.entries.back_mut() {
             ready.extend_from_slice(lines);
         } else {
-            self.entries.push_back(Entry::Ready(BytesMut::from(lines)));
+            self.entries.push_back(AnswerEntry::Ready(BytesMut::from(lines)));
         }
     }
 
     /// Enters an answer that follows with [`fill`](Self::fill).
-    pub fn later(&mut self) -> Slot {
-        self.entries.push_back(Entry::Slot);
+    pub fn reserve(&mut self) -> Slot {
+        self.entries.push_back(AnswerEntry::Slot);
         self.slots.push_back(None);
         Slot(self.first_slot + self.slots.len() as u64 - 1)
     }
@@ -168,20 +171,20 @@ impl Answers {
     /// newest are kept, for whichever slot: a client that reads slowly receives the current state,
     /// not its history.
     pub fn progress(&mut self, slot: Slot, lines: Bytes) {
-        if !self.has_left(slot) {
+        if !self.is_drained(slot) {
             self.progress = Some((slot, lines));
         }
     }
 
     /// Whether the answer of a slot has been drained, so that what must follow it can be sent.
-    pub fn has_left(&self, slot: Slot) -> bool {
+    pub fn is_drained(&self, slot: Slot) -> bool {
         slot.0 < self.first_slot
     }
 
     /// The stream and seq of the pending publish that blocks everything after it, if one does.
-    pub fn unsafe_publish(&self) -> Option<(u64, Seq)> {
+    pub fn blocking_publish(&self) -> Option<(u64, Seq)> {
         match self.entries.front()? {
-            Entry::Published(run) => Some((run.stream, run.first)),
+            AnswerEntry::Published(run) => Some((run.stream, run.first)),
             _ => None,
         }
     }
@@ -199,15 +202,15 @@ impl Answers {
     /// Merges adjacent answers to publishes that could be sent as one line, for when nothing can be
     /// written and entries pile up. This does not change what is sent in the end. `durability` as
     /// in [`drain`](Self::drain).
-    pub fn fold(&mut self, durability: impl Fn(u64, Seq) -> (Fate, Seq)) {
+    pub fn fold(&mut self, durability: impl Fn(u64, Seq) -> (Durability, Seq)) {
         let mut kept = VecDeque::new();
         // Whether the newest entry of `kept` is a run that could be confirmed as a whole.
         let mut confirmed = false;
         for entry in self.entries.drain(..) {
-            let Entry::Published(run) = entry else {
+            let AnswerEntry::Published(run) = entry else {
                 confirmed = false;
                 match entry {
-                    Entry::Refused(refusals) => push_refusals(&mut kept, refusals),
+                    AnswerEntry::Refused(refusals) => push_refusals(&mut kept, refusals),
                     entry => kept.push_back(entry),
                 }
                 continue;
@@ -216,21 +219,21 @@ impl Answers {
             while let Some(run) = rest.take() {
                 let (state, front, behind) = run.split(&durability);
                 match state {
-                    Fate::Safe => {
+                    Durability::Durable => {
                         if confirmed {
                             // The confirmation of the later run covers the earlier one.
                             kept.pop_back();
                         }
-                        kept.push_back(Entry::Published(front));
+                        kept.push_back(AnswerEntry::Published(front));
                         rest = behind;
                     }
-                    Fate::Lost(code) => {
+                    Durability::Lost(code) => {
                         push_refusals(&mut kept, front.refused(code));
                         rest = behind;
                     }
-                    Fate::Waiting => push_run(&mut kept, run),
+                    Durability::Pending => push_run(&mut kept, run),
                 }
-                confirmed = state == Fate::Safe;
+                confirmed = state == Durability::Durable;
             }
         }
         self.entries = kept;
@@ -242,37 +245,41 @@ impl Answers {
     ///
     /// There may be more answers after a call of any other method, and after an event has become
     /// durable or lost.
-    pub fn drain(&mut self, durability: impl Fn(u64, Seq) -> (Fate, Seq), out: &mut BytesMut) {
-        let mut last = Open::Nothing;
+    pub fn drain(
+        &mut self,
+        durability: impl Fn(u64, Seq) -> (Durability, Seq),
+        out: &mut BytesMut,
+    ) {
+        let mut last = OpenLine::Nothing;
         while let Some(entry) = self.entries.pop_front() {
             match entry {
-                Entry::Published(run) => {
+                AnswerEntry::Published(run) => {
                     let (state, front, rest) = run.split(&durability);
-                    if state == Fate::Waiting {
-                        self.entries.push_front(Entry::Published(run));
+                    if state == Durability::Pending {
+                        self.entries.push_front(AnswerEntry::Published(run));
                         break;
                     }
                     if let Some(rest) = rest {
-                        self.entries.push_front(Entry::Published(rest));
+                        self.entries.push_front(AnswerEntry::Published(rest));
                     }
                     match state {
-                        Fate::Lost(code) => last.refuse(front.refused(code), out),
-                        Fate::Safe | Fate::Waiting => last.confirm(front, out),
+                        Durability::Lost(code) => last.refuse(front.refused(code), out),
+                        Durability::Durable | Durability::Pending => last.confirm(front, out),
                     }
                 }
-                Entry::Refused(refusals) => last.refuse(refusals, out),
-                Entry::Ready(lines) => {
+                AnswerEntry::Refused(refusals) => last.refuse(refusals, out),
+                AnswerEntry::Ready(lines) => {
                     last.close(out);
                     out.put_slice(&lines);
                 }
-                Entry::Slot => {
+                AnswerEntry::Slot => {
                     let slot = Slot(self.first_slot);
                     if let Some((_, lines)) = self.progress.take_if(|(of, _)| *of == slot) {
                         last.close(out);
                         out.put_slice(&lines);
                     }
                     let Some(lines) = self.slots.front_mut().and_then(Option::take) else {
-                        self.entries.push_front(Entry::Slot);
+                        self.entries.push_front(AnswerEntry::Slot);
                         break;
                     };
                     self.slots.pop_front();
@@ -294,56 +301,56 @@ impl Answers {
 
 /// Adds a run, merged with the one before it if their seqs are consecutive. Their publish numbers
 /// are consecutive in any case, because anything between two publishes is an entry.
-fn push_run(entries: &mut VecDeque<Entry>, next: Run) {
-    if let Some(Entry::Published(run)) = entries.back_mut()
+fn push_run(entries: &mut VecDeque<AnswerEntry>, next: PublishRun) {
+    if let Some(AnswerEntry::Published(run)) = entries.back_mut()
         && run.stream == next.stream
         && run.last.0.checked_add(1) == Some(next.first.0)
     {
         (run.last, run.n) = (next.last, next.n);
     } else {
-        entries.push_back(Entry::Published(next));
+        entries.push_back(AnswerEntry::Published(next));
     }
 }
 
-fn push_refusals(entries: &mut VecDeque<Entry>, next: Refusals) {
-    if let Some(Entry::Refused(refusals)) = entries.back_mut()
-        && refusals.absorb(&next)
+fn push_refusals(entries: &mut VecDeque<AnswerEntry>, next: RefusedRun) {
+    if let Some(AnswerEntry::Refused(refusals)) = entries.back_mut()
+        && refusals.merge(&next)
     {
         return;
     }
-    entries.push_back(Entry::Refused(next));
+    entries.push_back(AnswerEntry::Refused(next));
 }
 
 /// The line that answers the newest publishes, while it may still grow.
-enum Open {
+enum OpenLine {
     Nothing,
     Confirmed { seq: Seq, n: u64 },
-    Refused(Refusals),
+    Refused(RefusedRun),
 }
 
-impl Open {
-    fn confirm(&mut self, run: Run, out: &mut BytesMut) {
-        if !matches!(self, Open::Confirmed { .. }) {
+impl OpenLine {
+    fn confirm(&mut self, run: PublishRun, out: &mut BytesMut) {
+        if !matches!(self, OpenLine::Confirmed { .. }) {
             self.close(out);
         }
-        *self = Open::Confirmed { seq: run.last, n: run.n };
+        *self = OpenLine::Confirmed { seq: run.last, n: run.n };
     }
 
-    fn refuse(&mut self, next: Refusals, out: &mut BytesMut) {
-        if let Open::Refused(refusals) = self
-            && refusals.absorb(&next)
+    fn refuse(&mut self, next: RefusedRun, out: &mut BytesMut) {
+        if let OpenLine::Refused(refusals) = self
+            && refusals.merge(&next)
         {
             return;
         }
         self.close(out);
-        *self = Open::Refused(next);
+        *self = OpenLine::Refused(next);
     }
 
     fn close(&mut self, out: &mut BytesMut) {
-        match std::mem::replace(self, Open::Nothing) {
-            Open::Nothing => {}
-            Open::Confirmed { seq, n } => encode_published(seq, n, out),
-            Open::Refused(Refusals { error, first_n, last_n }) => {
+        match std::mem::replace(self, OpenLine::Nothing) {
+            OpenLine::Nothing => {}
+            OpenLine::Confirmed { seq, n } => encode_published(seq, n, out),
+            OpenLine::Refused(RefusedRun { error, first_n, last_n }) => {
                 error.encode_numbered(Some((first_n, last_n)), out);
             }
         }
@@ -352,7 +359,7 @@ impl Open {
 
 /// The refusal of an event that had a seq, and may have been delivered, before it turned out that
 /// it cannot be kept.
-fn lost(code: Code) -> ProtocolError {
+fn lost_error(code: Code) -> ProtocolError {
     let text = match code {
         Code::Full => {
             "the disk is full: the event was not kept, although subscribers may have received it; \

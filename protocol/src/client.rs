@@ -15,15 +15,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+use self::connection::{
+    LineReader, QueuedDelivery, Receiver, SharedConnection, closed_error, drive,
+};
 use self::dial::dial;
 pub use self::dial::{ClientTls, Security, TokenSource, UNIX_PREFIX};
-use self::link::{Input, Receiver, Shared, Waiting, closed, drive};
-use crate::reply::{HelloAnswer, Reply, field_number, refusal_from};
+use crate::reply::{HelloAnswer, Reply, error_from_wire, field_number};
 use crate::{Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
 use crate::{TopicName, Verb, text};
 
+mod connection;
 mod dial;
-mod link;
 #[cfg(test)]
 mod tests;
 
@@ -102,7 +104,7 @@ pub enum ClientError {
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandAnswer {
     /// The text behind `+OK` (behind `PONG` for a `PING`).
     pub ok: String,
     /// The lines before it, without their `+ `.
@@ -219,9 +221,9 @@ where
     });
     let mut line = Vec::new();
     encode_checked(&hello, &mut line)?;
-    writer.write_all(&line).await.map_err(|error| closed(&error))?;
-    writer.flush().await.map_err(|error| closed(&error))?;
-    let mut input = Input::new();
+    writer.write_all(&line).await.map_err(|error| closed_error(&error))?;
+    writer.flush().await.map_err(|error| closed_error(&error))?;
+    let mut input = LineReader::new();
     let hello = loop {
         match input.line(&mut reader).await? {
             None => break None,
@@ -233,14 +235,14 @@ where
                     }
                 }
                 Some(Reply::Err { code, n: None, text }) => {
-                    *refusal = Some(refusal_from(code, text));
+                    *refusal = Some(error_from_wire(code, text));
                 }
                 _ => {}
             },
         }
     };
     let hello = hello.ok_or_else(|| {
-        if input.is_alert() {
+        if input.is_tls_alert() {
             let text =
                 "it speaks TLS: --tls, and --ca FILE unless this system trusts its authority";
             return ClientError::Protocol(text.into());
@@ -248,9 +250,9 @@ where
         ClientError::Closed("it ended before HELLO was answered".into())
     })?;
     let (sender, receiver) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared::new(hello));
+    let shared = Arc::new(SharedConnection::new(hello));
     tokio::spawn(drive(Arc::clone(&shared), input, reader, writer, sender));
-    let client = Client(Arc::new(Handle(Arc::clone(&shared))));
+    let client = Client(Arc::new(ClientHandle(Arc::clone(&shared))));
     Ok((client, Deliveries { receiver, shared }))
 }
 
@@ -263,7 +265,7 @@ where
 /// - While megabytes of deliveries wait, the socket is not read, and answers wait with them. So
 ///   take deliveries in another task than the one that awaits answers.
 #[derive(Debug, Clone)]
-pub struct Client(Arc<Handle>);
+pub struct Client(Arc<ClientHandle>);
 
 impl Client {
     /// The broker's answer to `HELLO`.
@@ -279,16 +281,16 @@ impl Client {
         &self,
         topic: &TopicName,
         payload: &str,
-    ) -> Result<Published, ClientError> {
+    ) -> Result<PendingConfirmation, ClientError> {
         let mut line = Vec::with_capacity(payload.len() + 80);
         encode_checked(&Command::Pub { topic: topic.as_str(), payload }, &mut line)?;
         let receiver = self.shared().publish(&line).await?;
-        Ok(Published { receiver })
+        Ok(PendingConfirmation { receiver })
     }
 
     /// Sends a command and waits for its answer.
-    pub async fn request(&self, command: &Command<'_>) -> Result<Answer, ClientError> {
-        self.start(&[], command).await?.await
+    pub async fn request(&self, command: &Command<'_>) -> Result<CommandAnswer, ClientError> {
+        self.start_request(&[], command).await?.await
     }
 
     /// Sends a command that is never answered: `LINK`.
@@ -304,11 +306,11 @@ impl Client {
     ///
     /// A `LINK` that does not fit on a line is left out: one odd link must not cost a page its
     /// answer.
-    pub async fn start(
+    pub async fn start_request(
         &self,
         children: &[Command<'_>],
         command: &Command<'_>,
-    ) -> Result<Answering, ClientError> {
+    ) -> Result<PendingAnswer, ClientError> {
         let mut lines = Vec::new();
         for link in children {
             assert!(link.verb() == Verb::Link, "only LINK has no answer");
@@ -317,16 +319,16 @@ impl Client {
         assert!(!matches!(command.verb(), Verb::Link | Verb::Pub), "LINK and PUB answer otherwise");
         encode_checked(command, &mut lines)?;
         let receiver = self.shared().request(&lines, false).await?;
-        Ok(Answering { receiver })
+        Ok(PendingAnswer { receiver })
     }
 
     /// Sends a command with an answer that grows over time, such as `JOB watch`, and returns a
     /// future for its end. The lines before the end are delivered as [`Delivery::More`].
-    pub async fn watch(&self, command: &Command<'_>) -> Result<Answering, ClientError> {
+    pub async fn watch(&self, command: &Command<'_>) -> Result<PendingAnswer, ClientError> {
         let mut line = Vec::new();
         encode_checked(command, &mut line)?;
         let receiver = self.shared().request(&line, true).await?;
-        Ok(Answering { receiver })
+        Ok(PendingAnswer { receiver })
     }
 
     /// Requests the broker's clock, in milliseconds since a fixed moment of its own.
@@ -336,7 +338,7 @@ impl Client {
             .ok_or_else(|| ClientError::Protocol("PING was answered without a clock".into()))
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedConnection {
         &self.0.0
     }
 }
@@ -347,36 +349,36 @@ impl Client {
 /// seq of the last of them.
 #[derive(Debug)]
 #[must_use = "a publish is safe only when it was confirmed"]
-pub struct Published {
+pub struct PendingConfirmation {
     receiver: Receiver<Seq>,
 }
 
-impl Future for Published {
+impl Future for PendingConfirmation {
     type Output = Result<Seq, ClientError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        flat(Pin::new(&mut self.receiver).poll(context))
+        flatten(Pin::new(&mut self.receiver).poll(context))
     }
 }
 
 /// An answer that is still to come. Dropping it does not cancel the command.
 #[derive(Debug)]
-pub struct Answering {
-    receiver: Receiver<Answer>,
+pub struct PendingAnswer {
+    receiver: Receiver<CommandAnswer>,
 }
 
-impl Future for Answering {
-    type Output = Result<Answer, ClientError>;
+impl Future for PendingAnswer {
+    type Output = Result<CommandAnswer, ClientError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        flat(Pin::new(&mut self.receiver).poll(context))
+        flatten(Pin::new(&mut self.receiver).poll(context))
     }
 }
 
 type Received<T> = Result<Result<T, ClientError>, oneshot::error::RecvError>;
 
 /// A sender is dropped without a result only when the runtime ends.
-fn flat<T>(received: Poll<Received<T>>) -> Poll<Result<T, ClientError>> {
+fn flatten<T>(received: Poll<Received<T>>) -> Poll<Result<T, ClientError>> {
     received.map(|received| {
         received.unwrap_or_else(|_| Err(ClientError::Closed("the runtime has stopped".into())))
     })
@@ -385,8 +387,8 @@ fn flat<T>(received: Poll<Received<T>>) -> Poll<Result<T, ClientError>> {
 /// The deliveries of this connection, in their order. If this is dropped, they are ignored.
 #[derive(Debug)]
 pub struct Deliveries {
-    receiver: mpsc::UnboundedReceiver<Waiting>,
-    shared: Arc<Shared>,
+    receiver: mpsc::UnboundedReceiver<QueuedDelivery>,
+    shared: Arc<SharedConnection>,
 }
 
 impl Deliveries {
@@ -411,9 +413,9 @@ impl Drop for Deliveries {
 
 /// Shared by all clones. When the last one is dropped, the connection ends.
 #[derive(Debug)]
-struct Handle(Arc<Shared>);
+struct ClientHandle(Arc<SharedConnection>);
 
-impl Drop for Handle {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
         self.0.drop_clients();
     }

@@ -7,8 +7,8 @@ use bytes::BufMut;
 use jiff::Timestamp;
 
 use crate::parse;
-use crate::text::quoted;
-use crate::wire::{Writer, is_word_char, number};
+use crate::text::quote;
+use crate::wire::{LineWriter, is_word_char, number};
 use crate::{Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb};
 use crate::{duration, names};
 
@@ -77,7 +77,7 @@ pub enum Command<'a> {
         /// How it ended; `done` without the option.
         outcome: Outcome,
         /// What the host requested.
-        hold: Hold,
+        rest: KeyRest,
     },
     /// `NACK <task> [after=..] [count=no] [again=<url>] [not-before=..] [pace=..] [reason=..]`:
     /// returns the task to the group.
@@ -85,9 +85,9 @@ pub enum Command<'a> {
         /// The task.
         task: TaskId,
         /// When and how it is retried.
-        back: Return,
+        retry: RetryMode,
         /// What the host requested.
-        hold: Hold,
+        rest: KeyRest,
         /// For people. One word on the wire: white space becomes `_` when it is encoded.
         reason: Option<String>,
     },
@@ -97,16 +97,16 @@ pub enum Command<'a> {
         /// The task.
         task: TaskId,
         /// `over=yes`: the task makes no further request, so its key is free for the next task.
-        over: bool,
+        request_ended: bool,
         /// What the host requested.
-        hold: Hold,
+        rest: KeyRest,
     },
     /// `GROUP <action> [<name>] [key=value ..]`: creates, configures and shows groups.
-    Group(Manage<'a>),
+    Group(ManageCommand<'a>),
     /// `JOB <action> [<name>] [key=value ..]`: opens, closes, watches and cancels jobs.
-    Job(Manage<'a>),
+    Job(ManageCommand<'a>),
     /// `TOPIC <action> [<name>] [key=value ..]`: creates, configures and shows topics.
-    Topic(Manage<'a>),
+    Topic(ManageCommand<'a>),
     /// `EXPLAIN <url|key> [group=..]`: why a URL or key waits, and until when.
     Explain {
         /// A URL or a key, as one word.
@@ -161,7 +161,7 @@ impl<'a> Command<'a> {
     /// Texts are written as they are. A caller that takes them from elsewhere must check the line
     /// with [`text::check`](crate::text::check) and [`parse`](Self::parse), as the client does.
     pub fn encode(&self, out: &mut impl BufMut) {
-        let line = Writer::new(out, self.verb().as_str());
+        let line = LineWriter::new(out, self.verb().as_str());
         let line = match self {
             Command::Hello(hello) => line
                 .option_if("name", hello.name.as_ref())
@@ -185,17 +185,17 @@ impl<'a> Command<'a> {
                 .word(url)
                 .option_if("kind", redirect.then_some("redirect"))
                 .option_if("prio", *prio),
-            Command::Ack { task, outcome, hold } => {
+            Command::Ack { task, outcome, rest: hold } => {
                 let outcome = (*outcome != Outcome::Done).then_some(outcome);
-                put_hold(line.task(task).option_if("outcome", outcome), *hold)
+                put_rest(line.task(task).option_if("outcome", outcome), *hold)
             }
-            Command::Nack { task, back, hold, reason } => {
-                let line = put_return(line.task(task), back);
-                put_hold(line, *hold)
-                    .option_if("reason", reason.as_deref().map(one_word).filter(|r| !r.is_empty()))
+            Command::Nack { task, retry: back, rest: hold, reason } => {
+                let line = put_retry(line.task(task), back);
+                put_rest(line, *hold)
+                    .option_if("reason", reason.as_deref().map(to_word).filter(|r| !r.is_empty()))
             }
-            Command::Touch { task, over, hold } => {
-                put_hold(line.task(task).option_if("over", over.then_some("yes")), *hold)
+            Command::Touch { task, request_ended: over, rest: hold } => {
+                put_rest(line.task(task).option_if("over", over.then_some("yes")), *hold)
             }
             Command::Group(manage) | Command::Job(manage) | Command::Topic(manage) => {
                 let line = line.word(manage.action);
@@ -209,18 +209,20 @@ impl<'a> Command<'a> {
     }
 }
 
-fn put_hold<B: BufMut>(line: Writer<'_, B>, hold: Hold) -> Writer<'_, B> {
+fn put_rest<B: BufMut>(line: LineWriter<'_, B>, hold: KeyRest) -> LineWriter<'_, B> {
     line.option_if("not-before", hold.not_before_ms.map(duration::format_ms))
         .option_if("pace", hold.pace_ms.map(duration::format_ms))
 }
 
-fn put_return<'b, B: BufMut>(line: Writer<'b, B>, back: &Return) -> Writer<'b, B> {
+fn put_retry<'b, B: BufMut>(line: LineWriter<'b, B>, back: &RetryMode) -> LineWriter<'b, B> {
     match back {
-        Return::Retry { after_ms } => line.option_if("after", after_ms.map(duration::format_ms)),
-        Return::Uncounted { after_ms } => {
+        RetryMode::Counted { after_ms } => {
+            line.option_if("after", after_ms.map(duration::format_ms))
+        }
+        RetryMode::Uncounted { after_ms } => {
             line.option_if("after", after_ms.map(duration::format_ms)).option("count", "no")
         }
-        Return::Again { url } => line.option("again", url),
+        RetryMode::OtherUrl { url } => line.option("again", url),
     }
 }
 
@@ -228,7 +230,7 @@ fn put_return<'b, B: BufMut>(line: Writer<'b, B>, back: &Return) -> Writer<'b, B
 pub const REASON_BYTES_MAX: usize = 512;
 
 /// A text as one word: white space and control characters become `_`.
-fn one_word(text: &str) -> String {
+fn to_word(text: &str) -> String {
     let end = text.floor_char_boundary(REASON_BYTES_MAX);
     text.chars()
         .zip(text.char_indices())
@@ -295,7 +297,7 @@ impl FromStr for StartAt {
 
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         let newest = || text.strip_prefix('-').and_then(number).filter(|n| *n > 0);
-        let time = || unix_ms(text).filter(|ms| *ms >= 0).map(StartAt::Time);
+        let time = || rfc3339_to_unix_ms(text).filter(|ms| *ms >= 0).map(StartAt::Time);
         match text {
             "first" => Some(StartAt::First),
             "last" => Some(StartAt::Last),
@@ -304,7 +306,7 @@ impl FromStr for StartAt {
                 .or_else(time),
         }
         .ok_or_else(|| {
-            let text = quoted(text);
+            let text = quote(text);
             ProtocolError::new(
                 Code::BadArgument,
                 format!(
@@ -318,7 +320,7 @@ impl FromStr for StartAt {
 
 /// Accepts RFC 3339 only. The parser alone would also accept times without separators and with
 /// names of time zones.
-fn unix_ms(text: &str) -> Option<i64> {
+fn rfc3339_to_unix_ms(text: &str) -> Option<i64> {
     let digit = |c: char| if c.is_ascii_digit() { '0' } else { c.to_ascii_uppercase() };
     let form: String = text.chars().map(digit).collect();
     let rest = form.strip_prefix("0000-00-00T00:00:00")?;
@@ -400,7 +402,7 @@ impl FromStr for Outcome {
 
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
         Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or_else(|| {
-            let word = quoted(word);
+            let word = quote(word);
             let text =
                 format!("outcome={word} should be done, redirect, failed, robots, scope or trap");
             ProtocolError::new(Code::BadArgument, text)
@@ -410,7 +412,7 @@ impl FromStr for Outcome {
 
 /// The rest of a key that its host requested. A worker can lengthen the rest, and never shorten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Hold {
+pub struct KeyRest {
     /// `not-before=`: no request to the key for this time (Retry-After), once; in milliseconds from
     /// when the broker reads the line.
     pub not_before_ms: Option<u64>,
@@ -421,10 +423,10 @@ pub struct Hold {
 
 /// When and how a returned task is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Return {
+pub enum RetryMode {
     /// The task failed and counts as an attempt. It is due after `after_ms`, or after the group's
     /// backoff.
-    Retry {
+    Counted {
         /// `after=`, in milliseconds.
         after_ms: Option<u64>,
     },
@@ -435,7 +437,7 @@ pub enum Return {
     },
     /// `again=`: one request was made, and the task's next request is for another URL (robots.txt
     /// first, then the page), whose key it waits for.
-    Again {
+    OtherUrl {
         /// An absolute URL, as one word.
         url: String,
     },
@@ -475,7 +477,7 @@ impl FromStr for Prio {
             .map(|value| if digits.len() < text.len() { -value } else { value })
             .and_then(Prio::new)
             .ok_or_else(|| {
-                let text = quoted(text);
+                let text = quote(text);
                 let text = format!("prio={text} should be a whole number from -1000 to 1000");
                 ProtocolError::new(Code::BadArgument, text)
             })
@@ -486,7 +488,7 @@ impl FromStr for Prio {
 ///
 /// The valid actions and settings are defined where they are carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Manage<'a> {
+pub struct ManageCommand<'a> {
     /// The first word: lower-case letters and `-`.
     pub action: &'a str,
     /// The second word, if it is not a setting; a valid name.
@@ -495,7 +497,7 @@ pub struct Manage<'a> {
     pub settings: Vec<(&'a str, &'a str)>,
 }
 
-impl Manage<'_> {
+impl ManageCommand<'_> {
     /// The value of a setting.
     pub fn setting(&self, key: &str) -> Option<&str> {
         self.settings.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use bytes::BufMut;
 
 use crate::reply::encode_refusal;
-use crate::text::cut;
+use crate::text::truncate;
 
 /// Bytes of the text of a refusal on the wire. The text may quote a word that is as long as a line.
 const TEXT_BYTES_MAX: usize = 512;
@@ -39,7 +39,7 @@ impl ProtocolError {
     /// Appends the refusal of publishes: `-ERR <code> n=8 <text>`, or `n=8-21` for several in a
     /// row, both ends included (`[A4]`).
     pub fn encode_numbered(&self, publishes: Option<(u64, u64)>, out: &mut impl BufMut) {
-        let mut text = cut(&self.text, TEXT_BYTES_MAX);
+        let mut text = truncate(&self.text, TEXT_BYTES_MAX);
         if text.contains(char::is_control) {
             text = text.replace(char::is_control, " ").into();
         }

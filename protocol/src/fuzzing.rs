@@ -5,8 +5,8 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use crate::{
-    After, CanonicalUrl, Command, LineDecoder, MemberId, Net, Payload, Reply, Session, TaskId,
-    TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
+    After, CanonicalUrl, Command, IpNetwork, LineDecoder, MemberId, Payload, Reply, Session,
+    TaskId, TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
 };
 
 /// The name and the body of a target.
@@ -82,7 +82,9 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>, with_publishes: bool) -> V
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
-            if let Some((used, publishes)) = session.publishes(&buffer).filter(|_| with_publishes) {
+            if let Some((used, publishes)) =
+                session.publish_batch(&buffer).filter(|_| with_publishes)
+            {
                 let topic = publishes.topic;
                 let commands = publishes.map(|payload| Command::Pub { topic, payload });
                 events.extend(commands.map(|command| format!("Command({command:?})")));
@@ -153,7 +155,7 @@ fn value(bytes: &[u8]) {
     again::<TimeOfDay>(text);
     again::<TaskId>(text);
     again::<MemberId>(text);
-    again::<Net>(text);
+    again::<IpNetwork>(text);
     again::<TopicName>(text);
     if let Ok(ms) = duration::parse_ms(text) {
         assert_eq!(duration::parse_ms(&duration::format_ms(ms)), Ok(ms));

@@ -18,7 +18,7 @@
 //! | [`answers`] | the order of answers, and how they fold |
 //! | [`reply`], [`error`] | the lines of the broker |
 //! | [`payload`] | the content of an event: text, or a target with attributes |
-//! | [`url_key`] | decides which URLs are the same page |
+//! | [`canonical_url`] | decides which URLs are the same page |
 //! | `client` | all of this over a socket, with the feature of this name |
 //!
 //! # One exchange
@@ -66,54 +66,58 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod answers;
+pub mod canonical_url;
+mod cidr;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod command;
 pub mod duration;
 pub mod error;
-mod foreign;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod line;
 pub mod msg_encoder;
 mod names;
-mod net;
+mod other_protocol;
 mod parse;
 pub mod payload;
-mod publishes;
+mod publish_batch;
 pub mod reply;
 pub mod session;
 pub mod text;
 pub mod time_of_day;
-pub mod url_key;
 pub mod verb;
 mod wire;
 
-pub use answers::{Answers, Fate, Slot};
+pub use answers::{Answers, Durability, Slot};
+pub use canonical_url::{
+    CANONICAL_VERSION, CanonicalUrl, StandardUrl, URL_BYTES_MAX, UncallableHost, UrlError, UrlKey,
+    escaped_octet,
+};
+pub use cidr::{IpNetwork, IpNetworkError};
 #[cfg(feature = "client")]
-pub use client::{Answer, Client, ClientError, ClientOptions, Deliveries, Delivery, connect};
-pub use command::{Command, Hello, Hold, Manage, Outcome, Prio, Return, StartAt, Token};
+pub use client::{
+    Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, connect,
+};
+pub use command::{
+    Command, Hello, KeyRest, ManageCommand, Outcome, Prio, RetryMode, StartAt, Token,
+};
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode};
-pub use line::{Item, LineDecoder};
+pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
 pub use names::{CursorName, GroupName, JobName, MemberId, Seq, TaskId, TopicName};
 pub use names::{NAME_BYTES_MAX, is_name};
-pub use net::{Net, NetError};
 pub use payload::{Payload, push_attribute};
-pub use publishes::Publishes;
-pub use reply::{AckAnswer, FAREWELL, HelloAnswer, NotAReply, Reply, field, field_number};
+pub use publish_batch::PublishBatch;
+pub use reply::{AckAnswer, FAREWELL, HelloAnswer, InvalidReply, Reply, field, field_number};
 pub use reply::{
     encode_gap, encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag,
 };
-pub use reply::{encode_pong, encode_published, encode_task, refusal_from};
-pub use session::{End, Event, GARBAGE_LINES_MAX, Mode, Session};
+pub use reply::{encode_pong, encode_published, encode_task, error_from_wire};
+pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
-pub use url_key::{
-    CANONICAL_VERSION, CanonicalUrl, PagesOnly, StandardUrl, URL_BYTES_MAX, UrlError, UrlKey,
-    escaped_octet,
-};
 pub use verb::Verb;
 
 /// The port of the line protocol.

@@ -7,7 +7,7 @@ const END_OF_TRANSMISSION: u8 = 0x04;
 
 /// The next item of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Item<'a> {
+pub enum LineItem<'a> {
     /// A line without its LF or CRLF; may be empty.
     Line(&'a [u8]),
     /// A line over the limit, reported once; the decoder skips the rest of it up to its LF.
@@ -49,7 +49,7 @@ impl LineDecoder {
     /// Looks for the next item in the unread bytes: how many of them are consumed, and the item.
     ///
     /// Without an item, more bytes are needed. Each byte is searched once.
-    pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Item<'a>>) {
+    pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<LineItem<'a>>) {
         let mut consumed = 0;
         if self.skipping {
             let Some(lf) = memchr(b'\n', unread) else {
@@ -60,13 +60,13 @@ impl LineDecoder {
         }
         let (_, unread) = unread.split_at(consumed);
         if self.searched == 0 && unread.first() == Some(&END_OF_TRANSMISSION) {
-            return (consumed + 1, Some(Item::EndOfTransmission));
+            return (consumed + 1, Some(LineItem::EndOfTransmission));
         }
-        let (used, item) = self.line(unread);
+        let (used, item) = self.next_line(unread);
         (consumed + used, item)
     }
 
-    fn line<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Item<'a>>) {
+    fn next_line<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<LineItem<'a>>) {
         // The longest line ends at most this far in: its bytes, then CR LF.
         let (near, _) = unread.split_at(unread.len().min(self.line_bytes_max + 2));
         let unsearched = near.get(self.searched..).unwrap_or_default();
@@ -76,7 +76,7 @@ impl LineDecoder {
             if line.len() <= self.line_bytes_max {
                 let used = self.searched + found + 1;
                 self.searched = 0;
-                return (used, Some(Item::Line(line)));
+                return (used, Some(LineItem::Line(line)));
             }
         } else if self.may_still_fit(near) {
             self.searched = near.len();
@@ -85,7 +85,7 @@ impl LineDecoder {
         self.searched = 0;
         self.skipping = true;
         let (start, _) = near.split_at(self.line_bytes_max + 1);
-        (start.len(), Some(Item::TooLong { start }))
+        (start.len(), Some(LineItem::TooLong { start }))
     }
 
     /// Whether a line without an LF so far can still end within the limit: one byte over it may be
@@ -99,13 +99,13 @@ impl LineDecoder {
     ///
     /// To be called with what [`next`](Self::next) left unconsumed when it had no item. A CR at
     /// the very end is the beginning of a CRLF, not part of the line.
-    pub fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<Item<'a>> {
+    pub fn finish<'a>(&mut self, unread: &'a [u8]) -> Option<LineItem<'a>> {
         self.searched = 0;
         if std::mem::take(&mut self.skipping) {
             return None;
         }
         let line = unread.strip_suffix(b"\r").unwrap_or(unread);
-        (!line.is_empty()).then_some(Item::Line(line))
+        (!line.is_empty()).then_some(LineItem::Line(line))
     }
 
     /// How many of the unread bytes were passed before, and contain no LF.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(stream: &[u8], expected: &[Item<'_>]) {
+    fn check(stream: &[u8], expected: &[LineItem<'_>]) {
         let expected: Vec<_> = expected.iter().map(|item| format!("{item:?}")).collect();
         assert_eq!(items([stream]), expected, "in one read");
         assert_eq!(items(stream.chunks(1)), expected, "byte by byte");
@@ -165,11 +165,11 @@ mod tests {
         check(
             b"a\nb\r\n\n\r\nc",
             &[
-                Item::Line(b"a"),
-                Item::Line(b"b"),
-                Item::Line(b""),
-                Item::Line(b""),
-                Item::Line(b"c"),
+                LineItem::Line(b"a"),
+                LineItem::Line(b"b"),
+                LineItem::Line(b""),
+                LineItem::Line(b""),
+                LineItem::Line(b"c"),
             ],
         );
     }
@@ -179,29 +179,32 @@ mod tests {
     fn a_cr_elsewhere_belongs_to_the_line() {
         check(
             b"a\rb\nc\r\r\n\rd\n",
-            &[Item::Line(b"a\rb"), Item::Line(b"c\r"), Item::Line(b"\rd")],
+            &[LineItem::Line(b"a\rb"), LineItem::Line(b"c\r"), LineItem::Line(b"\rd")],
         );
     }
 
     // PROTOCOL: L8
     #[test]
     fn the_longest_line_and_one_more() {
-        check(b"12345678\nx\n", &[Item::Line(b"12345678"), Item::Line(b"x")]);
-        check(b"12345678\r\nx\n", &[Item::Line(b"12345678"), Item::Line(b"x")]);
-        let too_long = Item::TooLong { start: b"123456789" };
-        check(b"123456789\nx\n", &[too_long, Item::Line(b"x")]);
-        check(b"123456789\r\nx\n", &[too_long, Item::Line(b"x")]);
-        check(b"123456789..............\nx\n", &[too_long, Item::Line(b"x")]);
-        check(b"12345678\r\r\nx\n", &[Item::TooLong { start: b"12345678\r" }, Item::Line(b"x")]);
+        check(b"12345678\nx\n", &[LineItem::Line(b"12345678"), LineItem::Line(b"x")]);
+        check(b"12345678\r\nx\n", &[LineItem::Line(b"12345678"), LineItem::Line(b"x")]);
+        let too_long = LineItem::TooLong { start: b"123456789" };
+        check(b"123456789\nx\n", &[too_long, LineItem::Line(b"x")]);
+        check(b"123456789\r\nx\n", &[too_long, LineItem::Line(b"x")]);
+        check(b"123456789..............\nx\n", &[too_long, LineItem::Line(b"x")]);
+        check(
+            b"12345678\r\r\nx\n",
+            &[LineItem::TooLong { start: b"12345678\r" }, LineItem::Line(b"x")],
+        );
     }
 
     // PROTOCOL: L4
     #[test]
     fn the_last_line_needs_no_end_unless_it_is_too_long() {
-        check(b"12345678", &[Item::Line(b"12345678")]);
-        check(b"12345678\r", &[Item::Line(b"12345678")]);
-        check(b"123456789", &[Item::TooLong { start: b"123456789" }]);
-        check(b"a\n", &[Item::Line(b"a")]);
+        check(b"12345678", &[LineItem::Line(b"12345678")]);
+        check(b"12345678\r", &[LineItem::Line(b"12345678")]);
+        check(b"123456789", &[LineItem::TooLong { start: b"123456789" }]);
+        check(b"a\n", &[LineItem::Line(b"a")]);
     }
 
     // PROTOCOL: L5
@@ -209,10 +212,15 @@ mod tests {
     fn ctrl_d_counts_only_where_a_line_begins() {
         check(
             b"a\n\x04b\nc\x04\n",
-            &[Item::Line(b"a"), Item::EndOfTransmission, Item::Line(b"b"), Item::Line(b"c\x04")],
+            &[
+                LineItem::Line(b"a"),
+                LineItem::EndOfTransmission,
+                LineItem::Line(b"b"),
+                LineItem::Line(b"c\x04"),
+            ],
         );
-        let too_long = Item::TooLong { start: b"123456789" };
-        check(b"123456789\x04\n\x04", &[too_long, Item::EndOfTransmission]);
+        let too_long = LineItem::TooLong { start: b"123456789" };
+        check(b"123456789\x04\n\x04", &[too_long, LineItem::EndOfTransmission]);
     }
 
     proptest! {

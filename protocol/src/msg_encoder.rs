@@ -11,7 +11,7 @@ pub struct MsgEncoder {
     /// `MSG <topic> <seq> `, for the next line.
     head: Vec<u8>,
     /// Where the number begins.
-    digits: usize,
+    digits_start: usize,
 }
 
 impl MsgEncoder {
@@ -21,10 +21,10 @@ impl MsgEncoder {
         head.extend_from_slice(b"MSG ");
         head.extend_from_slice(topic.as_bytes());
         head.push(b' ');
-        let digits = head.len();
+        let digits_start = head.len();
         put_number(first.0, &mut head);
         head.push(b' ');
-        Self { head, digits }
+        Self { head, digits_start }
     }
 
     /// Appends the next line.
@@ -32,20 +32,20 @@ impl MsgEncoder {
         out.put_slice(&self.head);
         out.put_slice(payload.as_bytes());
         out.put_slice(b"\r\n");
-        self.count();
+        self.increment();
     }
 
     /// Adds one to the decimal number, with carries.
-    fn count(&mut self) {
+    fn increment(&mut self) {
         // The last byte is a space.
-        for digit in self.head.iter_mut().skip(self.digits).rev().skip(1) {
+        for digit in self.head.iter_mut().skip(self.digits_start).rev().skip(1) {
             if *digit < b'9' {
                 *digit += 1;
                 return;
             }
             *digit = b'0';
         }
-        self.head.insert(self.digits, b'1');
+        self.head.insert(self.digits_start, b'1');
     }
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use bytes::BufMut;
 use smol_str::SmolStr;
 
-use crate::text::quoted;
+use crate::text::quote;
 use crate::wire::{number, put_number};
 use crate::{Code, ProtocolError};
 
@@ -32,7 +32,7 @@ pub(crate) fn bad_name(what: &str, text: &str) -> ProtocolError {
         format!(
             "{} cannot be the name of a {what}: 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' \
              or '-', a letter or digit first",
-            quoted(text)
+            quote(text)
         ),
     )
 }
@@ -119,7 +119,7 @@ impl FromStr for Seq {
 
     fn from_str(text: &str) -> Result<Self, ProtocolError> {
         number(text).filter(|seq| *seq > 0).map(Seq).ok_or_else(|| {
-            let text = quoted(text);
+            let text = quote(text);
             ProtocolError::new(
                 Code::BadArgument,
                 format!("{text} is not a seq, which is a whole number from 1"),
@@ -146,7 +146,7 @@ pub struct TaskId {
 
 impl TaskId {
     /// Appends its form on the wire.
-    pub(crate) fn put(&self, out: &mut impl BufMut) {
+    pub(crate) fn encode(&self, out: &mut impl BufMut) {
         out.put_slice(self.group.as_str().as_bytes());
         out.put_u8(b':');
         put_number(self.run, out);
@@ -162,7 +162,7 @@ impl fmt::Display for TaskId {
         // A name, three numbers, and the separators.
         let mut text = [0; NAME_BYTES_MAX + 20 + 20 + 10 + 3];
         let mut rest = &mut text[..];
-        self.put(&mut rest);
+        self.encode(&mut rest);
         let unused = rest.len();
         let (text, _) = text.split_at(text.len() - unused);
         f.write_str(std::str::from_utf8(text).expect("names and numbers are ASCII"))
@@ -185,7 +185,7 @@ impl FromStr for TaskId {
             numbers.next().is_none().then_some(id)
         };
         parts().ok_or_else(|| {
-            let text = quoted(text);
+            let text = quote(text);
             ProtocolError::new(
                 Code::BadArgument,
                 format!("{text} is not the id of a task, which looks like crawlers:7.42.1"),

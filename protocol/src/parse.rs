@@ -3,10 +3,11 @@
 use std::str::FromStr;
 
 use crate::command::{REASON_BYTES_MAX, check_name};
-use crate::text::quoted;
+use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
-    Code, Command, Hello, Hold, Manage, Outcome, PAYLOAD_BYTES_MAX, ProtocolError, Return,
+    Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, ProtocolError,
+    RetryMode,
 };
 use crate::{Token, TopicName, Verb, duration};
 
@@ -32,10 +33,10 @@ pub(crate) fn command(line: &str) -> Parsed<'_> {
         Verb::Job => manage("job", rest).map(Command::Job),
         Verb::Topic => manage("topic", rest).map(Command::Topic),
         Verb::Explain => explain(rest),
-        Verb::Ping => alone(verb, rest, Command::Ping),
-        Verb::Stats => alone(verb, rest, Command::Stats),
-        Verb::Help => alone(verb, rest, Command::Help),
-        Verb::Quit => alone(verb, rest, Command::Quit),
+        Verb::Ping => without_arguments(verb, rest, Command::Ping),
+        Verb::Stats => without_arguments(verb, rest, Command::Stats),
+        Verb::Help => without_arguments(verb, rest, Command::Help),
+        Verb::Quit => without_arguments(verb, rest, Command::Quit),
     }
 }
 
@@ -116,7 +117,7 @@ fn join(rest: &str) -> Parsed<'_> {
         match option? {
             ("credit", value) => {
                 let value = number::<u32>(value).ok_or_else(|| {
-                    bad(format!("credit={} should be a whole number from 0", quoted(value)))
+                    bad(format!("credit={} should be a whole number from 0", quote(value)))
                 })?;
                 set(&mut credit, "credit", value)?;
             }
@@ -138,7 +139,7 @@ fn link(rest: &str) -> Parsed<'_> {
         match option? {
             ("kind", "redirect") => set(&mut kind, "kind", ())?,
             ("kind", value) => {
-                return Err(bad(format!("kind={} should be redirect", quoted(value))));
+                return Err(bad(format!("kind={} should be redirect", quote(value))));
             }
             ("prio", value) => set(&mut prio, "prio", value.parse()?)?,
             (key, _) => return Err(unknown_option("LINK", key, &["kind", "prio"])),
@@ -149,7 +150,7 @@ fn link(rest: &str) -> Parsed<'_> {
 
 fn ack(rest: &str) -> Parsed<'_> {
     let (task, rest) = argument(rest, "ACK needs a task: ACK <id> [outcome=..]")?;
-    let (mut outcome, mut hold) = (None, Hold::default());
+    let (mut outcome, mut hold) = (None, KeyRest::default());
     for option in options(rest) {
         match option? {
             ("outcome", value) => set(&mut outcome, "outcome", value.parse::<Outcome>()?)?,
@@ -160,14 +161,14 @@ fn ack(rest: &str) -> Parsed<'_> {
             }
         }
     }
-    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), hold })
+    Ok(Command::Ack { task, outcome: outcome.unwrap_or_default(), rest: hold })
 }
 
 fn nack(rest: &str) -> Parsed<'_> {
     const OPTIONS: &[&str] = &["after", "count", "again", "not-before", "pace", "reason"];
     let (task, rest) = argument(rest, "NACK needs a task: NACK <id> [after=..]")?;
     let (mut after_ms, mut count, mut again, mut reason) = (None, None, None, None);
-    let mut hold = Hold::default();
+    let mut hold = KeyRest::default();
     for option in options(rest) {
         match option? {
             ("after", value) => set_duration(&mut after_ms, "after", value)?,
@@ -182,17 +183,17 @@ fn nack(rest: &str) -> Parsed<'_> {
         }
     }
     let back = match (again, count, after_ms) {
-        (Some(url), None, None) => Return::Again { url },
+        (Some(url), None, None) => RetryMode::OtherUrl { url },
         (Some(_), _, _) => return Err(bad("again= cannot be combined with after= or count=")),
-        (None, Some(false), after_ms) => Return::Uncounted { after_ms },
-        (None, _, after_ms) => Return::Retry { after_ms },
+        (None, Some(false), after_ms) => RetryMode::Uncounted { after_ms },
+        (None, _, after_ms) => RetryMode::Counted { after_ms },
     };
-    Ok(Command::Nack { task, back, hold, reason })
+    Ok(Command::Nack { task, retry: back, rest: hold, reason })
 }
 
 fn touch(rest: &str) -> Parsed<'_> {
     let (task, rest) = argument(rest, "TOUCH needs a task: TOUCH <id> [over=yes]")?;
-    let (mut over, mut hold) = (None, Hold::default());
+    let (mut over, mut hold) = (None, KeyRest::default());
     for option in options(rest) {
         match option? {
             ("over", value) => set(&mut over, "over", yes_or_no("over", value)?)?,
@@ -203,10 +204,10 @@ fn touch(rest: &str) -> Parsed<'_> {
             }
         }
     }
-    Ok(Command::Touch { task, over: over.unwrap_or(false), hold })
+    Ok(Command::Touch { task, request_ended: over.unwrap_or(false), rest: hold })
 }
 
-fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
+fn manage<'a>(what: &str, rest: &'a str) -> Result<ManageCommand<'a>, ProtocolError> {
     let (action, rest) = first_word(rest);
     if action.is_empty() || !action.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') {
         return Err(bad(format!("expected an action in lower case, such as ls or show <{what}>")));
@@ -228,7 +229,7 @@ fn manage<'a>(what: &str, rest: &'a str) -> Result<Manage<'a>, ProtocolError> {
         }
         settings.push((key, value));
     }
-    Ok(Manage { action, name, settings })
+    Ok(ManageCommand { action, name, settings })
 }
 
 fn explain(rest: &str) -> Parsed<'_> {
@@ -246,7 +247,7 @@ fn explain(rest: &str) -> Parsed<'_> {
     Ok(Command::Explain { what, group })
 }
 
-fn alone<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed<'a> {
+fn without_arguments<'a>(verb: Verb, rest: &str, command: Command<'a>) -> Parsed<'a> {
     let (word, _) = first_word(rest);
     if word.is_empty() {
         return Ok(command);
@@ -263,7 +264,7 @@ fn unknown_command(line: &str) -> ProtocolError {
         }
         None => "HELP lists the commands".to_owned(),
     };
-    ProtocolError::new(Code::UnknownCommand, format!("{} is not a command; {hint}", quoted(word)))
+    ProtocolError::new(Code::UnknownCommand, format!("{} is not a command; {hint}", quote(word)))
 }
 
 /// The next word as a typed argument, and what follows it.
@@ -285,8 +286,8 @@ fn nothing_more(rest: &str, form: &str) -> Result<(), ProtocolError> {
 fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolError>> {
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
-        Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quoted(key)))),
-        _ => Err(bad(format!("{} should be an option like key=value", quoted(word)))),
+        Some((key, _)) if !key.is_empty() => Err(bad(format!("{}= needs a value", quote(key)))),
+        _ => Err(bad(format!("{} should be an option like key=value", quote(word)))),
     })
 }
 
@@ -299,7 +300,7 @@ fn set<T>(option: &mut Option<T>, key: &str, value: T) -> Result<(), ProtocolErr
 
 fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), ProtocolError> {
     let ms = duration::parse_ms(value)
-        .map_err(|error| bad(format!("{key}={}: {error}", quoted(value))))?;
+        .map_err(|error| bad(format!("{key}={}: {error}", quote(value))))?;
     set(option, key, ms)
 }
 
@@ -307,7 +308,7 @@ fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(bad(format!("{key}={} should be yes or no", quoted(value)))),
+        _ => Err(bad(format!("{key}={} should be yes or no", quote(value)))),
     }
 }
 
@@ -328,11 +329,11 @@ pub(crate) fn unknown_option(of: &str, key: &str, known: &[&str]) -> ProtocolErr
         [] => "no options".to_owned(),
         known => known.join("=, ") + "=",
     };
-    bad(format!("{}= is not an option of {of}, which takes {known}", quoted(key)))
+    bad(format!("{}= is not an option of {of}, which takes {known}", quote(key)))
 }
 
 fn twice(key: &str) -> ProtocolError {
-    bad(format!("{}= is given twice", quoted(key)))
+    bad(format!("{}= is given twice", quote(key)))
 }
 
 fn bad(text: impl Into<String>) -> ProtocolError {

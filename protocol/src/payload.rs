@@ -84,20 +84,20 @@ fn is_target(word: &str) -> bool {
 }
 
 fn attribute(word: &str) -> Option<(&str, &str)> {
-    let key = word.bytes().take_while(|byte| is_of_key(*byte)).count();
+    let key = word.bytes().take_while(|byte| is_key_byte(*byte)).count();
     let (key, value) = word.split_at(key);
-    Some((key, value.strip_prefix('=')?)).filter(|(key, _)| begins_key(key))
+    Some((key, value.strip_prefix('=')?)).filter(|(key, _)| starts_key(key))
 }
 
 fn is_key(key: &str) -> bool {
-    begins_key(key) && key.bytes().all(is_of_key)
+    starts_key(key) && key.bytes().all(is_key_byte)
 }
 
-fn begins_key(key: &str) -> bool {
+fn starts_key(key: &str) -> bool {
     key.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
-fn is_of_key(byte: u8) -> bool {
+fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use bytes::BufMut;
 
-use crate::text::cut;
-use crate::wire::{Writer, first_word, number, words};
+use crate::text::truncate;
+use crate::wire::{LineWriter, first_word, number, words};
 use crate::{Code, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
 
 /// The greeting, which the broker sends before anything else (`[S1]`); `n` counts connections from
@@ -92,11 +92,11 @@ pub enum Reply<'a> {
 /// The line cannot come from a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a line of the Tidings protocol")]
-pub struct NotAReply;
+pub struct InvalidReply;
 
 impl<'a> Reply<'a> {
     /// Reads one line of the broker, without its line end.
-    pub fn parse(line: &'a str) -> Result<Self, NotAReply> {
+    pub fn parse(line: &'a str) -> Result<Self, InvalidReply> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let reply = match word {
             "MSG" => message(rest),
@@ -111,7 +111,7 @@ impl<'a> Reply<'a> {
             }
             _ => None,
         };
-        reply.ok_or(NotAReply)
+        reply.ok_or(InvalidReply)
     }
 
     /// Appends the line and CRLF.
@@ -128,7 +128,7 @@ impl<'a> Reply<'a> {
             Reply::Lag { topic: Some(topic), from, to } => encode_lag(topic, *from, *to, out),
             Reply::Lag { topic: None, from, to } => encode_peer_lag(*from, *to, out),
             Reply::Gap { topic, from, to } => {
-                Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+                LineWriter::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
             }
             Reply::Pong { clock_ms } => encode_pong(*clock_ms, out),
         }
@@ -137,23 +137,23 @@ impl<'a> Reply<'a> {
 
 /// Appends `+OK <seq> <n>`.
 pub fn encode_published(seq: Seq, n: u64, out: &mut impl BufMut) {
-    Writer::new(out, "+OK").number(seq.0).number(n).crlf();
+    LineWriter::new(out, "+OK").number(seq.0).number(n).crlf();
 }
 
 /// Appends `+OK`, or `+OK <text>`. The text is one line, and not two numbers (`[A3]`); what does
 /// not fit in a line (`[L2]`) is cut off.
 pub fn encode_ok(text: &str, out: &mut impl BufMut) {
-    Writer::new(out, "+OK").text(&cut(text, LINE_BYTES_MAX - "+OK ".len())).crlf();
+    LineWriter::new(out, "+OK").text(&truncate(text, LINE_BYTES_MAX - "+OK ".len())).crlf();
 }
 
 /// Appends `+ <text>`, a line of a longer answer; what does not fit in a line is cut off.
 pub fn encode_more(text: &str, out: &mut impl BufMut) {
-    Writer::new(out, "+").word(&cut(text, LINE_BYTES_MAX - "+ ".len())).crlf();
+    LineWriter::new(out, "+").word(&truncate(text, LINE_BYTES_MAX - "+ ".len())).crlf();
 }
 
 /// Appends `MSG <topic> <seq> <payload>`. Allocates only to grow the buffer.
 pub fn encode_msg(topic: &str, seq: Seq, payload: &str, out: &mut impl BufMut) {
-    Writer::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
+    LineWriter::new(out, "MSG").word(topic).number(seq.0).word(payload).crlf();
 }
 
 /// Appends `TASK <id> <clock> <lease> <payload>`.
@@ -164,27 +164,27 @@ pub fn encode_task(
     payload: &str,
     out: &mut impl BufMut,
 ) {
-    Writer::new(out, "TASK").task(id).number(clock_ms).number(lease_ms).word(payload).crlf();
+    LineWriter::new(out, "TASK").task(id).number(clock_ms).number(lease_ms).word(payload).crlf();
 }
 
 /// Appends `LAG <topic> <from> <to>`.
 pub fn encode_lag(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
-    Writer::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
+    LineWriter::new(out, "LAG").word(topic).number(from.0).number(to.0).crlf();
 }
 
 /// Appends `GAP <topic> <from> <to>`.
 pub fn encode_gap(topic: &str, from: Seq, to: Seq, out: &mut impl BufMut) {
-    Writer::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
+    LineWriter::new(out, "GAP").word(topic).number(from.0).number(to.0).crlf();
 }
 
 /// Appends `LAG <from> <to>`, the form for peers.
 pub fn encode_peer_lag(from: Seq, to: Seq, out: &mut impl BufMut) {
-    Writer::new(out, "LAG").number(from.0).number(to.0).crlf();
+    LineWriter::new(out, "LAG").number(from.0).number(to.0).crlf();
 }
 
 /// Appends `PONG clock=<ms>`.
 pub fn encode_pong(clock_ms: u64, out: &mut impl BufMut) {
-    Writer::new(out, "PONG").option("clock", clock_ms).crlf();
+    LineWriter::new(out, "PONG").option("clock", clock_ms).crlf();
 }
 
 /// Appends `-ERR <code> [n=<a>[-<b>]] <text>`. The text is one line.
@@ -194,7 +194,7 @@ pub(crate) fn encode_refusal(
     text: &str,
     out: &mut impl BufMut,
 ) {
-    let line = Writer::new(out, "-ERR").word(code);
+    let line = LineWriter::new(out, "-ERR").word(code);
     let line = match publishes {
         None => line,
         Some((first, last)) if first == last => line.option("n", first),
@@ -275,7 +275,7 @@ fn topic_and_range(rest: &str) -> Option<(&str, Seq, Seq)> {
 ///
 /// An unknown code (of a newer broker) becomes [`Code::Internal`] with the word in front of the
 /// text, because its meaning is unknown.
-pub fn refusal_from(code: &str, text: &str) -> ProtocolError {
+pub fn error_from_wire(code: &str, text: &str) -> ProtocolError {
     match code.parse() {
         Ok(code) => ProtocolError::new(code, text),
         Err(_) => ProtocolError::new(Code::Internal, format!("{code} {text}")),

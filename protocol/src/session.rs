@@ -1,10 +1,10 @@
 //! The rules of a connection's input: what the first line decides, what each line means, and what
 //! ends it.
 
-use crate::foreign;
-use crate::line::{Item, LineDecoder};
+use crate::line::{LineDecoder, LineItem};
+use crate::other_protocol;
 use crate::parse::check_payload;
-use crate::publishes::Publishes;
+use crate::publish_batch::PublishBatch;
 use crate::text::check;
 use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
 
@@ -13,7 +13,7 @@ pub const GARBAGE_LINES_MAX: u32 = 16;
 
 /// The kind of a connection; its first line decides it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum SessionMode {
     /// No line has arrived yet. The connection receives the default topic like a peer.
     Undecided,
     /// A peer: every line is an event.
@@ -24,10 +24,10 @@ pub enum Mode {
 
 /// The meaning of a line, or of the end of input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum SessionEvent<'a> {
     /// A line of a peer, for the default topic.
     Publish(&'a str),
-    /// A command of a client. Never `QUIT`, which is [`End::Quit`].
+    /// A command of a client. Never `QUIT`, which is [`SessionEnd::Quit`].
     Command(Command<'a>),
     /// A client's line that is refused; the refusal is its answer.
     Refused {
@@ -41,12 +41,12 @@ pub enum Event<'a> {
     /// count of refused children.
     Dropped(ProtocolError),
     /// The end of this connection's input; all later bytes are ignored.
-    End(End),
+    End(SessionEnd),
 }
 
 /// Why a client ended its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum SessionEnd {
     /// `QUIT` of a client, answered by `+OK` after everything before it; `quit` or `exit` of a
     /// peer, which is not answered.
     Quit,
@@ -75,7 +75,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Session {
     decoder: LineDecoder,
-    mode: Mode,
+    mode: SessionMode,
     /// Consecutive lines that were not commands; `< GARBAGE_LINES_MAX`.
     garbage_lines: u32,
     ended: bool,
@@ -92,14 +92,14 @@ impl Session {
     pub fn new() -> Self {
         Session {
             decoder: LineDecoder::new(LINE_BYTES_MAX),
-            mode: Mode::Undecided,
+            mode: SessionMode::Undecided,
             garbage_lines: 0,
             ended: false,
         }
     }
 
     /// The kind of the connection. May change once, with the first event.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> SessionMode {
         self.mode
     }
 
@@ -113,20 +113,20 @@ impl Session {
     /// Looks for the next event in the unread bytes: how many of them are consumed, and the event.
     ///
     /// Without an event, more bytes are needed (some may be consumed nevertheless). After
-    /// [`Event::End`], everything is consumed and no event follows.
-    pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<Event<'a>>) {
+    /// [`SessionEvent::End`], everything is consumed and no event follows.
+    pub fn next<'a>(&mut self, unread: &'a [u8]) -> (usize, Option<SessionEvent<'a>>) {
         let mut consumed = 0;
         while !self.ended {
             let (_, rest) = unread.split_at(consumed);
-            if let Some(error) = self.hopeless_beginning(rest) {
-                return (unread.len(), Some(self.end(End::Violation(error))));
+            if let Some(error) = self.check_first_bytes(rest) {
+                return (unread.len(), Some(self.end(SessionEnd::Violation(error))));
             }
             let (used, item) = self.decoder.next(rest);
             consumed += used;
             let Some(item) = item else {
                 return (consumed, None);
             };
-            if let Some(event) = self.item(item) {
+            if let Some(event) = self.handle_item(item) {
                 return (consumed, Some(event));
             }
         }
@@ -136,105 +136,111 @@ impl Session {
     /// The publishes of a client at the beginning of the unread bytes, and their length in bytes: a
     /// faster way to the same events as [`next`](Self::next). `None` means nothing; another call is
     /// useless before other bytes have arrived.
-    pub fn publishes<'a>(&mut self, unread: &'a [u8]) -> Option<(usize, Publishes<'a>)> {
-        if self.mode != Mode::Client || self.ended || self.decoder.is_mid_line() {
+    pub fn publish_batch<'a>(&mut self, unread: &'a [u8]) -> Option<(usize, PublishBatch<'a>)> {
+        if self.mode != SessionMode::Client || self.ended || self.decoder.is_mid_line() {
             return None;
         }
-        let publishes = Publishes::begin(unread)?;
+        let publishes = PublishBatch::parse(unread)?;
         self.garbage_lines = 0;
         Some(publishes)
     }
 
     /// The events of an orderly end of input: that of the last line, if it has no line end, and
-    /// [`End::EndOfInput`] (unless the line itself is the end). At most two.
+    /// [`SessionEnd::EndOfInput`] (unless the line itself is the end). At most two.
     ///
     /// To be called with what [`next`](Self::next) left when it returned no event. Not to be called
     /// after a reset: a last line without an end is then incomplete.
-    pub fn finish<'a>(&mut self, unread: &'a [u8]) -> Vec<Event<'a>> {
+    pub fn finish<'a>(&mut self, unread: &'a [u8]) -> Vec<SessionEvent<'a>> {
         let mut events = Vec::new();
         if self.ended {
             return events;
         }
         if let Some(item) = self.decoder.finish(unread) {
-            events.extend(self.item(item));
+            events.extend(self.handle_item(item));
         }
         if !self.ended {
-            events.push(self.end(End::EndOfInput));
+            events.push(self.end(SessionEnd::EndOfInput));
         }
         events
     }
 
     /// A control byte in the first line ends the connection at once: a TLS hello has no line end to
     /// wait for.
-    fn hopeless_beginning(&self, unread: &[u8]) -> Option<ProtocolError> {
-        if self.mode != Mode::Undecided {
+    fn check_first_bytes(&self, unread: &[u8]) -> Option<ProtocolError> {
+        if self.mode != SessionMode::Undecided {
             return None;
         }
-        let byte = foreign::control(unread, self.decoder.searched(), LINE_BYTES_MAX)?;
+        let byte =
+            other_protocol::first_control_byte(unread, self.decoder.searched(), LINE_BYTES_MAX)?;
         let text = format!("the first line contains the control byte 0x{byte:02x}");
         Some(ProtocolError::new(Code::Control, text))
     }
 
     /// `None` for an empty line, which has no meaning.
-    fn item<'a>(&mut self, item: Item<'a>) -> Option<Event<'a>> {
+    fn handle_item<'a>(&mut self, item: LineItem<'a>) -> Option<SessionEvent<'a>> {
         let event = match item {
-            Item::EndOfTransmission => self.end(End::EndOfTransmission),
-            Item::Line([]) => return None,
-            Item::Line(line) => self.line(line),
-            Item::TooLong { start } => self.too_long(start),
+            LineItem::EndOfTransmission => self.end(SessionEnd::EndOfTransmission),
+            LineItem::Line([]) => return None,
+            LineItem::Line(line) => self.handle_line(line),
+            LineItem::TooLong { start } => self.handle_too_long(start),
         };
         Some(event)
     }
 
-    fn line<'a>(&mut self, line: &'a [u8]) -> Event<'a> {
-        if self.mode == Mode::Undecided {
+    fn handle_line<'a>(&mut self, line: &'a [u8]) -> SessionEvent<'a> {
+        if self.mode == SessionMode::Undecided {
             if let Some(error) = first_line_violation(line) {
-                return self.end(End::Violation(error));
+                return self.end(SessionEnd::Violation(error));
             }
-            self.mode = if Verb::of(line).is_some() { Mode::Client } else { Mode::Peer };
+            self.mode =
+                if Verb::of(line).is_some() { SessionMode::Client } else { SessionMode::Peer };
         }
-        if self.mode == Mode::Client { self.client_line(line) } else { self.peer_line(line) }
+        if self.mode == SessionMode::Client {
+            self.handle_client_line(line)
+        } else {
+            self.handle_peer_line(line)
+        }
     }
 
-    fn peer_line<'a>(&mut self, line: &'a [u8]) -> Event<'a> {
+    fn handle_peer_line<'a>(&mut self, line: &'a [u8]) -> SessionEvent<'a> {
         if line.eq_ignore_ascii_case(b"quit") || line.eq_ignore_ascii_case(b"exit") {
-            return self.end(End::Quit);
+            return self.end(SessionEnd::Quit);
         }
         let payload = check(line).and_then(|text| check_payload(text).map(|()| text));
         match payload {
-            Ok(text) => Event::Publish(text),
-            Err(error) => Event::Dropped(error),
+            Ok(text) => SessionEvent::Publish(text),
+            Err(error) => SessionEvent::Dropped(error),
         }
     }
 
-    fn client_line<'a>(&mut self, line: &'a [u8]) -> Event<'a> {
+    fn handle_client_line<'a>(&mut self, line: &'a [u8]) -> SessionEvent<'a> {
         let verb = Verb::of(line);
         if verb.is_none() && is_header(line) {
             let text = "this looks like an HTTP header; this port speaks the Tidings line protocol";
-            return self.end(End::Violation(ProtocolError::new(Code::Header, text)));
+            return self.end(SessionEnd::Violation(ProtocolError::new(Code::Header, text)));
         }
         match check(line).and_then(Command::parse) {
-            Ok(Command::Quit) => self.end(End::Quit),
+            Ok(Command::Quit) => self.end(SessionEnd::Quit),
             Ok(command) => {
                 self.garbage_lines = 0;
-                Event::Command(command)
+                SessionEvent::Command(command)
             }
             Err(error) => self.refused(verb, error),
         }
     }
 
-    fn too_long<'a>(&mut self, start: &'a [u8]) -> Event<'a> {
+    fn handle_too_long<'a>(&mut self, start: &'a [u8]) -> SessionEvent<'a> {
         let text = format!("a line is over the limit of {LINE_BYTES_MAX} bytes");
         let error = ProtocolError::new(Code::TooLong, text);
         match self.mode {
-            Mode::Undecided => self.end(End::Violation(error)),
-            Mode::Peer => Event::Dropped(error),
-            Mode::Client => self.refused(Verb::of(start), error),
+            SessionMode::Undecided => self.end(SessionEnd::Violation(error)),
+            SessionMode::Peer => SessionEvent::Dropped(error),
+            SessionMode::Client => self.refused(Verb::of(start), error),
         }
     }
 
     /// A client's line without effect. It is answered, unless it is a `LINK`.
-    fn refused<'a>(&mut self, verb: Option<Verb>, error: ProtocolError) -> Event<'a> {
+    fn refused<'a>(&mut self, verb: Option<Verb>, error: ProtocolError) -> SessionEvent<'a> {
         if verb.is_some() {
             self.garbage_lines = 0;
         } else {
@@ -243,18 +249,18 @@ impl Session {
                 let text = format!(
                     "{GARBAGE_LINES_MAX} lines in a row were not commands; HELP lists the commands"
                 );
-                return self.end(End::Violation(ProtocolError::new(Code::Garbage, text)));
+                return self.end(SessionEnd::Violation(ProtocolError::new(Code::Garbage, text)));
             }
         }
         match verb {
-            Some(Verb::Link) => Event::Dropped(error),
-            verb => Event::Refused { error, publish: verb == Some(Verb::Pub) },
+            Some(Verb::Link) => SessionEvent::Dropped(error),
+            verb => SessionEvent::Refused { error, publish: verb == Some(Verb::Pub) },
         }
     }
 
-    fn end<'a>(&mut self, end: End) -> Event<'a> {
+    fn end<'a>(&mut self, end: SessionEnd) -> SessionEvent<'a> {
         self.ended = true;
-        Event::End(end)
+        SessionEvent::End(end)
     }
 }
 
@@ -265,7 +271,7 @@ impl Session {
 /// comes most often from a program of another protocol, which must not receive an answer. The audit
 /// record contains the reason.
 fn first_line_violation(line: &[u8]) -> Option<ProtocolError> {
-    if foreign::begins(line) {
+    if other_protocol::is_first_line(line) {
         let text = "this looks like another protocol; this port speaks the Tidings line protocol";
         return Some(ProtocolError::new(Code::Header, text));
     }

@@ -17,7 +17,7 @@ pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
         let at = error.valid_up_to() + 1;
         ProtocolError::new(Code::Utf8, format!("byte {at} of the line is not valid UTF-8"))
     })?;
-    match control_at(line) {
+    match find_control(line) {
         None => Ok(text),
         Some((at, byte)) => Err(ProtocolError::new(
             Code::Control,
@@ -33,7 +33,7 @@ pub fn check(line: &[u8]) -> Result<&str, ProtocolError> {
 ///
 /// C1 controls (U+0080 to U+009F) are found by their UTF-8 form, 0xC2 and then 0x80 to 0x9F, so the
 /// bytes need not be valid UTF-8.
-fn control_at(line: &[u8]) -> Option<(usize, u8)> {
+fn find_control(line: &[u8]) -> Option<(usize, u8)> {
     // 0xC2 also begins characters such as a no-break space, which are allowed. So the exact check
     // runs only after one of these bytes. Chunks let the compiler vectorize.
     let suspicious = |&byte: &u8| is_control(byte) || byte == 0xC2;
@@ -92,7 +92,7 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
 }
 
 /// The text, or its beginning and `..` if it has more than `bytes_max` bytes (2 and up).
-pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
+pub(crate) fn truncate(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return Cow::Borrowed(text);
     }
@@ -101,7 +101,7 @@ pub(crate) fn cut(text: &str, bytes_max: usize) -> Cow<'_, str> {
 }
 
 /// Quotes a text in an error: short, on one line, without control characters.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     let mut out = String::with_capacity(CHARS_MAX + 5);
     out.push('"');
@@ -151,17 +151,17 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        assert_eq!(cut("abcd", 4), "abcd");
-        assert_eq!(cut("abcde", 4), "ab..");
-        assert_eq!(cut("aöcde", 4), "a..");
-        assert_eq!(cut("ö", 2), "ö");
-        assert_eq!(cut("abc", 2), "..");
+        assert_eq!(truncate("abcd", 4), "abcd");
+        assert_eq!(truncate("abcde", 4), "ab..");
+        assert_eq!(truncate("aöcde", 4), "a..");
+        assert_eq!(truncate("ö", 2), "ö");
+        assert_eq!(truncate("abc", 2), "..");
     }
 
     #[test]
     fn quotations_are_short() {
-        assert_eq!(quoted("a\u{7}b"), "\"a b\"");
-        assert_eq!(quoted(&"x".repeat(100)).len(), 44);
+        assert_eq!(quote("a\u{7}b"), "\"a b\"");
+        assert_eq!(quote(&"x".repeat(100)).len(), 44);
     }
 
     proptest! {

@@ -24,7 +24,7 @@ pub struct TimeOfDayError;
 
 impl TimeOfDay {
     /// The time of day at a moment in milliseconds since 1970, rounded down to a second.
-    pub fn of(unix_ms: i64) -> Self {
+    pub fn from_unix_ms(unix_ms: i64) -> Self {
         let seconds = unix_ms.div_euclid(1000).rem_euclid(24 * 60 * 60);
         Self { seconds: u32::try_from(seconds).expect("less than a day") }
     }
@@ -182,7 +182,7 @@ mod tests {
         fn the_next_moment_has_that_time_of_day(seconds in 0_u32..86_400, now in -1_i64 << 50..1_i64 << 50) {
             let time = TimeOfDay { seconds };
             let next = time.next_after(now);
-            prop_assert_eq!(TimeOfDay::of(next), time);
+            prop_assert_eq!(TimeOfDay::from_unix_ms(next), time);
             prop_assert_eq!(next % 1000, 0);
             prop_assert!(next > now && next <= now + 86_400_000);
             prop_assert_eq!(time.to_string().parse(), Ok(time));

@@ -19,13 +19,13 @@ pub(crate) fn number<T: FromStr>(text: &str) -> Option<T> {
 
 /// Splits at the first run of spaces and TABs: the first word, and what follows it.
 pub(crate) fn first_word(text: &str) -> (&str, &str) {
-    let text = without_blanks_before(text);
+    let text = trim_blanks_start(text);
     let end = memchr::memchr2(b' ', b'\t', text.as_bytes()).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
-    (word, without_blanks_before(rest))
+    (word, trim_blanks_start(rest))
 }
 
-fn without_blanks_before(text: &str) -> &str {
+fn trim_blanks_start(text: &str) -> &str {
     let blanks = text.bytes().take_while(|byte| BLANK.contains(&char::from(*byte))).count();
     text.split_at(blanks).1
 }
@@ -48,12 +48,12 @@ pub(crate) fn is_word_char(character: char) -> bool {
 }
 
 /// Appends the parts of one line to a buffer. Allocates only to grow the buffer.
-pub(crate) struct Writer<'a, B: BufMut>(&'a mut B);
+pub(crate) struct LineWriter<'a, B: BufMut>(&'a mut B);
 
-impl<'a, B: BufMut> Writer<'a, B> {
+impl<'a, B: BufMut> LineWriter<'a, B> {
     pub(crate) fn new(out: &'a mut B, first: &str) -> Self {
         out.put_slice(first.as_bytes());
-        Writer(out)
+        LineWriter(out)
     }
 
     pub(crate) fn word(self, word: &str) -> Self {
@@ -75,7 +75,7 @@ impl<'a, B: BufMut> Writer<'a, B> {
 
     pub(crate) fn task(self, id: &TaskId) -> Self {
         self.0.put_u8(b' ');
-        id.put(self.0);
+        id.encode(self.0);
         self
     }
 

@@ -6,11 +6,11 @@ use tidings_protocol::TopicName;
 
 use crate::{
     broker_flag::BrokerFlag,
+    connection,
     failure::Failure,
-    link,
     output::Console,
     signals::stop_on_signal,
-    zmq::{Ended, Work, Zmq},
+    zmq::{ZmqEnd, ZmqProcess, ZmqWork},
 };
 
 const ZMQ_EXAMPLES: &str = "\
@@ -67,18 +67,18 @@ pub(crate) struct ZmqBridgeArgs {
 pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     // The ZeroMQ process would retry without end, but a missing broker is an error at the start.
-    drop(link::connect(&args.broker.broker, NAME).await?);
+    drop(connection::connect(&args.broker.broker, NAME).await?);
     let said =
         format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =
         zmq::Bridge { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
-    let zmq = Zmq::launch(Work::bridge(args.broker.broker, bridge)).await?;
+    let zmq = ZmqProcess::launch(ZmqWork::bridge(args.broker.broker, bridge)).await?;
     let mut console = Console::new();
     console.line(&said)?;
     stop.cancelled().await;
     match zmq.stop().await {
-        Some(Ended { said, is_whole }) if is_whole || said.is_some() => {
+        Some(ZmqEnd { last_line: said, is_complete: is_whole }) if is_whole || said.is_some() => {
             said.iter().try_for_each(|heard| console.line(heard))?;
             if is_whole { Ok(()) } else { Err(Failure::Unsuccessful) }
         }

@@ -4,14 +4,14 @@ use clap::Args;
 use tidings_broker::BrokerConfig;
 
 use crate::{
-    beside::Prepared,
+    companions::PreparedCompanions,
     failure::Failure,
     flags::{DataFlag, ServerFlags},
-    node::{self, Stopping},
     outgoing::OutgoingFlags,
     output::Console,
-    service::{self, Service, Started},
+    service::{self, Service, StartContext},
     signals::stop_on_signal,
+    stack::{self, StopTimer},
 };
 
 const EXAMPLES: &str = "\
@@ -48,44 +48,44 @@ impl BrokerArgs {
 }
 
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: BrokerArgs, started: Started) -> Result<(), Failure> {
+pub(crate) async fn run(args: BrokerArgs, started: StartContext) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let (mut service, sockets) = Service::new(started)?;
     let mut config = args.broker_config()?;
-    args.server.judge(&config, &sockets, &args.data)?;
-    let prepared = Prepared::new(&mut config, &args.server, &args.outgoing, &args.data)?;
-    let broker = node::start_broker_on(config, sockets).await?;
+    args.server.check_exposure(&config, &sockets, &args.data)?;
+    let prepared = PreparedCompanions::new(&mut config, &args.server, &args.outgoing, &args.data)?;
+    let broker = stack::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let mut console = Console::new();
     // Standard output may be closed; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     if let Some(address) = broker.http_addr() {
-        let _ = console.line(&http_line(address, args.server.secure.is_encrypted()));
+        let _ = console.line(&http_line(address, args.server.tls.is_encrypted()));
         warn_if_open(address, &args.server, &mut console);
     }
     warn_if_open(broker.local_addr(), &args.server, &mut console);
-    for line in beside.said() {
+    for line in beside.notes() {
         console.note(line);
     }
     service::ready();
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        () = service.look_after(&broker) => {}
-        () = args.server.access.follow(&broker, &args.data.data) => {}
+        () = service.run(&broker) => {}
+        () = args.server.access.watch_principals(&broker, &args.data.data) => {}
     }
-    let stopping = Stopping::begin(args.server.process.stop_timeout);
+    let stopping = StopTimer::begin(args.server.process.stop_timeout);
     service::stopping();
     broker.stop_listening();
     beside.stop().await;
-    node::stop_broker_within(broker, stopping.left()).await;
+    stack::stop_broker_within(broker, stopping.left()).await;
     Ok(())
 }
 
 /// The line that names the HTTP address.
 pub(crate) fn http_line(address: std::net::SocketAddr, is_encrypted: bool) -> String {
     let scheme = if is_encrypted { "https" } else { "http" };
-    format!("HTTP at {scheme}://{}/", node::local(address))
+    format!("HTTP at {scheme}://{}/", stack::reachable_address(address))
 }
 
 /// Warns at each start of a broker with `--insecure` that other machines can reach it.

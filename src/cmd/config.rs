@@ -6,7 +6,7 @@ use clap::{Args, Command, Subcommand};
 
 use crate::{
     cli::{self, Cmd},
-    config::{ConfigFile, as_file, environment_problems, find, settings},
+    config::{ConfigFile, as_file, environment_problems, find_subcommand, settings},
     failure::Failure,
     output::{self, note, plural},
 };
@@ -25,15 +25,15 @@ variable, file and line, or the default. Passwords and headers with secrets are 
 pub(crate) enum Config {
     /// Report every mistake in the configuration file and the environment
     #[command(after_help = CHECK)]
-    Check(Of),
+    Check(SubcommandArg),
     /// Print the value of each flag and its origin
     #[command(after_help = SHOW)]
-    Show(Of),
+    Show(SubcommandArg),
 }
 
 /// The subcommand that is checked.
 #[derive(Debug, Args)]
-pub(crate) struct Of {
+pub(crate) struct SubcommandArg {
     /// The subcommand to check
     #[arg(value_name = "SUBCOMMAND", default_values = ["up"])]
     subcommand: Vec<String>,
@@ -45,14 +45,14 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
     let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
     let shown = names.join(" ");
     let definition = cli::definition();
-    if find(&definition, &names).is_none_or(Command::is_hide_set) {
+    if find_subcommand(&definition, &names).is_none_or(Command::is_hide_set) {
         return Err(Failure::Usage(format!("unknown subcommand {shown:?}; see tidings --help")));
     }
     let file = path.map(ConfigFile::read).transpose()?;
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
     problems.extend(environment_problems(&definition, &names));
     if problems.is_empty() {
-        problems.extend(together(&names, path).err().and_then(|failure| failure.text()));
+        problems.extend(check_combination(&names, path).err().and_then(|failure| failure.text()));
     }
     if !problems.is_empty() {
         for problem in &problems {
@@ -64,7 +64,7 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
         Config::Show(_) => as_file(&names, &settings(&definition, &names, file.as_ref())),
         Config::Check(_) => match &file {
             Some(file) => {
-                let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.keys());
+                let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.key_count());
                 format!("{path}: valid for tidings {shown}, {}\n", plural(keys as u64, "key"))
             }
             None => {
@@ -72,11 +72,11 @@ pub(crate) fn run(what: &Config, path: Option<&Path>) -> Result<(), Failure> {
             }
         },
     };
-    output::tell(&text).map_err(Failure::from_output)
+    output::print_text(&text).map_err(Failure::from_output)
 }
 
 /// Checks values that are valid one by one but may not fit together.
-fn together(names: &[&str], path: Option<&Path>) -> Result<(), Failure> {
+fn check_combination(names: &[&str], path: Option<&Path>) -> Result<(), Failure> {
     if !matches!(names, ["up" | "broker"]) {
         return Ok(());
     }

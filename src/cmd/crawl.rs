@@ -8,27 +8,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::{BrokerAddress, Listen},
-    broker_flag::BrokerIfAny,
-    cmd::up::{self, Printer},
+    broker_flag::OptionalBrokerFlag,
+    cmd::up::{self, PagePrinter},
     cmd::watch_feed::{FeedsFlag, watch_configured},
-    contact,
+    connection, contact,
     failure::Failure,
     flags::{self, CrawlerFlags, DataFlag},
-    job::{Bounds, Counts, JobRequest, Scope},
-    link,
-    node::{self, Crawler, Node, StopTime},
+    job::{JobCounts, JobLimits, JobRequest, Scope},
+    job_watch::{self, JobUpdate, JobWatch},
     output::plural,
     pid_file::PidFile,
-    screen::{Screen, Style},
+    screen::{Screen, ScreenStyle},
     seeds,
     signals::stop_on_signal,
     sinks,
-    watch::{self, Step, Watch},
+    stack::{self, Crawler, Stack, StopTimeout},
 };
 
 /// The limit of connections of an embedded broker: its crawler, the watcher of its job, and
 /// commands that inspect it.
-const OWN_CONNECTIONS_MAX: usize = 64;
+const EMBEDDED_CONNECTIONS_MAX: usize = 64;
 
 const EXAMPLES: &str = "\
 Where the pages are fetched:
@@ -97,7 +96,7 @@ pub(crate) struct CrawlArgs {
     delay: Option<Duration>,
 
     #[command(flatten)]
-    broker: BrokerIfAny,
+    broker: OptionalBrokerFlag,
 
     /// Print only the summary
     #[arg(long, short)]
@@ -122,13 +121,13 @@ pub(crate) struct CrawlArgs {
 
     /// Long names of the flags that were typed.
     #[arg(skip)]
-    pub(crate) given: Vec<String>,
+    pub(crate) typed_flags: Vec<String>,
 }
 
 impl CrawlArgs {
     fn request(&self) -> Result<JobRequest, String> {
         let seeds = seeds::read(&self.urls, self.seeds.as_deref())?;
-        let bounds = Bounds {
+        let bounds = JobLimits {
             scope: self.scope,
             include: self.include.clone(),
             exclude: self.exclude.clone(),
@@ -141,34 +140,34 @@ impl CrawlArgs {
     }
 
     fn screen(&self, request: &JobRequest) -> Screen {
-        Screen::new(Style { quiet: self.quiet, json: self.json }, request.max_pages())
+        Screen::new(ScreenStyle { quiet: self.quiet, json: self.json }, request.max_pages())
     }
 }
 
 /// Flags about a job, which have no effect in a crawler without one.
-const OF_JOBS: [&str; 8] =
+const JOB_FLAGS: [&str; 8] =
     ["depth", "max-pages", "max-per-host", "max-time", "scope", "include", "exclude", "json"];
 
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     let request = args.request().map_err(Failure::Usage)?;
-    let _pid_file = args.pid_file.as_deref().map(PidFile::take).transpose()?;
+    let _pid_file = args.pid_file.as_deref().map(PidFile::acquire).transpose()?;
     if request.seeds.is_empty() {
-        return work_for_broker(args).await;
+        return run_worker(args).await;
     }
     let stop = stop_on_signal()?;
     let (broker, found_by) = match &args.broker.broker {
         Some(broker) => (Some(broker.clone()), "--broker"),
-        None => (link::living_broker(&args.data.data).await, "the data directory"),
+        None => (connection::running_broker(&args.data.data).await, "the data directory"),
     };
     match broker {
-        Some(broker) => hand_over(&args, request, broker, found_by, &stop).await,
-        None => crawl_here(&args, request, &stop).await,
+        Some(broker) => run_on_broker(&args, request, broker, found_by, &stop).await,
+        None => run_embedded(&args, request, &stop).await,
     }
 }
 
 /// Fetches what the broker's group releases, until it is stopped.
-async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
+async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
     let Some(broker) = &args.broker.broker else {
         return Err(Failure::Usage(
             "give the URLs to crawl, such as tidings crawl https://example.org/, or --broker \
@@ -176,26 +175,27 @@ async fn work_for_broker(args: CrawlArgs) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    refuse_flags(&args, &OF_JOBS, "is about a job; add the URLs of the job")?;
-    refuse_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
+    reject_flags(&args, &JOB_FLAGS, "is about a job; add the URLs of the job")?;
+    reject_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
     let stop = stop_on_signal()?;
-    node::make_data_directory(&args.data.data)?;
+    stack::make_data_directory(&args.data.data)?;
     let crawling = args.crawler.config(broker, &args.data);
-    let mut printer = Printer::new(args.quiet, args.crawler.outgoing.are_anonymous(), &crawling);
-    printer.line(&format!("fetching for {broker}, storing in {}", sinks::places(&crawling)));
+    let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
+    printer
+        .line(&format!("fetching for {broker}, storing in {}", sinks::describe_sinks(&crawling)));
     let mut crawler = Crawler::start(crawling);
     let result = tokio::select! {
         result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
         () = watch_configured(broker, &args.feeds) => Ok(()),
     };
-    for report in crawler.stop(StopTime::default().crawler()).await {
+    for report in crawler.stop(StopTimeout::default().crawler()).await {
         printer.page(&report);
     }
     result
 }
 
 /// Hands the job to the crawlers of another broker and watches it.
-async fn hand_over(
+async fn run_on_broker(
     args: &CrawlArgs,
     request: JobRequest,
     broker: BrokerAddress,
@@ -206,17 +206,17 @@ async fn hand_over(
         "applies only to a crawl with its own broker, but this job goes to the broker at {broker} (found by \
          {found_by}), which has its own settings"
     );
-    refuse_flags(args, &["delay"], &reason)?;
-    refuse_flags(args, &CrawlerFlags::names(), &reason)?;
+    reject_flags(args, &["delay"], &reason)?;
+    reject_flags(args, &CrawlerFlags::names(), &reason)?;
     let name = request.name();
     let mut screen = args.screen(&request);
     screen.console.note(&format!("job {name} goes to the crawlers of {broker}"));
-    if watch::crawlers(&broker).await? == 0 {
+    if job_watch::crawlers(&broker).await? == 0 {
         screen.console.note(&format!(
             "note: no crawler is connected there yet; start one with: tidings crawl --broker {broker}"
         ));
     }
-    let mut watch = Watch::begin(broker.clone(), request, screen.console.shows_progress());
+    let mut watch = JobWatch::open(broker.clone(), request, screen.console.shows_progress());
     let end = loop {
         tokio::select! {
             biased;
@@ -227,52 +227,52 @@ async fn hand_over(
                 )));
             }
             news = watch.next() => match news? {
-                Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(counts) => break counts,
+                JobUpdate::Progress(counts) => screen.draw_progress(&counts),
+                JobUpdate::Done(counts) => break counts,
             }
         }
     };
-    screen.summary(&end, &format!("by the crawlers of {broker}"))
+    screen.print_summary(&end, &format!("by the crawlers of {broker}"))
 }
 
 /// Crawls with a broker and a crawler of this process.
-async fn crawl_here(
+async fn run_embedded(
     args: &CrawlArgs,
     request: JobRequest,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
-    node::make_data_directory(&args.data.data)?;
+    stack::make_data_directory(&args.data.data)?;
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
     let mut config = flags::broker_config(listen, args.delay);
     // The directory belongs to this job alone, so that nothing else is fetched.
     let queue = args.data.data.join("crawls").join(request.name().as_str());
     config.data = Some(queue.clone());
-    config.limits.connections_max = OWN_CONNECTIONS_MAX;
-    let member = node::own_member(&mut config);
-    let broker = node::start_broker(config).await?;
+    config.limits.connections_max = EMBEDDED_CONNECTIONS_MAX;
+    let member = stack::set_own_member(&mut config);
+    let broker = stack::start_broker(config).await?;
     let address = BrokerAddress::from(broker.local_addr());
     let mut crawling = args.crawler.config(&address, &args.data);
     crawling.member = Some(member);
-    let stored = format!("in {}", sinks::places(&crawling));
+    let stored = format!("in {}", sinks::describe_sinks(&crawling));
     let mut screen = args.screen(&request);
-    if sinks::take_stdout(&crawling) {
-        screen.leave_stdout();
+    if sinks::use_stdout(&crawling) {
+        screen.use_stderr();
     }
-    if args.crawler.outgoing.are_anonymous() && !request.seeds.iter().all(contact::is_own) {
+    if args.crawler.outgoing.lack_contact() && !request.seeds.iter().all(contact::is_local) {
         screen.console.note(contact::WARNING);
     }
     let crawler = Crawler::start(crawling);
-    let mut node = Node { broker, crawler };
-    let mut watch = Watch::begin(address, request, screen.console.shows_progress());
-    let result = follow(&mut node.crawler, &mut watch, &mut screen, stop).await;
+    let mut node = Stack { broker, crawler };
+    let mut watch = JobWatch::open(address, request, screen.console.shows_progress());
+    let result = follow_job(&mut node.crawler, &mut watch, &mut screen, stop).await;
     // It would report the loss of its broker.
     drop(watch);
     // The report of the last page may arrive after the end of the job.
-    for report in node.stop(StopTime::default()).await {
-        screen.page(&report)?;
+    for report in node.stop(StopTimeout::default()).await {
+        screen.print_page(&report)?;
     }
     let Some(end) = result? else {
-        screen.cut_off()?;
+        screen.print_interrupted()?;
         return Err(Failure::Interrupted(format!(
             "interrupted after {}, stored {stored}; repeat the command to continue",
             plural(screen.pages(), "page")
@@ -286,37 +286,37 @@ async fn crawl_here(
     if let Err(error) = removed {
         tracing::warn!(%error, "cannot remove the queue of a finished crawl: {}", queue.display());
     }
-    screen.summary(&end, &stored)
+    screen.print_summary(&end, &stored)
 }
 
 /// Prints pages and progress until the job is done; `None`: it was stopped before.
-async fn follow(
+async fn follow_job(
     crawler: &mut Crawler,
-    watch: &mut Watch,
+    watch: &mut JobWatch,
     screen: &mut Screen,
     stop: &CancellationToken,
-) -> Result<Option<Counts>, Failure> {
+) -> Result<Option<JobCounts>, Failure> {
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(None),
             pages = crawler.pages() => {
                 for page in pages? {
-                    screen.page(&page)?;
+                    screen.print_page(&page)?;
                 }
             }
             news = watch.next() => match news? {
-                Step::Progress(counts) => screen.progress(&counts),
-                Step::Done(counts) => return Ok(Some(counts)),
+                JobUpdate::Progress(counts) => screen.draw_progress(&counts),
+                JobUpdate::Done(counts) => return Ok(Some(counts)),
             }
         }
     }
 }
 
 /// Rejects typed flags that would have no effect.
-fn refuse_flags(args: &CrawlArgs, flags: &[impl AsRef<str>], reason: &str) -> Result<(), Failure> {
+fn reject_flags(args: &CrawlArgs, flags: &[impl AsRef<str>], reason: &str) -> Result<(), Failure> {
     let mut flags = flags.iter().map(AsRef::as_ref);
-    match flags.find(|flag| args.given.iter().any(|given| given == flag)) {
+    match flags.find(|flag| args.typed_flags.iter().any(|given| given == flag)) {
         Some(flag) => Err(Failure::Usage(format!("--{flag} {reason}"))),
         None => Ok(()),
     }

@@ -7,11 +7,11 @@ use crate::{
     broker_flag::BrokerFlag,
     cmd::group::{
         command,
-        tasks::{self, Filter, State},
+        tasks::{self, EntryFilter, EntryState},
     },
     failure::Failure,
-    manage::{Broker, GroupFlag, OutputFlags},
-    output::{Console, count},
+    manage::{BrokerClient, GroupFlag, OutputFlags},
+    output::{Console, format_count},
 };
 
 const EXAMPLES: &str = "\
@@ -37,9 +37,9 @@ pub(crate) enum Dead {
     #[command(alias = "list")]
     Ls(LsArgs),
     /// Return dead letters to the queue; attempts and losses start at 0
-    Retry(ChooseArgs),
+    Retry(SelectArgs),
     /// Remove dead letters
-    Drop(ChooseArgs),
+    Drop(SelectArgs),
 }
 
 /// The flags of `tidings dead ls`.
@@ -49,7 +49,7 @@ pub(crate) struct LsArgs {
     group: GroupFlag,
 
     #[command(flatten)]
-    filter: Filter,
+    filter: EntryFilter,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -58,7 +58,7 @@ pub(crate) struct LsArgs {
 /// The flags of `tidings dead retry` and `drop`: the selected entries.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["entries", "key", "job", "all"]))]
-pub(crate) struct ChooseArgs {
+pub(crate) struct SelectArgs {
     /// Entry numbers, as `tidings dead ls` prints them
     #[arg(value_name = "ENTRY")]
     entries: Vec<u64>,
@@ -87,7 +87,7 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
     match dead {
         Dead::Ls(args) => {
             let heads = ["ENTRY>", "REASON", "ATTEMPTS>", "LOSSES>", "LAST", "JOB", "URL"];
-            let (group, state) = (&args.group.group, Some(State::Dead));
+            let (group, state) = (&args.group.group, Some(EntryState::Dead));
             tasks::list(group, state, &args.filter, &args.output, &heads, |entry| {
                 let values = ["reason", "attempts", "losses", "last", "job"];
                 let values = values.map(|key| entry.value(key));
@@ -95,26 +95,26 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
             })
             .await
         }
-        Dead::Retry(args) => choose("retry", "retried", &args).await,
-        Dead::Drop(args) => choose("drop", "dropped", &args).await,
+        Dead::Retry(args) => apply("retry", "retried", &args).await,
+        Dead::Drop(args) => apply("drop", "dropped", &args).await,
     }
 }
 
 /// Applies the action to the selected entries and prints their number.
-async fn choose(action: &str, done: &str, args: &ChooseArgs) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.broker, NAME).await?;
+async fn apply(action: &str, done: &str, args: &SelectArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
     let mut sum = 0;
-    for settings in args.settings() {
+    for settings in args.requests() {
         let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let answer = broker.ask(&command(action, &args.group.group, settings)).await?;
+        let answer = broker.request(&command(action, &args.group.group, settings)).await?;
         sum += field_number(&answer.ok, done).unwrap_or(0);
     }
-    Console::new().line(&format!("{done} {}", count(sum)))
+    Console::new().line(&format!("{done} {}", format_count(sum)))
 }
 
-impl ChooseArgs {
+impl SelectArgs {
     /// The options of each request.
-    fn settings(&self) -> Vec<Vec<(&'static str, String)>> {
+    fn requests(&self) -> Vec<Vec<(&'static str, String)>> {
         if !self.entries.is_empty() {
             return self.entries.iter().map(|entry| vec![("entry", entry.to_string())]).collect();
         }

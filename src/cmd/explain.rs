@@ -9,7 +9,7 @@ use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
     flags::DataFlag,
-    manage::{Broker, GroupFlag},
+    manage::{BrokerClient, GroupFlag},
     output::{Console, printable, readable_line},
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct ExplainArgs {
 
 /// Prints the broker's answer, or the stored result of a URL that the broker does not know.
 pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.broker, NAME).await?;
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
     let explain = Command::Explain { what: &args.what, group: Some(args.group.group.clone()) };
     let mut console = Console::new();
     match broker.client.request(&explain).await {
@@ -74,7 +74,8 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
 fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
     let data = &args.data.data;
     let pages = data.join("pages.db");
-    let is_ours = address::noted(data).is_some_and(|at| at.as_str() == args.broker.broker.as_str());
+    let is_ours = address::read_address_file(data)
+        .is_some_and(|at| at.as_str() == args.broker.broker.as_str());
     let Some(url) = CanonicalUrl::parse(&args.what).ok().filter(|_| is_ours && pages.is_file())
     else {
         return Ok(None);

@@ -6,14 +6,14 @@ use std::{io, path::PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use tidings_subscriber::sink::export::{self, ExportError, Exported, Target};
+use tidings_subscriber::sink::export::{self, ExportError, ExportTarget, Exported};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     failure::Failure,
     flags::DataFlag,
-    output::{Console, count, plural},
+    output::{Console, format_count, plural},
     signals::stop_on_signal,
 };
 
@@ -79,20 +79,24 @@ fn export(args: ExportArgs, stop: &CancellationToken) -> Result<(), Failure> {
     let place = output.clone();
     let mut stdout = io::stdout().lock();
     let target = match (output, format) {
-        (None, _) => Target::Lines(&mut stdout),
-        (Some(file), Format::Jsonl) => Target::LinesFile(file),
-        (Some(file), Format::Sqlite) => Target::Database(file),
+        (None, _) => ExportTarget::Lines(&mut stdout),
+        (Some(file), Format::Jsonl) => ExportTarget::LinesFile(file),
+        (Some(file), Format::Sqlite) => ExportTarget::Database(file),
     };
     let exported = export::export(&inputs, merge, target, &mut go_on).map_err(failure)?;
     if let Some(place) = place {
         let records = plural(exported.written, "record");
-        console.note(&format!("{records} of {} in {}", count(exported.read), place.display()));
+        console.note(&format!(
+            "{records} of {} in {}",
+            format_count(exported.read),
+            place.display()
+        ));
     }
     Ok(())
 }
 
 fn progress(Exported { read, written }: Exported) -> String {
-    format!("{} read, {} written", count(read), count(written))
+    format!("{} read, {} written", format_count(read), format_count(written))
 }
 
 fn failure(error: ExportError) -> Failure {

@@ -11,12 +11,13 @@ use tidings_broker::group::GroupConfig;
 use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
 
 use crate::{
+    broker_message,
     failure::Failure,
     manage::{
-        self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
+        self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+        print_list, print_table,
     },
-    output::{Console, count},
-    wire,
+    output::{Console, format_count},
 };
 
 use self::{
@@ -135,18 +136,20 @@ pub(crate) struct SettingsArgs {
 pub(crate) async fn run(group: Group) -> Result<(), Failure> {
     match group {
         Group::Ls(args) => ls(&args.output).await,
-        Group::Show(args) => act("show", &args.group, &[], &args.output).await,
-        Group::Create(args) => act("create", &args.group, &args.settings, &args.output).await,
+        Group::Show(args) => run_action("show", &args.group, &[], &args.output).await,
+        Group::Create(args) => {
+            run_action("create", &args.group, &args.settings, &args.output).await
+        }
         Group::Set(args) if args.settings.is_empty() => Err(Failure::Usage(
             "no setting given; name one, such as delay=2s (see tidings group set --help)"
                 .to_owned(),
         )),
-        Group::Set(args) => act("set", &args.group, &args.settings, &args.output).await,
+        Group::Set(args) => run_action("set", &args.group, &args.settings, &args.output).await,
         Group::Watch(args) => watch::run(args).await,
-        Group::Pause(args) => act("pause", &args.group, &[], &args.output).await,
-        Group::Resume(args) => act("resume", &args.group, &[], &args.output).await,
-        Group::Purge(args) => act("purge", &args.group, &[], &args.output).await,
-        Group::Delete(args) => act("delete", &args.group, &[], &args.output).await,
+        Group::Pause(args) => run_action("pause", &args.group, &[], &args.output).await,
+        Group::Resume(args) => run_action("resume", &args.group, &[], &args.output).await,
+        Group::Purge(args) => run_action("purge", &args.group, &[], &args.output).await,
+        Group::Delete(args) => run_action("delete", &args.group, &[], &args.output).await,
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
@@ -160,19 +163,19 @@ pub(crate) fn command<'a>(
     group: &'a GroupName,
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
-    Command::Group(manage(action, Some(group.as_str()), settings))
+    Command::Group(manage_command(action, Some(group.as_str()), settings))
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
-    let broker = Broker::connect(&output.broker, NAME).await?;
-    let names = broker.ask(&Command::Group(manage("ls", None, Vec::new()))).await?.more;
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let names = broker.request(&Command::Group(manage_command("ls", None, Vec::new()))).await?.more;
     let mut groups = Vec::new();
     for name in names.iter().filter_map(|line| first_word(line).parse().ok()) {
-        groups.push(broker.ask(&command("show", &name, Vec::new())).await?.ok);
+        groups.push(broker.request(&command("show", &name, Vec::new())).await?.ok);
     }
     let mut console = Console::new();
     if output.json {
-        let groups = groups.iter().map(|line| named(line, "group"));
+        let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
     let heads = [
@@ -196,7 +199,7 @@ fn row(line: &str) -> Vec<String> {
     let number = |key| {
         // `dead-kept` are the present dead letters; `dead` counts retried ones too.
         let key = if key == "dead" { "dead-kept" } else { key };
-        count(field_number(line, key).unwrap_or(0))
+        format_count(field_number(line, key).unwrap_or(0))
     };
     let word = |key| field(line, key).unwrap_or("?").to_owned();
     let numbers = ["members", "waiting", "processing", "completed", "failed", "dead", "lost"];
@@ -215,17 +218,17 @@ fn row(line: &str) -> Vec<String> {
 }
 
 /// Sends the action for one group and prints the answer.
-async fn act(
+async fn run_action(
     action: &str,
     group: &GroupName,
     settings: &[(String, String)],
     output: &OutputFlags,
 ) -> Result<(), Failure> {
-    let broker = Broker::connect(&output.broker, NAME).await?;
-    let answer = broker.ask(&command(action, group, borrowed(settings))).await?;
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let answer = broker.request(&command(action, group, as_str_pairs(settings))).await?;
     let mut console = Console::new();
     if output.json {
-        let mut object = named(&answer.ok, "group");
+        let mut object = named_object(&answer.ok, "group");
         for (key, text) in answer.more.iter().filter_map(|line| line.split_once(' ')) {
             object[key] = text.into();
         }
@@ -247,10 +250,10 @@ async fn act(
 
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::setting(text)?;
+    let (key, value) = manage::parse_setting(text)?;
     GroupConfig::default()
-        .with([(key.as_str(), value.as_str())])
-        .map_err(|error| wire::in_flags(&error.text))?;
+        .with_settings([(key.as_str(), value.as_str())])
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
     Ok((key, value))
 }
 

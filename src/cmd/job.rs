@@ -8,13 +8,14 @@ use tidings_broker::job::JobSettings;
 use tidings_protocol::{Command, GroupName, JobName, field_number};
 
 use crate::{
+    broker_message,
     failure::Failure,
-    job::Counts,
+    job::JobCounts,
     manage::{
-        self, Broker, GroupFlag, OutputFlags, borrowed, manage, named, print_list, print_table,
+        self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
+        print_list, print_table,
     },
-    output::{Console, count},
-    wire,
+    output::{Console, format_count},
 };
 
 use self::{
@@ -129,17 +130,17 @@ pub(crate) struct LsArgs {
 /// Runs the subcommand.
 pub(crate) async fn run(job: Job) -> Result<(), Failure> {
     match job {
-        Job::Open(args) => act("open", &args.of, &args.settings).await,
+        Job::Open(args) => run_action("open", &args.of, &args.settings).await,
         Job::Add(args) => add::run(args).await,
-        Job::Close(args) => act("close", &args, &[]).await,
+        Job::Close(args) => run_action("close", &args, &[]).await,
         Job::Ls(args) => ls(&args).await,
-        Job::Show(args) => act("show", &args, &[]).await,
+        Job::Show(args) => run_action("show", &args, &[]).await,
         Job::Wait(args) => wait::wait(args).await,
         Job::Watch(args) => wait::watch(args).await,
-        Job::Pause(args) => act("pause", &args, &[]).await,
-        Job::Resume(args) => act("resume", &args, &[]).await,
-        Job::Cancel(args) => act("cancel", &args, &[]).await,
-        Job::Delete(args) => act("delete", &args, &[]).await,
+        Job::Pause(args) => run_action("pause", &args, &[]).await,
+        Job::Resume(args) => run_action("resume", &args, &[]).await,
+        Job::Cancel(args) => run_action("cancel", &args, &[]).await,
+        Job::Delete(args) => run_action("delete", &args, &[]).await,
     }
 }
 
@@ -151,31 +152,35 @@ fn command<'a>(
     mut settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
     settings.insert(0, ("group", group.as_str()));
-    Command::Job(manage(action, job.map(JobName::as_str), settings))
+    Command::Job(manage_command(action, job.map(JobName::as_str), settings))
 }
 
 /// Sends the action for one job and prints the answer.
-async fn act(action: &str, args: &JobArgs, settings: &[(String, String)]) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let command = command(action, Some(&args.job), &args.group.group, borrowed(settings));
-    let answer = broker.ask(&command).await?;
+async fn run_action(
+    action: &str,
+    args: &JobArgs,
+    settings: &[(String, String)],
+) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let command = command(action, Some(&args.job), &args.group.group, as_str_pairs(settings));
+    let answer = broker.request(&command).await?;
     let mut console = Console::new();
     if args.output.json {
-        return console.line(&named(&answer.ok, "job").to_string());
+        return console.line(&named_object(&answer.ok, "job").to_string());
     }
     match action {
         "show" => print_list(&mut console, &answer.ok),
         "delete" => console.line(&format!("deleted {}", args.job)),
-        _ => console.line(&Counts::parse(&answer.ok).state_line()),
+        _ => console.line(&JobCounts::parse(&answer.ok).state_line()),
     }
 }
 
 async fn ls(args: &LsArgs) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let answer = broker.ask(&command("ls", None, &args.group.group, Vec::new())).await?;
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("ls", None, &args.group.group, Vec::new())).await?;
     let mut console = Console::new();
     if args.output.json {
-        let jobs = answer.more.iter().map(|line| named(line, "job"));
+        let jobs = answer.more.iter().map(|line| named_object(line, "job"));
         return jobs.into_iter().try_for_each(|job| console.line(&job.to_string()));
     }
     let heads = [
@@ -189,27 +194,27 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
         "COMPLETED>",
         "FAILED>",
     ];
-    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&Counts::parse(line))))?;
+    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&JobCounts::parse(line))))?;
     let number = |key| field_number(&answer.ok, key).unwrap_or(0);
     let (jobs, listed) = (number("jobs"), number("listed"));
     if listed < jobs {
-        console.note(&format!("the newest {} of {}", count(listed), count(jobs)));
+        console.note(&format!("the newest {} of {}", format_count(listed), format_count(jobs)));
     }
     Ok(())
 }
 
 /// A job as a row of `ls`.
-fn row(job: &Counts) -> Vec<String> {
-    let numbers =
-        [job.found, job.pending, job.queued, job.processing, job.completed, job.failed].map(count);
+fn row(job: &JobCounts) -> Vec<String> {
+    let numbers = [job.found, job.pending, job.queued, job.processing, job.completed, job.failed]
+        .map(format_count);
     [vec![job.name.clone(), job.pass.clone(), job.state.clone()], numbers.to_vec()].concat()
 }
 
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::setting(text)?;
+    let (key, value) = manage::parse_setting(text)?;
     JobSettings::parse([(key.as_str(), value.as_str())])
-        .map_err(|error| wire::in_flags(&error.text))?;
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
     Ok((key, value))
 }
 
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_job_is_a_row() {
-        let job = Counts::parse(
+        let job = JobCounts::parse(
             "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
              failed=5 found=6",
         );

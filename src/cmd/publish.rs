@@ -19,14 +19,13 @@ use tokio::{
 use crate::{
     address::BrokerAddress,
     broker_flag::BrokerFlag,
+    broker_message, connection,
     failure::Failure,
     flags::{self, milliseconds},
-    lines::{Lines, read_input},
-    link,
-    output::{count, note, plural},
+    lines::{NumberedLines, read_input},
+    output::{format_count, note, plural},
     signals::stop_on_signal,
-    window::Window,
-    wire,
+    window::PublishWindow,
 };
 
 const EXAMPLES: &str = "\
@@ -43,7 +42,7 @@ event is sent once, without an id.
 Exit codes: 0 everything is confirmed; 1 some events are not, and standard error names them.";
 
 /// Rejected lines that are reported one by one.
-const NAMED_MAX: u64 = 20;
+const REPORTED_MAX: u64 = 20;
 
 /// The shortest and the longest wait before it connects again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -78,17 +77,17 @@ pub(crate) struct PubArgs {
 /// Publishes everything and reports the result.
 pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
-    let connection = link::connect(&args.broker.broker, NAME).await?;
+    let connection = connection::connect(&args.broker.broker, NAME).await?;
     let source = if args.payloads.is_empty() {
-        Source::Input { chunks: read_input(), lines: Lines::new(), unread: Vec::new() }
+        LineSource::Input { chunks: read_input(), lines: NumberedLines::new(), unread: Vec::new() }
     } else {
-        Source::Arguments(args.payloads)
+        LineSource::Arguments(args.payloads)
     };
-    let mut publisher = Publisher {
+    let mut publisher = LinePublisher {
         broker: args.broker.broker,
         source,
-        window: Window::new(args.topic, !args.retry.is_zero()),
-        tally: Tally::default(),
+        window: PublishWindow::new(args.topic, !args.retry.is_zero()),
+        tally: PublishTally::default(),
         retry: args.retry,
         lost_at: None,
         quiet: args.quiet,
@@ -97,7 +96,7 @@ pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
         biased;
         result = publisher.publish(connection) => result,
         () = stop.cancelled() => {
-            let confirmed = count(publisher.tally.confirmed);
+            let confirmed = format_count(publisher.tally.confirmed);
             return Err(Failure::Interrupted(format!("interrupted; {confirmed} confirmed")));
         }
     };
@@ -106,17 +105,17 @@ pub(crate) async fn run(args: PubArgs) -> Result<(), Failure> {
 
 /// The results so far.
 #[derive(Debug, Default)]
-struct Tally {
+struct PublishTally {
     confirmed: u64,
-    refused: u64,
+    rejected: u64,
     /// Why standard input ended early.
-    unreadable: Option<io::Error>,
+    read_error: Option<io::Error>,
 }
 
-impl Tally {
-    fn refuse(&mut self, line: u64, reason: &str) {
-        self.refused += 1;
-        if self.refused <= NAMED_MAX {
+impl PublishTally {
+    fn reject(&mut self, line: u64, reason: &str) {
+        self.rejected += 1;
+        if self.rejected <= REPORTED_MAX {
             note(&format!("line {line} is rejected: {reason}"));
         }
     }
@@ -124,12 +123,12 @@ impl Tally {
 
 /// The source of the events.
 #[derive(Debug)]
-enum Source {
+enum LineSource {
     /// The payloads of the command line.
     Arguments(Vec<String>),
     Input {
         chunks: mpsc::Receiver<io::Result<Vec<u8>>>,
-        lines: Lines,
+        lines: NumberedLines,
         unread: Vec<u8>,
     },
     /// All events were read.
@@ -139,20 +138,20 @@ enum Source {
 /// A piece of standard input; `None`: the end.
 type Chunk = Option<io::Result<Vec<u8>>>;
 
-impl Source {
-    /// Waits for the next piece, to be passed to `take`. Cancel-safe.
+impl LineSource {
+    /// Waits for the next piece, to be passed to `push_lines`. Cancel-safe.
     async fn next(&mut self) -> Chunk {
         match self {
-            Source::Arguments(_) => None,
-            Source::Input { chunks, .. } => chunks.recv().await,
-            Source::Ended => std::future::pending().await,
+            LineSource::Arguments(_) => None,
+            LineSource::Input { chunks, .. } => chunks.recv().await,
+            LineSource::Ended => std::future::pending().await,
         }
     }
 
     /// Puts the lines of a piece into the window.
-    fn take(&mut self, chunk: Chunk, window: &mut Window) -> io::Result<()> {
+    fn push_lines(&mut self, chunk: Chunk, window: &mut PublishWindow) -> io::Result<()> {
         match (self, chunk) {
-            (Source::Input { lines, unread, .. }, Some(Ok(chunk))) => {
+            (LineSource::Input { lines, unread, .. }, Some(Ok(chunk))) => {
                 unread.extend_from_slice(&chunk);
                 let mut done = 0;
                 loop {
@@ -164,31 +163,31 @@ impl Source {
                 unread.drain(..done);
             }
             (source, Some(Err(error))) => {
-                *source = Source::Ended;
+                *source = LineSource::Ended;
                 return Err(error);
             }
             (source, _) => {
                 match source {
-                    Source::Arguments(payloads) => {
+                    LineSource::Arguments(payloads) => {
                         for (payload, line) in payloads.iter().zip(1..) {
                             window.push(line, Ok(payload.as_bytes()));
                         }
                     }
-                    Source::Input { lines, unread, .. } => {
+                    LineSource::Input { lines, unread, .. } => {
                         if let Some((number, line)) = lines.finish(unread) {
                             window.push(number, line);
                         }
                     }
-                    Source::Ended => {}
+                    LineSource::Ended => {}
                 }
-                *source = Source::Ended;
+                *source = LineSource::Ended;
             }
         }
         Ok(())
     }
 
     fn has_ended(&self) -> bool {
-        matches!(self, Source::Ended)
+        matches!(self, LineSource::Ended)
     }
 }
 
@@ -196,11 +195,11 @@ type Connection = (Client, Deliveries);
 
 /// The state of one run.
 #[derive(Debug)]
-struct Publisher {
+struct LinePublisher {
     broker: BrokerAddress,
-    source: Source,
-    window: Window,
-    tally: Tally,
+    source: LineSource,
+    window: PublishWindow,
+    tally: PublishTally,
     /// Try to reconnect for this long after a lost connection; 0 gives up at once
     retry: Duration,
     /// Since when no connection has answered anything.
@@ -208,22 +207,22 @@ struct Publisher {
     quiet: bool,
 }
 
-impl Publisher {
+impl LinePublisher {
     /// Publishes on this connection, and on new ones if it is lost, until everything is answered.
     /// The error is a message for people.
     async fn publish(&mut self, mut connection: Connection) -> Result<(), String> {
         loop {
-            let Err(error) = self.publish_on(&mut connection).await else {
+            let Err(error) = self.publish_on_connection(&mut connection).await else {
                 return Ok(());
             };
-            if self.retry.is_zero() || !may_pass(&error) {
-                return Err(wire::client_error(&error));
+            if self.retry.is_zero() || !is_transient(&error) {
+                return Err(broker_message::client_error(&error));
             }
             let doubtful = self.window.rewind();
             while self.window.is_empty() && !self.source.has_ended() {
                 // Nothing was lost: the next connection can wait for the next line.
                 let chunk = self.source.next().await;
-                self.take(chunk);
+                self.push_lines(chunk);
             }
             if self.window.is_empty() {
                 return Ok(());
@@ -233,7 +232,10 @@ impl Publisher {
     }
 
     /// Publishes until everything is answered, or the connection is lost.
-    async fn publish_on(&mut self, connection: &mut Connection) -> Result<(), ClientError> {
+    async fn publish_on_connection(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Result<(), ClientError> {
         let (client, deliveries) = connection;
         loop {
             self.window.send(client).await?;
@@ -249,18 +251,18 @@ impl Publisher {
                     self.lost_at = None;
                     match answer {
                         Ok(()) => self.tally.confirmed += 1,
-                        Err(refusal) => self.tally.refuse(line, &refusal.reason),
+                        Err(refusal) => self.tally.reject(line, &refusal.reason),
                     }
                 }
-                () = connection_ends(deliveries) => return Err(deliveries.reason()),
-                chunk = self.source.next(), if has_room => self.take(chunk),
+                () = wait_for_close(deliveries) => return Err(deliveries.reason()),
+                chunk = self.source.next(), if has_room => self.push_lines(chunk),
             }
         }
     }
 
-    fn take(&mut self, chunk: Chunk) {
-        if let Err(error) = self.source.take(chunk, &mut self.window) {
-            self.tally.unreadable = Some(error);
+    fn push_lines(&mut self, chunk: Chunk) {
+        if let Err(error) = self.source.push_lines(chunk, &mut self.window) {
+            self.tally.read_error = Some(error);
         }
     }
 
@@ -273,29 +275,32 @@ impl Publisher {
         let deadline = *self.lost_at.get_or_insert_with(Instant::now) + self.retry;
         let retry = format_ms(milliseconds(self.retry));
         let unconfirmed = plural(self.window.len() as u64, "event");
-        let problem = wire::client_error(&error);
+        let problem = broker_message::client_error(&error);
         self.note(&format!("{problem}; {unconfirmed} unconfirmed, reconnecting for up to {retry}"));
         let mut backoff = BACKOFF_MIN;
         loop {
             let now = Instant::now();
             if now >= deadline {
-                let problem = wire::client_error(&error);
+                let problem = broker_message::client_error(&error);
                 return Err(format!("{problem}; no connection within {retry}"));
             }
             sleep(backoff.min(deadline - now)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
-            match timeout_at(deadline, link::try_connect(&self.broker, NAME)).await {
+            match timeout_at(deadline, connection::try_connect(&self.broker, NAME)).await {
                 Ok(Ok(connection)) => {
                     let twice = if doubtful == 0 {
                         String::new()
                     } else {
-                        format!("; {} without an id may be stored twice", count(doubtful as u64))
+                        format!(
+                            "; {} without an id may be stored twice",
+                            format_count(doubtful as u64)
+                        )
                     };
                     self.note(&format!("reconnected, sending {unconfirmed}{twice}"));
                     return Ok(connection);
                 }
-                Ok(Err(reason)) if may_pass(&reason) => error = reason,
-                Ok(Err(reason)) => return Err(wire::client_error(&reason)),
+                Ok(Err(reason)) if is_transient(&reason) => error = reason,
+                Ok(Err(reason)) => return Err(broker_message::client_error(&reason)),
                 Err(_elapsed) => {}
             }
         }
@@ -303,8 +308,8 @@ impl Publisher {
 
     /// Reports the results and returns the matching exit code.
     fn finish(&self, result: Result<(), String>) -> Result<(), Failure> {
-        let Tally { refused, ref unreadable, .. } = self.tally;
-        let confirmed = count(self.tally.confirmed);
+        let PublishTally { rejected: refused, read_error: ref unreadable, .. } = self.tally;
+        let confirmed = format_count(self.tally.confirmed);
         if let Err(error) = result {
             let rest = self.window.first_line().map_or(String::new(), |line| {
                 format!("; line {line} is the first that may be lost")
@@ -317,11 +322,11 @@ impl Publisher {
                 "cannot read standard input: {error}; {confirmed} confirmed"
             )));
         }
-        if refused > NAMED_MAX {
-            note(&format!("and {} more lines", count(refused - NAMED_MAX)));
+        if refused > REPORTED_MAX {
+            note(&format!("and {} more lines", format_count(refused - REPORTED_MAX)));
         }
         if refused > 0 {
-            let refused = count(refused);
+            let refused = format_count(refused);
             return Err(Failure::failed(format!("{confirmed} confirmed, {refused} rejected")));
         }
         self.note(&format!("{confirmed} confirmed"));
@@ -337,12 +342,12 @@ impl Publisher {
 
 /// Waits for the end of the connection. A publisher receives only answers, so it notices the end
 /// only here.
-async fn connection_ends(deliveries: &mut Deliveries) {
+async fn wait_for_close(deliveries: &mut Deliveries) {
     while deliveries.next().await.is_some() {}
 }
 
 /// Whether the same request may succeed later on another connection.
-fn may_pass(error: &ClientError) -> bool {
+fn is_transient(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => true,
         ClientError::Refused(error) | ClientError::Ended(error) => error.code.is_transient(),

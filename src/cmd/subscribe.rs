@@ -3,11 +3,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "the last request has a time limit")]
 
+mod group;
+mod no_follow;
 mod program;
-mod share;
 mod signal;
 mod tail;
-mod until_newest;
 mod writer;
 
 use std::{
@@ -21,10 +21,10 @@ use std::{
 
 use clap::Args;
 use serde::Serialize;
-use tidings_connectors::signal::{SignalName, Target};
+use tidings_connectors::signal::{SignalName, SignalTarget};
 use tidings_protocol::{
     Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
-    client::{Answering, Client, ClientError, Deliveries, Delivery},
+    client::{Client, ClientError, Deliveries, Delivery, PendingAnswer},
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -32,16 +32,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     address::BrokerAddress,
     broker_flag::BrokerFlag,
+    broker_message, connection,
     failure::Failure,
     flags::parse_duration,
-    link,
-    output::{note, printable, said, said_in_json},
-    signals::stop_on_signal_or,
+    output::{note, printable, terminal_safe, terminal_safe_json},
+    signals::stop_on_signal_with,
     sinks::parse_variable,
-    wire,
 };
 
-use self::{program::Program, share::Share, signal::Spooling};
+use self::{group::GroupSubscription, program::Program, signal::SignalSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,10 +93,10 @@ program of --exec failed without --group; 2 wrong usage.";
 
 /// While events arrive, the durable cursor moves by at least this many: each move is a sync of the
 /// broker's disk.
-const MOVE_EVENTS: u64 = 1_000;
+const EVENTS_PER_CURSOR_MOVE: u64 = 1_000;
 
 /// The time limit of the last move of the cursor.
-const LAST_MOVE_MAX: Duration = Duration::from_secs(5);
+const LAST_CURSOR_MOVE_MAX: Duration = Duration::from_secs(5);
 
 /// The flags of `tidings sub`.
 #[derive(Debug, Args)]
@@ -184,10 +183,10 @@ pub(crate) struct SubArgs {
 pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
     let programs = program::Programs::with_variables(&args.exec_env);
     let running = programs.clone();
-    let stop = stop_on_signal_or(move || running.kill())?;
+    let stop = stop_on_signal_with(move || running.kill())?;
     let broker = &args.broker.broker;
     if let (Some(signal), Some(pid_file), Some(dir)) = (args.signal, args.pid_file, args.spool) {
-        let spooling = Spooling {
+        let spooling = SignalSettings {
             broker: broker.clone(),
             topic: args.topic,
             from: args.from,
@@ -196,7 +195,7 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
             count: args.count,
             dir,
             files_max: usize::try_from(args.spool_max).unwrap_or(usize::MAX),
-            target: Target { pid_file, program: args.program, signal },
+            target: SignalTarget { pid_file, program: args.program, signal },
         };
         return signal::run(spooling, stop).await;
     }
@@ -205,25 +204,26 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
         let (broker, topic, json) = (broker.clone(), args.topic, args.json);
         let most = args.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(u32::MAX);
         let (credit, count, timeout) = (args.jobs.min(most), args.count, args.timeout);
-        let share = Share { broker, topic, group, credit, count, json, timeout, program };
-        return share::run(share, stop).await;
+        let subscription =
+            GroupSubscription { broker, topic, group, credit, count, json, timeout, program };
+        return group::run(subscription, stop).await;
     }
-    let (client, mut deliveries) = link::connect(broker, "tidings-sub").await?;
+    let (client, mut deliveries) = connection::connect(broker, "tidings-sub").await?;
     let SubArgs { topic, from, takeover, .. } = args;
     if args.no_follow {
-        until_newest::judge(from, args.cursor.as_ref())?;
+        no_follow::check_flags(from, args.cursor.as_ref())?;
     }
     let subscribe =
         Command::Sub { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover };
-    client.request(&subscribe).await.map_err(|error| failed(broker, &error))?;
-    let mut printer = Printer::new(args.json, program);
+    client.request(&subscribe).await.map_err(|error| broker_failure(broker, &error))?;
+    let mut printer = EventPrinter::new(args.json, program);
     if args.no_follow {
         let start = (from, args.cursor.as_ref());
-        printer.end = Some(until_newest::end(&client, broker, &topic, start).await?);
+        printer.end_seq = Some(no_follow::end_seq(&client, broker, &topic, start).await?);
     }
     let is_durable = args.cursor.is_some();
-    let mut cursor = is_durable.then(|| Cursor::new(&client, &topic));
-    let ended = print(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
+    let mut cursor = is_durable.then(|| CursorMover::new(&client, &topic));
+    let ended = print_events(&mut deliveries, &mut printer, args.count, &mut cursor, &stop).await?;
     if let Some(error) = ended {
         let resume = match (printer.last, args.cursor) {
             (_, Some(cursor)) => format!("; resume with --as {cursor}"),
@@ -232,19 +232,19 @@ pub(crate) async fn run(args: SubArgs) -> Result<(), Failure> {
             }
             (None, None) => String::new(),
         };
-        let error = wire::client_error(&error);
+        let error = broker_message::client_error(&error);
         return Err(Failure::failed(format!("{broker}: {error}{resume}")));
     }
     // Undelivered events must not delay the last answers.
     drop(deliveries);
     if let Some(cursor) = cursor {
-        let finished = timeout(LAST_MOVE_MAX, cursor.finish(printer.written)).await;
+        let finished = timeout(LAST_CURSOR_MOVE_MAX, cursor.finish(printer.written)).await;
         let finished = finished.map_err(|_elapsed| {
             let text =
                 format!("{broker} did not confirm the cursor; some events may be delivered again");
             Failure::failed(text)
         })?;
-        finished.map_err(|error| failed(broker, &error))?;
+        finished.map_err(|error| broker_failure(broker, &error))?;
     }
     if printer.has_failed { Err(Failure::Unsuccessful) } else { Ok(()) }
 }
@@ -258,20 +258,22 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     Ok(timeout)
 }
 
-fn failed(broker: &BrokerAddress, error: &ClientError) -> Failure {
+fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
     Failure::failed(match error {
-        ClientError::Refused(error) => format!("{broker} rejects: {}", wire::rejection(error)),
-        error => format!("{broker}: {}", wire::client_error(error)),
+        ClientError::Refused(error) => {
+            format!("{broker} rejects: {}", broker_message::rejection(error))
+        }
+        error => format!("{broker}: {}", broker_message::client_error(error)),
     })
 }
 
 /// Prints until the count is reached or `stop` is cancelled (`None`), or until the connection is
 /// lost or the cursor cannot move. A running program is waited for.
-async fn print(
+async fn print_events(
     deliveries: &mut Deliveries,
-    printer: &mut Printer,
+    printer: &mut EventPrinter,
     count: Option<u64>,
-    cursor: &mut Option<Cursor<'_>>,
+    cursor: &mut Option<CursorMover<'_>>,
     stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
     loop {
@@ -280,10 +282,10 @@ async fn print(
             return Ok(None);
         }
         if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
-            if printer.buffered >= MOVE_EVENTS {
+            if printer.buffered >= EVENTS_PER_CURSOR_MOVE {
                 printer.flush()?;
             }
-            cursor.move_behind(printer.written).await;
+            cursor.advance(printer.written).await;
         }
         // Output is flushed as soon as no further delivery waits.
         let delivery = tokio::select! {
@@ -292,7 +294,7 @@ async fn print(
                 printer.flush()?;
                 return Ok(None);
             }
-            moved = Cursor::moved(cursor) => match moved {
+            moved = CursorMover::wait_for_step(cursor) => match moved {
                 Err(error @ ClientError::Refused(_)) => return Ok(Some(error)),
                 // If the connection is lost, the deliveries end too, with the reason.
                 _ => continue,
@@ -307,21 +309,21 @@ async fn print(
             printer.flush()?;
             return Ok(Some(deliveries.reason()));
         };
-        printer.delivery(&delivery).await?;
+        printer.print_delivery(&delivery).await?;
     }
 }
 
 /// Moves the durable cursor after events were written, one move at a time: the next move includes
 /// everything written meanwhile.
-struct Cursor<'a> {
+struct CursorMover<'a> {
     client: &'a Client,
     topic: &'a TopicName,
     /// The newest event of the last move, finished or not.
     seen: Option<Seq>,
-    step: Option<Answering>,
+    step: Option<PendingAnswer>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> CursorMover<'a> {
     fn new(client: &'a Client, topic: &'a TopicName) -> Self {
         Self { client, topic, seen: None, step: None }
     }
@@ -332,16 +334,16 @@ impl<'a> Cursor<'a> {
     }
 
     /// Starts a move if there is one to make and the connection lives.
-    async fn move_behind(&mut self, written: Option<Seq>) {
+    async fn advance(&mut self, written: Option<Seq>) {
         if let Some(seq) = written.filter(|_| written > self.seen) {
             self.seen = written;
             let seen = Command::Seen { topic: self.topic.clone(), seq };
-            self.step = self.client.start(&[], &seen).await.ok();
+            self.step = self.client.start_request(&[], &seen).await.ok();
         }
     }
 
     /// Waits for the end of the current move, without end if there is none. Cancel-safe.
-    async fn moved(cursor: &mut Option<Self>) -> Result<(), ClientError> {
+    async fn wait_for_step(cursor: &mut Option<Self>) -> Result<(), ClientError> {
         let Some(Self { step, .. }) = cursor else { return future::pending().await };
         let Some(answering) = step else { return future::pending().await };
         let answer = answering.await;
@@ -354,7 +356,7 @@ impl<'a> Cursor<'a> {
         if let Some(step) = self.step.take() {
             step.await?;
         }
-        self.move_behind(written).await;
+        self.advance(written).await;
         if let Some(step) = self.step.take() {
             step.await?;
         }
@@ -364,7 +366,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Writes deliveries to standard output through a buffer, or runs the program for each.
-struct Printer {
+struct EventPrinter {
     program: Option<Program>,
     /// A program has failed for an event, which was reported.
     has_failed: bool,
@@ -377,24 +379,24 @@ struct Printer {
     last: Option<Seq>,
     written: Option<Seq>,
     /// The last seq to print; 0: there is nothing to print.
-    end: Option<Seq>,
+    end_seq: Option<Seq>,
 }
 
-impl Printer {
+impl EventPrinter {
     fn new(json: bool, program: Option<Program>) -> Self {
         // The buffer of the standard library ends at each line; this one is larger.
         let output = BufWriter::with_capacity(64 * 1024, io::stdout());
         let (last, written) = (None, None);
-        let (has_failed, buffered, printed, end) = (false, 0, 0, None);
-        Self { program, has_failed, output, buffered, json, printed, last, written, end }
+        let (has_failed, buffered, printed, end_seq) = (false, 0, 0, None);
+        Self { program, has_failed, output, buffered, json, printed, last, written, end_seq }
     }
 
     /// Whether the last seq was printed or skipped.
     fn is_at_end(&self) -> bool {
-        self.end.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
+        self.end_seq.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
     }
 
-    async fn delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
+    async fn print_delivery(&mut self, delivery: &Delivery) -> Result<(), Failure> {
         match delivery {
             Delivery::Msg { topic, seq, payload } => {
                 if let Some(program) = &self.program {
@@ -407,22 +409,22 @@ impl Printer {
                 self.buffered += 1;
                 self.printed += 1;
                 if self.json {
-                    self.line(&said_in_json(&event_json(topic, *seq, payload)))
+                    self.line(&terminal_safe_json(&event_json(topic, *seq, payload)))
                 } else {
-                    self.line(&said(payload))
+                    self.line(&terminal_safe(payload))
                 }
             }
-            Delivery::Lag { topic, from, to } => self.skipped("lag", topic, *from, *to),
-            Delivery::Gap { topic, from, to } => self.skipped("gap", topic, *from, *to),
+            Delivery::Lag { topic, from, to } => self.print_missing("lag", topic, *from, *to),
+            Delivery::Gap { topic, from, to } => self.print_missing("gap", topic, *from, *to),
             Delivery::Notice(error) => {
-                note(&format!("note from the broker: {}", wire::rejection(error)));
+                note(&format!("note from the broker: {}", broker_message::rejection(error)));
                 Ok(())
             }
             Delivery::Task { .. } | Delivery::More(_) => Ok(()),
         }
     }
 
-    fn skipped(
+    fn print_missing(
         &mut self,
         word: &str,
         topic: &TopicName,
@@ -433,9 +435,9 @@ impl Printer {
         self.buffered += 1;
         if self.json {
             let (topic, skipped) = (topic.as_str(), word);
-            return self.line(&json(&Hole { topic, skipped, from: from.0, to: to.0 }));
+            return self.line(&to_json(&MissingRange { topic, skipped, from: from.0, to: to.0 }));
         }
-        note(&in_words(word, topic, from, to));
+        note(&describe_missing(word, topic, from, to));
         Ok(())
     }
 
@@ -477,7 +479,7 @@ async fn run_program(
 
 /// An event with the parts of its payload.
 #[derive(Serialize)]
-struct Event<'a, P: Serialize> {
+struct EventJson<'a, P: Serialize> {
     #[serde(flatten)]
     place: P,
     payload: &'a str,
@@ -490,21 +492,21 @@ struct Event<'a, P: Serialize> {
 
 /// The place of an event.
 #[derive(Serialize)]
-struct OfTopic<'a> {
+struct TopicPlace<'a> {
     topic: &'a str,
     seq: u64,
 }
 
 /// The task of an event.
 #[derive(Serialize)]
-struct OfGroup<'a> {
+struct GroupPlace<'a> {
     group: &'a str,
     task: String,
 }
 
 /// Seqs without an event.
 #[derive(Serialize)]
-struct Hole<'a> {
+struct MissingRange<'a> {
     topic: &'a str,
     /// `lag`: no longer kept; `gap`: never given to an event that was kept.
     skipped: &'a str,
@@ -515,7 +517,7 @@ struct Hole<'a> {
 /// Why seqs are missing. The broker no longer knows whether a seq of a gap was skipped or given to
 /// an event that could not be kept. Such an event was not confirmed, unless the topic confirms
 /// before the sync.
-fn in_words(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
+fn describe_missing(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
     match (word, from == to) {
         ("lag", true) => format!("event {from} of {topic} is no longer kept"),
         ("lag", false) => format!("events {from} to {to} of {topic} are no longer kept"),
@@ -526,16 +528,16 @@ fn in_words(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String {
     }
 }
 
-fn json(value: &impl Serialize) -> String {
+fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("text and numbers always serialise")
 }
 
 fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
-    payload_json(OfTopic { topic: topic.as_str(), seq: seq.0 }, payload)
+    payload_json(TopicPlace { topic: topic.as_str(), seq: seq.0 }, payload)
 }
 
 fn task_json(group: &GroupName, task: &TaskId, payload: &str) -> String {
-    payload_json(OfGroup { group: group.as_str(), task: task.to_string() }, payload)
+    payload_json(GroupPlace { group: group.as_str(), task: task.to_string() }, payload)
 }
 
 fn payload_json(place: impl Serialize, payload: &str) -> String {
@@ -547,7 +549,7 @@ fn payload_json(place: impl Serialize, payload: &str) -> String {
         }
         attributes
     });
-    json(&Event { place, payload, target: parsed.target(), attributes })
+    to_json(&EventJson { place, payload, target: parsed.target(), attributes })
 }
 
 #[cfg(test)]
@@ -557,7 +559,7 @@ mod tests {
     #[test]
     fn skipped_seqs_are_not_called_lost() {
         let topic: TopicName = "t".parse().unwrap();
-        let words = |word, from, to| in_words(word, &topic, Seq(from), Seq(to));
+        let words = |word, from, to| describe_missing(word, &topic, Seq(from), Seq(to));
         assert_eq!(words("lag", 3, 9), "events 3 to 9 of t are no longer kept");
         assert_eq!(words("lag", 3, 3), "event 3 of t is no longer kept");
         assert_eq!(

@@ -1,15 +1,15 @@
 //! `tidings token`: manages principals, their tokens and permissions.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_broker::access::{Right, TokenHash, new_token};
+use tidings_broker::access::{Permission, TokenHash, new_token};
 
 use crate::{
+    atomic_file::DirectoryLock,
     failure::Failure,
-    files::Locked,
     flags::DataFlag,
-    node,
     output::Console,
-    principals::{Contents, Entry, Principals, uid_of},
+    principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of},
+    stack,
 };
 
 macro_rules! permissions {
@@ -74,14 +74,14 @@ pub(crate) enum Token {
 
 /// The permissions of a principal.
 #[derive(Debug, Args)]
-pub(crate) struct RightFlags {
+pub(crate) struct PermissionFlags {
     /// Allow this permission; may be repeated (see the list below)
     #[arg(long, value_name = "RIGHT", required = true)]
-    allow: Vec<Right>,
+    allow: Vec<Permission>,
 
     /// Deny this permission, even if --allow includes it; may be repeated
     #[arg(long, value_name = "RIGHT")]
-    deny: Vec<Right>,
+    deny: Vec<Permission>,
 }
 
 /// The flags of `tidings token create`.
@@ -94,7 +94,7 @@ pub(crate) struct CreateArgs {
     name: String,
 
     #[command(flatten)]
-    rights: RightFlags,
+    rights: PermissionFlags,
 
     /// Log in with a client certificate for this name instead of a token (the broker needs
     /// --client-ca)
@@ -118,7 +118,7 @@ pub(crate) struct SetArgs {
     name: String,
 
     #[command(flatten)]
-    rights: RightFlags,
+    rights: PermissionFlags,
 
     #[command(flatten)]
     data: DataFlag,
@@ -154,7 +154,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 pub(crate) fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
-        Token::Set(args) => change(&args.data, &args.name, |entry| {
+        Token::Set(args) => change_principal(&args.data, &args.name, |entry| {
             (entry.allow, entry.deny) = args.rights.words();
         }),
         Token::Ls(args) => list(&args.data),
@@ -162,9 +162,9 @@ pub(crate) fn run(what: Token) -> Result<(), Failure> {
     }
 }
 
-impl RightFlags {
+impl PermissionFlags {
     fn words(&self) -> (Vec<String>, Vec<String>) {
-        let words = |rights: &[Right]| rights.iter().map(ToString::to_string).collect();
+        let words = |rights: &[Permission]| rights.iter().map(ToString::to_string).collect();
         (words(&self.allow), words(&self.deny))
     }
 }
@@ -174,8 +174,8 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     if let Some(user) = &args.unix_user {
         uid_of(user).map_err(Failure::Usage)?;
     }
-    node::make_data_directory(&args.data.data)?;
-    let (principals, known, _lock) = open(&args.data)?;
+    stack::make_data_directory(&args.data.data)?;
+    let (principals, known, _lock) = open_locked(&args.data)?;
     let is_first = known.is_none();
     let mut contents = known.unwrap_or_default();
     if contents.principals.iter().any(|entry| entry.name == args.name) {
@@ -187,7 +187,7 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     }
     let by_token = args.certificate.is_none() && args.unix_user.is_none();
     let token = by_token.then(new_token);
-    contents.principals.push(Entry {
+    contents.principals.push(PrincipalEntry {
         name: args.name.clone(),
         token: token.as_ref().map(|token| TokenHash::of(token).to_string()),
         certificate: args.certificate,
@@ -213,38 +213,44 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
 }
 
 /// The locked file and its contents, if it exists. Other commands cannot change it meanwhile.
-fn open(data: &DataFlag) -> Result<(Principals, Option<Contents>, Locked), Failure> {
-    let principals = Principals::at(&data.data);
+fn open_locked(
+    data: &DataFlag,
+) -> Result<(AccessFile, Option<AccessFileContents>, DirectoryLock), Failure> {
+    let principals = AccessFile::at(&data.data);
     let lock = principals.lock()?;
     let contents = principals.contents()?;
     Ok((principals, contents, lock))
 }
 
-fn unknown(name: &str, principals: &Principals) -> Failure {
+fn unknown_principal(name: &str, principals: &AccessFile) -> Failure {
     Failure::failed(format!("no principal {name} in {}", principals.path().display()))
 }
 
-fn change(data: &DataFlag, name: &str, change: impl FnOnce(&mut Entry)) -> Result<(), Failure> {
-    let (principals, contents, _lock) = open(data)?;
-    let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
+fn change_principal(
+    data: &DataFlag,
+    name: &str,
+    change: impl FnOnce(&mut PrincipalEntry),
+) -> Result<(), Failure> {
+    let (principals, contents, _lock) = open_locked(data)?;
+    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
     let entry = contents.principals.iter_mut().find(|entry| entry.name == name);
-    change(entry.ok_or_else(|| unknown(name, &principals))?);
+    change(entry.ok_or_else(|| unknown_principal(name, &principals))?);
     principals.write(&contents)
 }
 
 fn revoke(data: &DataFlag, name: &str) -> Result<(), Failure> {
-    let (principals, contents, _lock) = open(data)?;
-    let mut contents = contents.ok_or_else(|| unknown(name, &principals))?;
+    let (principals, contents, _lock) = open_locked(data)?;
+    let mut contents = contents.ok_or_else(|| unknown_principal(name, &principals))?;
     let before = contents.principals.len();
     contents.principals.retain(|entry| entry.name != name);
     if contents.principals.len() == before {
-        return Err(unknown(name, &principals));
+        return Err(unknown_principal(name, &principals));
     }
     principals.write(&contents)
 }
 
 fn list(data: &DataFlag) -> Result<(), Failure> {
-    let principals = Principals::at(&data.data);
+    let principals = AccessFile::at(&data.data);
     let mut console = Console::new();
     let Some(contents) = principals.contents()? else {
         let path = principals.path().display();

@@ -8,15 +8,16 @@ use tidings_protocol::{Command, CursorName, TopicName, field, field_number};
 
 use crate::{
     broker_flag::BrokerFlag,
+    broker_message,
     failure::Failure,
     manage::{
-        self, Broker, OutputFlags, borrowed, first_word, manage, named, print_list, print_table,
+        self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+        print_list, print_table,
     },
-    output::{Console, bytes, count, readable},
-    wire,
+    output::{Console, format_bytes, format_count, readable},
 };
 
-pub(crate) use self::verify::{Report, VerifyArgs, offline};
+pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +49,7 @@ pub(crate) enum Topic {
     /// Delete a topic with its events and cursors; its seqs are not reused
     Delete(NameArgs),
     /// Verify every checksum and report damage
-    Verify(VerifyArgs),
+    Verify(TopicVerifyArgs),
     /// Remove a durable cursor that is not in use
     Forget(ForgetArgs),
 }
@@ -112,22 +113,22 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
     match topic {
         Topic::Ls(args) => ls(&args.output).await,
         Topic::Show(args) => show(&args).await,
-        Topic::Create(args) => settle("create", &args).await,
+        Topic::Create(args) => apply_settings("create", &args).await,
         Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
             "no setting given; name one: {}= (see tidings topic set --help)",
             TopicSettings::KEYS.join("=, ")
         ))),
-        Topic::Set(args) => settle("set", &args).await,
+        Topic::Set(args) => apply_settings("set", &args).await,
         Topic::Delete(args) => {
-            let broker = Broker::connect(&args.broker, NAME).await?;
-            broker.ask(&command("delete", Some(&args.topic), Vec::new())).await?;
+            let broker = BrokerClient::connect(&args.broker, NAME).await?;
+            broker.request(&command("delete", Some(&args.topic), Vec::new())).await?;
             Console::new().line(&format!("deleted {}", args.topic))
         }
         Topic::Verify(args) => verify::run(&args).await,
         Topic::Forget(args) => {
-            let broker = Broker::connect(&args.broker, NAME).await?;
+            let broker = BrokerClient::connect(&args.broker, NAME).await?;
             let settings = vec![("cursor", args.cursor.as_str())];
-            broker.ask(&command("forget", Some(&args.topic), settings)).await?;
+            broker.request(&command("forget", Some(&args.topic), settings)).await?;
             Console::new().line(&format!("removed cursor {} of {}", args.cursor, args.topic))
         }
     }
@@ -142,15 +143,15 @@ fn command<'a>(
     topic: Option<&'a TopicName>,
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
-    Command::Topic(manage(action, topic.map(TopicName::as_str), settings))
+    Command::Topic(manage_command(action, topic.map(TopicName::as_str), settings))
 }
 
 async fn ls(output: &OutputFlags) -> Result<(), Failure> {
-    let broker = Broker::connect(&output.broker, NAME).await?;
-    let answer = broker.ask(&command("ls", None, Vec::new())).await?;
+    let broker = BrokerClient::connect(&output.broker, NAME).await?;
+    let answer = broker.request(&command("ls", None, Vec::new())).await?;
     let mut console = Console::new();
     if output.json {
-        let lines = answer.more.iter().map(|line| named(line, "topic"));
+        let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
     let heads =
@@ -160,10 +161,10 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 
 /// A topic as a row of `ls`.
 fn row(line: &str) -> Vec<String> {
-    let number = |key| count(field_number(line, key).unwrap_or(0));
+    let number = |key| format_count(field_number(line, key).unwrap_or(0));
     let size = |key| match field_number(line, key) {
         None | Some(0) => "-".to_owned(),
-        Some(size) => bytes(size),
+        Some(size) => format_bytes(size),
     };
     let word = |key| field(line, key).unwrap_or("?").to_owned();
     vec![
@@ -180,17 +181,17 @@ fn row(line: &str) -> Vec<String> {
 }
 
 async fn show(args: &ShowArgs) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let answer = broker.ask(&command("show", Some(&args.topic), Vec::new())).await?;
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("show", Some(&args.topic), Vec::new())).await?;
     let cursors = || answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
     let mut console = Console::new();
     if args.output.json {
-        let mut topic = named(&answer.ok, "topic");
-        topic["cursors"] = cursors().map(|line| named(line, "name")).collect();
+        let mut topic = named_object(&answer.ok, "topic");
+        topic["cursors"] = cursors().map(|line| named_object(line, "name")).collect();
         return console.line(&topic.to_string());
     }
     print_list(&mut console, &answer.ok)?;
-    let mut rows = cursors().map(row_of_cursor).peekable();
+    let mut rows = cursors().map(cursor_row).peekable();
     if rows.peek().is_none() {
         return Ok(());
     }
@@ -198,19 +199,20 @@ async fn show(args: &ShowArgs) -> Result<(), Failure> {
 }
 
 /// A cursor as a row of `show`.
-fn row_of_cursor(line: &str) -> Vec<String> {
+fn cursor_row(line: &str) -> Vec<String> {
     let values = ["next", "behind", "held", "moved"]
         .map(|key| readable(key, field(line, key).unwrap_or("?")));
     [vec![first_word(line).to_owned()], values.to_vec()].concat()
 }
 
 /// Creates or changes a topic, and prints its settings.
-async fn settle(action: &str, args: &SetArgs) -> Result<(), Failure> {
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let answer = broker.ask(&command(action, Some(&args.topic), borrowed(&args.settings))).await?;
+async fn apply_settings(action: &str, args: &SetArgs) -> Result<(), Failure> {
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer =
+        broker.request(&command(action, Some(&args.topic), as_str_pairs(&args.settings))).await?;
     let mut console = Console::new();
     if args.output.json {
-        console.line(&named(&answer.ok, "topic").to_string())
+        console.line(&named_object(&answer.ok, "topic").to_string())
     } else {
         console.line(&answer.ok)
     }
@@ -218,10 +220,10 @@ async fn settle(action: &str, args: &SetArgs) -> Result<(), Failure> {
 
 /// A setting, checked as the broker would check it.
 fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::setting(text)
+    let (key, value) = manage::parse_setting(text)
         .map_err(|error| format!("{error}, with one of {}", TopicSettings::KEYS.join(", ")))?;
     TopicSettings::parse(&[(&key, &value)], TopicSettings::default())
-        .map_err(|error| wire::in_flags(&error.text))?;
+        .map_err(|error| broker_message::flag_value_error(&error.text))?;
     Ok((key, value))
 }
 

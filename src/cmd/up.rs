@@ -14,23 +14,22 @@ use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    address::{Announced, BrokerAddress},
-    beside::Prepared,
+    address::{AddressFile, BrokerAddress},
     cmd::{
         broker::{http_line, warn_if_open},
         watch_feed::{FeedsFlag, watch_configured},
     },
-    contact,
+    companions::PreparedCompanions,
+    connection, contact,
     failure::Failure,
     flags::{CrawlerFlags, DataFlag, ServerFlags},
-    link,
-    node::{self, Crawler, Node, Stopping},
     output::{Console, note, printable},
     page_line::page_line,
-    process::Places,
-    service::{self, Service, Started},
+    process::ProcessPaths,
+    service::{self, Service, StartContext},
     signals::stop_on_signal,
     sinks,
+    stack::{self, Crawler, Stack, StopTimer},
 };
 
 const EXAMPLES: &str = "\
@@ -74,35 +73,35 @@ impl UpArgs {
     }
 
     /// The paths that the process uses.
-    pub(crate) fn places<'a>(&'a self, config: Option<&'a Path>) -> Places<'a> {
+    pub(crate) fn process_paths<'a>(&'a self, config: Option<&'a Path>) -> ProcessPaths<'a> {
         let sinks = &self.crawler.sinks;
         let (written, runs_programs) = (sinks.directories(), sinks.run_programs());
-        Places { data: &self.data, config, written, runs_programs }
+        ProcessPaths { data: &self.data, config, output_dirs: written, runs_programs }
     }
 }
 
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
+pub(crate) async fn run(args: UpArgs, started: StartContext) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let (mut service, sockets) = Service::new(started)?;
     let data = &args.data.data;
     let mut config = args.broker_config()?;
-    args.server.judge(&config, &sockets, &args.data)?;
-    let member = node::own_member(&mut config);
+    args.server.check_exposure(&config, &sockets, &args.data)?;
+    let member = stack::set_own_member(&mut config);
     let outgoing = &args.crawler.outgoing;
-    let prepared = Prepared::new(&mut config, &args.server, outgoing, &args.data)?;
+    let prepared = PreparedCompanions::new(&mut config, &args.server, outgoing, &args.data)?;
     let is_closed = config.tls.is_some() || config.access.principals.is_some();
-    let broker = node::start_broker_on(config, sockets).await?;
+    let broker = stack::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let listening = broker.local_addr();
-    let is_encrypted = args.server.secure.is_encrypted();
-    let reach = node::reach(&broker);
-    let _announced = Announced::write(data, &reach)
+    let is_encrypted = args.server.tls.is_encrypted();
+    let reach = stack::client_address(&broker);
+    let _announced = AddressFile::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data);
     crawling.member = Some(member);
-    let mut printer = Printer::new(args.quiet, args.crawler.outgoing.are_anonymous(), &crawling);
-    let places = sinks::places(&crawling);
+    let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
+    let places = sinks::describe_sinks(&crawling);
     let crawler = Crawler::start(crawling);
 
     printer.line(&format!("listening on {listening}"));
@@ -113,23 +112,23 @@ pub(crate) async fn run(args: UpArgs, started: Started) -> Result<(), Failure> {
     printer.line(&format!("storing in {places}"));
     let nearby = match broker.unix_path() {
         Some(path) if is_closed => format!("-NU {}", path.display()),
-        _ => format!("-N {} {}", node::local(listening).ip(), listening.port()),
+        _ => format!("-N {} {}", stack::reachable_address(listening).ip(), listening.port()),
     };
     printer.line(&format!("next, in another terminal: echo https://example.org/ | nc {nearby}"));
     warn_if_open(listening, &args.server, &mut printer.console);
-    for line in beside.said() {
+    for line in beside.notes() {
         printer.console.note(line);
     }
-    let mut node = Node { broker, crawler };
+    let mut node = Stack { broker, crawler };
     service::ready();
     let result = tokio::select! {
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
-        () = service.look_after(&node.broker) => Ok(()),
+        () = service.run(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
         () = report_wrong_urls(&reach) => Ok(()),
-        () = args.server.access.follow(&node.broker, data) => Ok(()),
+        () = args.server.access.watch_principals(&node.broker, data) => Ok(()),
     };
-    let stopping = Stopping::begin(args.server.process.stop_timeout);
+    let stopping = StopTimer::begin(args.server.process.stop_timeout);
     service::stopping();
     node.broker.stop_listening();
     beside.stop().await;
@@ -150,7 +149,7 @@ async fn report_wrong_urls(broker: &BrokerAddress) {
 }
 
 async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
-    let (client, mut deliveries) = link::try_connect(broker, "tidings-up").await?;
+    let (client, mut deliveries) = connection::try_connect(broker, "tidings-up").await?;
     let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
     let subscribe = Command::Sub { topic, from: None, cursor: None, takeover: false };
     client.request(&subscribe).await?;
@@ -192,7 +191,7 @@ fn wrong_url(dead_letter: &str) -> Option<String> {
 /// Prints a line for each page until `stop` is cancelled.
 pub(crate) async fn print_pages(
     crawler: &mut Crawler,
-    printer: &mut Printer,
+    printer: &mut PagePrinter,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     loop {
@@ -206,24 +205,24 @@ pub(crate) async fn print_pages(
 
 /// Prints for a service, which continues when its output is closed.
 #[derive(Debug)]
-pub(crate) struct Printer {
+pub(crate) struct PagePrinter {
     console: Console,
     /// Do not print a line for each page
     quiet: bool,
     /// The warning about a missing contact was not printed yet.
-    warns: bool,
+    warn_about_contact: bool,
     output_closed: bool,
 }
 
-impl Printer {
-    /// `warns`: print a warning at the first page of a foreign host, because the crawler has no
+impl PagePrinter {
+    /// `warn_about_contact`: print a warning at the first page of a foreign host, because the crawler has no
     /// contact.
-    pub(crate) fn new(quiet: bool, warns: bool, crawling: &CrawlerConfig) -> Self {
-        let (mut console, stdout_is_taken) = (Console::new(), sinks::take_stdout(crawling));
+    pub(crate) fn new(quiet: bool, warn_about_contact: bool, crawling: &CrawlerConfig) -> Self {
+        let (mut console, stdout_is_taken) = (Console::new(), sinks::use_stdout(crawling));
         if stdout_is_taken {
-            console.leave_stdout();
+            console.use_stderr();
         }
-        Self { console, quiet: quiet || stdout_is_taken, warns, output_closed: false }
+        Self { console, quiet: quiet || stdout_is_taken, warn_about_contact, output_closed: false }
     }
 
     pub(crate) fn line(&mut self, text: &str) {
@@ -234,8 +233,10 @@ impl Printer {
     }
 
     pub(crate) fn page(&mut self, report: &PageReport) {
-        if self.warns && CanonicalUrl::parse(&report.url).is_ok_and(|url| !contact::is_own(&url)) {
-            self.warns = false;
+        if self.warn_about_contact
+            && CanonicalUrl::parse(&report.url).is_ok_and(|url| !contact::is_local(&url))
+        {
+            self.warn_about_contact = false;
             self.console.note(contact::WARNING);
         }
         if !self.quiet {

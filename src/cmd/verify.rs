@@ -7,11 +7,11 @@ use std::{
 };
 
 use clap::Args;
-use tidings_connectors::{files::state, hub, websub};
+use tidings_connectors::{files::state_file, hub, websub};
 use tidings_subscriber::{database, digest::Schema, sink::sqlite, state as crawler};
 
-use super::topic::{Report, offline};
-use crate::{failure::Failure, output::Console, principals::Principals};
+use super::topic::{VerifyReport, verify_offline};
+use crate::{failure::Failure, output::Console, principals::AccessFile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,7 @@ const SCHEMAS: [Schema; 4] = [sqlite::SCHEMA, crawler::SCHEMA, hub::SCHEMA, webs
 
 /// Other names in a data directory: files that the broker's own check covers, files without content
 /// to verify, and files with a check of their own.
-const OTHERS: [&str; 10] = [
+const KNOWN_NAMES: [&str; 10] = [
     "topics",
     "groups",
     "catalog.log",
@@ -58,9 +58,9 @@ pub(crate) struct VerifyArgs {
 
 /// Verifies a data directory and the crawls below it.
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
-    let mut reports = directory(&args.data)?;
-    for crawl in entries(&args.data.join("crawls"))?.into_iter().filter(|path| path.is_dir()) {
-        reports.extend(directory(&crawl)?);
+    let mut reports = verify_directory(&args.data)?;
+    for crawl in sorted_paths(&args.data.join("crawls"))?.into_iter().filter(|path| path.is_dir()) {
+        reports.extend(verify_directory(&crawl)?);
     }
     let mut console = Console::new();
     for report in &reports {
@@ -74,35 +74,35 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// Verifies a data directory without the crawls below it.
-fn directory(data: &Path) -> Result<Vec<Report>, Failure> {
-    let mut reports = offline(data, None, true)?;
-    for path in entries(data)? {
+fn verify_directory(data: &Path) -> Result<Vec<VerifyReport>, Failure> {
+    let mut reports = verify_offline(data, None, true)?;
+    for path in sorted_paths(data)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if has_extension(&path, "db") {
-            reports.push(checked_database(&path));
-        } else if !OTHERS.contains(&&*name) && !is_beside_a_database(&name) {
+            reports.push(verify_database(&path));
+        } else if !KNOWN_NAMES.contains(&&*name) && !is_sqlite_side_file(&name) {
             let note = "not checked: a file of another program, or a copy of a damaged file";
-            reports.push(Report::of_file(&path, Vec::new(), vec![note.to_owned()]));
+            reports.push(VerifyReport::of_file(&path, Vec::new(), vec![note.to_owned()]));
         }
     }
-    let states = entries(&data.join("watch"))?;
+    let states = sorted_paths(&data.join("watch"))?;
     for path in states.into_iter().filter(|path| has_extension(path, "state")) {
         let (problems, notes) =
-            state::check(&path).unwrap_or_else(|error| (vec![error.to_string()], Vec::new()));
-        let mut report = Report::of_file(&path, problems, notes);
+            state_file::check(&path).unwrap_or_else(|error| (vec![error.to_string()], Vec::new()));
+        let mut report = VerifyReport::of_file(&path, problems, notes);
         if report.damaged {
             let loss = "nothing: files in damaged lines are announced again, under the same ids";
             report.remedy = Some(loss.to_owned());
         }
         reports.push(report);
     }
-    reports.extend(access(data));
+    reports.extend(verify_access_file(data));
     Ok(reports)
 }
 
 /// Verifies `access.toml`, if it exists.
-fn access(data: &Path) -> Option<Report> {
-    let principals = Principals::at(data);
+fn verify_access_file(data: &Path) -> Option<VerifyReport> {
+    let principals = AccessFile::at(data);
     let problem = match principals.read() {
         Ok(None) => return None,
         Ok(Some(_)) => None,
@@ -110,18 +110,18 @@ fn access(data: &Path) -> Option<Report> {
     };
     let note = "it can be read; it has no checksum, because people edit it";
     let notes = if problem.is_none() { vec![note.to_owned()] } else { Vec::new() };
-    let mut report = Report::of_file(principals.path(), Vec::from_iter(problem), notes);
+    let mut report = VerifyReport::of_file(principals.path(), Vec::from_iter(problem), notes);
     report.remedy = report.damaged.then(|| "edit it, or restore it from a backup".to_owned());
     Some(report)
 }
 
-fn checked_database(path: &Path) -> Report {
+fn verify_database(path: &Path) -> VerifyReport {
     let schema = SCHEMAS.iter().find(|schema| path.file_name() == Some(OsStr::new(schema.file)));
-    let checked = database::check(path, schema).unwrap_or_else(|error| database::Checked {
+    let checked = database::check(path, schema).unwrap_or_else(|error| database::CheckReport {
         problems: vec![error.to_string()],
         notes: Vec::new(),
     });
-    let mut report = Report::of_file(path, checked.problems, checked.notes);
+    let mut report = VerifyReport::of_file(path, checked.problems, checked.notes);
     report.database = report.file.take();
     let remedy = "restore it from a backup, or move it away; docs/operations.md lists what is lost without it";
     report.remedy = report.damaged.then(|| remedy.to_owned());
@@ -133,12 +133,12 @@ fn has_extension(path: &Path, extension: &str) -> bool {
 }
 
 /// Whether a file belongs to an `SQLite` database, and is verified with it.
-fn is_beside_a_database(name: &str) -> bool {
+fn is_sqlite_side_file(name: &str) -> bool {
     [".db-wal", ".db-shm", ".db-journal"].iter().any(|end| name.ends_with(end))
 }
 
 /// The paths in a directory, sorted by name; none if it does not exist.
-fn entries(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn sorted_paths(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let listed = match fs::read_dir(dir) {
         Ok(found) => found.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -7,21 +7,22 @@ use std::{io, path::PathBuf, time::Duration};
 
 use clap::Args;
 use tidings_connectors::files::{
-    Announcement, Pattern, Rules, Select, Settings, WatchError, Watching,
+    DirectoryWatch, GlobPattern, NameFilter, PublishRequest, TrackerConfig, WatchError,
+    WatchSettings,
 };
 use tidings_protocol::{DEFAULT_TOPIC, TopicName};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use self::spool::Spool;
+use self::spool::SpoolSource;
 use crate::{
-    announcer::{Source, announce},
     broker_flag::BrokerFlag,
     failure::Failure,
     flags::{DataFlag, parse_duration},
-    node,
     output::{note, plural, printable},
+    publisher::{EventSource, publish_all},
     signals::stop_on_signal,
-    window::Refusal,
+    stack,
+    window::Rejection,
 };
 
 const EXAMPLES: &str = "\
@@ -66,7 +67,7 @@ Exit codes: 0 stopped, or --once is done; 1 failure; 2 wrong usage.";
 const NAME: &str = "tidings-watch";
 
 /// The default topic for complete files.
-const TOPIC: &str = "file-ready";
+const FILE_TOPIC: &str = "file-ready";
 
 /// The limit of directories of one process: each uses a thread and one of the 128 inotify instances
 /// of a user.
@@ -96,7 +97,7 @@ pub(crate) struct WatchArgs {
     ///
     /// May be repeated.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
-    pattern: Vec<Pattern>,
+    pattern: Vec<GlobPattern>,
 
     /// Include subdirectories
     #[arg(long, short)]
@@ -156,13 +157,13 @@ impl WatchArgs {
     }
 
     fn topic(&self) -> TopicName {
-        let default = if self.is_spool() { DEFAULT_TOPIC } else { TOPIC };
+        let default = if self.is_spool() { DEFAULT_TOPIC } else { FILE_TOPIC };
         let default = || default.parse().expect("it is a name");
         self.topic.clone().unwrap_or_else(default)
     }
 
     /// The settings of each directory, with absolute paths.
-    fn settings(&self) -> Result<Vec<Settings>, Failure> {
+    fn settings(&self) -> Result<Vec<WatchSettings>, Failure> {
         let dirs = if self.is_spool() { &self.spool } else { &self.dirs };
         if dirs.len() > DIRS_MAX {
             let found = dirs.len();
@@ -175,19 +176,19 @@ impl WatchArgs {
         }
         let state = self.data.data.join("watch");
         if !self.is_spool() {
-            node::make_data_directory(&self.data.data)?;
-            node::make_data_directory(&state)?;
+            stack::make_data_directory(&self.data.data)?;
+            stack::make_data_directory(&state)?;
         }
-        let settings = |dir: &PathBuf| -> Result<Settings, io::Error> {
+        let settings = |dir: &PathBuf| -> Result<WatchSettings, io::Error> {
             // Symbolic links are not resolved: the events show the path as it was typed.
             let dir = std::path::absolute(dir)?;
             // A slash at the end does not make it another directory with another state.
             let dir = dir.components().collect();
-            Ok(Settings {
+            Ok(WatchSettings {
                 dir,
                 recursive: self.recursive,
-                select: Select { patterns: self.pattern.clone(), all: self.all },
-                rules: Rules {
+                name_filter: NameFilter { patterns: self.pattern.clone(), all: self.all },
+                tracker: TrackerConfig {
                     settle: self.settle,
                     batch_end: self.batch_end,
                     once: self.once,
@@ -196,7 +197,7 @@ impl WatchArgs {
                 },
                 poll: self.poll,
                 new_only: self.new_only,
-                left_out: Some(self.data.data.clone()),
+                excluded: Some(self.data.data.clone()),
                 state: (!self.is_spool()).then(|| (state.clone(), self.topic())),
             })
         };
@@ -212,7 +213,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     let (mut dirs, mut names) = (Vec::new(), Vec::new());
     for settings in args.settings()? {
         names.push(settings.dir.display().to_string());
-        let watching = Watching::start(settings, dirs.len(), sender.clone());
+        let watching = DirectoryWatch::start(settings, dirs.len(), sender.clone());
         dirs.push(watching.map_err(|error| match error {
             WatchError::Dir { .. } => Failure::Usage(printable(&error.to_string(), 500)),
             WatchError::State(error) => Failure::failed(error.to_string()),
@@ -226,17 +227,17 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     // The channel ends with the last directory.
     drop(sender);
     let (broker, topic) = (&args.broker.broker, args.topic());
-    let mut files = Files { announcements, dirs, confirmed: 0, refused: false };
+    let mut files = WatchedFiles { announcements, dirs, confirmed: 0, is_rejected: false };
     let result = if args.is_spool() {
-        let mut spool = Spool::new(files);
-        let result = announce(broker, NAME, topic, &mut spool, &stop, say_watched).await;
+        let mut spool = SpoolSource::new(files);
+        let result = publish_all(broker, NAME, topic, &mut spool, &stop, say_watched).await;
         files = spool.into_files();
         result
     } else {
-        announce(broker, NAME, topic, &mut files, &stop, say_watched).await
+        publish_all(broker, NAME, topic, &mut files, &stop, say_watched).await
     };
     // Confirmed announcements are stored before this returns.
-    let skipped: u64 = files.dirs.into_iter().map(Watching::stop).sum();
+    let skipped: u64 = files.dirs.into_iter().map(DirectoryWatch::stop).sum();
     result?;
     if !args.quiet {
         let skipped = match skipped {
@@ -249,22 +250,22 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
 }
 
 /// The directories as a source of events.
-struct Files {
-    announcements: UnboundedReceiver<Announcement>,
-    dirs: Vec<Watching>,
+struct WatchedFiles {
+    announcements: UnboundedReceiver<PublishRequest>,
+    dirs: Vec<DirectoryWatch>,
     confirmed: u64,
     /// The last answer was a rejection, which was reported.
-    refused: bool,
+    is_rejected: bool,
 }
 
 /// The number of an announcement among those of all directories.
-fn token(announcement: &Announcement) -> u64 {
-    announcement.number * DIRS_MAX as u64 + announcement.of as u64
+fn announcement_id(announcement: &PublishRequest) -> u64 {
+    announcement.number * DIRS_MAX as u64 + announcement.watch_index as u64
 }
 
-impl Files {
+impl WatchedFiles {
     /// Passes the answer to the directory of the announcement.
-    fn settle(&mut self, token: u64, is_confirmed: bool) {
+    fn answer(&mut self, token: u64, is_confirmed: bool) {
         let of = usize::try_from(token % DIRS_MAX as u64).expect("it is below 64");
         let number = token / DIRS_MAX as u64;
         if is_confirmed {
@@ -274,29 +275,35 @@ impl Files {
         }
     }
 
-    fn note_refusal(&mut self, reason: &str) {
-        if !std::mem::replace(&mut self.refused, true) {
+    fn note_rejection(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.is_rejected, true) {
             note(&format!("the broker rejects an event: {reason}; trying again"));
         }
     }
 }
 
-impl Source for Files {
+impl EventSource for WatchedFiles {
     async fn next(&mut self) -> Option<Vec<(u64, String)>> {
         let first = self.announcements.recv().await?;
         let rest = std::iter::from_fn(|| self.announcements.try_recv().ok());
-        Some([first].into_iter().chain(rest).map(|one| (token(&one), one.payload)).collect())
+        Some(
+            [first]
+                .into_iter()
+                .chain(rest)
+                .map(|one| (announcement_id(&one), one.payload))
+                .collect(),
+        )
     }
 
-    fn answered(&mut self, token: u64, answer: Result<(), Refusal>) -> Result<(), Failure> {
+    fn on_answer(&mut self, token: u64, answer: Result<(), Rejection>) -> Result<(), Failure> {
         match &answer {
             Ok(()) => {
                 self.confirmed += 1;
-                self.refused = false;
+                self.is_rejected = false;
             }
-            Err(refusal) => self.note_refusal(&refusal.reason),
+            Err(refusal) => self.note_rejection(&refusal.reason),
         }
-        self.settle(token, answer.is_ok());
+        self.answer(token, answer.is_ok());
         Ok(())
     }
 }

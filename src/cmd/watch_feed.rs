@@ -16,10 +16,10 @@ use clap::Args;
 use tidings_connectors::websub::{self, Telling};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName,
-    client::{Answer, ClientError},
+    client::{ClientError, CommandAnswer},
     field, field_number, format_ms,
 };
-use tidings_subscriber::feed::{ADVICE, NOTHING, watch::Settings};
+use tidings_subscriber::feed::{NO_FEED, NO_FEED_ADVICE, watched_feed::FeedSettings};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     cmd::group::tasks::duration,
     failure::Failure,
     flags::parse_duration,
-    manage::{Broker, first_word, manage, print_table},
+    manage::{BrokerClient, first_word, manage_command, print_table},
     output::{Console, note, printable},
 };
 
@@ -58,16 +58,16 @@ Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-watch-feed";
 /// The topic of schedules.
-const SCHEDULES: &str = "new-url";
+const SCHEDULE_TOPIC: &str = "new-url";
 /// The topic of new items, from which they are fetched.
-const ITEMS: &str = "post-ready";
+const ITEM_TOPIC: &str = "post-ready";
 /// The wait before the next attempt to reach the broker of a configured feed.
 const RETRY: Duration = Duration::from_secs(5);
 /// The time limit of the wait for the first read of a feed, and the interval of checks.
-const FIRST_LOOK_MAX: Duration = Duration::from_secs(10);
-const FIRST_LOOK_EVERY: Duration = Duration::from_millis(100);
+const FIRST_POLL_MAX: Duration = Duration::from_secs(10);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The wait for a crawler, which may have just started.
-const CRAWLER_MAX: Duration = Duration::from_secs(1);
+const CRAWLER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;
 /// The most entries that the broker lists.
@@ -115,21 +115,21 @@ pub(crate) struct WatchFeedArgs {
 
 /// Runs what the flags ask for.
 pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
-    let feeds: Result<Vec<Feed>, String> = args
+    let feeds: Result<Vec<WatchedFeed>, String> = args
         .urls
         .iter()
-        .map(|url| Feed::new(url, args.every, args.min, args.max, args.new_only))
+        .map(|url| WatchedFeed::new(url, args.every, args.min, args.max, args.new_only))
         .collect();
     let feeds = feeds.map_err(Failure::Usage)?;
     let mut console = Console::new();
-    let broker = Broker::connect(&args.broker, NAME).await?;
-    let crawlers = Crawlers { broker };
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let crawlers = CrawlerGroup { broker };
     if args.list {
-        let telling = args.data.as_deref().map(telling).transpose()?;
+        let telling = args.data.as_deref().map(hub_subscriptions).transpose()?;
         return crawlers.list(&mut console, telling.as_ref()).await;
     }
     if !args.stop
-        && let Some(change) = crawlers.fetch_items().await?
+        && let Some(change) = crawlers.ensure_items_topic().await?
     {
         console.note(&change);
     }
@@ -139,13 +139,13 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
             crawlers.publish(&format!("{} every=0", feed.url)).await?;
             console.line(&format!("{} is no longer watched", feed.url))?;
         } else {
-            let task = crawlers.task(feed).await?;
+            let task = crawlers.find_task(feed).await?;
             watched.push((feed, task.and_then(|task| field_number(&task, "attempts"))));
             crawlers.publish(&feed.to_string()).await?;
-            console.line(&feed.described())?;
+            console.line(&feed.description())?;
         }
     }
-    crawlers.report_first_looks(&watched, &mut console).await
+    crawlers.report_first_polls(&watched, &mut console).await
 }
 
 /// The feeds of a configuration file.
@@ -153,14 +153,14 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
 pub(crate) struct FeedsFlag {
     /// A feed to watch: URL [every=DURATION] [min=DURATION] [max=DURATION] [new-only=true]
     #[arg(long, value_name = "FEED", hide = true)]
-    feed: Vec<Feed>,
+    feed: Vec<WatchedFeed>,
 }
 
 /// Starts to watch the feeds of the configuration file, without changes to those that are already
 /// watched. Never returns, so that it can run beside a crawler.
 pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
     if !flag.feed.is_empty() {
-        while let Err(failure) = ensure(broker, &flag.feed).await {
+        while let Err(failure) = watch_missing(broker, &flag.feed).await {
             tracing::warn!("feeds are not watched yet: {}", failure.text().unwrap_or_default());
             sleep(RETRY).await;
         }
@@ -168,16 +168,16 @@ pub(crate) async fn watch_configured(broker: &BrokerAddress, flag: &FeedsFlag) {
     pending::<()>().await;
 }
 
-async fn ensure(broker: &BrokerAddress, feeds: &[Feed]) -> Result<(), Failure> {
+async fn watch_missing(broker: &BrokerAddress, feeds: &[WatchedFeed]) -> Result<(), Failure> {
     let flag = BrokerFlag { broker: broker.clone() };
-    let crawlers = Crawlers { broker: Broker::connect(&flag, NAME).await? };
-    if let Some(change) = crawlers.fetch_items().await? {
+    let crawlers = CrawlerGroup { broker: BrokerClient::connect(&flag, NAME).await? };
+    if let Some(change) = crawlers.ensure_items_topic().await? {
         note(&change);
     }
     for feed in feeds {
-        if !crawlers.watches(feed).await? {
+        if !crawlers.is_watched(feed).await? {
             crawlers.publish(&feed.to_string()).await?;
-            note(&feed.described());
+            note(&feed.description());
         }
     }
     Ok(())
@@ -185,13 +185,13 @@ async fn ensure(broker: &BrokerAddress, feeds: &[Feed]) -> Result<(), Failure> {
 
 /// A feed to watch, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Feed {
+pub(crate) struct WatchedFeed {
     url: CanonicalUrl<'static>,
     every: Duration,
-    settings: Settings,
+    settings: FeedSettings,
 }
 
-impl Feed {
+impl WatchedFeed {
     fn new(
         url: &str,
         every: Duration,
@@ -200,7 +200,7 @@ impl Feed {
         new_only: bool,
     ) -> Result<Self, String> {
         let url = CanonicalUrl::parse(url).map_err(|error| format!("{url}: {error}"))?;
-        let settings = Settings::new(min, max, new_only)
+        let settings = FeedSettings::new(min, max, new_only)
             .map_err(|_| "--min must be more than 0 and at most --max".to_owned())?;
         if every < min || every > max {
             return Err("--every must be at least --min and at most --max".to_owned());
@@ -208,14 +208,14 @@ impl Feed {
         Ok(Self { url: url.into_owned(), every, settings })
     }
 
-    fn described(&self) -> String {
+    fn description(&self) -> String {
         let Self { url, every, settings } = self;
         format!("{url} is watched, every {} at first, within {settings}", text(*every))
     }
 }
 
 /// As the payload of an event.
-impl fmt::Display for Feed {
+impl fmt::Display for WatchedFeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} every={} feed={}", self.url, text(self.every), self.settings)
     }
@@ -223,7 +223,7 @@ impl fmt::Display for Feed {
 
 /// A line of a configuration file, into which each `[[feed]]` is converted: its URL and `key=value`
 /// words.
-impl FromStr for Feed {
+impl FromStr for WatchedFeed {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
@@ -243,55 +243,65 @@ impl FromStr for Feed {
                 }
             }
         }
-        Feed::new(url, parse_duration(every)?, parse_duration(min)?, parse_duration(max)?, new_only)
+        WatchedFeed::new(
+            url,
+            parse_duration(every)?,
+            parse_duration(min)?,
+            parse_duration(max)?,
+            new_only,
+        )
     }
 }
 
 /// The result of the first read of a feed.
-enum FirstLook {
+enum FirstPoll {
     /// It succeeded.
-    Over,
+    Done,
     /// There is neither a feed nor a hub.
-    Nothing,
+    NoFeed,
     /// It has not succeeded yet, for this reason.
-    NotYet(String),
+    Pending(String),
 }
 
 /// The crawlers' group of a broker.
-struct Crawlers<'a> {
-    broker: Broker<'a>,
+struct CrawlerGroup<'a> {
+    broker: BrokerClient<'a>,
 }
 
-impl Crawlers<'_> {
-    async fn ask(&self, action: &str, settings: Vec<(&str, &str)>) -> Result<Answer, ClientError> {
-        let command = Command::Group(manage(action, Some(DEFAULT_GROUP), settings));
+impl CrawlerGroup<'_> {
+    async fn request(
+        &self,
+        action: &str,
+        settings: Vec<(&str, &str)>,
+    ) -> Result<CommandAnswer, ClientError> {
+        let command = Command::Group(manage_command(action, Some(DEFAULT_GROUP), settings));
         self.broker.client.request(&command).await
     }
 
     /// Lets the group take new items too. Returns a message if that was a change.
-    async fn fetch_items(&self) -> Result<Option<String>, Failure> {
+    async fn ensure_items_topic(&self) -> Result<Option<String>, Failure> {
         let fail = |error| self.broker.failure(error);
-        let (action, topics) = match self.ask("show", Vec::new()).await {
+        let (action, topics) = match self.request("show", Vec::new()).await {
             Ok(answer) => {
                 let topics = field(&answer.ok, "topics").unwrap_or_default();
-                if topics.split(',').any(|topic| topic == ITEMS) {
+                if topics.split(',').any(|topic| topic == ITEM_TOPIC) {
                     return Ok(None);
                 }
-                ("set", format!("{topics},{ITEMS}"))
+                ("set", format!("{topics},{ITEM_TOPIC}"))
             }
             // The first member would create it without this topic.
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
-                ("create", format!("{SCHEDULES},{ITEMS}"))
+                ("create", format!("{SCHEDULE_TOPIC},{ITEM_TOPIC}"))
             }
             Err(error) => return Err(fail(error)),
         };
-        self.ask(action, vec![("topics", &topics)]).await.map_err(fail)?;
+        self.request(action, vec![("topics", &topics)]).await.map_err(fail)?;
         Ok(Some(format!(
-            "the group {DEFAULT_GROUP} now also fetches the items of the topic {ITEMS}"
+            "the group {DEFAULT_GROUP} now also fetches the items of the topic {ITEM_TOPIC}"
         )))
     }
 
-    async fn watches(&self, feed: &Feed) -> Result<bool, Failure> {
+    async fn is_watched(&self, feed: &WatchedFeed) -> Result<bool, Failure> {
         let is_it = |line: &str| first_word(line) == feed.url.as_str();
         Ok(self.find("schedules", feed, is_it).await?.is_some())
     }
@@ -300,14 +310,14 @@ impl Crawlers<'_> {
     async fn find(
         &self,
         action: &str,
-        feed: &Feed,
+        feed: &WatchedFeed,
         is_it: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, Failure> {
         // The key of the group is the host, the domain, or something else.
         for key in [feed.url.host(), feed.url.domain(), ""] {
             let mut settings = vec![("limit", LISTED_MAX)];
             settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
-            let answer = self.ask(action, settings).await;
+            let answer = self.request(action, settings).await;
             let answer = answer.map_err(|error| self.broker.failure(error))?;
             if let Some(line) = answer.more.into_iter().find(|line| is_it(line)) {
                 return Ok(Some(line));
@@ -318,74 +328,74 @@ impl Crawlers<'_> {
 
     /// Waits for the first read of each feed, and fails if a URL has nothing to watch. `before`:
     /// the number of earlier failed reads of a waiting task.
-    async fn report_first_looks(
+    async fn report_first_polls(
         &self,
-        feeds: &[(&Feed, Option<u64>)],
+        feeds: &[(&WatchedFeed, Option<u64>)],
         console: &mut Console,
     ) -> Result<(), Failure> {
-        let until = Instant::now() + FIRST_LOOK_MAX;
+        let until = Instant::now() + FIRST_POLL_MAX;
         let mut failed = Vec::new();
         for (feed, before) in feeds {
             let url = &feed.url;
-            match self.first_look(feed, *before, until).await? {
-                FirstLook::Over => {}
-                FirstLook::Nothing => failed.push(format!(
-                    "{url}: {NOTHING}; {ADVICE}. It is still watched: `tidings watch-feed {url} --stop` ends that"
+            match self.first_poll(feed, *before, until).await? {
+                FirstPoll::Done => {}
+                FirstPoll::NoFeed => failed.push(format!(
+                    "{url}: {NO_FEED}; {NO_FEED_ADVICE}. It is still watched: `tidings watch-feed {url} --stop` ends that"
                 )),
-                FirstLook::NotYet(why) => console.note(&format!("{url}: {why}")),
+                FirstPoll::Pending(why) => console.note(&format!("{url}: {why}")),
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(Failure::failed(failed.join("\n"))) }
     }
 
-    async fn first_look(
+    async fn first_poll(
         &self,
-        feed: &Feed,
+        feed: &WatchedFeed,
         before: Option<u64>,
         until: Instant,
-    ) -> Result<FirstLook, Failure> {
-        let crawler_until = Instant::now() + CRAWLER_MAX;
+    ) -> Result<FirstPoll, Failure> {
+        let crawler_until = Instant::now() + CRAWLER_WAIT_MAX;
         while Instant::now() < until {
             // The group has the event when there is a schedule; after that, a task exists until the
             // read is finished.
-            if self.watches(feed).await? {
-                let Some(task) = self.task(feed).await? else { return Ok(FirstLook::Over) };
+            if self.is_watched(feed).await? {
+                let Some(task) = self.find_task(feed).await? else { return Ok(FirstPoll::Done) };
                 let is_older = before.is_some() && field_number(&task, "attempts") == before;
                 if let Some(reason) = field(&task, "last").filter(|_| !is_older) {
                     let reason = reason.replace('_', " ");
-                    return Ok(if reason == NOTHING {
-                        FirstLook::Nothing
+                    return Ok(if reason == NO_FEED {
+                        FirstPoll::NoFeed
                     } else {
                         let reason = printable(&reason, URL_CHARS_MAX);
-                        FirstLook::NotYet(format!("a read failed and is tried again: {reason}"))
+                        FirstPoll::Pending(format!("a read failed and is tried again: {reason}"))
                     });
                 }
             }
             if Instant::now() > crawler_until && !self.has_crawlers().await? {
                 let why = "not read yet: no crawler is connected".to_owned();
-                return Ok(FirstLook::NotYet(why));
+                return Ok(FirstPoll::Pending(why));
             }
-            sleep(FIRST_LOOK_EVERY).await;
+            sleep(FIRST_POLL_INTERVAL).await;
         }
         let why = format!("not read yet; `tidings explain {}` shows the reason", feed.url);
-        Ok(FirstLook::NotYet(why))
+        Ok(FirstPoll::Pending(why))
     }
 
     async fn has_crawlers(&self) -> Result<bool, Failure> {
-        let shown = self.ask("show", Vec::new()).await;
+        let shown = self.request("show", Vec::new()).await;
         let shown = shown.map_err(|error| self.broker.failure(error))?;
         Ok(field_number(&shown.ok, "members") != Some(0))
     }
 
     /// The waiting or running task of this feed.
-    async fn task(&self, feed: &Feed) -> Result<Option<String>, Failure> {
+    async fn find_task(&self, feed: &WatchedFeed) -> Result<Option<String>, Failure> {
         let end = format!(" {}", feed.url);
         let is_it = |line: &str| line.ends_with(&end) && field(line, "state") != Some("dead");
         self.find("tasks", feed, is_it).await
     }
 
     async fn publish(&self, payload: &str) -> Result<(), Failure> {
-        let topic: TopicName = SCHEDULES.parse().expect("it is the name of a topic");
+        let topic: TopicName = SCHEDULE_TOPIC.parse().expect("it is the name of a topic");
         let confirmed = match self.broker.client.publish(&topic, payload).await {
             Ok(published) => published.await.map(drop),
             Err(error) => Err(error),
@@ -396,9 +406,9 @@ impl Crawlers<'_> {
     async fn list(
         &self,
         console: &mut Console,
-        telling: Option<&AllTelling>,
+        telling: Option<&HubSubscriptions>,
     ) -> Result<(), Failure> {
-        let answer = self.ask("schedules", vec![("limit", LISTED_MAX)]).await;
+        let answer = self.request("schedules", vec![("limit", LISTED_MAX)]).await;
         let answer = answer.map_err(|error| self.broker.failure(error))?;
         let lines = answer.more;
         let is_feed = |line: &&String| field(line, "feed").is_some();
@@ -414,10 +424,10 @@ impl Crawlers<'_> {
 }
 
 /// The hub subscriptions, by the scheduled URL.
-type AllTelling = HashMap<String, Telling>;
+type HubSubscriptions = HashMap<String, Telling>;
 
 /// Reads the hub subscriptions from the data directory of the broker.
-fn telling(data: &Path) -> Result<AllTelling, Failure> {
+fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
     if !data.is_dir() {
         return Err(Failure::failed(format!("{}: the directory does not exist", data.display())));
     }
@@ -426,7 +436,7 @@ fn telling(data: &Path) -> Result<AllTelling, Failure> {
         .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))
 }
 
-fn row(line: &str, telling: Option<&AllTelling>) -> Vec<String> {
+fn row(line: &str, telling: Option<&HubSubscriptions>) -> Vec<String> {
     let next =
         field_number(line, "due-ms").map_or("?".to_owned(), |ms| format!("in {}", duration(ms)));
     let every = field(line, "every").unwrap_or("?").to_owned();
@@ -451,7 +461,7 @@ mod tests {
     use super::*;
 
     fn feed(line: &str) -> String {
-        line.parse::<Feed>().map_or_else(|error| error, |feed| format!("{feed}"))
+        line.parse::<WatchedFeed>().map_or_else(|error| error, |feed| format!("{feed}"))
     }
 
     #[test]

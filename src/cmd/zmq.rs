@@ -10,7 +10,7 @@ use tidings_protocol::TopicName;
 use crate::broker_flag::BrokerFlag;
 
 /// Tasks that run between two polls of sockets: one for each of this many subscribers.
-pub(crate) const TURNS: u32 = 1_024;
+pub(crate) const EVENT_INTERVAL: u32 = 1_024;
 
 /// The arguments from the parent process.
 #[derive(Debug, Args)]
@@ -82,7 +82,7 @@ mod work {
     use tokio_util::sync::CancellationToken;
 
     use super::ZmqArgs;
-    use crate::{failure::Failure, output::Console, zmq::Report};
+    use crate::{failure::Failure, output::Console, zmq::StartReport};
 
     /// The time limit of the stop.
     const END_MAX: Duration = Duration::from_millis(350);
@@ -92,21 +92,21 @@ mod work {
         // It was started as `/proc/self/exe`; this gives it a readable name. Without one it works
         // as well.
         let _ = rustix::thread::set_name(c"tidings");
-        bound_memory()?;
+        limit_memory()?;
         let stop = end_with_parent()?;
         let mut console = Console::new();
         let config = match config(args) {
             Ok(config) => config,
             Err(failure) => {
                 let reason = failure.text().unwrap_or_default();
-                let _ = console.line(&Report::failed(&reason));
+                let _ = console.line(&StartReport::failed(&reason));
                 return Err(Failure::Unsuccessful);
             }
         };
         let mut is_ready = false;
         let ready = |bound: &zmq::Bound| {
             is_ready = true;
-            let _ = console.line(&Report::ready(bound));
+            let _ = console.line(&StartReport::ready(bound));
         };
         let ended = zmq::run(config, ready, stop).await;
         match ended {
@@ -118,7 +118,7 @@ mod work {
             Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
             // The parent reports the error.
             Err(error) => {
-                console.line(&Report::failed(&error.to_string()))?;
+                console.line(&StartReport::failed(&error.to_string()))?;
                 Err(Failure::Unsuccessful)
             }
         }
@@ -156,7 +156,7 @@ mod work {
 
     /// Limits the memory, so that a peer that claims a huge frame ends this process and not the
     /// machine.
-    fn bound_memory() -> Result<(), Failure> {
+    fn limit_memory() -> Result<(), Failure> {
         let limit = Some(ADDRESS_SPACE_BYTES_MAX);
         setrlimit(Resource::As, Rlimit { current: limit, maximum: limit })
             .context("cannot bound the memory of the process")?;

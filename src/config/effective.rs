@@ -12,8 +12,8 @@ use clap::{
 };
 use serde_json::Value;
 
-use super::{ConfigFile, is_key, judge, secrets::hide};
-use crate::{broker_flag::TOKEN_VARIABLE, cli::variable, output::printable};
+use super::{ConfigFile, check_values, is_key, secrets::hide};
+use crate::{broker_flag::TOKEN_VARIABLE, cli::env_variable, output::printable};
 
 /// A flag and its value.
 #[derive(Debug, Clone)]
@@ -22,19 +22,19 @@ pub(crate) struct Setting {
     pub(crate) key: String,
     /// One value, or several of a repeatable flag; none if it is not set.
     values: Vec<String>,
-    kind: Kind,
+    kind: FlagKind,
     origin: Origin,
     /// It stands at the top of a file, not in the section of a subcommand.
     is_general: bool,
     /// The meaning of an unset flag, from its help.
-    otherwise: Option<String>,
+    unset_meaning: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FlagKind {
     Switch,
-    One,
-    Several,
+    Single,
+    List,
 }
 
 /// The source of a value.
@@ -49,7 +49,7 @@ enum Origin {
 
 impl Setting {
     /// Whether both have the same values.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_value(&self, other: &Self) -> bool {
         self.values == other.values
     }
 
@@ -64,7 +64,7 @@ impl Setting {
 
     /// The setting as a line of a configuration file.
     fn line(&self) -> String {
-        let Self { key, values, otherwise, .. } = self;
+        let Self { key, values, unset_meaning: otherwise, .. } = self;
         if values.is_empty() {
             let otherwise = otherwise
                 .as_ref()
@@ -73,11 +73,11 @@ impl Setting {
         }
         let shown: Vec<_> = values.iter().map(|value| hide(key, value)).collect();
         let is_hidden = values.iter().zip(&shown).any(|(value, shown)| value != shown);
-        let texts: Vec<_> = shown.iter().map(|value| scalar(value)).collect();
+        let texts: Vec<_> = shown.iter().map(|value| toml_scalar(value)).collect();
         let value = match self.kind {
-            Kind::Switch => values.concat(),
-            Kind::One => texts.concat(),
-            Kind::Several => format!("[{}]", texts.join(", ")),
+            FlagKind::Switch => values.concat(),
+            FlagKind::Single => texts.concat(),
+            FlagKind::List => format!("[{}]", texts.join(", ")),
         };
         let origin = match &self.origin {
             Origin::Environment(variable) => variable.clone(),
@@ -99,7 +99,7 @@ pub(crate) fn settings(
     names: &[&str],
     file: Option<&ConfigFile>,
 ) -> Vec<Setting> {
-    let target = find(definition, names);
+    let target = find_subcommand(definition, names);
     let general = definition.get_arguments().filter(|arg| arg.is_global_set());
     let general = general.filter_map(|arg| setting(arg, &[], file, true));
     let own = target.into_iter().flat_map(Command::get_arguments);
@@ -108,7 +108,7 @@ pub(crate) fn settings(
 }
 
 /// The subcommand with this path of names.
-pub(crate) fn find<'c>(definition: &'c Command, names: &[&str]) -> Option<&'c Command> {
+pub(crate) fn find_subcommand<'c>(definition: &'c Command, names: &[&str]) -> Option<&'c Command> {
     names.iter().try_fold(definition, |command, name| command.find_subcommand(name))
 }
 
@@ -120,21 +120,21 @@ fn setting(
 ) -> Option<Setting> {
     let key = arg.get_long().filter(|key| is_key(arg, key))?.to_owned();
     let kind = match arg.get_action() {
-        ArgAction::SetTrue => Kind::Switch,
-        ArgAction::Append => Kind::Several,
-        _ => Kind::One,
+        ArgAction::SetTrue => FlagKind::Switch,
+        ArgAction::Append => FlagKind::List,
+        _ => FlagKind::Single,
     };
-    let variable = variable(arg).filter(|variable| var(variable).is_ok());
+    let variable = env_variable(arg).filter(|variable| var(variable).is_ok());
     let (values, origin) = if let Some(variable) = variable {
         let text = var(&variable).unwrap_or_default();
         let values = match arg.get_value_delimiter() {
-            Some(sign) if kind == Kind::Several => text.split(sign).map(str::to_owned).collect(),
+            Some(sign) if kind == FlagKind::List => text.split(sign).map(str::to_owned).collect(),
             _ => vec![text],
         };
         (values, Origin::Environment(variable))
     } else if let Some((values, place)) = file.and_then(|file| file.find(names, arg)) {
         let values = match kind {
-            Kind::Several => values.to_vec(),
+            FlagKind::List => values.to_vec(),
             _ => vec![values.join(",")],
         };
         (values, Origin::File(place))
@@ -143,12 +143,12 @@ fn setting(
         (values.map(|value| value.to_string_lossy().into_owned()).collect(), Origin::Default)
     };
     let values = match kind {
-        Kind::Switch => vec![values.first().is_some_and(|text| is_on(text)).to_string()],
+        FlagKind::Switch => vec![values.first().is_some_and(|text| is_on(text)).to_string()],
         _ => values,
     };
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let otherwise = help.split_once("[default: ").map(|(_, rest)| rest.replace(']', ""));
-    Some(Setting { key, values, kind, origin, is_general, otherwise })
+    Some(Setting { key, values, kind, origin, is_general, unset_meaning: otherwise })
 }
 
 fn is_on(text: &str) -> bool {
@@ -159,10 +159,10 @@ fn is_on(text: &str) -> bool {
 /// The problems of the environment of a subcommand.
 pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();
-    let target = find(definition, names).into_iter().flat_map(Command::get_arguments);
+    let target = find_subcommand(definition, names).into_iter().flat_map(Command::get_arguments);
     let general = definition.get_arguments().filter(|arg| arg.is_global_set());
     for arg in target.chain(general) {
-        let (Some(variable), Some(key)) = (variable(arg), arg.get_long()) else { continue };
+        let (Some(variable), Some(key)) = (env_variable(arg), arg.get_long()) else { continue };
         let text = match var(&variable) {
             Ok(text) => text,
             Err(VarError::NotPresent) => continue,
@@ -177,12 +177,12 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
                 let parsed = parser.parse_ref(&Command::new("switch"), None, text.as_ref());
                 parsed.map(|_| ()).map_err(|_| "expected true or false".to_owned())
             }
-            _ => judge(definition, names, key, &[&text]),
+            _ => check_values(definition, names, key, &[&text]),
         };
         problems.extend(judged.err().map(|text| format!("environment: {variable}: {text}")));
     }
     let mut known = BTreeSet::from([TOKEN_VARIABLE.to_owned()]);
-    note_variables(definition, &mut known);
+    collect_variables(definition, &mut known);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("TIDINGS_") && !known.contains(name.as_ref()) {
@@ -193,10 +193,10 @@ pub(crate) fn environment_problems(definition: &Command, names: &[&str]) -> Vec<
     problems
 }
 
-fn note_variables(command: &Command, known: &mut BTreeSet<String>) {
-    known.extend(command.get_arguments().filter_map(variable));
+fn collect_variables(command: &Command, known: &mut BTreeSet<String>) {
+    known.extend(command.get_arguments().filter_map(env_variable));
     for subcommand in command.get_subcommands() {
-        note_variables(subcommand, known);
+        collect_variables(subcommand, known);
     }
 }
 
@@ -212,34 +212,34 @@ pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
 }
 
 /// A text as a TOML value.
-fn scalar(text: &str) -> String {
+fn toml_scalar(text: &str) -> String {
     if text.parse::<i64>().is_ok_and(|number| number.to_string() == text) {
         return text.to_owned();
     }
     match serde_json::from_str(text) {
-        Ok(object @ Value::Object(_)) => inline(&object),
-        _ => string(text),
+        Ok(object @ Value::Object(_)) => toml_inline(&object),
+        _ => toml_string(text),
     }
 }
 
 /// A table in one line.
-fn inline(value: &Value) -> String {
+fn toml_inline(value: &Value) -> String {
     match value {
         Value::Object(members) => {
             let members = members.iter().filter(|(_, value)| !value.is_null());
-            let members =
-                members.map(|(key, value)| format!("{} = {}", string(key), inline(value)));
+            let members = members
+                .map(|(key, value)| format!("{} = {}", toml_string(key), toml_inline(value)));
             format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
         }
         Value::Array(items) => {
-            format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(toml_inline).collect::<Vec<_>>().join(", "))
         }
-        Value::String(text) => string(text),
+        Value::String(text) => toml_string(text),
         other => other.to_string(),
     }
 }
 
 /// A basic string. JSON and TOML escape the same characters, except for this one.
-fn string(text: &str) -> String {
+fn toml_string(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
 }

@@ -34,8 +34,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-pub(crate) use self::effective::{Setting, as_file, environment_problems, find, settings};
-use self::value::{Typed, flag_values};
+pub(crate) use self::effective::{
+    Setting, as_file, environment_problems, find_subcommand, settings,
+};
+use self::value::{FlagValue, flag_values};
 use crate::{cli, failure::Failure};
 
 /// A configuration file that was read.
@@ -44,21 +46,21 @@ pub(crate) struct ConfigFile {
     path: PathBuf,
     text: String,
     /// Its valid entries; more specific sections come later.
-    entries: Vec<Entry>,
+    entries: Vec<ConfigEntry>,
     /// The problems in the order of the file.
-    problems: Vec<Misplaced>,
+    problems: Vec<ConfigProblem>,
 }
 
 /// A problem and its byte position in the file.
 #[derive(Debug)]
-struct Misplaced {
+struct ConfigProblem {
     at: usize,
     text: String,
 }
 
 /// One `key = value` of the file.
 #[derive(Debug)]
-struct Entry {
+struct ConfigEntry {
     /// The names of the sections that contain it, outermost first.
     sections: Vec<String>,
     key: String,
@@ -68,7 +70,7 @@ struct Entry {
 }
 
 /// A key of the file before its value is checked.
-struct Found<'a> {
+struct FoundKey<'a> {
     sections: Vec<&'a str>,
     key: &'a str,
     at: usize,
@@ -89,7 +91,7 @@ impl ConfigFile {
         let (table, errors) = DeTable::parse_recoverable(&text);
         let mut problems: Vec<_> = errors
             .into_iter()
-            .map(|error| Misplaced {
+            .map(|error| ConfigProblem {
                 at: error.span().map_or(0, |span| span.start),
                 text: error.message().replace('\n', "; "),
             })
@@ -100,12 +102,14 @@ impl ConfigFile {
         let (mut found, mut entries) = (Vec::new(), Vec::new());
         // In a file that is not TOML, further problems would be misleading.
         if problems.is_empty() {
-            collect(&definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
+            collect_keys(&definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
         }
         for found in found {
             let values = flag_values(found.key, found.value);
-            match values.and_then(|values| check(&definition, &found, &values).map(|()| values)) {
-                Ok(values) => entries.push(found.with_values(values)),
+            match values
+                .and_then(|values| check_entry(&definition, &found, &values).map(|()| values))
+            {
+                Ok(values) => entries.push(found.into_entry(values)),
                 Err(problem) => problems.push(problem),
             }
         }
@@ -117,14 +121,14 @@ impl ConfigFile {
 
     /// The problems with their places, in the order of the file.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
-        self.problems.iter().map(|Misplaced { at, text }| {
+        self.problems.iter().map(|ConfigProblem { at, text }| {
             let (line, column) = line_and_column(&self.text, *at);
             format!("{}:{line}:{column}: {text}", self.path.display())
         })
     }
 
     /// The number of valid keys.
-    pub(crate) fn keys(&self) -> usize {
+    pub(crate) fn key_count(&self) -> usize {
         self.entries.len()
     }
 
@@ -135,10 +139,10 @@ impl ConfigFile {
         }
         for entry in &self.entries {
             let sections: Vec<_> = entry.sections.iter().map(String::as_str).collect();
-            command = set(command, &sections, entry);
+            command = set_default(command, &sections, entry);
             if sections == ["up"] {
                 // `tidings` is `tidings up`, so its flags exist twice.
-                command = command.mut_args(|arg| set_arg(arg, entry));
+                command = command.mut_args(|arg| set_arg_default(arg, entry));
             }
         }
         Ok(command)
@@ -146,7 +150,7 @@ impl ConfigFile {
 
     /// The values of a flag of this subcommand in the file, and their place `file:line`.
     fn find(&self, names: &[&str], arg: &Arg) -> Option<(&[String], String)> {
-        let is_meant = |entry: &&Entry| {
+        let is_meant = |entry: &&ConfigEntry| {
             let sections = entry.sections.iter().map(String::as_str);
             entry.sections.len() <= names.len()
                 && sections.zip(names).all(|(section, name)| section == *name)
@@ -158,9 +162,9 @@ impl ConfigFile {
     }
 }
 
-impl Found<'_> {
-    fn with_values(self, values: Vec<Typed>) -> Entry {
-        Entry {
+impl FoundKey<'_> {
+    fn into_entry(self, values: Vec<FlagValue>) -> ConfigEntry {
+        ConfigEntry {
             sections: self.sections.into_iter().map(str::to_owned).collect(),
             key: self.key.to_owned(),
             at: self.at,
@@ -169,12 +173,12 @@ impl Found<'_> {
     }
 }
 
-fn collect<'a>(
+fn collect_keys<'a>(
     command: &Command,
     sections: &mut Vec<&'a str>,
     table: &'a DeTable<'a>,
-    found: &mut Vec<Found<'a>>,
-    problems: &mut Vec<Misplaced>,
+    found: &mut Vec<FoundKey<'a>>,
+    problems: &mut Vec<ConfigProblem>,
 ) {
     for (key, value) in table {
         let (name, at) = (key.get_ref().as_ref(), key.span().start);
@@ -186,17 +190,17 @@ fn collect<'a>(
                 } else {
                     format!("unknown section `{name}`; known: {known}")
                 };
-                problems.push(Misplaced { at, text });
+                problems.push(ConfigProblem { at, text });
                 continue;
             };
             sections.push(name);
-            collect(subcommand, sections, inner, found, problems);
+            collect_keys(subcommand, sections, inner, found, problems);
             sections.pop();
         } else if find_with_flag(command, name).is_some() {
-            found.push(Found { sections: sections.clone(), key: name, at, value });
+            found.push(FoundKey { sections: sections.clone(), key: name, at, value });
         } else {
             let text = format!("unknown key `{name}`; the keys are the long names of the flags");
-            problems.push(Misplaced { at, text });
+            problems.push(ConfigProblem { at, text });
         }
     }
 }
@@ -234,9 +238,14 @@ fn is_flag(arg: &Arg, key: &str) -> bool {
 }
 
 /// Checks a value with the argument parser, as if the flag had been typed.
-fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), Misplaced> {
-    let refuse =
-        |at: usize, text: String| Err(Misplaced { at, text: format!("`{}`: {text}", entry.key) });
+fn check_entry(
+    command: &Command,
+    entry: &FoundKey<'_>,
+    values: &[FlagValue],
+) -> Result<(), ConfigProblem> {
+    let refuse = |at: usize, text: String| {
+        Err(ConfigProblem { at, text: format!("`{}`: {text}", entry.key) })
+    };
     let at = entry.value.span().start;
     let mut names = entry.sections.clone();
     let mut target = command;
@@ -254,13 +263,13 @@ fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), M
             _ => refuse(at, "expected true or false".to_owned()),
         };
     }
-    let judge = |values: &[&str]| judge(command, &names, entry.key, values);
+    let judge = |values: &[&str]| check_values(command, &names, entry.key, values);
     let texts: Vec<&str> = values.iter().map(|value| value.text.as_str()).collect();
     if !matches!(arg.get_action(), ArgAction::Append) {
         return judge(&[&texts.join(",")]).or_else(|text| refuse(at, text));
     }
     judge(&texts).or_else(|text| {
-        let wrong = |value: &&Typed| judge(&[&value.text]).is_err();
+        let wrong = |value: &&FlagValue| judge(&[&value.text]).is_err();
         match values.iter().find(wrong) {
             Some(value) => refuse(value.at, without_table(&text, &value.text).to_owned()),
             None => refuse(at, text),
@@ -269,7 +278,12 @@ fn check(command: &Command, entry: &Found<'_>, values: &[Typed]) -> Result<(), M
 }
 
 /// The argument parser's error for these values of a flag, without secrets.
-fn judge(command: &Command, names: &[&str], key: &str, values: &[&str]) -> Result<(), String> {
+fn check_values(
+    command: &Command,
+    names: &[&str],
+    key: &str,
+    values: &[&str],
+) -> Result<(), String> {
     let flags: Vec<_> = values.iter().map(|value| format!("--{key}={value}")).collect();
     let flags = flags.iter().map(String::as_str);
     let words = ["tidings"].into_iter().chain(names.iter().copied()).chain(flags);
@@ -279,7 +293,7 @@ fn judge(command: &Command, names: &[&str], key: &str, values: &[&str]) -> Resul
         // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
-            let mut text = cli::one_line(&error);
+            let mut text = cli::one_line_message(&error);
             for value in values {
                 text = text.replace(value, &secrets::hide(key, value));
             }
@@ -295,15 +309,15 @@ fn without_table<'t>(text: &'t str, value: &str) -> &'t str {
 }
 
 /// Sets the default of the flag in the subcommand of `sections` and in all below it.
-fn set(mut command: Command, sections: &[&str], entry: &Entry) -> Command {
+fn set_default(mut command: Command, sections: &[&str], entry: &ConfigEntry) -> Command {
     if let [name, rest @ ..] = sections {
-        return command.mut_subcommand(name, |inner| set(inner, rest, entry));
+        return command.mut_subcommand(name, |inner| set_default(inner, rest, entry));
     }
-    command = command.mut_args(|arg| set_arg(arg, entry));
-    command.mut_subcommands(|inner| set(inner, &[], entry))
+    command = command.mut_args(|arg| set_arg_default(arg, entry));
+    command.mut_subcommands(|inner| set_default(inner, &[], entry))
 }
 
-fn set_arg(arg: Arg, entry: &Entry) -> Arg {
+fn set_arg_default(arg: Arg, entry: &ConfigEntry) -> Arg {
     match arg.get_action() {
         _ if !is_flag(&arg, &entry.key) => arg,
         ArgAction::Append => arg.default_values(entry.values.clone()),

@@ -88,7 +88,7 @@ fn hide_named(text: &str) -> String {
     for piece in text.split_inclusive([' ', '&', '?', ';', '"', '\'', ',', '{', '}']) {
         let word = piece.trim_end_matches([' ', '&', '?', ';', '"', '\'', ',', '{', '}']);
         let end = &piece[word.len()..];
-        let name_of = |sign| word.split_once(sign).filter(|(name, _)| is_secret(name));
+        let name_of = |sign| word.split_once(sign).filter(|(name, _)| is_secret_name(name));
         if hides && !word.is_empty() {
             shown.push_str(HIDDEN);
             // `Authorization: Bearer x` has two words.
@@ -105,7 +105,7 @@ fn hide_named(text: &str) -> String {
 }
 
 /// Whether this is the name of a secret; names of files and variables are not.
-fn is_secret(name: &str) -> bool {
+fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_place = ["file", "env", "path"].iter().any(|end| name.ends_with(end));
     !is_place && SECRET_NAMES.iter().any(|part| name.contains(part))

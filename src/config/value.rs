@@ -6,11 +6,11 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::Misplaced;
+use super::ConfigProblem;
 
 /// A value in the form of an argument, and its byte position in the file.
 #[derive(Debug)]
-pub(super) struct Typed {
+pub(super) struct FlagValue {
     pub(super) text: String,
     pub(super) at: usize,
 }
@@ -19,14 +19,14 @@ pub(super) struct Typed {
 pub(super) fn flag_values(
     key: &str,
     value: &Spanned<DeValue<'_>>,
-) -> Result<Vec<Typed>, Misplaced> {
+) -> Result<Vec<FlagValue>, ConfigProblem> {
     let typed = |value: &Spanned<DeValue<'_>>| {
         let text = match value.get_ref() {
-            DeValue::Table(table) if key == "feed" => line_of_table(table)?,
+            DeValue::Table(table) if key == "feed" => table_to_line(table)?,
             DeValue::Table(_) => json(value)?.to_string(),
             _ => flag_value(value)?,
         };
-        Ok(Typed { text, at: value.span().start })
+        Ok(FlagValue { text, at: value.span().start })
     };
     match value.get_ref() {
         DeValue::Array(items) => items.iter().map(typed).collect(),
@@ -35,8 +35,8 @@ pub(super) fn flag_values(
 }
 
 /// The value after `--key=`.
-fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
-    let refuse = |text: &str| Misplaced { at: value.span().start, text: text.to_owned() };
+fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, ConfigProblem> {
+    let refuse = |text: &str| ConfigProblem { at: value.span().start, text: text.to_owned() };
     Ok(match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(on) => on.to_string(),
@@ -53,12 +53,12 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, Misplaced> {
 }
 
 /// The value as JSON; a date becomes a string.
-fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
+fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, ConfigProblem> {
     Ok(match value.get_ref() {
         DeValue::Boolean(on) => Value::Bool(*on),
         DeValue::Integer(_) | DeValue::Float(_) => {
             let text = flag_value(value)?;
-            let number = text.parse().map_err(|_| Misplaced {
+            let number = text.parse().map_err(|_| ConfigProblem {
                 at: value.span().start,
                 text: format!("{text} is not a number"),
             });
@@ -77,13 +77,13 @@ fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, Misplaced> {
 }
 
 /// A table of a list (`[[feed]]`) as the payload of an event: its `url`, then `key=value` words.
-fn line_of_table(table: &DeTable<'_>) -> Result<String, Misplaced> {
+fn table_to_line(table: &DeTable<'_>) -> Result<String, ConfigProblem> {
     let mut words = Vec::new();
     for (key, value) in table {
         let text = flag_value(value)?;
         if text.is_empty() || text.contains(char::is_whitespace) {
             let text = "expected one word".to_owned();
-            return Err(Misplaced { at: value.span().start, text });
+            return Err(ConfigProblem { at: value.span().start, text });
         }
         if key.get_ref() == "url" {
             words.insert(0, text);

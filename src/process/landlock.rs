@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Paths that every program reads: libraries, names, certificates, time zones, and kernel
 /// information.
-const READ: [&str; 14] = [
+const READABLE: [&str; 14] = [
     "/bin",
     "/dev",
     "/etc",
@@ -29,17 +29,17 @@ const READ: [&str; 14] = [
 ];
 
 /// The directories of the program loader, which the kernel starts with the program.
-const LOADERS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
+const LOADER_DIRS: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 
 /// Whether the process is confined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Confine {
+pub(crate) enum LandlockMode {
     Auto,
     Off,
     Require,
 }
 
-impl FromStr for Confine {
+impl FromStr for LandlockMode {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
@@ -53,21 +53,21 @@ impl FromStr for Confine {
 }
 
 /// The allowed paths, in addition to those that every program reads.
-pub(super) struct Allowed {
+pub(super) struct AllowedPaths {
     /// Everything below these directories, except execution.
-    pub(super) written: Vec<PathBuf>,
-    pub(super) read: Vec<PathBuf>,
+    pub(super) writable: Vec<PathBuf>,
+    pub(super) readable: Vec<PathBuf>,
     /// This program may be executed again.
     pub(super) runs_self: bool,
 }
 
 /// Lets the kernel deny everything else to this thread and the threads that it starts.
-pub(super) fn confine(when: Confine, allowed: &Allowed) -> Result<(), Failure> {
+pub(super) fn confine(when: LandlockMode, allowed: &AllowedPaths) -> Result<(), Failure> {
     let status = restrict(allowed).map_err(|error| {
         Failure::failed(format!("cannot confine the process with Landlock: {error}"))
     })?;
     match (status, when) {
-        (RulesetStatus::NotEnforced, Confine::Require) => Err(Failure::failed(
+        (RulesetStatus::NotEnforced, LandlockMode::Require) => Err(Failure::failed(
             "--landlock require: this kernel has no Landlock (Linux 5.13 or newer with landlock in lsm=); use --landlock \
              auto to start without it",
         )),
@@ -78,7 +78,7 @@ pub(super) fn confine(when: Confine, allowed: &Allowed) -> Result<(), Failure> {
     }
 }
 
-fn restrict(allowed: &Allowed) -> Result<RulesetStatus, ::landlock::RulesetError> {
+fn restrict(allowed: &AllowedPaths) -> Result<RulesetStatus, ::landlock::RulesetError> {
     // Restrictions of later kernels are not needed; those that an earlier kernel lacks are left
     // out.
     let all = AccessFs::from_all(ABI::V5);
@@ -89,15 +89,15 @@ fn restrict(allowed: &Allowed) -> Result<RulesetStatus, ::landlock::RulesetError
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(all)?
         .create()?
-        .add_rules(path_beneath_rules(READ, read))?
+        .add_rules(path_beneath_rules(READABLE, read))?
         .add_rules(path_beneath_rules(certificates.map(PathBuf::from), read))?
-        .add_rules(path_beneath_rules(&allowed.read, read))?
+        .add_rules(path_beneath_rules(&allowed.readable, read))?
         .add_rules(path_beneath_rules(["/dev/null"], read | AccessFs::WriteFile))?
-        .add_rules(path_beneath_rules(&allowed.written, all & !AccessFs::Execute))?;
+        .add_rules(path_beneath_rules(&allowed.writable, all & !AccessFs::Execute))?;
     if allowed.runs_self {
         let own = env::current_exe().ok();
         rules = rules
-            .add_rules(path_beneath_rules(LOADERS, AccessFs::Execute))?
+            .add_rules(path_beneath_rules(LOADER_DIRS, AccessFs::Execute))?
             .add_rules(path_beneath_rules(own, read | AccessFs::Execute))?;
     }
     Ok(rules.restrict_self()?.ruleset)

@@ -21,12 +21,12 @@ use tidings_broker::Sockets;
 use crate::{
     failure::Failure,
     flags::{DataFlag, ServerFlags, parse_duration},
-    node,
-    sinks::parent,
+    sinks::parent_dir,
+    stack,
 };
 
-use self::landlock::Confine;
-pub(crate) use self::sockets::VARIABLES;
+use self::landlock::LandlockMode;
+pub(crate) use self::sockets::SERVICE_VARIABLES;
 
 /// Flags of a server process.
 #[derive(Debug, Clone, Args)]
@@ -49,7 +49,7 @@ pub(crate) struct ProcessFlags {
     /// directories. auto does this if the kernel supports it and --exec is not used; require
     /// refuses to start otherwise.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    landlock: Confine,
+    landlock: LandlockMode,
 
     /// Longest duration of a stop; crawlers finish requests and subscribers receive pending events
     /// until then
@@ -64,42 +64,42 @@ fn parse_stop(text: &str) -> Result<Duration, String> {
 }
 
 /// The paths that the process uses.
-pub(crate) struct Places<'a> {
+pub(crate) struct ProcessPaths<'a> {
     pub(crate) data: &'a DataFlag,
     /// The configuration file.
     pub(crate) config: Option<&'a Path>,
     /// Directories of further output files.
-    pub(crate) written: Vec<PathBuf>,
+    pub(crate) output_dirs: Vec<PathBuf>,
     /// `--exec` is used; programs may do anything.
     pub(crate) runs_programs: bool,
 }
 
 /// Programs that this process starts do not inherit its descriptors. The process itself keeps them,
 /// because sockets of a service manager are among them.
-pub(crate) fn keep_descriptors() {
+pub(crate) fn close_descriptors_on_exec() {
     close_fds::set_fds_cloexec(3, &[]);
 }
 
 /// Drops what is not needed, and returns the sockets that are already open.
-pub(crate) fn prepare(server: &ServerFlags, places: &Places<'_>) -> Result<Sockets, Failure> {
+pub(crate) fn prepare(server: &ServerFlags, places: &ProcessPaths<'_>) -> Result<Sockets, Failure> {
     let flags = &server.process;
-    let mut sockets = sockets::passed()?;
+    let mut sockets = sockets::passed_sockets()?;
     if sockets.http.is_some() && server.http.is_off() {
         let text = "the service manager passed a socket for HTTP, which is off (--http off); remove one of the two";
         return Err(Failure::Usage(text.to_owned()));
     }
     if let Some(user) = &flags.user {
-        let user = user::find(user, flags.group.as_deref())?;
-        if user.is_other() {
+        let user = user::find_user(user, flags.group.as_deref())?;
+        if user.differs_from_current() {
             // Ports below 1024 need root, so they are bound now.
-            let (listen, http) = server.listening();
+            let (listen, http) = server.listen_addresses();
             if sockets.line.is_none() {
-                sockets.line = Some(node::bind(listen, listen, http)?);
+                sockets.line = Some(stack::bind(listen, listen, http)?);
             }
             if let (None, Some(at)) = (&sockets.http, http) {
-                sockets.http = Some(node::bind(at, listen, http)?);
+                sockets.http = Some(stack::bind(at, listen, http)?);
             }
-            user.take_over(&places.data.data)?;
+            user.become_user(&places.data.data)?;
         }
     } else if user::is_root() {
         tracing::warn!("this process runs as root; use --user NAME to drop privileges");
@@ -108,16 +108,20 @@ pub(crate) fn prepare(server: &ServerFlags, places: &Places<'_>) -> Result<Socke
         // Programs decide the permissions of their own files.
         let before = rustix::process::umask(Mode::from_raw_mode(0o077));
         // Files that flags name for other readers keep the usual permissions.
-        tidings_subscriber::sink::share_outputs(0o666 & !before.as_raw_mode());
+        tidings_subscriber::sink::set_output_mode(0o666 & !before.as_raw_mode());
     }
     confine(flags.landlock, server, places)?;
     Ok(sockets)
 }
 
-fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(), Failure> {
+fn confine(
+    when: LandlockMode,
+    server: &ServerFlags,
+    places: &ProcessPaths<'_>,
+) -> Result<(), Failure> {
     match when {
-        Confine::Off => return Ok(()),
-        Confine::Require if places.runs_programs => {
+        LandlockMode::Off => return Ok(()),
+        LandlockMode::Require if places.runs_programs => {
             let text = "--landlock require would also confine the programs of --exec; use --landlock off, or remove \
                         --exec";
             return Err(Failure::Usage(text.to_owned()));
@@ -126,21 +130,28 @@ fn confine(when: Confine, server: &ServerFlags, places: &Places<'_>) -> Result<(
             tracing::debug!("not confined by Landlock because of --exec");
             return Ok(());
         }
-        Confine::Auto | Confine::Require => {}
+        LandlockMode::Auto | LandlockMode::Require => {}
     }
-    node::make_data_directory(&places.data.data)?;
+    stack::make_data_directory(&places.data.data)?;
     let mut written = vec![places.data.data.clone(), env::temp_dir()];
-    written.extend(places.written.iter().map(|dir| existing(dir)));
-    written.extend(server.secure.socket().map(parent));
-    written.extend(server.audit_file().map(parent));
+    written.extend(places.output_dirs.iter().map(|dir| nearest_existing(dir)));
+    written.extend(server.tls.unix_path().map(parent_dir));
+    written.extend(server.audit_file().map(parent_dir));
     // Directories, because a replaced file is a different file.
-    let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent(file)).collect();
-    read.extend(places.config.map(parent));
-    landlock::confine(when, &landlock::Allowed { written, read, runs_self: server.zmq.is_on() })
+    let mut read: Vec<PathBuf> = server.files().iter().map(|file| parent_dir(file)).collect();
+    read.extend(places.config.map(parent_dir));
+    landlock::confine(
+        when,
+        &landlock::AllowedPaths {
+            writable: written,
+            readable: read,
+            runs_self: server.zmq.is_on(),
+        },
+    )
 }
 
 /// The directory, or the nearest existing one above it.
-fn existing(dir: &Path) -> PathBuf {
+fn nearest_existing(dir: &Path) -> PathBuf {
     let there = dir.ancestors().find(|dir| dir.is_dir());
     there.unwrap_or(Path::new(".")).to_owned()
 }

@@ -8,7 +8,7 @@ use tidings_broker::Sockets;
 use crate::failure::Failure;
 
 /// Variables with which a service manager addresses this process only.
-pub(crate) const VARIABLES: [&str; 6] = [
+pub(crate) const SERVICE_VARIABLES: [&str; 6] = [
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
@@ -18,7 +18,7 @@ pub(crate) const VARIABLES: [&str; 6] = [
 ];
 
 /// The passed sockets; their names (`FileDescriptorName=`) tell their use.
-pub(super) fn passed() -> Result<Sockets, Failure> {
+pub(super) fn passed_sockets() -> Result<Sockets, Failure> {
     let mut passed = ListenFd::from_env();
     let mut sockets = Sockets::default();
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();

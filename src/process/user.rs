@@ -16,14 +16,14 @@ use rustix::fs::{Mode, OFlags};
 use crate::failure::Failure;
 
 /// A user of this machine, and a group.
-pub(super) struct Somebody {
+pub(super) struct ProcessUser {
     name: CString,
     uid: Uid,
     gid: Gid,
 }
 
 /// The user with this name or number, and the group if it differs from the user's primary group.
-pub(super) fn find(user: &str, group: Option<&str>) -> Result<Somebody, Failure> {
+pub(super) fn find_user(user: &str, group: Option<&str>) -> Result<ProcessUser, Failure> {
     let wrong =
         |what: &str, name: &str| Failure::Usage(format!("no {what} {name:?} on this machine"));
     let found = match user.parse() {
@@ -43,28 +43,28 @@ pub(super) fn find(user: &str, group: Option<&str>) -> Result<Somebody, Failure>
     };
     let name = CString::new(user.name)
         .map_err(|_| Failure::failed("the name of the user contains a NUL"))?;
-    Ok(Somebody { name, uid: user.uid, gid })
+    Ok(ProcessUser { name, uid: user.uid, gid })
 }
 
 pub(super) fn is_root() -> bool {
     geteuid().is_root()
 }
 
-impl Somebody {
+impl ProcessUser {
     /// Whether it differs from the present user or group.
-    pub(super) fn is_other(&self) -> bool {
+    pub(super) fn differs_from_current(&self) -> bool {
         geteuid() != self.uid || nix::unistd::getegid() != self.gid
     }
 
     /// Changes to that user permanently, with all threads. A data directory that is created now
     /// belongs to that user.
-    pub(super) fn take_over(&self, data: &Path) -> Result<(), Failure> {
+    pub(super) fn become_user(&self, data: &Path) -> Result<(), Failure> {
         let name = self.name.to_string_lossy();
         if !is_root() {
             let text = format!("--user {name}: only root can change the user");
             return Err(Failure::Usage(text));
         }
-        self.make(data)?;
+        self.make_data_directory(data)?;
         // The last of the three gives up the privilege for all three.
         initgroups(&self.name, self.gid)
             .and_then(|()| setresgid(self.gid, self.gid, self.gid))
@@ -81,7 +81,7 @@ impl Somebody {
         Ok(())
     }
 
-    fn make(&self, data: &Path) -> Result<(), Failure> {
+    fn make_data_directory(&self, data: &Path) -> Result<(), Failure> {
         if data.exists() {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl Somebody {
             // The parent directories stay accessible to others, so that the user can reach it.
             data.parent().map_or(Ok(()), fs::create_dir_all)?;
             DirBuilder::new().mode(0o700).create(data)?;
-            self.give(data)
+            self.change_owner(data)
         };
         make().with_context(|| format!("cannot create the data directory {shown}"))?;
         Ok(())
@@ -98,7 +98,7 @@ impl Somebody {
 
     /// Changes the owner of the new directory. Another user with write access to the parent may
     /// have replaced it: links, and directories with content, must not change their owner.
-    fn give(&self, made: &Path) -> anyhow::Result<()> {
+    fn change_owner(&self, made: &Path) -> anyhow::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(made, flags, Mode::empty())?);
         let found = directory.metadata()?;
@@ -126,19 +126,19 @@ mod tests {
     fn only_a_new_directory_changes_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let own = Somebody { name: c"me".into(), uid: geteuid(), gid: getegid() };
-        own.make(&at("a/b/data")).unwrap();
+        let own = ProcessUser { name: c"me".into(), uid: geteuid(), gid: getegid() };
+        own.make_data_directory(&at("a/b/data")).unwrap();
         assert_eq!(fs::metadata(at("a/b/data")).unwrap().mode() & 0o777, 0o700);
         assert_ne!(fs::metadata(at("a/b")).unwrap().mode() & 0o777, 0o700, "other users can pass");
-        own.give(&at("a/b/data")).unwrap();
+        own.change_owner(&at("a/b/data")).unwrap();
         symlink("a/b/data", at("link")).unwrap();
-        assert!(own.give(&at("link")).is_err(), "it is a link");
+        assert!(own.change_owner(&at("link")).is_err(), "it is a link");
         fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(own.give(&at("a/b/data")).is_err(), "its mode has changed");
+        assert!(own.change_owner(&at("a/b/data")).is_err(), "its mode has changed");
         fs::set_permissions(at("a/b/data"), fs::Permissions::from_mode(0o700)).unwrap();
         fs::write(at("a/b/data/x"), "").unwrap();
-        assert!(own.give(&at("a/b/data")).is_err(), "it has content");
+        assert!(own.change_owner(&at("a/b/data")).is_err(), "it has content");
         fs::write(at("file"), "").unwrap();
-        assert!(own.give(&at("file")).is_err());
+        assert!(own.change_owner(&at("file")).is_err());
     }
 }

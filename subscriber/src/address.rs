@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use tidings_protocol::{Net, NetError};
+use tidings_protocol::{IpNetwork, IpNetworkError};
 
 /// Which addresses may be crawled in addition to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum AllowPrivate {
     /// Everything.
     All,
     /// The addresses in these networks.
-    Nets(Vec<Net>),
+    Nets(Vec<IpNetwork>),
 }
 
 /// The address may not be requested. Nothing was sent, and a retry fails the same way.
@@ -39,10 +39,12 @@ pub struct AddressRefused {
 impl AllowPrivate {
     /// Checks one address.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
-        let carried = carried_v4(address);
+        let carried = embedded_v4(address);
         let special = match (carried, address) {
-            (Some(v4), _) | (None, IpAddr::V4(v4)) => special_v4(v4),
-            (None, IpAddr::V6(v6)) => special_v6(v6).or_else(|| special_v4(isatap_v4(v6)?)),
+            (Some(v4), _) | (None, IpAddr::V4(v4)) => special_block_v4(v4),
+            (None, IpAddr::V6(v6)) => {
+                special_block_v6(v6).or_else(|| special_block_v4(isatap_v4(v6)?))
+            }
         };
         let Some(what) = special else { return Ok(()) };
         let listed = match self {
@@ -57,11 +59,11 @@ impl AllowPrivate {
 }
 
 impl FromStr for AllowPrivate {
-    type Err = NetError;
+    type Err = IpNetworkError;
 
     /// `all` (also `true`, `yes` and the empty text), `none` (also `false`, `no`), or networks
     /// separated by commas.
-    fn from_str(text: &str) -> Result<Self, NetError> {
+    fn from_str(text: &str) -> Result<Self, IpNetworkError> {
         match text.trim() {
             "" | "all" | "true" | "yes" => Ok(Self::All),
             "none" | "false" | "no" => Ok(Self::None),
@@ -91,7 +93,7 @@ impl fmt::Display for AllowPrivate {
 }
 
 /// Why an address does not belong to the public internet; `None` if it does.
-fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
+fn special_block_v4(address: Ipv4Addr) -> Option<&'static str> {
     let what = match address.octets() {
         [0, ..] => "an unspecified address",
         [127, ..] => "a loopback address",
@@ -112,8 +114,8 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     Some(what)
 }
 
-/// See [`special_v4`].
-fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
+/// See [`special_block_v4`].
+fn special_block_v6(address: Ipv6Addr) -> Option<&'static str> {
     if address.is_unspecified() {
         return Some("an unspecified address");
     }
@@ -137,7 +139,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
 }
 
 /// The IPv4 address that is embedded in a mapped, compatible, NAT64 or 6to4 address.
-fn carried_v4(address: IpAddr) -> Option<Ipv4Addr> {
+fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(address) = address else {
         return None;
     };

@@ -84,7 +84,7 @@ pub struct LinkConfig {
 impl LinkConfig {
     /// How links are extracted, if not by the defaults. Stored with each page: a page that has not
     /// changed may have other links under other settings.
-    pub fn reading(&self) -> Option<String> {
+    pub fn extraction_mode(&self) -> Option<String> {
         let mut words = Vec::new();
         words.extend(self.images.then(|| "images".to_owned()));
         words.extend(self.sitemaps.then(|| "sitemaps".to_owned()));
@@ -163,10 +163,10 @@ pub const ROBOTS_RULE_SHOWN_BYTES_MAX: usize = 512;
 pub const CRAWL_DELAY_MAX: Duration = Duration::from_hours(24);
 /// Authorities with a redirected robots.txt that wait for the next hop. Few sites redirect it; an
 /// evicted one starts again from the first request.
-pub const ROBOTS_WALKS_MAX: usize = 10_000;
+pub const ROBOTS_REDIRECTS_MAX: usize = 10_000;
 /// A redirect of a robots.txt that was not followed for this long starts again, as it may have
 /// changed. A busy host delays the next hop far less than this.
-pub const ROBOTS_WALK_FRESH: Duration = Duration::from_mins(10);
+pub const ROBOTS_REDIRECT_FRESH: Duration = Duration::from_mins(10);
 /// A robots.txt that was unreachable for this long, without a stored copy, counts as missing (RFC
 /// 9309 section 2.3.1.4 also says 30 days).
 pub const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
@@ -181,7 +181,7 @@ pub const ROBOTS_OUTAGE_PAUSE_MAX: Duration = Duration::from_mins(5);
 pub const ROBOTS_OUTAGES_MAX: usize = 10_000;
 /// How long a copy or an outage stays on disk after its last update: longer than the time after
 /// which a missing file is assumed.
-pub const ROBOTS_KEPT: Duration = Duration::from_hours(60 * 24);
+pub const ROBOTS_STORED_FOR: Duration = Duration::from_hours(60 * 24);
 
 /// Reads and writes of `crawler.db` that wait. Beyond it, values are dropped instead of stored.
 pub const STATE_QUEUE_MAX: usize = 4096;
@@ -203,7 +203,7 @@ pub const STATE_SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// Values removed at a time, and stored before the next count: some tens of milliseconds.
 pub const STATE_SWEEP_ROWS: u32 = 10_000;
 /// How long a task waits for a stored value: a request costs about as much.
-pub const STATE_PATIENCE: Duration = Duration::from_secs(1);
+pub const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long `SQLite` waits for another process that writes to `crawler.db`.
 pub const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -276,16 +276,16 @@ pub const FEED_HUBS_MAX: usize = 4;
 pub const FEED_HUBS_BYTES_MAX: usize = URL_BYTES_MAX;
 /// Items that are remembered of a watched feed after they have left it: as many as a feed may drop
 /// and show again. 32 bytes each.
-pub const FEED_KNOWN_MAX: usize = 2_000;
+pub const FEED_SEEN_MAX: usize = 2_000;
 /// The state of a feed expires this long after its last check: a watched feed is checked more
 /// often.
-pub const FEED_KNOWN_FOR: Duration = Duration::from_hours(24 * 365);
+pub const FEED_STATE_STORED_FOR: Duration = Duration::from_hours(24 * 365);
 /// Items of a feed that are sent with its hubs, 32 bytes each.
-pub const FEED_TOLD_MAX: usize = 500;
+pub const FEED_HUB_ITEMS_MAX: usize = 500;
 /// A longer id of an item is announced as its hash.
 pub const FEED_ITEM_BYTES_MAX: usize = 512;
 /// Published new items of a feed that wait for their confirmation.
-pub const FEED_ANNOUNCED_AT_ONCE: usize = 64;
+pub const FEED_PUBLISHES_MAX: usize = 64;
 /// A watched page that changed this often in a row, in checks triggered by its own announcements,
 /// differs in each answer. Such checks announce its versions no more, nor does a scheduled one
 /// while a hub reports it.
@@ -302,14 +302,14 @@ pub const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Names in a list of tracking parameters: more than any published list has.
 pub const TRACKING_PARAMS_MAX: usize = 1_000;
-/// Memory of [`Known`](crate::known::Known): enough for 450,000 links at least, and mostly for
+/// Memory of [`AckedLinks`](crate::acked_links::AckedLinks): enough for 450,000 links at least, and mostly for
 /// twice as many.
-pub const KNOWN_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const ACKED_LINKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Passes with known links. A worker with tasks of more passes sends some links again.
-pub const KNOWN_PASSES_MAX: usize = 1_024;
+pub const ACKED_LINKS_PASSES_MAX: usize = 1_024;
 
 /// A longer URL counts as a trap: browsers, servers and sitemaps have about this limit.
-pub const URL_WISE_BYTES_MAX: usize = 2_000;
+pub const TRAP_URL_BYTES_MAX: usize = 2_000;
 /// Segments of a path. Deep trees of sources and archives have a dozen.
 pub const SEGMENTS_MAX: usize = 32;
 /// How often one segment that is not a number may occur in a path. Three times is rare, but
@@ -427,7 +427,7 @@ pub const COOKIE_ORIGINS_MAX: usize = 4 * 1024;
 
 /// Bytes read of an unwanted body (redirects, errors), so that the connection can be used again. A
 /// longer body costs the connection.
-pub const UNWANTED_BODY_BYTES_MAX: u64 = 256 * 1024;
+pub const DISCARDED_BODY_BYTES_MAX: u64 = 256 * 1024;
 /// A body that grows more than this many times while it is decoded is a decompression bomb ..
 pub const DECODED_RATIO_MAX: u64 = 250;
 /// .. but only from this size on: small pages of one repeated byte are harmless.
@@ -439,22 +439,22 @@ pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 pub const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
 /// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
 pub const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
-/// Memory of a decoder's window before it needs a permit of [`WINDOWS_ROOM_BYTES`]. Most pages are
+/// Memory of a decoder's window before it needs a permit of [`WINDOWS_BUDGET_BYTES`]. Most pages are
 /// shorter and use no window.
 pub const WINDOW_FREE_BYTES: usize = 256 * 1024;
 /// Decoder windows of all requests together: three of the zstd format, or six of brotli's usual
 /// size.
-pub const WINDOWS_ROOM_BYTES: usize = 24 * 1024 * 1024;
+pub const WINDOWS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
 /// Memory of a document's links until it is stored, before it needs a permit of
-/// [`LINKS_ROOM_BYTES`]: about a thousand links.
+/// [`LINKS_BUDGET_BYTES`]: about a thousand links.
 pub const LINKS_FREE_BYTES: usize = 128 * 1024;
 /// Links of large documents, of all requests together, until they are stored.
-pub const LINKS_ROOM_BYTES: usize = 24 * 1024 * 1024;
+pub const LINKS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
 /// The permit of a page: [`LINKS_BYTES_MAX`] and [`LINKS_ABSOLUTE_BYTES_MAX`].
-pub const PAGE_ROOM_BYTES: usize = 6 * 1024 * 1024;
+pub const PAGE_BUDGET_BYTES: usize = 6 * 1024 * 1024;
 /// The permit of a sitemap or feed: [`SITEMAP_LINKS_BYTES_MAX`] and the keys of its URLs; or
 /// [`FEED_JSON_BYTES_MAX`] twice.
-pub const SITEMAP_ROOM_BYTES: usize = 12 * 1024 * 1024;
+pub const SITEMAP_BUDGET_BYTES: usize = 12 * 1024 * 1024;
 /// Bytes taken from a decoder at a time.
 pub const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// An unused connection is closed after this time: longer than usual delays between two requests to
@@ -463,12 +463,12 @@ pub const POOL_IDLE: Duration = Duration::from_secs(20);
 /// Idle connections kept, over all hosts. Each is a file descriptor and some 20 KiB.
 pub const POOL_CONNECTIONS_MAX: usize = 4096;
 /// When the pool is full, one of this many new connections replaces another.
-pub const POOL_EXCHANGE: u32 = 16;
+pub const POOL_REPLACE_ONE_IN: u32 = 16;
 /// After a server has closed a kept connection instead of answering, its connections are not kept
 /// for this long: each such closure costs one more request and one more delay.
-pub const POOL_NONE_KEPT: Duration = Duration::from_mins(10);
+pub const POOL_DISABLED_FOR: Duration = Duration::from_mins(10);
 /// Origins in this state. Each takes some 100 bytes.
-pub const POOL_NONE_KEPT_MAX: usize = 4096;
+pub const POOL_DISABLED_MAX: usize = 4096;
 /// How often idle connections are checked: those that the server has closed go before
 /// [`POOL_IDLE`].
 pub const POOL_SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -494,9 +494,9 @@ pub const STORE_QUEUE_MAX: usize = 1024;
 /// Pages that are synced together: bounds how long the first waits for the last.
 pub const STORE_BATCH_MAX: usize = 512;
 /// While pages stream in, a batch begins at least this long after the one before ..
-pub const STORE_PACE: Duration = Duration::from_millis(5);
+pub const STORE_BATCH_INTERVAL: Duration = Duration::from_millis(5);
 /// .. unless no page came in this time.
-pub const STORE_PACE_STEP: Duration = Duration::from_millis(1);
+pub const STORE_BATCH_GATHER: Duration = Duration::from_millis(1);
 /// A batch with this many bytes is full, even with few pages. Usual pages have some KiB, nearly all
 /// of it links; a few pages with [`LINKS_ABSOLUTE_BYTES_MAX`] are as much work as many others.
 pub const STORE_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -518,7 +518,7 @@ pub const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
 /// Unanswered keepalive probes in a row after which the machine counts as lost.
 pub const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 /// Programs that run at a time, one for each page.
-pub const EXEC_AT_ONCE_MAX: usize = 8;
+pub const EXEC_CONCURRENT_MAX: usize = 8;
 /// Time limit of a program for a page; then it is killed, and the page is refused.
 pub const EXEC_TIME_MAX: Duration = Duration::from_mins(5);
 /// Look-ups of earlier records that wait. Tasks wait when the queue is full.
@@ -550,13 +550,13 @@ pub const WARC_SEEN_MAX: usize = 32 * 1024;
 pub const WARC_SEEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How often the mark file of an append-only file is written: after a crash the pages of this time
 /// are read again.
-pub const MARK_EVERY: Duration = Duration::from_secs(1);
+pub const MARK_INTERVAL: Duration = Duration::from_secs(1);
 /// Unsettled pages that an append-only file remembers: more than all crawlers of a machine hold,
 /// and than are written between two marks. At some 100 bytes each this is 6 MiB.
 pub const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 /// How long a fetched page waits for a full or failing disk before its task is returned; its lease
 /// is renewed meanwhile.
-pub const STORE_PATIENCE: Duration = Duration::from_mins(1);
+pub const STORE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Pause between two retries of a failing sink, and of the spool's disk.
 pub const STORE_RETRY: Duration = Duration::from_secs(1);
 /// The delay of a page, before it is fetched again, if the group had no room for its links: many
@@ -567,16 +567,16 @@ pub const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
 
 /// First and longest pause between two attempts to connect to the broker; doubled each time, with
 /// jitter.
-pub const RECONNECT_FIRST: Duration = Duration::from_millis(100);
-/// See [`RECONNECT_FIRST`].
-pub const RECONNECT_LONGEST: Duration = Duration::from_secs(10);
+pub const RECONNECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// See [`RECONNECT_BACKOFF_MIN`].
+pub const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// How often the broker's clock is compared with ours.
 pub const CLOCK_SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// Samples of the broker's clock that count: the tightest of the last minute or so.
 pub const CLOCK_SAMPLES: usize = 6;
 
 /// A broker that does not answer `PING` within this time counts as lost.
-pub const BROKER_SILENCE_MAX: Duration = Duration::from_secs(10);
+pub const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After a stop, running requests may go on for this long; then they are aborted.
 pub const STOP_GRACE: Duration = Duration::from_millis(400);

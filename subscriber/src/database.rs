@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use crate::digest::{self, FUNCTION, Schema, Table};
+use crate::digest::{self, DIGEST_FUNCTION, Schema, Table};
 
 /// The number of problems that are listed.
 const PROBLEMS_MAX: usize = 20;
@@ -26,29 +26,29 @@ const FRAME_HEADER: usize = 24;
 /// [`is_current`](Self::is_current) tells whether it has changed. If there is a log, its index is
 /// opened read-only.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ReadOnlyDatabase {
     /// The connection for queries.
     pub connection: Connection,
     path: PathBuf,
     /// The state of the file when it was opened as immutable.
-    still: Option<Still>,
+    snapshot: Option<FileSnapshot>,
 }
 
 /// Detects writes to a database: by the file itself and the length of its log.
 #[derive(Debug, PartialEq, Eq)]
-struct Still {
+struct FileSnapshot {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
     log_bytes: u64,
 }
 
-impl Still {
+impl FileSnapshot {
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
-        let log_bytes = fs::metadata(beside(path, "-wal")).map_or(0, |log| log.len());
+        let log_bytes = fs::metadata(with_suffix(path, "-wal")).map_or(0, |log| log.len());
         // A journal means that a transaction is in progress, or was interrupted.
-        (!beside(path, "-journal").exists()).then(|| Self {
+        (!with_suffix(path, "-journal").exists()).then(|| Self {
             inode: found.ino(),
             bytes: found.len(),
             modified: (found.mtime(), found.mtime_nsec()),
@@ -57,13 +57,13 @@ impl Still {
     }
 }
 
-impl Reading {
+impl ReadOnlyDatabase {
     /// Opens a database. Other programs may be writing to it.
     pub fn open(path: &Path) -> rusqlite::Result<Self> {
-        match Still::of(path) {
+        match FileSnapshot::of(path) {
             Some(still) if still.log_bytes == 0 => {
                 let connection = open(path, "?immutable=1")?;
-                Ok(Self { connection, path: path.to_owned(), still: Some(still) })
+                Ok(Self { connection, path: path.to_owned(), snapshot: Some(still) })
             }
             _ => Self::open_shared(path),
         }
@@ -71,7 +71,7 @@ impl Reading {
 
     /// Opens a database that a program may be writing, or that was not closed.
     fn open_shared(path: &Path) -> rusqlite::Result<Self> {
-        let reading = |connection| Self { connection, path: path.to_owned(), still: None };
+        let reading = |connection| Self { connection, path: path.to_owned(), snapshot: None };
         let read = |connection: &Connection| {
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
         };
@@ -87,7 +87,9 @@ impl Reading {
     /// Whether everything read so far is valid. If not, a program has begun to write: call
     /// [`reopen`](Self::reopen), and read again what was read since this was last true.
     pub fn is_current(&self) -> bool {
-        self.still.as_ref().is_none_or(|still| Still::of(&self.path).as_ref() == Some(still))
+        self.snapshot
+            .as_ref()
+            .is_none_or(|still| FileSnapshot::of(&self.path).as_ref() == Some(still))
     }
 
     /// Opens it again, as a database that programs write to.
@@ -99,7 +101,7 @@ impl Reading {
 
 /// The result of a check, in words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckReport {
     /// Damage.
     pub problems: Vec<String>,
     /// Parts that could not be checked.
@@ -109,14 +111,14 @@ pub struct Checked {
 /// Checks a database; with a schema, also the digests of its rows.
 ///
 /// Fails if it cannot be read at all. That is damage, unless permissions are the cause.
-pub fn check(path: &Path, schema: Option<&Schema>) -> io::Result<Checked> {
-    let wal = beside(path, "-wal");
+pub fn check(path: &Path, schema: Option<&Schema>) -> io::Result<CheckReport> {
+    let wal = with_suffix(path, "-wal");
     let log = match fs::read(&wal) {
         Ok(log) => log,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(error),
     };
-    let mut checked = Checked::default();
+    let mut checked = CheckReport::default();
     let torn = check_wal(&log).map(|problem| format!("{}: {problem}", wal.display()));
     checked.problems.extend(torn);
     if let Err(error) = check_contents(path, !log.is_empty(), schema, &mut checked) {
@@ -131,7 +133,7 @@ fn check_contents(
     path: &Path,
     has_wal: bool,
     schema: Option<&Schema>,
-    checked: &mut Checked,
+    checked: &mut CheckReport,
 ) -> rusqlite::Result<()> {
     if !has_wal {
         return check_connection(&open(path, "?immutable=1")?, schema, checked);
@@ -151,7 +153,7 @@ fn check_contents(
     DirBuilder::new().mode(0o700).create(&place).map_err(failed)?;
     let copy = place.join("copy.db");
     let done = fs::copy(path, &copy)
-        .and_then(|_| fs::copy(beside(path, "-wal"), beside(&copy, "-wal")))
+        .and_then(|_| fs::copy(with_suffix(path, "-wal"), with_suffix(&copy, "-wal")))
         .map_err(failed);
     let found = done.and_then(|_| check_connection(&open(&copy, "")?, schema, checked));
     let _ = fs::remove_dir_all(&place);
@@ -172,7 +174,7 @@ fn open(path: &Path, query: &str) -> rusqlite::Result<Connection> {
 fn check_connection(
     connection: &Connection,
     schema: Option<&Schema>,
-    checked: &mut Checked,
+    checked: &mut CheckReport,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(&format!("PRAGMA integrity_check({PROBLEMS_MAX})"))?;
     let found = statement.query_map([], |row| row.get::<_, String>(0))?;
@@ -210,15 +212,15 @@ fn check_connection(
 fn check_rows(
     connection: &Connection,
     table: &Table,
-    checked: &mut Checked,
+    checked: &mut CheckReport,
 ) -> rusqlite::Result<()> {
-    let (name, list) = (table.name, table.list());
+    let (name, list) = (table.name, table.column_list());
     // A text key is never shown, since it may be a secret.
     let number = if table.key == "token" { "NULL" } else { table.key };
     // NOT INDEXED: an index has copies of some values.
     let sql = format!(
         "SELECT {number}, digest IS NULL FROM {name} NOT INDEXED
-        WHERE digest IS NULL OR digest <> {FUNCTION}({list})"
+        WHERE digest IS NULL OR digest <> {DIGEST_FUNCTION}({list})"
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
@@ -265,7 +267,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
     };
     let sums = |at| Some((word(at)?, word(at + 4)?));
     let header = log.get(..WAL_HEADER - 8)?;
-    let mut sum = add((0, 0), header, is_big);
+    let mut sum = wal_checksum((0, 0), header, is_big);
     if Some(sum) != sums(WAL_HEADER - 8) {
         return Some("the checksum of its header is wrong".to_owned());
     }
@@ -275,8 +277,8 @@ fn check_wal(log: &[u8]) -> Option<String> {
     let at = |frame: usize| WAL_HEADER + frame * size;
     for frame in 0..frames {
         let start = at(frame);
-        sum = add(sum, &log[start..start + 8], is_big);
-        sum = add(sum, &log[start + FRAME_HEADER..start + size], is_big);
+        sum = wal_checksum(sum, &log[start..start + 8], is_big);
+        sum = wal_checksum(sum, &log[start + FRAME_HEADER..start + size], is_big);
         let is_ours = sums(start + 8) == Some(salts);
         if is_ours && sums(start + 16) == Some(sum) {
             continue;
@@ -293,7 +295,7 @@ fn check_wal(log: &[u8]) -> Option<String> {
 }
 
 /// `SQLite`'s checksum, over a multiple of 8 bytes.
-fn add((mut a, mut b): (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
+fn wal_checksum((mut a, mut b): (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
     let word = |bytes: &[u8]| {
         let bytes: [u8; 4] = bytes.try_into().expect("four bytes");
         if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
@@ -305,7 +307,7 @@ fn add((mut a, mut b): (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
     (a, b)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -6,7 +6,7 @@
 //! by another program. A program that changes a row must set it to NULL: the digest of the old
 //! values would count as damage.
 //!
-//! Rows are written with the SQL function [`FUNCTION`], which exists on our own connections only.
+//! Rows are written with the SQL function [`DIGEST_FUNCTION`], which exists on our own connections only.
 //! So no trigger in the file needs it, and other programs can write to the file.
 
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use rusqlite::{Connection, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The SQL function: the digest of its arguments.
-pub const FUNCTION: &str = "row_digest";
+pub const DIGEST_FUNCTION: &str = "row_digest";
 
 /// A table with digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Schema {
 
 impl Table {
     /// The columns as a list in SQL.
-    pub(crate) fn list(&self) -> String {
+    pub(crate) fn column_list(&self) -> String {
         self.columns.join(", ")
     }
 
@@ -57,16 +57,16 @@ impl Table {
 
     /// Adds temporary triggers that update the digest of each row that this connection writes. For
     /// tables that change seldom: each change writes its row twice.
-    pub fn follow(&self, connection: &Connection) -> Result<()> {
+    pub fn add_digest_triggers(&self, connection: &Connection) -> Result<()> {
         let Self { name, key, .. } = self;
-        let (list, mut statements) = (self.list(), String::new());
+        let (list, mut statements) = (self.column_list(), String::new());
         let columns = self.columns.iter().copied().filter(|column| !column.starts_with('('));
         let updates = format!("UPDATE OF {}", columns.collect::<Vec<_>>().join(", "));
         for (event, on) in [("insert", "INSERT"), ("update", &updates)] {
             let _ = write!(
                 statements,
                 "CREATE TEMP TRIGGER {name}_{event}_digest AFTER {on} ON main.{name} BEGIN
-                    UPDATE {name} SET digest = {FUNCTION}({list}) WHERE {key} = NEW.{key};
+                    UPDATE {name} SET digest = {DIGEST_FUNCTION}({list}) WHERE {key} = NEW.{key};
                 END;"
             );
         }
@@ -77,7 +77,7 @@ impl Table {
 /// Registers the function on a connection.
 pub fn register(connection: &Connection) -> Result<()> {
     let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    connection.create_scalar_function(FUNCTION, -1, pure, |arguments| {
+    connection.create_scalar_function(DIGEST_FUNCTION, -1, pure, |arguments| {
         Ok(digest((0..arguments.len()).map(|at| arguments.get_raw(at))))
     })
 }
@@ -139,7 +139,7 @@ mod tests {
         connection.execute_batch("CREATE TABLE t (a, b UNIQUE, c)").unwrap();
         connection.execute_batch(&T.add_column()).unwrap();
         connection.execute("INSERT INTO t (a, b) VALUES (0, 0)", []).unwrap();
-        T.follow(&connection).unwrap();
+        T.add_digest_triggers(&connection).unwrap();
         connection.execute_batch("INSERT INTO t (a, b) VALUES (1, 1), (2, 2), (3, 3)").unwrap();
         let changed = connection.execute("UPDATE t SET a = a + 10 WHERE a > 1", []).unwrap();
         assert_eq!((changed, connection.last_insert_rowid()), (2, 4));

@@ -10,7 +10,7 @@ fn links_in_chunks(content_type: Option<&str>, body: &[u8], chunk: usize) -> Vec
     let url = CanonicalUrl::parse("http://a.example/x/").unwrap();
     let headers = content_type.map(|value| ("content-type", value.as_bytes()));
     let page = PageReader::new(&url, headers, &Arc::default());
-    let mut reader = Reader::new(content_type, &url, page);
+    let mut reader = DocumentReader::new(content_type, &url, page);
     for chunk in body.chunks(chunk) {
         reader.feed(chunk);
     }
@@ -83,7 +83,7 @@ fn the_links_of_a_sitemap_are_bounded() {
     }
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     let page = PageReader::new(&url, None, &Arc::default());
-    let mut reader = Reader::new(None, &url, page);
+    let mut reader = DocumentReader::new(None, &url, page);
     reader.feed(body.as_bytes());
     let content = reader.finish(&url);
     assert_eq!((content.links.len(), content.cut.is_some()), (SITEMAP_URLS_MAX, true));
@@ -98,10 +98,10 @@ fn a_document_is_read_in_small_steps() {
     }
     let gzip = gzip.finish().unwrap();
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
-    let mut reader = Reader::new(None, &url, PageReader::new(&url, None, &Arc::default()));
+    let mut reader = DocumentReader::new(None, &url, PageReader::new(&url, None, &Arc::default()));
     let (mut rest, mut known) = (&*gzip, 0);
-    let links = |reader: &Reader| match &reader.state {
-        State::Sitemap(sitemap) => sitemap.1.links.len(),
+    let links = |reader: &DocumentReader| match &reader.state {
+        DocumentState::Sitemap(sitemap) => sitemap.1.links.len(),
         _ => 0,
     };
     while reader.step(&mut rest) {
@@ -110,6 +110,6 @@ fn a_document_is_read_in_small_steps() {
         known += found;
     }
     assert!(rest.is_empty() && known > 19_000, "{known}");
-    assert!(reader.is_long() && reader.held_bytes() > 400_000);
+    assert!(reader.finish_may_block() && reader.memory_bytes() > 400_000);
     assert_eq!(reader.finish(&url).links.len(), 20_000);
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use hyper::HeaderMap;
 use tidings_protocol::{CanonicalUrl, Payload, text};
 
-use crate::document::Reader;
-use crate::feed::{self, FeedReader, Hubs, event, watch::Known};
-use crate::page::{Content, PageOptions, PageReader};
-use crate::robots::{Rules, product_token, shown, sitemaps};
+use crate::document::DocumentReader;
+use crate::feed::{self, FeedReader, Hubs, event, watched_feed::KnownItems};
+use crate::page::{PageContent, PageOptions, PageReader};
+use crate::robots::{RobotsRules, display_line, product_token, sitemaps};
 use crate::sitemap::SitemapReader;
 
 /// The name and body of a target.
@@ -38,14 +38,14 @@ fn first_line(bytes: &[u8]) -> (Option<&str>, &[u8]) {
 fn robots(bytes: &[u8]) {
     let (path, text) = first_line(bytes);
     let path = path.unwrap_or("/");
-    let rules = Rules::parse(text, product_token("Tidings/1.0"));
+    let rules = RobotsRules::parse(text, product_token("Tidings/1.0"));
     let decision = rules.decide(path);
     if let Some(line) = decision.line {
-        let _ = shown(text, line);
+        let _ = display_line(text, line);
     }
     assert!(rules.allows("/robots.txt"));
     let excerpt = rules.excerpt(text);
-    let again = Rules::of_excerpt(&excerpt);
+    let again = RobotsRules::of_excerpt(&excerpt);
     assert_eq!(again.allows(path), decision.allowed, "the excerpt has other rules than the file");
     assert_eq!(again.crawl_delay(), rules.crawl_delay());
     assert_eq!(again.excerpt(&excerpt), excerpt, "the excerpt of an excerpt differs");
@@ -72,8 +72,8 @@ fn feed(bytes: &[u8]) {
         assert_eq!(format!("{in_pieces:?}"), format!("{whole:?}"), "in pieces");
     }
     let url = CanonicalUrl::parse(URL).expect("a valid URL");
-    let items = Known::default().take_new(&whole.entries);
-    for event in items.iter().filter_map(|item| event::of_item(&url, item)) {
+    let items = KnownItems::default().add_new(&whole.entries);
+    for event in items.iter().filter_map(|item| event::item_event(&url, item)) {
         assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
         let payload = Payload::parse(&event);
         let link = payload.target().map(CanonicalUrl::parse);
@@ -81,10 +81,11 @@ fn feed(bytes: &[u8]) {
         let keys = payload.attributes().map(|(key, _)| key);
         assert_eq!(keys.collect::<Vec<_>>(), ["item", "source", "id"], "{event:?}");
     }
-    let hubs = Hubs::of(&whole, &HeaderMap::new(), &url, &[]);
-    let event = event::of_hubs(&url, &url, &hubs, Known::default(), event::Notes::default());
+    let hubs = Hubs::of_feed(&whole, &HeaderMap::new(), &url, &[]);
+    let event =
+        event::hub_event(&url, &url, &hubs, KnownItems::default(), event::HubEventFlags::default());
     assert!(text::check(event.as_bytes()).is_ok(), "{event:?} is not one line");
-    let read = event::read_hubs(&event).map(|(of, hubs, _)| (of, hubs));
+    let read = event::parse_hub_event(&event).map(|(of, hubs, _)| (of, hubs));
     assert_eq!(read, (!hubs.is_empty()).then(|| (url.into_owned(), hubs)), "{event:?}");
 }
 
@@ -95,7 +96,7 @@ fn sitemap(bytes: &[u8]) {
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut reader = SitemapReader::new(content_type, Some(URL));
         let mut found = Vec::new();
-        let mut each = |place: crate::sitemap::Location<'_>| found.push(format!("{place:?}"));
+        let mut each = |place: crate::sitemap::SitemapEntry<'_>| found.push(format!("{place:?}"));
         pieces.for_each(|bytes| reader.feed(bytes, &mut each));
         let summary = reader.finish(&mut each);
         (found, is_damaged(summary.cut), format!("{summary:?}"))
@@ -130,7 +131,7 @@ fn page(bytes: &[u8]) {
     assert_eq!(read(&mut rest.chunks(1)), whole, "byte by byte");
 }
 
-fn check(content: &Content) {
+fn check(content: &PageContent) {
     for link in &content.links {
         let parsed = CanonicalUrl::parse(&link.url);
         assert_eq!(parsed.as_ref().map(CanonicalUrl::as_str), Ok(&*link.url), "not canonical");
@@ -148,7 +149,7 @@ fn document(bytes: &[u8]) {
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let header = content_type.map(|value| ("Content-Type", value.as_bytes()));
         let page = PageReader::new(&url, header, &Arc::default());
-        let mut reader = Reader::new(content_type, &url, page);
+        let mut reader = DocumentReader::new(content_type, &url, page);
         pieces.for_each(|bytes| reader.feed(bytes));
         reader.finish(&url)
     };

@@ -25,7 +25,7 @@
 //! | [`feed`], [`sitemap`] | parse feeds and sitemaps; watched feeds and their intervals |
 //! | [`document`] | detects which of these a document is |
 //! | [`tracking`] | removes tracking parameters from links |
-//! | [`known`] | remembers links that the broker has already |
+//! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
 //! | [`connect`] | opens connections, directly or through a proxy |
 //! | [`fetch`] | makes one request, within its limits |
@@ -38,6 +38,7 @@
 //! | `worker` | works on tasks, and holds the connection to the broker |
 //! | [`config`] | settings and limits |
 
+pub mod acked_links;
 pub mod address;
 pub mod config;
 pub mod connect;
@@ -49,15 +50,14 @@ pub mod fetch;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-pub mod known;
 mod markup;
+mod memory_budget;
 pub mod outcome;
 pub mod page;
 pub mod pass;
 pub mod program;
 pub mod report;
 pub mod robots;
-mod room;
 pub mod sink;
 pub mod sitemap;
 pub mod spool;
@@ -70,6 +70,6 @@ mod worker;
 
 pub use address::AllowPrivate;
 pub use config::CrawlerConfig;
-pub use report::{Exchange, Keep, PageId, PageOutcome, PageRecord, PageReport, Validators};
+pub use report::{Exchange, KeepBodies, PageId, PageOutcome, PageRecord, PageReport, Validators};
 pub use sink::SinkConfig;
 pub use worker::{CrawlError, run};

@@ -205,7 +205,7 @@ impl Failure {
 
     /// The same failure with the place of the error before its text.
     #[must_use]
-    pub fn within(mut self, place: &str) -> Self {
+    pub fn with_context(mut self, place: &str) -> Self {
         self.text.insert_str(0, place);
         self
     }

@@ -22,19 +22,19 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
 /// Variables that a program inherits, in addition to all that begin with `LC_`.
-pub const INHERITED: [&str; 8] =
+pub const INHERITED_VARIABLES: [&str; 8] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"];
 
 /// All running programs.
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
-    all: Arc<Mutex<All>>,
+    groups: Arc<Mutex<ProgramGroups>>,
     /// Further variables that programs inherit.
     inherited: Arc<[String]>,
 }
 
 #[derive(Debug, Default)]
-struct All {
+struct ProgramGroups {
     /// Their process groups.
     groups: BTreeSet<i32>,
     /// All programs were killed, and no program is started any more.
@@ -43,7 +43,7 @@ struct All {
 
 /// A running program. Dropping it kills the program and its children.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     child: Child,
     /// `None` once it has ended by itself.
     group: Option<Pid>,
@@ -60,7 +60,7 @@ impl Programs {
         let name = name.as_encoded_bytes();
         let is = |other: &str| other.as_bytes() == name;
         name.starts_with(b"LC_")
-            || INHERITED.into_iter().any(is)
+            || INHERITED_VARIABLES.into_iter().any(is)
             || self.inherited.iter().any(|other| is(other))
     }
 
@@ -77,9 +77,9 @@ impl Programs {
 
     /// Starts a program, unless all were killed. Its own process group protects it from Ctrl-C, and
     /// lets it be killed with its children.
-    pub fn start(&self, mut command: Command) -> io::Result<Running> {
+    pub fn start(&self, mut command: Command) -> io::Result<RunningProgram> {
         // Locked until its group is registered: so `kill` ends this program, or it is not started.
-        let mut all = self.all.lock();
+        let mut all = self.groups.lock();
         if all.ended {
             return Err(io::Error::other("all programs were stopped, and no new one is started"));
         }
@@ -87,12 +87,12 @@ impl Programs {
         let child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         all.groups.extend(group.map(Pid::as_raw_pid));
-        Ok(Running { child, group, all: self.clone() })
+        Ok(RunningProgram { child, group, all: self.clone() })
     }
 
     /// Kills all programs. No program is started any more.
     pub fn kill(&self) {
-        let mut all = self.all.lock();
+        let mut all = self.groups.lock();
         all.ended = true;
         for group in all.groups.iter().copied().filter_map(Pid::from_raw) {
             // A program that has just ended needs no signal.
@@ -101,11 +101,11 @@ impl Programs {
     }
 }
 
-impl Running {
+impl RunningProgram {
     /// Waits until the program has ended. Cancel-safe.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        self.forget();
+        self.unregister();
         Ok(status)
     }
 
@@ -122,17 +122,17 @@ impl Running {
     }
 
     /// The system may reuse the number of the process group from here on.
-    fn forget(&mut self) {
+    fn unregister(&mut self) {
         if let Some(group) = self.group.take() {
-            self.all.all.lock().groups.remove(&group.as_raw_pid());
+            self.all.groups.lock().groups.remove(&group.as_raw_pid());
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.signal();
-        self.forget();
+        self.unregister();
     }
 }
 

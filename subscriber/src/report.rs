@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidings_protocol::{GroupName, TaskId};
 
-use crate::page::Link;
+use crate::page::PageLink;
 use crate::spool::Spool;
 
 /// The report of one finished page, for people. Sent when the page is stored, shortly before the
@@ -124,9 +124,9 @@ pub struct PageRecord {
     pub report: PageReport,
     /// The failure may be temporary, and the reply says so. After the last attempt it is an
     /// ordinary failure for people, and a dead letter at the broker.
-    pub transient: bool,
+    pub is_transient: bool,
     /// For a temporary failure: the wait before a retry; `None` leaves it to the group.
-    pub again_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
     /// `Content-Type`, as the server sent it.
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.
@@ -151,7 +151,7 @@ pub struct PageRecord {
     /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.
-    pub links: Vec<Link>,
+    pub links: Vec<PageLink>,
     /// The request and the answer on the wire, if a sink needs them.
     pub exchange: Option<Exchange>,
     /// The decoded body, if a sink needs it.
@@ -186,7 +186,7 @@ pub struct Validators {
 
 /// The bodies that are kept until the page is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct KeepBodies {
     /// As received, with the heads: [`PageRecord::exchange`].
     pub raw: bool,
     /// Decoded: [`PageRecord::body`].

@@ -8,12 +8,15 @@ use std::fmt;
 use tidings_protocol::CanonicalUrl;
 
 use crate::config::{FEED_BYTES_MAX, LINK_BYTES_MAX, SITEMAP_BYTES_MAX, SITEMAP_URLS_MAX};
-use crate::feed::Elements;
-use crate::markup::{Decoder, Joining, Markup, Tag, Token, Unpacker, local, prefix};
+use crate::feed::FeedElements;
+use crate::markup::{
+    MarkupReader, MarkupTag, MarkupToken, ReferenceResolver, TextDecoder, Unpacker, local_name,
+    name_prefix,
+};
 
 /// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SitemapKind {
     /// A list of pages.
     Urlset,
     /// A list of sitemaps.
@@ -26,7 +29,7 @@ pub enum Kind {
     Atom,
 }
 
-impl Kind {
+impl SitemapKind {
     /// The word in answers.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +44,7 @@ impl Kind {
 
 /// An entry of a sitemap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location<'a> {
+pub struct SitemapEntry<'a> {
     /// Absolute; as written if it was absolute.
     pub url: &'a str,
     /// The time of the last change, as written.
@@ -50,9 +53,9 @@ pub struct Location<'a> {
 
 /// The result of reading a sitemap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct SitemapSummary {
     /// `None`: it is not a sitemap.
-    pub kind: Option<Kind>,
+    pub kind: Option<SitemapKind>,
     /// The number of URLs.
     pub urls: usize,
     /// Why part of it was left out.
@@ -62,59 +65,59 @@ pub struct Summary {
 /// Reads a sitemap.
 pub struct SitemapReader {
     unpacker: Unpacker,
-    document: Document,
+    document: SitemapDocument,
 }
 
 /// The decompressed document.
-struct Document {
+struct SitemapDocument {
     content_type: Option<String>,
     bytes: u64,
-    body: Body,
-    found: Found,
+    body: SitemapBody,
+    found: EntryOutput,
 }
 
-enum Body {
-    /// The first bytes after white space, until there are [`MARK_BYTES`] of them.
+enum SitemapBody {
+    /// The first bytes after white space, until there are [`SNIFF_BYTES`] of them.
     Begin(Vec<u8>),
-    Xml(Box<Markup>, Root),
-    Text(Box<Decoder>, String),
+    Xml(Box<MarkupReader>, RootElement),
+    Text(Box<TextDecoder>, String),
     /// An unknown format.
     Other,
 }
 
 /// This many bytes are enough to recognise XML: `<` after any byte order mark, in any encoding.
-const MARK_BYTES: usize = 4;
+const SNIFF_BYTES: usize = 4;
 
 /// The root element.
-enum Root {
-    Awaited,
-    Sitemap(Box<Places>),
-    Feed(Box<Elements>),
+enum RootElement {
+    Pending,
+    Sitemap(Box<SitemapElements>),
+    Feed(Box<FeedElements>),
     /// An unknown element.
     Other,
 }
 
 /// The elements of a sitemap.
 #[derive(Default)]
-struct Places {
+struct SitemapElements {
     /// The prefix of the open `<url>` or `<sitemap>`.
     entry: Option<String>,
-    capture: Option<(Field, String)>,
+    capture: Option<(SitemapField, String)>,
     location: String,
     lastmod: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Field {
+enum SitemapField {
     Location,
     Lastmod,
 }
 
 #[derive(Default)]
-struct Found {
+struct EntryOutput {
     base: Option<CanonicalUrl<'static>>,
-    joining: Joining,
-    summary: Summary,
+    references: ReferenceResolver,
+    summary: SitemapSummary,
 }
 
 impl fmt::Debug for SitemapReader {
@@ -124,39 +127,40 @@ impl fmt::Debug for SitemapReader {
 }
 
 /// Receives each entry as it is found.
-pub type Each<'a> = &'a mut dyn FnMut(Location<'_>);
+pub type EntrySink<'a> = &'a mut dyn FnMut(SitemapEntry<'_>);
 
 impl SitemapReader {
     /// For a sitemap with this `Content-Type` header, from this URL.
     pub fn new(content_type: Option<&str>, base: Option<&str>) -> Self {
         let content_type = content_type.map(str::to_owned);
         let base = base.and_then(|base| base.parse().ok());
-        let found = Found { base, ..Found::default() };
-        let document = Document { content_type, bytes: 0, body: Body::Begin(Vec::new()), found };
+        let found = EntryOutput { base, ..EntryOutput::default() };
+        let document =
+            SitemapDocument { content_type, bytes: 0, body: SitemapBody::Begin(Vec::new()), found };
         Self { unpacker: Unpacker::new(), document }
     }
 
     /// Reads the next bytes.
-    pub fn feed(&mut self, mut bytes: &[u8], each: Each<'_>) {
+    pub fn feed(&mut self, mut bytes: &[u8], each: EntrySink<'_>) {
         while self.step(&mut bytes, each) {}
     }
 
     /// Reads some of the next bytes: as many as take a few milliseconds. Returns whether there is
     /// more to do.
-    pub fn step(&mut self, bytes: &mut &[u8], each: Each<'_>) -> bool {
+    pub fn step(&mut self, bytes: &mut &[u8], each: EntrySink<'_>) -> bool {
         self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes, each))
     }
 
     /// The memory that it uses, approximately, without the entries that were passed on.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         match &self.document.body {
-            Body::Xml(_, Root::Feed(elements)) => elements.held_bytes(),
+            SitemapBody::Xml(_, RootElement::Feed(elements)) => elements.memory_bytes(),
             _ => 0,
         }
     }
 
     /// Ends the sitemap.
-    pub fn finish(mut self, each: Each<'_>) -> Summary {
+    pub fn finish(mut self, each: EntrySink<'_>) -> SitemapSummary {
         self.unpacker.finish(&mut |bytes| self.document.take(bytes, each));
         let mut summary = self.document.finish(each);
         summary.cut = summary.cut.or(self.unpacker.cut());
@@ -164,25 +168,25 @@ impl SitemapReader {
     }
 }
 
-impl Document {
-    fn finish(mut self, each: Each<'_>) -> Summary {
-        self.begin_body(true, each);
+impl SitemapDocument {
+    fn finish(mut self, each: EntrySink<'_>) -> SitemapSummary {
+        self.detect_format(true, each);
         match self.body {
-            Body::Begin(_) | Body::Other => {}
-            Body::Xml(mut markup, mut root) => {
+            SitemapBody::Begin(_) | SitemapBody::Other => {}
+            SitemapBody::Xml(mut markup, mut root) => {
                 markup.finish(&mut |token| root.take(token, &mut self.found, each));
                 if markup.is_cut() {
                     self.found.cut("a tag is too long; the rest was left out");
                 }
                 match root {
-                    Root::Sitemap(mut sitemap) if sitemap.capture.is_none() => {
+                    RootElement::Sitemap(mut sitemap) if sitemap.capture.is_none() => {
                         sitemap.end_entry(&mut self.found, each);
                     }
-                    Root::Feed(elements) => self.found.feed(*elements, each),
+                    RootElement::Feed(elements) => self.found.feed(*elements, each),
                     _ => {}
                 }
             }
-            Body::Text(mut decoder, mut line) => {
+            SitemapBody::Text(mut decoder, mut line) => {
                 decoder.decode(&[], true, &mut line);
                 self.found.lines(&mut line, true, each);
             }
@@ -191,17 +195,17 @@ impl Document {
     }
 
     /// Reads decompressed bytes, and returns whether it needs more.
-    fn take(&mut self, bytes: &[u8], each: Each<'_>) -> bool {
+    fn take(&mut self, bytes: &[u8], each: EntrySink<'_>) -> bool {
         let room = SITEMAP_BYTES_MAX.saturating_sub(self.bytes);
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
         self.bytes += bytes.len() as u64;
         let mut kept = &bytes[..fits];
-        if let Body::Begin(head) = &mut self.body {
+        if let SitemapBody::Begin(head) = &mut self.body {
             if head.is_empty() {
                 kept = kept.trim_ascii_start();
             }
             head.extend_from_slice(kept);
-            self.begin_body(false, each);
+            self.detect_format(false, each);
         } else {
             self.read(kept, each);
         }
@@ -212,34 +216,34 @@ impl Document {
     }
 
     /// Recognises the format by the first bytes.
-    fn begin_body(&mut self, last: bool, each: Each<'_>) {
-        let Body::Begin(head) = &mut self.body else { return };
-        if head.len() < MARK_BYTES && !last {
+    fn detect_format(&mut self, last: bool, each: EntrySink<'_>) {
+        let SitemapBody::Begin(head) = &mut self.body else { return };
+        if head.len() < SNIFF_BYTES && !last {
             return;
         }
         let head = std::mem::take(head);
         let content_type = self.content_type.as_deref();
         let is_wide = head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff]);
-        self.body = if head.iter().take(MARK_BYTES).any(|byte| *byte == b'<') {
-            Body::Xml(Box::new(Markup::new(content_type)), Root::Awaited)
-        } else if head.iter().take(MARK_BYTES).any(|byte| *byte == 0) && !is_wide {
-            Body::Other
+        self.body = if head.iter().take(SNIFF_BYTES).any(|byte| *byte == b'<') {
+            SitemapBody::Xml(Box::new(MarkupReader::new(content_type)), RootElement::Pending)
+        } else if head.iter().take(SNIFF_BYTES).any(|byte| *byte == 0) && !is_wide {
+            SitemapBody::Other
         } else {
-            Body::Text(Box::new(Decoder::new(content_type)), String::new())
+            SitemapBody::Text(Box::new(TextDecoder::new(content_type)), String::new())
         };
         self.read(&head, each);
     }
 
-    fn read(&mut self, bytes: &[u8], each: Each<'_>) {
+    fn read(&mut self, bytes: &[u8], each: EntrySink<'_>) {
         match &mut self.body {
-            Body::Begin(_) | Body::Other => {}
-            Body::Xml(markup, root) => {
+            SitemapBody::Begin(_) | SitemapBody::Other => {}
+            SitemapBody::Xml(markup, root) => {
                 markup.feed(bytes, &mut |token| root.take(token, &mut self.found, each));
-                if matches!(root, Root::Feed(_)) && self.bytes > FEED_BYTES_MAX as u64 {
+                if matches!(root, RootElement::Feed(_)) && self.bytes > FEED_BYTES_MAX as u64 {
                     self.found.cut("longer than a feed may be; the rest was left out");
                 }
             }
-            Body::Text(decoder, line) => {
+            SitemapBody::Text(decoder, line) => {
                 for chunk in bytes.chunks(LINK_BYTES_MAX) {
                     decoder.decode(chunk, false, line);
                     self.found.lines(line, false, each);
@@ -249,33 +253,33 @@ impl Document {
     }
 }
 
-impl Root {
-    fn take(&mut self, token: Token<'_>, found: &mut Found, each: Each<'_>) {
-        if let (Self::Awaited, Token::Open(tag)) = (&*self, &token) {
-            let (root, kind) = match local(tag.name).to_ascii_lowercase().as_str() {
-                "urlset" => (Self::Sitemap(Box::default()), Some(Kind::Urlset)),
-                "sitemapindex" => (Self::Sitemap(Box::default()), Some(Kind::Index)),
-                "rss" | "rdf" => (Self::Feed(Box::default()), Some(Kind::Rss)),
-                "feed" => (Self::Feed(Box::default()), Some(Kind::Atom)),
+impl RootElement {
+    fn take(&mut self, token: MarkupToken<'_>, found: &mut EntryOutput, each: EntrySink<'_>) {
+        if let (Self::Pending, MarkupToken::Open(tag)) = (&*self, &token) {
+            let (root, kind) = match local_name(tag.name).to_ascii_lowercase().as_str() {
+                "urlset" => (Self::Sitemap(Box::default()), Some(SitemapKind::Urlset)),
+                "sitemapindex" => (Self::Sitemap(Box::default()), Some(SitemapKind::Index)),
+                "rss" | "rdf" => (Self::Feed(Box::default()), Some(SitemapKind::Rss)),
+                "feed" => (Self::Feed(Box::default()), Some(SitemapKind::Atom)),
                 _ => (Self::Other, None),
             };
             *self = root;
             found.summary.kind = kind;
         }
         match self {
-            Self::Awaited | Self::Other => {}
+            Self::Pending | Self::Other => {}
             Self::Sitemap(sitemap) => sitemap.take(token, found, each),
             Self::Feed(elements) => elements.take(token),
         }
     }
 }
 
-impl Places {
-    fn take(&mut self, token: Token<'_>, found: &mut Found, each: Each<'_>) {
+impl SitemapElements {
+    fn take(&mut self, token: MarkupToken<'_>, found: &mut EntryOutput, each: EntrySink<'_>) {
         match token {
-            Token::Open(tag) => self.open(tag, found, each),
-            Token::Close(name) => self.close(name, found, each),
-            Token::Text(text) => {
+            MarkupToken::Open(tag) => self.open(tag, found, each),
+            MarkupToken::Close(name) => self.close(name, found, each),
+            MarkupToken::Text(text) => {
                 if let Some((_, kept)) = &mut self.capture {
                     let room = (2 * LINK_BYTES_MAX).saturating_sub(kept.len());
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
@@ -284,19 +288,19 @@ impl Places {
         }
     }
 
-    fn open(&mut self, tag: Tag<'_>, found: &mut Found, each: Each<'_>) {
-        match local(tag.name) {
+    fn open(&mut self, tag: MarkupTag<'_>, found: &mut EntryOutput, each: EntrySink<'_>) {
+        match local_name(tag.name) {
             name if name.eq_ignore_ascii_case("url") || name.eq_ignore_ascii_case("sitemap") => {
                 self.end_entry(found, each);
-                let prefix = prefix(tag.name);
+                let prefix = name_prefix(tag.name);
                 self.entry = (prefix.len() < LINK_BYTES_MAX).then(|| prefix.to_owned());
             }
             name => {
                 // Images and videos have locations of their own, with another prefix.
-                let is_ours = self.entry.as_deref() == Some(prefix(tag.name));
+                let is_ours = self.entry.as_deref() == Some(name_prefix(tag.name));
                 let field = match name.to_ascii_lowercase().as_str() {
-                    "loc" if is_ours => Field::Location,
-                    "lastmod" if is_ours => Field::Lastmod,
+                    "loc" if is_ours => SitemapField::Location,
+                    "lastmod" if is_ours => SitemapField::Lastmod,
                     _ => return,
                 };
                 self.end_capture();
@@ -305,9 +309,11 @@ impl Places {
         }
     }
 
-    fn close(&mut self, name: &str, found: &mut Found, each: Each<'_>) {
-        match local(name).to_ascii_lowercase().as_str() {
-            "loc" | "lastmod" if self.entry.as_deref() == Some(prefix(name)) => self.end_capture(),
+    fn close(&mut self, name: &str, found: &mut EntryOutput, each: EntrySink<'_>) {
+        match local_name(name).to_ascii_lowercase().as_str() {
+            "loc" | "lastmod" if self.entry.as_deref() == Some(name_prefix(name)) => {
+                self.end_capture()
+            }
             "url" | "sitemap" | "urlset" | "sitemapindex" => self.end_entry(found, each),
             _ => {}
         }
@@ -315,13 +321,15 @@ impl Places {
 
     fn end_capture(&mut self) {
         match self.capture.take() {
-            Some((Field::Location, text)) if self.location.is_empty() => self.location = text,
-            Some((Field::Lastmod, text)) => self.lastmod = text,
+            Some((SitemapField::Location, text)) if self.location.is_empty() => {
+                self.location = text
+            }
+            Some((SitemapField::Lastmod, text)) => self.lastmod = text,
             _ => {}
         }
     }
 
-    fn end_entry(&mut self, found: &mut Found, each: Each<'_>) {
+    fn end_entry(&mut self, found: &mut EntryOutput, each: EntrySink<'_>) {
         self.end_capture();
         if self.entry.take().is_some() {
             let lastmod = self.lastmod.trim();
@@ -332,14 +340,14 @@ impl Places {
     }
 }
 
-impl Found {
+impl EntryOutput {
     fn cut(&mut self, why: &'static str) {
         self.summary.cut.get_or_insert(why);
     }
 
-    fn location(&mut self, text: &str, lastmod: Option<&str>, each: Each<'_>) {
-        let url = self.joining.absolute(text, self.base.as_ref());
-        if self.joining.is_over() {
+    fn location(&mut self, text: &str, lastmod: Option<&str>, each: EntrySink<'_>) {
+        let url = self.references.absolute(text, self.base.as_ref());
+        if self.references.is_exhausted() {
             self.cut("too many relative URLs; the rest were left out");
         }
         let Some(url) = url else { return };
@@ -348,17 +356,17 @@ impl Found {
             return;
         }
         self.summary.urls += 1;
-        each(Location { url: &url, lastmod });
+        each(SitemapEntry { url: &url, lastmod });
     }
 
     /// Removes the whole lines from the text and reads them. A line that is not a URL is skipped.
-    fn lines(&mut self, text: &mut String, last: bool, each: Each<'_>) {
+    fn lines(&mut self, text: &mut String, last: bool, each: EntrySink<'_>) {
         let whole = if last { text.len() } else { text.rfind(['\n', '\r']).map_or(0, |at| at + 1) };
         for line in text[..whole].split(['\n', '\r']) {
             let line = line.trim();
             let is_url = line.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("http"));
             if is_url && line.contains("://") && !line.contains(char::is_whitespace) {
-                self.summary.kind = Some(Kind::Text);
+                self.summary.kind = Some(SitemapKind::Text);
                 self.location(line, None, each);
             }
         }
@@ -370,7 +378,7 @@ impl Found {
     }
 
     /// Passes on the items of a feed.
-    fn feed(&mut self, elements: Elements, each: Each<'_>) {
+    fn feed(&mut self, elements: FeedElements, each: EntrySink<'_>) {
         let feed = elements.finish(self.base.as_ref().map(CanonicalUrl::as_str));
         if feed.kind.is_none() {
             self.summary.kind = None;

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read_chunks(chunks: &[&[u8]], base: Option<&str>) -> (Summary, Vec<String>) {
+fn read_chunks(chunks: &[&[u8]], base: Option<&str>) -> (SitemapSummary, Vec<String>) {
     let mut found = Vec::new();
-    let mut each = |entry: Location<'_>| {
+    let mut each = |entry: SitemapEntry<'_>| {
         let lastmod = entry.lastmod.map_or(String::new(), |lastmod| format!(" {lastmod}"));
         found.push(format!("{}{lastmod}", entry.url));
     };
@@ -20,7 +20,7 @@ fn read_chunks(chunks: &[&[u8]], base: Option<&str>) -> (Summary, Vec<String>) {
     (summary, found)
 }
 
-fn read(bytes: &[u8]) -> (Option<Kind>, Vec<String>) {
+fn read(bytes: &[u8]) -> (Option<SitemapKind>, Vec<String>) {
     let (summary, found) = read_chunks(&[bytes], Some("http://a.example/sitemap.xml"));
     assert_eq!(summary.urls, found.len());
     (summary.kind, found)
@@ -40,25 +40,29 @@ const URLSET: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<urlset xmlns=
 #[test]
 fn each_kind_is_read() {
     let pages = ["http://a.example/1?a=1&b=2 2026-01-02", "http://a.example/2"].map(str::to_owned);
-    assert_eq!(read(URLSET.as_bytes()), (Some(Kind::Urlset), pages.to_vec()));
-    assert_eq!(read(&gzip(URLSET.as_bytes())), (Some(Kind::Urlset), pages.to_vec()));
+    assert_eq!(read(URLSET.as_bytes()), (Some(SitemapKind::Urlset), pages.to_vec()));
+    assert_eq!(read(&gzip(URLSET.as_bytes())), (Some(SitemapKind::Urlset), pages.to_vec()));
     let table = [
         (
             "<sitemapindex><sitemap><loc>http://a.example/s.xml.gz</loc><lastmod>2026</lastmod></sitemap></sitemapindex>",
-            Kind::Index,
+            SitemapKind::Index,
             vec!["http://a.example/s.xml.gz 2026"],
         ),
         (
             "\u{feff}http://a.example/1\r\nno url\n\nHTTPS://a.example/2 ",
-            Kind::Text,
+            SitemapKind::Text,
             vec!["http://a.example/1", "HTTPS://a.example/2"],
         ),
         (
             "<rss><channel><link>/</link><item><link>/1</link><pubDate>d</pubDate></item><item><guid>x</guid></item></channel></rss>",
-            Kind::Rss,
+            SitemapKind::Rss,
             vec!["http://a.example/1 d"],
         ),
-        ("<feed><entry><link href='/1'/></entry></feed>", Kind::Atom, vec!["http://a.example/1"]),
+        (
+            "<feed><entry><link href='/1'/></entry></feed>",
+            SitemapKind::Atom,
+            vec!["http://a.example/1"],
+        ),
     ];
     for (text, kind, urls) in table {
         assert_eq!(
@@ -104,7 +108,7 @@ fn malformed_sitemaps_are_read_as_they_were_meant() {
     for (text, urls) in table {
         assert_eq!(
             read(text.as_bytes()),
-            (Some(Kind::Urlset), urls.iter().map(|url| (*url).to_owned()).collect()),
+            (Some(SitemapKind::Urlset), urls.iter().map(|url| (*url).to_owned()).collect()),
             "{text}"
         );
     }
@@ -134,7 +138,7 @@ fn a_sitemap_in_utf_16_is_read() {
         .encode_utf16()
         .flat_map(u16::to_le_bytes)
         .collect();
-    assert_eq!(read(&bytes), (Some(Kind::Urlset), vec!["http://a.example/é".to_owned()]));
+    assert_eq!(read(&bytes), (Some(SitemapKind::Urlset), vec!["http://a.example/é".to_owned()]));
 }
 
 #[test]
@@ -159,7 +163,10 @@ fn the_content_of_a_sitemap_is_limited() {
 
     let long = format!("{}\nhttp://a.example/2\n", "http://a.example/".repeat(10_000));
     let (summary, found) = read_chunks(&[long.as_bytes()], None);
-    assert_eq!((summary.kind, found), (Some(Kind::Text), vec!["http://a.example/2".to_owned()]));
+    assert_eq!(
+        (summary.kind, found),
+        (Some(SitemapKind::Text), vec!["http://a.example/2".to_owned()])
+    );
 
     let long = format!(
         "<urlset><url><loc>http://a.example/{}</loc></url><url><loc>http://a.example/2</loc></url>",
@@ -175,11 +182,11 @@ fn damaged_gzip_is_read_up_to_the_damage() {
     let at = bytes.len() * 3 / 4;
     bytes[at..].fill(0xff);
     let (summary, found) = read_chunks(&[&bytes], None);
-    assert_eq!(summary.kind, Some(Kind::Urlset));
+    assert_eq!(summary.kind, Some(SitemapKind::Urlset));
     assert!(found.len() >= 2 && summary.cut.is_some(), "{summary:?}");
     let bytes = gzip(URLSET.as_bytes());
     let (summary, found) = read_chunks(&[&bytes[..bytes.len() - 8]], None);
-    assert_eq!((summary.kind, found.len()), (Some(Kind::Urlset), 2));
+    assert_eq!((summary.kind, found.len()), (Some(SitemapKind::Urlset), 2));
 }
 
 #[test]

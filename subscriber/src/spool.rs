@@ -19,21 +19,21 @@ use std::sync::mpsc::Sender;
 
 use tokio::sync::oneshot;
 
-use self::files::{BodyFile, Job};
+use self::files::{BodyFile, SpoolCommand};
 use crate::config::{SPOOL_BYTES_MAX, SPOOLS_BYTES_MAX};
-use crate::sink::Place;
+use crate::sink::TroubleReporter;
 
 /// Hexadecimal digits in the name of a process's directory.
 const NAME_DIGITS: usize = 8;
 
 /// The bodies of this process, each kept until all sinks have stored it. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Spools(Arc<Shared>);
+pub struct Spools(Arc<SpoolShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct SpoolShared {
     /// The queue of the thread that owns the files.
-    jobs: Sender<Job>,
+    jobs: Sender<SpoolCommand>,
     /// Locked while this process lives; after that, the next process that starts removes the
     /// directory.
     _lock: File,
@@ -53,7 +53,7 @@ pub struct Spool {
 /// The end of a body, in memory.
 #[derive(Debug)]
 struct Buffer {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     bytes: Vec<u8>,
     /// Bytes counted in the total of all buffers.
     counted: usize,
@@ -67,15 +67,18 @@ impl Spools {
     }
 
     /// Like `open`; also reports trouble to `place` while the disk cannot be written.
-    pub(crate) fn telling(directory: &Path, place: Place) -> io::Result<Self> {
+    pub(crate) fn with_trouble_reporter(
+        directory: &Path,
+        place: TroubleReporter,
+    ) -> io::Result<Self> {
         Self::start(directory, Some(place))
     }
 
-    fn start(directory: &Path, place: Option<Place>) -> io::Result<Self> {
+    fn start(directory: &Path, place: Option<TroubleReporter>) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let all = lock_file(&directory.join("lock"))?;
         all.lock()?;
-        remove_left(directory)?;
+        remove_stale(directory)?;
         let name = format!("{:0NAME_DIGITS$x}", fastrand::u32(..));
         let lock = lock_file(&directory.join(format!("{name}.lock")))?;
         // With a chance of one in billions another process has this name: then this waits for it.
@@ -83,7 +86,7 @@ impl Spools {
         let directory = directory.join(name);
         fs::create_dir_all(&directory)?;
         let jobs = files::start(directory, place)?;
-        Ok(Self(Arc::new(Shared { jobs, _lock: lock, bytes: AtomicUsize::new(0) })))
+        Ok(Self(Arc::new(SpoolShared { jobs, _lock: lock, bytes: AtomicUsize::new(0) })))
     }
 
     /// An empty body.
@@ -98,11 +101,11 @@ fn lock_file(path: &Path) -> io::Result<File> {
 
 /// Removes the directories of processes that have ended: their locks are free. Other names are left
 /// alone; a name such as `...lock` would even lead out of the directory.
-fn remove_left(directory: &Path) -> io::Result<()> {
+fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let lock = entry?.path();
         let name = lock.file_name().and_then(|name| name.to_str()?.strip_suffix(".lock"));
-        let Some(name) = name.filter(|name| is_own(name)) else { continue };
+        let Some(name) = name.filter(|name| is_spool_name(name)) else { continue };
         if lock_file(&lock)?.try_lock().is_err() {
             continue;
         }
@@ -115,7 +118,7 @@ fn remove_left(directory: &Path) -> io::Result<()> {
 }
 
 /// Whether a name has the form of those created here.
-fn is_own(name: &str) -> bool {
+fn is_spool_name(name: &str) -> bool {
     let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     name.len() == NAME_DIGITS && name.bytes().all(is_digit)
 }
@@ -123,14 +126,14 @@ fn is_own(name: &str) -> bool {
 impl Spool {
     /// Appends bytes. After an error, or if it was not awaited, the body is unusable.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if !self.write_to_memory(bytes) {
+        if !self.try_write_to_memory(bytes) {
             self.write_to_file(bytes).await?;
         }
         Ok(())
     }
 
     /// Appends bytes if that needs no waiting, which is the usual case.
-    pub(crate) fn write_to_memory(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn try_write_to_memory(&mut self, bytes: &[u8]) -> bool {
         let fits = self.buffer.push(bytes);
         self.len += if fits { bytes.len() as u64 } else { 0 };
         fits
@@ -142,7 +145,7 @@ impl Spool {
         let mut buffer = mem::replace(&mut self.buffer, empty);
         buffer.bytes.extend_from_slice(bytes);
         let (answer, written) = oneshot::channel();
-        let job = Job::Write { file: self.file.take(), bytes: buffer, answer };
+        let job = SpoolCommand::Write { file: self.file.take(), bytes: buffer, answer };
         let ended = || io::Error::other("the thread that writes bodies has ended");
         self.buffer.shared.jobs.send(job).map_err(|_| ended())?;
         self.file = Some(written.await.map_err(|_| ended())??);
@@ -187,13 +190,13 @@ impl Drop for Spool {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             // If the thread has ended, the file is removed here.
-            let _ = self.buffer.shared.jobs.send(Job::Remove(file));
+            let _ = self.buffer.shared.jobs.send(SpoolCommand::Remove(file));
         }
     }
 }
 
 impl Buffer {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<SpoolShared>) -> Self {
         Self { shared: Arc::clone(shared), bytes: Vec::new(), counted: 0 }
     }
 

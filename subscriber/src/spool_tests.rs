@@ -76,9 +76,9 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
     let spools = Spools::open(directory.path()).unwrap();
     let [mut first, mut second, mut other] = [(); 3].map(|()| spools.begin());
     let (go_on, until) = channel();
-    spools.0.jobs.send(Job::Wait(until)).unwrap();
+    spools.0.jobs.send(SpoolCommand::Wait(until)).unwrap();
     for spool in [&mut first, &mut second] {
-        assert!(spool.write_to_memory(b"a page"));
+        assert!(spool.try_write_to_memory(b"a page"));
     }
     let mut writing = Box::pin(first.path());
     assert!(futures_util::poll!(&mut writing).is_pending());
@@ -87,7 +87,7 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
         assert!(futures_util::poll!(&mut given_up).is_pending());
     }
     drop(second);
-    assert!(other.write_to_memory(b"another"));
+    assert!(other.try_write_to_memory(b"another"));
     go_on.send(()).unwrap();
     assert_eq!(fs::read(writing.await.unwrap()).unwrap(), b"a page");
     // Nothing is left of the cancelled body.
@@ -99,7 +99,7 @@ async fn a_stalled_disk_delays_only_the_bodies_on_it() {
 async fn a_failing_disk_is_trouble_until_a_write_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let troubles = Troubles::default();
-    let spools = Spools::telling(directory.path(), troubles.place()).unwrap();
+    let spools = Spools::with_trouble_reporter(directory.path(), troubles.reporter()).unwrap();
     let mut first = spools.begin();
     first.write(b"a page").await.unwrap();
     let path = first.path().await.unwrap().to_owned();

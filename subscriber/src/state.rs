@@ -1,11 +1,11 @@
 //! `crawler.db`: small values by kind and key, in `SQLite`, that a crawler keeps over restarts.
 //!
-//! Most values are a cache: a lost value is fetched again ([`State::load`], [`State::store`]). So
-//! no task waits for the disk longer than [`STATE_PATIENCE`], what does not fit in the queue is
+//! Most values are a cache: a lost value is fetched again ([`StateStore::load`], [`StateStore::store`]). So
+//! no task waits for the disk longer than [`STATE_TIMEOUT`], what does not fit in the queue is
 //! dropped, and a commit is not synced: a power failure may cost its last moments, never the file.
 //! A file that cannot be used is reported once.
 //!
-//! Values that correctness depends on use [`State::find`] and [`State::keep`], which return errors
+//! Values that correctness depends on use [`StateStore::load_checked`] and [`StateStore::store_synced`], which return errors
 //! and wait for the sync.
 //!
 //! - A damaged file is renamed, with a name that says so, and replaced by a new one.
@@ -40,9 +40,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::config::{
-    STATE_BATCH_MAX, STATE_BUSY_TIMEOUT, STATE_BYTES_MAX, STATE_KEY_BYTES_MAX, STATE_PATIENCE,
+    STATE_BATCH_MAX, STATE_BUSY_TIMEOUT, STATE_BYTES_MAX, STATE_KEY_BYTES_MAX,
     STATE_QUEUE_BYTES_MAX, STATE_QUEUE_MAX, STATE_ROWS_MAX, STATE_SWEEP_EVERY, STATE_SWEEP_ROWS,
-    STATE_VALUE_BYTES_MAX,
+    STATE_TIMEOUT, STATE_VALUE_BYTES_MAX,
 };
 use crate::digest::{self, Schema, Table};
 
@@ -80,17 +80,17 @@ const FROM_V1: &str = "ALTER TABLE state ADD COLUMN digest INTEGER";
 /// A handle of the store. Cheap to clone; the thread ends when the last clone is dropped and all
 /// values are written.
 #[derive(Clone, Debug)]
-pub struct State {
-    queue: mpsc::Sender<Letter>,
-    shared: Arc<Shared>,
+pub struct StateStore {
+    queue: mpsc::Sender<StateCommand>,
+    shared: Arc<StoreQueue>,
 }
 
 /// Resolves when all values are written and the database is closed.
 #[derive(Debug)]
-pub struct Closing(oneshot::Receiver<()>);
+pub struct StateClosing(oneshot::Receiver<()>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct StoreQueue {
     /// Bytes of all values that wait to be written; `<= STATE_QUEUE_BYTES_MAX`.
     queued_bytes: AtomicUsize,
     /// A value was dropped; logged once.
@@ -99,32 +99,32 @@ struct Shared {
 
 /// The kind and key of a value.
 #[derive(Debug)]
-struct Place {
+struct StateKey {
     kind: &'static str,
     key: String,
 }
 
 #[derive(Debug)]
-enum Letter {
+enum StateCommand {
     /// Loads a value. The sender is dropped if the value cannot be read.
-    Load(Place, oneshot::Sender<Option<Bytes>>),
+    Load(StateKey, oneshot::Sender<Option<Bytes>>),
     /// Stores a value. `kept` is answered after the sync, and dropped if the write fails.
-    Store { place: Place, value: Bytes, expires_unix_s: u64, kept: Option<oneshot::Sender<()>> },
+    Store { place: StateKey, value: Bytes, expires_unix_s: u64, kept: Option<oneshot::Sender<()>> },
 }
 
 /// `crawler.db` did not do what was requested, or perhaps did; the log says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{NAME} is too slow, or cannot be used")]
-pub struct Unreliable;
+pub struct StateUnavailable;
 
-impl State {
+impl StateStore {
     /// Opens `crawler.db` in this directory; creates both if they are missing. Never fails: a
     /// crawler without stored values fetches them again.
-    pub fn open(data: &Path) -> (Self, Closing) {
+    pub fn open(data: &Path) -> (Self, StateClosing) {
         let (queue, commands) = mpsc::channel(STATE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
-        let shared = Arc::<Shared>::default();
-        let database = Database::open(data.join(NAME), Arc::clone(&shared));
+        let shared = Arc::<StoreQueue>::default();
+        let database = StateDatabase::open(data.join(NAME), Arc::clone(&shared));
         let spawned = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
             database.run(commands);
             // The receiver may be gone.
@@ -133,49 +133,53 @@ impl State {
         if let Err(error) = spawned {
             tracing::warn!("{NAME}: {error}; nothing is kept over a restart");
         }
-        (Self { queue, shared }, Closing(closing))
+        (Self { queue, shared }, StateClosing(closing))
     }
 
     /// The newest value of this kind and key, unless it has expired or cannot be read in time.
     pub async fn load(&self, kind: &'static str, key: &str) -> Option<Bytes> {
-        self.find(kind, key).await.ok()?
+        self.load_checked(kind, key).await.ok()?
     }
 
     /// Like `load`, but tells a missing value from a failure.
-    pub async fn find(&self, kind: &'static str, key: &str) -> Result<Option<Bytes>, Unreliable> {
+    pub async fn load_checked(
+        &self,
+        kind: &'static str,
+        key: &str,
+    ) -> Result<Option<Bytes>, StateUnavailable> {
         let (answer, answered) = oneshot::channel();
-        let command = Letter::Load(Place { kind, key: key.to_owned() }, answer);
+        let command = StateCommand::Load(StateKey { kind, key: key.to_owned() }, answer);
         let finding = async {
             self.queue.send(command).await.ok()?;
             answered.await.ok()
         };
-        timeout(STATE_PATIENCE, finding).await.ok().flatten().ok_or(Unreliable)
+        timeout(STATE_TIMEOUT, finding).await.ok().flatten().ok_or(StateUnavailable)
     }
 
     /// Stores a value in place of the one before, until a time in seconds since 1970; a time in the
     /// past removes it. Does not wait, so it can fail silently; a value that is too large is
     /// ignored.
     pub fn store(&self, kind: &'static str, key: &str, value: Bytes, expires_unix_s: u64) {
-        let place = Place { kind, key: key.to_owned() };
-        self.post(Letter::Store { place, value, expires_unix_s, kept: None });
+        let place = StateKey { kind, key: key.to_owned() };
+        self.enqueue(StateCommand::Store { place, value, expires_unix_s, kept: None });
     }
 
     /// Like `store`, but returns after the sync. After an error the old or the new value may be
     /// stored.
-    pub async fn keep(
+    pub async fn store_synced(
         &self,
         kind: &'static str,
         key: &str,
         value: Bytes,
         expires_unix_s: u64,
-    ) -> Result<(), Unreliable> {
+    ) -> Result<(), StateUnavailable> {
         let (kept, is_kept) = oneshot::channel();
-        let place = Place { kind, key: key.to_owned() };
-        self.post(Letter::Store { place, value, expires_unix_s, kept: Some(kept) });
-        is_kept.await.map_err(|_| Unreliable)
+        let place = StateKey { kind, key: key.to_owned() };
+        self.enqueue(StateCommand::Store { place, value, expires_unix_s, kept: Some(kept) });
+        is_kept.await.map_err(|_| StateUnavailable)
     }
 
-    fn post(&self, command: Letter) {
+    fn enqueue(&self, command: StateCommand) {
         let bytes = command.bytes();
         if bytes > STATE_VALUE_BYTES_MAX || command.key().len() > STATE_KEY_BYTES_MAX {
             return;
@@ -192,7 +196,7 @@ impl State {
     }
 }
 
-impl Closing {
+impl StateClosing {
     /// Waits until the thread has ended. Drop all clones of the state first.
     pub async fn wait(self) {
         let _ = self.0.await;
@@ -201,7 +205,7 @@ impl Closing {
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+enum StateFileError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -210,16 +214,16 @@ enum Unusable {
     Newer(i64),
 }
 
-impl Unusable {
+impl StateFileError {
     fn is_damage(&self) -> bool {
         matches!(self, Self::Sqlite(error) if is_damage(error))
     }
 }
 
 /// The state of the thread.
-struct Database {
+struct StateDatabase {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<StoreQueue>,
     /// `None`: unusable, which was logged.
     connection: Option<Connection>,
     /// A write failed; logged once, until one succeeds.
@@ -232,8 +236,8 @@ struct Database {
     bytes_since_sweep: usize,
 }
 
-impl Database {
-    fn open(path: PathBuf, shared: Arc<Shared>) -> Self {
+impl StateDatabase {
+    fn open(path: PathBuf, shared: Arc<StoreQueue>) -> Self {
         let mut database = Self {
             connection: None,
             path,
@@ -246,12 +250,12 @@ impl Database {
         };
         match prepare(&database.path) {
             Ok(connection) => database.connection = Some(connection),
-            Err(error) => database.give_up(&error),
+            Err(error) => database.replace_or_disable(&error),
         }
         database
     }
 
-    fn run(mut self, mut commands: mpsc::Receiver<Letter>) {
+    fn run(mut self, mut commands: mpsc::Receiver<StateCommand>) {
         let mut batch = Vec::new();
         while commands.blocking_recv_many(&mut batch, STATE_BATCH_MAX) > 0 {
             self.serve(&mut batch);
@@ -265,10 +269,11 @@ impl Database {
     }
 
     /// Serves a batch in order, in one transaction if it writes.
-    fn serve(&mut self, batch: &mut Vec<Letter>) {
-        let bytes = batch.iter().map(Letter::bytes).sum::<usize>();
-        let rows = batch.iter().filter(|command| matches!(command, Letter::Store { .. })).count();
-        let waiting = batch.iter_mut().filter_map(Letter::take_waiting).collect::<Vec<_>>();
+    fn serve(&mut self, batch: &mut Vec<StateCommand>) {
+        let bytes = batch.iter().map(StateCommand::bytes).sum::<usize>();
+        let rows =
+            batch.iter().filter(|command| matches!(command, StateCommand::Store { .. })).count();
+        let waiting = batch.iter_mut().filter_map(StateCommand::take_waiting).collect::<Vec<_>>();
         let result = self.connection.as_mut().map(|connection| {
             if rows == 0 {
                 return batch.drain(..).try_for_each(|command| command.serve(connection));
@@ -295,7 +300,7 @@ impl Database {
         self.rows_since_sweep += rows;
         self.bytes_since_sweep += bytes;
         if let Some(result) = result {
-            self.note(result);
+            self.log_write_result(result);
         }
     }
 
@@ -303,12 +308,12 @@ impl Database {
         self.swept = Some(Instant::now());
         (self.rows_since_sweep, self.bytes_since_sweep) = (0, 0);
         let Some(connection) = &self.connection else { return };
-        self.note(sweep(connection, rows_max, bytes_max));
+        self.log_write_result(sweep(connection, rows_max, bytes_max));
     }
 
-    fn note(&mut self, result: rusqlite::Result<()>) {
+    fn log_write_result(&mut self, result: rusqlite::Result<()>) {
         match result {
-            Err(error) if is_damage(&error) => self.give_up(&error.into()),
+            Err(error) if is_damage(&error) => self.replace_or_disable(&error.into()),
             Err(error) => {
                 if !std::mem::replace(&mut self.failing, true) {
                     let path = self.path.display();
@@ -325,14 +330,14 @@ impl Database {
     }
 
     /// Replaces a damaged file by a new one; otherwise goes on without a file.
-    fn give_up(&mut self, error: &Unusable) {
+    fn replace_or_disable(&mut self, error: &StateFileError) {
         self.connection = None;
         let path = self.path.display();
         if !error.is_damage() || std::mem::replace(&mut self.was_set_aside, true) {
             tracing::warn!("{path}: {error}; nothing is kept over a restart");
             return;
         }
-        match set_aside(&self.path).map_err(Unusable::from).and_then(|aside| {
+        match set_aside(&self.path).map_err(StateFileError::from).and_then(|aside| {
             tracing::warn!("{path}: {error}; renamed to {}", aside.display());
             prepare(&self.path)
         }) {
@@ -342,7 +347,7 @@ impl Database {
     }
 }
 
-impl Letter {
+impl StateCommand {
     fn bytes(&self) -> usize {
         match self {
             Self::Load(..) => 0,
@@ -362,7 +367,7 @@ impl Letter {
 
     fn serve(self, connection: &Connection) -> rusqlite::Result<()> {
         match self {
-            Self::Load(Place { kind, key }, answer) => {
+            Self::Load(StateKey { kind, key }, answer) => {
                 let found: Option<Vec<u8>> = connection
                     .prepare_cached(
                         "SELECT value FROM state WHERE kind = ?1 AND key = ?2 AND expires > ?3",
@@ -372,7 +377,7 @@ impl Letter {
                 // The caller may be gone.
                 let _ = answer.send(found.map(Bytes::from));
             }
-            Self::Store { place: Place { kind, key }, value, expires_unix_s, .. } => {
+            Self::Store { place: StateKey { kind, key }, value, expires_unix_s, .. } => {
                 let expires = i64::try_from(expires_unix_s).unwrap_or(i64::MAX);
                 if expires <= now_unix_s() {
                     let sql = "DELETE FROM state WHERE kind = ?1 AND key = ?2";
@@ -417,7 +422,7 @@ fn sweep(connection: &Connection, rows_max: u64, bytes_max: u64) -> rusqlite::Re
     }
 }
 
-fn prepare(path: &Path) -> Result<Connection, Unusable> {
+fn prepare(path: &Path) -> Result<Connection, StateFileError> {
     if let Some(data) = path.parent() {
         fs::create_dir_all(data)?;
     }
@@ -430,7 +435,7 @@ fn prepare(path: &Path) -> Result<Connection, Unusable> {
     // Checked before any write, so that a newer file stays unchanged.
     let found = version(&connection)?;
     if found > VERSION {
-        return Err(Unusable::Newer(found));
+        return Err(StateFileError::Newer(found));
     }
     let create = |connection: &mut Connection| {
         connection.pragma_update(None, "journal_mode", "WAL")?;

@@ -22,7 +22,7 @@ fn files(data: &Path) -> Vec<String> {
     names
 }
 
-async fn close(state: State, closing: Closing) {
+async fn close(state: StateStore, closing: StateClosing) {
     drop(state);
     closing.wait().await;
 }
@@ -31,14 +31,14 @@ async fn close(state: State, closing: Closing) {
 async fn values_survive_a_restart_and_the_last_one_counts() {
     let data = tempfile::tempdir().unwrap();
     let data = data.path().join("new");
-    let (state, closing) = State::open(&data);
+    let (state, closing) = StateStore::open(&data);
     assert_eq!(state.load("a", "key").await, None);
     state.store("a", "key", value("1"), LATER);
     state.store("a", "key", value("2"), LATER);
     state.store("b", "key", value([0, 255]), LATER);
     assert_eq!(state.load("a", "key").await, Some(value("2")));
     close(state, closing).await;
-    let (state, closing) = State::open(&data);
+    let (state, closing) = StateStore::open(&data);
     assert_eq!(state.load("a", "key").await, Some(value("2")));
     assert_eq!(state.load("b", "key").await, Some(value([0, 255])));
     assert_eq!(state.load("a", "other").await, None);
@@ -51,8 +51,8 @@ async fn values_survive_a_restart_and_the_last_one_counts() {
 #[tokio::test]
 async fn two_crawlers_can_share_a_data_directory() {
     let data = tempfile::tempdir().unwrap();
-    let (one, one_closing) = State::open(data.path());
-    let (two, two_closing) = State::open(data.path());
+    let (one, one_closing) = StateStore::open(data.path());
+    let (two, two_closing) = StateStore::open(data.path());
     for number in 0..200 {
         let state = if number % 2 == 0 { &one } else { &two };
         state.store("a", &number.to_string(), value(number.to_string()), LATER);
@@ -70,7 +70,7 @@ async fn two_crawlers_can_share_a_data_directory() {
 #[tokio::test]
 async fn values_beyond_the_limits_are_dropped_and_cost_no_memory() {
     let data = tempfile::tempdir().unwrap();
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     let shared = Arc::clone(&state.shared);
     state.store("a", "large", value(vec![0; STATE_VALUE_BYTES_MAX + 1]), LATER);
     state.store("a", &"k".repeat(STATE_KEY_BYTES_MAX + 1), value("x"), LATER);
@@ -91,20 +91,20 @@ async fn values_beyond_the_limits_are_dropped_and_cost_no_memory() {
 #[tokio::test]
 async fn synced_writes_and_checked_reads_return_errors() {
     let data = tempfile::tempdir().unwrap();
-    let (state, closing) = State::open(data.path());
-    assert_eq!(state.find("a", "key").await, Ok(None));
-    assert_eq!(state.keep("a", "key", value("1"), LATER).await, Ok(()));
+    let (state, closing) = StateStore::open(data.path());
+    assert_eq!(state.load_checked("a", "key").await, Ok(None));
+    assert_eq!(state.store_synced("a", "key", value("1"), LATER).await, Ok(()));
     // Not only in the queue.
     let reader = Connection::open(data.path().join(NAME)).unwrap();
     let count = reader.query_row("SELECT count(*) FROM state", [], |row| row.get::<_, i64>(0));
     assert_eq!(count.unwrap(), 1);
     let large = value(vec![0; STATE_VALUE_BYTES_MAX + 1]);
-    assert_eq!(state.keep("a", "key", large, LATER).await, Err(Unreliable));
+    assert_eq!(state.store_synced("a", "key", large, LATER).await, Err(StateUnavailable));
     reader.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
-    assert_eq!(state.keep("a", "key", value("2"), LATER).await, Err(Unreliable));
-    assert_eq!(state.find("a", "key").await, Err(Unreliable));
+    assert_eq!(state.store_synced("a", "key", value("2"), LATER).await, Err(StateUnavailable));
+    assert_eq!(state.load_checked("a", "key").await, Err(StateUnavailable));
     reader.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
-    assert_eq!(state.find("a", "key").await, Ok(Some(value("1"))));
+    assert_eq!(state.load_checked("a", "key").await, Ok(Some(value("1"))));
     close(state, closing).await;
 }
 
@@ -114,7 +114,7 @@ async fn a_damaged_file_is_renamed_and_replaced() {
     let path = data.path().join(NAME);
     let garbage = "not a database, but long enough to be read as one".repeat(30);
     fs::write(&path, &garbage).unwrap();
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     state.store("a", "key", value("1"), LATER);
     assert_eq!(state.load("a", "key").await, Some(value("1")));
     close(state, closing).await;
@@ -127,7 +127,7 @@ async fn a_damaged_file_is_renamed_and_replaced() {
 async fn damage_that_is_found_later_stops_nothing_either() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join(NAME);
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     for number in 0..200 {
         state.store("a", &number.to_string(), value(vec![7; 1000]), LATER);
     }
@@ -136,7 +136,7 @@ async fn damage_that_is_found_later_stops_nothing_either() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[4096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     assert_eq!(state.load("a", "3").await, None);
     state.store("a", "3", value("new"), LATER);
     assert_eq!(state.load("a", "3").await, Some(value("new")));
@@ -150,7 +150,7 @@ async fn a_newer_file_is_left_alone_and_nothing_is_stored() {
     let path = data.path().join(NAME);
     Connection::open(&path).unwrap().pragma_update(None, "user_version", VERSION + 1).unwrap();
     let before = fs::read(&path).unwrap();
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     state.store("a", "key", value("1"), LATER);
     assert_eq!(state.load("a", "key").await, None);
     close(state, closing).await;
@@ -163,7 +163,7 @@ async fn without_a_directory_only_the_store_is_lost() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("file");
     fs::write(&file, "").unwrap();
-    let (state, closing) = State::open(&file);
+    let (state, closing) = StateStore::open(&file);
     state.store("a", "key", value("1"), LATER);
     assert_eq!(state.load("a", "key").await, None);
     close(state, closing).await;
@@ -173,14 +173,14 @@ async fn without_a_directory_only_the_store_is_lost() {
 #[test]
 fn a_full_disk_is_logged_once_and_a_later_write_succeeds() {
     let data = tempfile::tempdir().unwrap();
-    let mut database = Database::open(data.path().join(NAME), Arc::default());
-    let limit = |database: &Database, pages: u32| {
+    let mut database = StateDatabase::open(data.path().join(NAME), Arc::default());
+    let limit = |database: &StateDatabase, pages: u32| {
         let connection = database.connection.as_ref().unwrap();
         connection.pragma_update(None, "max_page_count", pages).unwrap();
     };
-    let store = |database: &mut Database| {
-        let place = Place { kind: "a", key: "key".to_owned() };
-        let letter = Letter::Store {
+    let store = |database: &mut StateDatabase| {
+        let place = StateKey { kind: "a", key: "key".to_owned() };
+        let letter = StateCommand::Store {
             place,
             value: value(vec![1; 50_000]),
             expires_unix_s: LATER,
@@ -236,8 +236,8 @@ fn a_file_of_version_1_is_migrated_and_new_values_have_digests() {
     .unwrap();
     drop(old);
     let connection = prepare(&path).unwrap();
-    let place = |key: &str| Place { kind: "a", key: key.to_owned() };
-    let letter = Letter::Store {
+    let place = |key: &str| StateKey { kind: "a", key: key.to_owned() };
+    let letter = StateCommand::Store {
         place: place("new"),
         value: Bytes::from_static(b"y"),
         expires_unix_s: 9_999_999_999,

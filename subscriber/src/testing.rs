@@ -38,7 +38,7 @@ impl Origin {
     }
 
     /// Sends the same bytes for every request, then closes the connection.
-    pub(crate) async fn saying(answer: impl Into<Vec<u8>>) -> Self {
+    pub(crate) async fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer = Arc::new(answer.into());
         Self::start(move |mut stream| {
             let answer = Arc::clone(&answer);

@@ -25,14 +25,14 @@ use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::sessions::Sessions;
-use self::shape::Look;
+use self::shape::UrlShape;
 use crate::config::{
     CALENDAR_PAGES_MAX, CALENDAR_PAGES_MIN, CALENDAR_YEARS_AHEAD, CALENDAR_YEARS_BACK, CHAIN_MAX,
     FACETED_PAGES_MAX, FACETED_PARAMS, HOST_PAGES_MAX, PARAMS_MAX, QUERY_SHAPES_MAX,
     SAME_CONTENT_MAX, SEGMENT_REPEATS_MAX, SEGMENTS_MAX, SESSION_COPIES_MAX, SHAPE_PAGES_MAX,
-    SOFT_NOT_FOUND_SHAPES, TRAP_ENTRIES_MAX, TRAPS_BYTES_MAX, URL_WISE_BYTES_MAX,
+    SOFT_NOT_FOUND_SHAPES, TRAP_ENTRIES_MAX, TRAP_URL_BYTES_MAX, TRAPS_BYTES_MAX,
 };
-use crate::page::Link;
+use crate::page::PageLink;
 use crate::pass::PassKey;
 
 /// Why a URL is not requested, or why the links of a page are not followed.
@@ -119,7 +119,7 @@ impl fmt::Display for Trap {
 pub struct TrapLimits {
     /// Whether traps are refused at all.
     pub enabled: bool,
-    /// Bytes of a URL. Default: [`URL_WISE_BYTES_MAX`].
+    /// Bytes of a URL. Default: [`TRAP_URL_BYTES_MAX`].
     pub url_bytes_max: usize,
     /// Segments of a path. Default: [`SEGMENTS_MAX`].
     pub segments_max: usize,
@@ -150,7 +150,7 @@ impl Default for TrapLimits {
     fn default() -> Self {
         Self {
             enabled: true,
-            url_bytes_max: URL_WISE_BYTES_MAX,
+            url_bytes_max: TRAP_URL_BYTES_MAX,
             segments_max: SEGMENTS_MAX,
             segment_repeats_max: SEGMENT_REPEATS_MAX,
             params_max: PARAMS_MAX,
@@ -184,15 +184,15 @@ pub struct Traps {
 
 /// The properties of a page by which it is recognized under another URL.
 #[derive(Debug, Clone, Copy)]
-pub struct Reading<'a> {
+pub struct PageReading<'a> {
     /// The hash of its body.
     pub body: &'a [u8; 32],
     /// Its title.
     pub title: Option<&'a str>,
-    /// The fingerprint of its words ([`Content::words`](crate::page::Content::words)).
+    /// The fingerprint of its words ([`PageContent::word_fingerprint`](crate::page::PageContent::word_fingerprint)).
     pub words: Option<u64>,
     /// Its links, with their session ids.
-    pub links: &'a [Link],
+    pub links: &'a [PageLink],
 }
 
 /// A pass, and the fingerprint of a host with its port: another port is another site.
@@ -203,18 +203,18 @@ type SiteKey = (PassKey, u64);
 struct Site {
     pages: u64,
     /// By the shape of a URL; only shapes that other URLs may have too.
-    shapes: HashMap<u64, Shape>,
+    shapes: HashMap<u64, ShapeCounts>,
     /// By path: the number of combinations of parameters.
     queries: HashMap<u64, u16>,
     /// By URL without its session: the number of pages.
     copies: HashMap<u64, u8>,
-    bodies: HashMap<u64, Body>,
+    bodies: HashMap<u64, BodyCounts>,
     sessions: Sessions,
 }
 
 /// Pages with URLs that differ in numbers, ids and values only.
 #[derive(Debug)]
-struct Shape {
+struct ShapeCounts {
     pages: u32,
     /// Pages with a plausible date. `<= pages`.
     dates: u32,
@@ -224,7 +224,7 @@ struct Shape {
 
 /// A body that was found under several URLs.
 #[derive(Debug, Default)]
-struct Body {
+struct BodyCounts {
     /// Number of URLs; the same URL twice in a row counts once.
     urls: u16,
     /// Part of the fingerprint of the last URL.
@@ -249,7 +249,7 @@ impl Traps {
     }
 
     /// Checks a URL before its request. Changes no count, so a repeated task may check it again.
-    pub fn before(
+    pub fn check_url(
         &mut self,
         pass: PassKey,
         url: &CanonicalUrl<'_>,
@@ -258,29 +258,29 @@ impl Traps {
         if !self.limits.enabled {
             return Ok(());
         }
-        self.judge_alone(url)?;
+        self.check_url_alone(url)?;
         let key = site_key(pass, url);
-        self.renew(key);
+        self.mark_young(key);
         let Some(site) = self.young.get(&key) else { return Ok(()) };
         if site.sessions.is_copy(url) {
             return Err(Trap::SessionId);
         }
-        let look = Look::of(url);
-        site.judge(&look, depth, &self.limits, self.this_year)
+        let look = UrlShape::of(url);
+        site.check_shape(&look, depth, &self.limits, self.this_year)
     }
 
     /// Learns from a page which parameters of its site are session ids. `None`: the page has not
     /// changed. Returns the names that were recognized by this page.
-    pub fn learn(
+    pub fn learn_sessions(
         &mut self,
         pass: PassKey,
         url: &CanonicalUrl<'_>,
-        reading: Option<&Reading<'_>>,
+        reading: Option<&PageReading<'_>>,
     ) -> Vec<String> {
         if !self.limits.enabled {
             return Vec::new();
         }
-        let found = self.change(site_key(pass, url), |site, _| {
+        let found = self.update_site(site_key(pass, url), |site, _| {
             if let Some(reading) = reading {
                 site.sessions.note_links(url, reading.links);
             }
@@ -303,7 +303,7 @@ impl Traps {
 
     /// Counts a page that was read, and checks the hash of its body. Do not follow the links of a
     /// refused page.
-    pub fn after(
+    pub fn check_page(
         &mut self,
         pass: PassKey,
         url: &CanonicalUrl<'_>,
@@ -314,10 +314,10 @@ impl Traps {
             return Ok(());
         }
         let year = self.this_year;
-        self.change(site_key(pass, url), |site, limits| {
-            let look = Look::of(url);
-            site.count(&look, depth, year);
-            site.judge_body(&look, xxh3_64(url.as_str().as_bytes()), body, limits)
+        self.update_site(site_key(pass, url), |site, limits| {
+            let look = UrlShape::of(url);
+            site.count_page(&look, depth, year);
+            site.check_body(&look, xxh3_64(url.as_str().as_bytes()), body, limits)
         })
     }
 
@@ -334,7 +334,7 @@ impl Traps {
     }
 
     /// The rules that need no evidence.
-    fn judge_alone(&self, url: &CanonicalUrl<'_>) -> Result<(), Trap> {
+    fn check_url_alone(&self, url: &CanonicalUrl<'_>) -> Result<(), Trap> {
         let limits = &self.limits;
         if url.as_str().len() > limits.url_bytes_max {
             return Err(Trap::UrlTooLong);
@@ -360,8 +360,12 @@ impl Traps {
     }
 
     /// Updates a site, and moves it to the young generation.
-    fn change<T>(&mut self, key: SiteKey, change: impl FnOnce(&mut Site, &TrapLimits) -> T) -> T {
-        self.renew(key);
+    fn update_site<T>(
+        &mut self,
+        key: SiteKey,
+        change: impl FnOnce(&mut Site, &TrapLimits) -> T,
+    ) -> T {
+        self.mark_young(key);
         let site = self.young.entry(key).or_insert_with(|| {
             self.young_bytes += SITE_BYTES;
             Site::default()
@@ -377,7 +381,7 @@ impl Traps {
     }
 
     /// Moves a site to the young generation.
-    fn renew(&mut self, key: SiteKey) {
+    fn mark_young(&mut self, key: SiteKey) {
         if let Some(site) = self.old.remove(&key) {
             self.young_bytes += SITE_BYTES + site.bytes();
             self.young.insert(key, site);
@@ -401,7 +405,13 @@ impl Site {
             + self.sessions.bytes()
     }
 
-    fn judge(&self, look: &Look, depth: u32, limits: &TrapLimits, year: u16) -> Result<(), Trap> {
+    fn check_shape(
+        &self,
+        look: &UrlShape,
+        depth: u32,
+        limits: &TrapLimits,
+        year: u16,
+    ) -> Result<(), Trap> {
         if self.pages >= limits.host_pages_max {
             return Err(Trap::HostBudget);
         }
@@ -410,7 +420,7 @@ impl Site {
         {
             return Err(Trap::SessionId);
         }
-        let Some(shape) = self.shapes.get(&look.shape).filter(|_| look.has_likes) else {
+        let Some(shape) = self.shapes.get(&look.shape).filter(|_| look.is_generalized) else {
             let queries = self.queries.get(&look.path).filter(|_| look.params > 0);
             let is_maze = queries.is_some_and(|queries| *queries >= limits.query_shapes_max);
             return if is_maze { Err(Trap::QueryMaze) } else { Ok(()) };
@@ -435,18 +445,19 @@ impl Site {
         Ok(())
     }
 
-    fn count(&mut self, look: &Look, depth: u32, year: u16) {
+    fn count_page(&mut self, look: &UrlShape, depth: u32, year: u16) {
         self.pages += 1;
         if let Some(common) = look.without_session {
             make_room(&mut self.copies, |copies| *copies > 1);
             let copies = self.copies.entry(common).or_default();
             *copies = copies.saturating_add(1);
         }
-        if !look.has_likes {
+        if !look.is_generalized {
             return;
         }
         make_room(&mut self.shapes, |shape| shape.pages > 1);
-        let shape = self.shapes.entry(look.shape).or_insert(Shape { pages: 0, dates: 0, depth });
+        let shape =
+            self.shapes.entry(look.shape).or_insert(ShapeCounts { pages: 0, dates: 0, depth });
         if shape.pages == 0 && look.params > 0 {
             make_room(&mut self.queries, |queries| *queries > 1);
             let queries = self.queries.entry(look.path).or_default();
@@ -458,9 +469,9 @@ impl Site {
         shape.depth = shape.depth.min(depth);
     }
 
-    fn judge_body(
+    fn check_body(
         &mut self,
-        look: &Look,
+        look: &UrlShape,
         url: u64,
         body: &[u8; 32],
         limits: &TrapLimits,

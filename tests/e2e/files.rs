@@ -23,7 +23,7 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::TempDir;
-use tidings_connectors::files::name::decode;
+use tidings_connectors::files::path_encoding::decode;
 
 use crate::{
     disk_full::SmallDisk,

@@ -35,8 +35,8 @@ mod sync;
 mod waiters;
 mod watermarks;
 
-pub use self::mailbox::{Mailbox, Taken};
-pub use self::progress::Progress;
+pub use self::mailbox::{Mailbox, MailboxContents};
+pub use self::progress::LogProgress;
 pub use self::sync::MutexGuard;
-pub use self::waiters::{Arrivals, Place, Waiters};
-pub use self::watermarks::{Levels, Mark, Wait, Watermarked, Watermarks};
+pub use self::waiters::{NewTopicWaiters, WaiterSlot, Waiters};
+pub use self::watermarks::{Levels, Mark, MarkWait, Watermarked, Watermarks};

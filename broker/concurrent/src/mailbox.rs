@@ -12,46 +12,52 @@ use crate::sync::{Arc, Mutex};
 ///
 /// The mailbox itself has no limit; its senders limit what they send.
 ///
-/// [`take`](Self::take) registers the waker under the lock that it empties the mailbox with, so
+/// [`drain`](Self::drain) registers the waker under the lock that it empties the mailbox with, so
 /// every later message wakes the task.
 pub struct Mailbox<P>(Arc<Mutex<Inbox<P>>>);
 
 struct Inbox<P> {
-    parcels: VecDeque<P>,
+    messages: VecDeque<P>,
     closing: bool,
-    renewing: bool,
-    gone: bool,
-    owner: Option<Waker>,
+    renew_pending: bool,
+    is_gone: bool,
+    waker: Option<Waker>,
 }
 
 /// The content of a mailbox.
 #[derive(Debug)]
-pub struct Taken<P> {
+pub struct MailboxContents<P> {
     /// The messages, in order.
-    pub parcels: VecDeque<P>,
-    /// [`Mailbox::renew`] was called since the last [`take`](Mailbox::take).
-    pub renewing: bool,
+    pub messages: VecDeque<P>,
+    /// [`Mailbox::request_renewal`] was called since the last [`drain`](Mailbox::drain).
+    pub renew_requested: bool,
     /// [`Mailbox::close`] was called.
-    pub closing: bool,
+    pub close_requested: bool,
 }
 
 impl<P> Mailbox<P> {
     /// An empty mailbox that wakes no task yet.
     pub fn new() -> Self {
         let (closing, renewing, gone) = (false, false, false);
-        let inbox = Inbox { parcels: VecDeque::new(), closing, renewing, gone, owner: None };
+        let inbox = Inbox {
+            messages: VecDeque::new(),
+            closing,
+            renew_pending: renewing,
+            is_gone: gone,
+            waker: None,
+        };
         Self(Arc::new(Mutex::new(inbox)))
     }
 
     /// Appends a message and wakes the connection.
-    pub fn send(&self, parcel: P) {
+    pub fn send(&self, message: P) {
         let mut inbox = self.0.lock();
-        if inbox.gone {
+        if inbox.is_gone {
             return;
         }
-        inbox.parcels.push_back(parcel);
+        inbox.messages.push_back(message);
         // Only the first message wakes the task, because it takes all.
-        let owner = if inbox.parcels.len() == 1 { inbox.owner.clone() } else { None };
+        let owner = if inbox.messages.len() == 1 { inbox.waker.clone() } else { None };
         drop(inbox);
         if let Some(owner) = owner {
             owner.wake();
@@ -64,15 +70,15 @@ impl<P> Mailbox<P> {
     }
 
     /// Tells the connection to look up its permissions again, because they have changed.
-    pub fn renew(&self) {
-        self.flag(|inbox| inbox.renewing = true);
+    pub fn request_renewal(&self) {
+        self.flag(|inbox| inbox.renew_pending = true);
     }
 
     fn flag(&self, set: impl FnOnce(&mut Inbox<P>)) {
         let owner = {
             let inbox = &mut *self.0.lock();
             set(inbox);
-            inbox.owner.clone()
+            inbox.waker.clone()
         };
         if let Some(owner) = owner {
             owner.wake();
@@ -80,16 +86,17 @@ impl<P> Mailbox<P> {
     }
 
     /// Takes the whole content, and registers `owner` to be woken by the next message.
-    pub fn take(&self, owner: &Waker) -> Taken<P> {
+    pub fn drain(&self, owner: &Waker) -> MailboxContents<P> {
         let mut inbox = self.0.lock();
-        let parcels = std::mem::take(&mut inbox.parcels);
-        let renewing = std::mem::take(&mut inbox.renewing);
-        let taken = Taken { parcels, renewing, closing: inbox.closing };
+        let messages = std::mem::take(&mut inbox.messages);
+        let renewing = std::mem::take(&mut inbox.renew_pending);
+        let taken =
+            MailboxContents { messages, renew_requested: renewing, close_requested: inbox.closing };
         if mutants::is(Mutant::RegistersLate) {
             drop(inbox);
             inbox = self.0.lock();
         }
-        match &mut inbox.owner {
+        match &mut inbox.waker {
             Some(known) => known.clone_from(owner),
             none => *none = Some(owner.clone()),
         }
@@ -97,13 +104,13 @@ impl<P> Mailbox<P> {
     }
 
     /// Drops the content and all later messages, because the connection is gone.
-    pub fn abandon(&self) {
+    pub fn discard(&self) {
         let mut inbox = self.0.lock();
-        inbox.gone = true;
-        inbox.owner = None;
-        let parcels = std::mem::take(&mut inbox.parcels);
+        inbox.is_gone = true;
+        inbox.waker = None;
+        let messages = std::mem::take(&mut inbox.messages);
         drop(inbox);
-        drop(parcels);
+        drop(messages);
     }
 }
 
@@ -123,7 +130,7 @@ impl<P> fmt::Debug for Mailbox<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inbox = self.0.lock();
         f.debug_struct("Mailbox")
-            .field("parcels", &inbox.parcels.len())
+            .field("messages", &inbox.messages.len())
             .field("closing", &inbox.closing)
             .finish_non_exhaustive()
     }
@@ -138,28 +145,28 @@ mod models {
     use loom::thread;
 
     use super::*;
-    use crate::model::{check, finds};
+    use crate::model::{assert_finds, check};
 
     /// The owner of a mailbox: takes its content and sleeps, until `is_enough`.
-    fn receive(mailbox: &Mailbox<u8>, mut is_enough: impl FnMut(Taken<u8>) -> bool) {
+    fn receive(mailbox: &Mailbox<u8>, mut is_enough: impl FnMut(MailboxContents<u8>) -> bool) {
         block_on(poll_fn(|cx| {
-            if is_enough(mailbox.take(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
+            if is_enough(mailbox.drain(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
         }));
     }
 
     /// Two groups send to one connection.
     fn two_senders() {
         let mailbox = Mailbox::new();
-        let senders = [[1, 2].as_slice(), &[3]].map(|parcels| {
+        let senders = [[1, 2].as_slice(), &[3]].map(|messages| {
             let mailbox = mailbox.clone();
-            thread::spawn(move || parcels.iter().for_each(|parcel| mailbox.send(*parcel)))
+            thread::spawn(move || messages.iter().for_each(|message| mailbox.send(*message)))
         });
         let mut received = Vec::new();
         receive(&mailbox, |taken| {
-            received.extend(taken.parcels);
+            received.extend(taken.messages);
             received.len() == 3
         });
-        let place = |parcel| received.iter().position(|of| *of == parcel);
+        let place = |message| received.iter().position(|of| *of == message);
         assert!(place(1) < place(2), "{received:?} is not in the sender's order");
         for sender in senders {
             sender.join().expect("no thread of the model panics");
@@ -175,9 +182,9 @@ mod models {
             thread::spawn(move || mailbox.send(1))
         };
         let mut received = Vec::new();
-        received.extend(mailbox.take(Waker::noop()).parcels);
+        received.extend(mailbox.drain(Waker::noop()).messages);
         receive(&mailbox, |taken| {
-            received.extend(taken.parcels);
+            received.extend(taken.messages);
             received == [1]
         });
         sender.join().expect("no thread of the model panics");
@@ -189,14 +196,14 @@ mod models {
         let broker = {
             let mailbox = mailbox.clone();
             thread::spawn(move || {
-                mailbox.renew();
+                mailbox.request_renewal();
                 mailbox.close();
             })
         };
         let mut renewals = 0;
         receive(&mailbox, |taken| {
-            renewals += usize::from(taken.renewing);
-            taken.closing
+            renewals += usize::from(taken.renew_requested);
+            taken.close_requested
         });
         assert_eq!(renewals, 1);
         broker.join().expect("no thread of the model panics");
@@ -209,10 +216,10 @@ mod models {
             let mailbox = mailbox.clone();
             thread::spawn(move || mailbox.send(1))
         };
-        mailbox.take(Waker::noop());
-        mailbox.abandon();
+        mailbox.drain(Waker::noop());
+        mailbox.discard();
         sender.join().expect("no thread of the model panics");
-        assert_eq!(mailbox.take(Waker::noop()).parcels, []);
+        assert_eq!(mailbox.drain(Waker::noop()).messages, []);
     }
 
     #[test]
@@ -237,16 +244,16 @@ mod models {
 
     #[test]
     fn two_senders_find_a_late_registration() {
-        finds(Mutant::RegistersLate, two_senders, "deadlock");
+        assert_finds(Mutant::RegistersLate, two_senders, "deadlock");
     }
 
     #[test]
     fn two_owners_find_a_late_registration() {
-        finds(Mutant::RegistersLate, two_owners, "deadlock");
+        assert_finds(Mutant::RegistersLate, two_owners, "deadlock");
     }
 
     #[test]
     fn close_finds_a_late_registration() {
-        finds(Mutant::RegistersLate, renew_and_close, "deadlock");
+        assert_finds(Mutant::RegistersLate, renew_and_close, "deadlock");
     }
 }

@@ -32,7 +32,7 @@ const CHILD: &str = "TIDINGS_MUTANT";
 /// its own, which repeats the calling test: when all threads of a model sleep, loom cannot drop
 /// them and aborts.
 #[track_caller]
-pub(crate) fn finds(mutant: Mutant, model: fn(), message: &str) {
+pub(crate) fn assert_finds(mutant: Mutant, model: fn(), message: &str) {
     if env::var_os(CHILD).is_some() {
         mutants::set(mutant);
         return check(model);
@@ -49,9 +49,9 @@ pub(crate) fn finds(mutant: Mutant, model: fn(), message: &str) {
 
 /// Stands in for tokio's `Notify`: one permit, which the next wait takes.
 #[derive(Debug, Default)]
-pub(crate) struct Permit(Notify);
+pub(crate) struct NotifyPermit(Notify);
 
-impl Permit {
+impl NotifyPermit {
     pub(crate) fn wait(&self) {
         self.0.wait();
     }
@@ -61,7 +61,7 @@ impl Permit {
     }
 }
 
-impl Wake for Permit {
+impl Wake for NotifyPermit {
     fn wake(self: Arc<Self>) {
         self.0.notify();
     }

@@ -19,7 +19,7 @@ pub(crate) enum Mutant {
     WakesFirst,
     /// A task that checked without the lock does not check again when it registers its waker under
     /// the lock.
-    LooksOnce,
+    ChecksOnce,
     /// A task checks before it registers its waker, and not again.
     RegistersLate,
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::task::Waker;
 
 use crate::mutants::{self, Mutant};
-use crate::sync::{AtomicU64, Mutex, MutexGuard, look, publish};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, load_mark, store_mark};
 
 /// The watermarks of a log, and the state that its owner and the committers share behind a lock.
 ///
@@ -15,14 +15,14 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, look, publish};
 /// - An owner that finds nothing new and then waits for `waker` is woken when a committer moves a
 ///   mark.
 #[derive(Debug)]
-pub struct Progress<S> {
+pub struct LogProgress<S> {
     written: AtomicU64,
     durable: AtomicU64,
     state: Mutex<S>,
     waker: Waker,
 }
 
-impl<S> Progress<S> {
+impl<S> LogProgress<S> {
     /// Both marks at `next`; `waker` wakes the owner.
     pub fn new(state: S, next: u64, waker: Waker) -> Self {
         let (written, durable) = (AtomicU64::new(next), AtomicU64::new(next));
@@ -38,39 +38,39 @@ impl<S> Progress<S> {
     /// Everything before this mark survives a crash of the process.
     #[inline]
     pub fn written(&self) -> u64 {
-        look(&self.written)
+        load_mark(&self.written)
     }
 
     /// Everything before this mark is as safe as the log promises.
     #[inline]
     pub fn durable(&self) -> u64 {
-        look(&self.durable)
+        load_mark(&self.durable)
     }
 
     /// The owner has written everything before `mark` itself. It holds the lock, so that no
     /// committer writes meanwhile.
-    pub fn owner_wrote(&self, _lock: &MutexGuard<'_, S>, mark: u64) {
-        publish(&self.written, mark);
+    pub fn set_written_by_owner(&self, _lock: &MutexGuard<'_, S>, mark: u64) {
+        store_mark(&self.written, mark);
     }
 
     /// A committer has written everything before `mark`; `change` updates the state.
-    pub fn wrote(&self, mark: u64, change: impl FnOnce(&mut S)) {
-        self.moved(&self.written, mark, change);
+    pub fn set_written(&self, mark: u64, change: impl FnOnce(&mut S)) {
+        self.advance(&self.written, mark, change);
     }
 
     /// A committer has synced everything before `mark`; `change` updates the state.
-    pub fn synced(&self, mark: u64, change: impl FnOnce(&mut S)) {
-        self.moved(&self.durable, mark, change);
+    pub fn set_durable(&self, mark: u64, change: impl FnOnce(&mut S)) {
+        self.advance(&self.durable, mark, change);
     }
 
-    fn moved(&self, which: &AtomicU64, mark: u64, change: impl FnOnce(&mut S)) {
+    fn advance(&self, which: &AtomicU64, mark: u64, change: impl FnOnce(&mut S)) {
         if mutants::is(Mutant::WakesFirst) {
             self.wake();
         }
         {
             let state = &mut *self.lock();
             change(state);
-            publish(which, mark);
+            store_mark(which, mark);
         }
         // After the lock is released, because the woken owner takes it.
         if !mutants::is(Mutant::WakesFirst) {
@@ -93,32 +93,32 @@ mod models {
     use loom::thread;
 
     use super::*;
-    use crate::model::{Permit, check, finds};
+    use crate::model::{NotifyPermit, assert_finds, check};
     use crate::sync::Ordering;
 
     /// A log, with the mark up to which the disk has really synced.
     struct Log {
         synced: AtomicU64,
-        progress: Progress<u64>,
+        progress: LogProgress<u64>,
     }
 
     impl Log {
-        fn new(wake: &StdArc<Permit>) -> Arc<Self> {
-            let (synced, progress) = (AtomicU64::new(0), Progress::new(0, 0, wake.waker()));
+        fn new(wake: &StdArc<NotifyPermit>) -> Arc<Self> {
+            let (synced, progress) = (AtomicU64::new(0), LogProgress::new(0, 0, wake.waker()));
             Arc::new(Self { synced, progress })
         }
 
         /// One commit of a committer.
         fn commit(&self, mark: u64) {
-            self.progress.wrote(mark, |state| *state += 1);
+            self.progress.set_written(mark, |state| *state += 1);
             self.synced.store(mark, Ordering::Relaxed);
-            self.progress.synced(mark, |state| *state -= 1);
+            self.progress.set_durable(mark, |state| *state -= 1);
         }
     }
 
     /// The owner waits until its records are durable, and only then sends a confirmation.
     fn owner_and_committer() {
-        let wake = StdArc::new(Permit::default());
+        let wake = StdArc::new(NotifyPermit::default());
         let log = Log::new(&wake);
         let committer = {
             let log = Arc::clone(&log);
@@ -146,20 +146,20 @@ mod models {
 
     /// The owner and a committer write, and each changes the state only under the lock.
     fn owner_writes_too() {
-        let wake = StdArc::new(Permit::default());
+        let wake = StdArc::new(NotifyPermit::default());
         let log = Log::new(&wake);
         let committer = {
             let log = Arc::clone(&log);
             thread::spawn(move || {
                 // The owner writes only while no piece waits for a committer.
                 let synced = *log.progress.lock();
-                log.progress.synced(synced, |_| {});
+                log.progress.set_durable(synced, |_| {});
             })
         };
         {
             let mut state = log.progress.lock();
             *state = 1;
-            log.progress.owner_wrote(&state, 1);
+            log.progress.set_written_by_owner(&state, 1);
         }
         let durable = log.progress.durable();
         assert!(durable <= log.progress.written());
@@ -179,16 +179,16 @@ mod models {
 
     #[test]
     fn a_relaxed_store_is_found() {
-        finds(Mutant::RelaxedStore, owner_and_committer, " is beyond ");
+        assert_finds(Mutant::RelaxedStore, owner_and_committer, " is beyond ");
     }
 
     #[test]
     fn a_relaxed_load_is_found() {
-        finds(Mutant::RelaxedLoad, owner_and_committer, " is beyond ");
+        assert_finds(Mutant::RelaxedLoad, owner_and_committer, " is beyond ");
     }
 
     #[test]
     fn a_wake_up_before_the_mark_is_found() {
-        finds(Mutant::WakesFirst, owner_and_committer, "deadlock");
+        assert_finds(Mutant::WakesFirst, owner_and_committer, "deadlock");
     }
 }

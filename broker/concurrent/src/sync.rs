@@ -35,17 +35,17 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Stores a mark. A thread that [loads](look) the new value also sees everything that this thread
+/// Stores a mark. A thread that [loads](load_mark) the new value also sees everything that this thread
 /// did before.
 #[inline]
-pub(crate) fn publish(mark: &AtomicU64, to: u64) {
+pub(crate) fn store_mark(mark: &AtomicU64, to: u64) {
     let is_weak = mutants::is(Mutant::RelaxedStore);
     mark.store(to, if is_weak { Ordering::Relaxed } else { Ordering::Release });
 }
 
 /// Loads a mark.
 #[inline]
-pub(crate) fn look(mark: &AtomicU64) -> u64 {
+pub(crate) fn load_mark(mark: &AtomicU64) -> u64 {
     let is_weak = mutants::is(Mutant::RelaxedLoad);
     mark.load(if is_weak { Ordering::Relaxed } else { Ordering::Acquire })
 }

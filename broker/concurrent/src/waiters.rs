@@ -19,22 +19,22 @@ pub struct Waiters {
 
 /// The place of a task's waker in a set.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct WaiterSlot {
     epoch: u64,
     key: usize,
 }
 
 impl Waiters {
     /// Registers `waker`, to be woken once, unless it is already registered at `place`.
-    pub fn wait(&mut self, place: Option<Place>, waker: &Waker) -> Place {
+    pub fn wait(&mut self, place: Option<WaiterSlot>, waker: &Waker) -> WaiterSlot {
         match place {
             Some(place) if place.epoch == self.epoch => place,
-            _ => Place { epoch: self.epoch, key: self.waiting.insert(waker.clone()) },
+            _ => WaiterSlot { epoch: self.epoch, key: self.waiting.insert(waker.clone()) },
         }
     }
 
     /// Removes the waker at `place`, if it is still registered.
-    pub fn leave(&mut self, place: Option<Place>) {
+    pub fn leave(&mut self, place: Option<WaiterSlot>) {
         if let Some(place) = place.filter(|place| place.epoch == self.epoch) {
             self.waiting.remove(place.key);
         }
@@ -51,13 +51,13 @@ impl Waiters {
 
     /// Takes all wakers if their mark has moved since the last call; otherwise none. A task that
     /// has found its mark unmoved relies on its waker staying here.
-    pub fn take_at(&mut self, mark: u64) -> Slab<Waker> {
+    pub fn take_if_moved(&mut self, mark: u64) -> Slab<Waker> {
         let has_moved = std::mem::replace(&mut self.mark, mark) != mark;
         if has_moved { self.take() } else { Slab::new() }
     }
 
     /// Returns the memory of [`take`](Self::take) for reuse.
-    pub fn give_back(&mut self, woken: Slab<Waker>) {
+    pub fn recycle(&mut self, woken: Slab<Waker>) {
         if self.waiting.is_empty() && self.waiting.capacity() < woken.capacity() {
             self.waiting = woken;
         }
@@ -67,14 +67,14 @@ impl Waiters {
 /// The tasks that wait for a topic that does not exist yet. One set serves all names, because few
 /// topics are ever created.
 #[derive(Debug, Default)]
-pub struct Arrivals(Mutex<Waiters>);
+pub struct NewTopicWaiters(Mutex<Waiters>);
 
-impl Arrivals {
+impl NewTopicWaiters {
     /// Returns what `look` finds. If it finds nothing, `waker` is registered at `place`, and the
-    /// next [`announce`](Self::announce) wakes it.
-    pub fn look<T>(
+    /// next [`wake_all`](Self::wake_all) wakes it.
+    pub fn find_or_wait<T>(
         &self,
-        place: &mut Option<Place>,
+        place: &mut Option<WaiterSlot>,
         waker: &Waker,
         look: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
@@ -93,7 +93,7 @@ impl Arrivals {
         found
     }
 
-    fn register(&self, place: Option<Place>, waker: &Waker) -> Place {
+    fn register(&self, place: Option<WaiterSlot>, waker: &Waker) -> WaiterSlot {
         let mut waiters = self.0.lock();
         // The task may have another waker by now.
         waiters.leave(place);
@@ -101,12 +101,12 @@ impl Arrivals {
     }
 
     /// Stops waiting.
-    pub fn leave(&self, place: Option<Place>) {
+    pub fn leave(&self, place: Option<WaiterSlot>) {
         self.0.lock().leave(place);
     }
 
     /// Wakes all tasks. Call it once the topic can be found.
-    pub fn announce(&self) {
+    pub fn wake_all(&self) {
         let woken = self.0.lock().take();
         for (_, waker) in woken {
             waker.wake();
@@ -124,18 +124,18 @@ mod models {
     use loom::thread;
 
     use super::*;
-    use crate::model::{check, finds};
+    use crate::model::{assert_finds, check};
 
     /// A subscriber waits for a topic, while two topics are created.
     fn arrivals() {
-        let shared = Arc::new((Arrivals::default(), Mutex::new(Vec::new())));
+        let shared = Arc::new((NewTopicWaiters::default(), Mutex::new(Vec::new())));
         let maker = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (arrivals, topics) = &*shared;
                 for topic in ["other", "wanted"] {
                     topics.lock().push(topic);
-                    arrivals.announce();
+                    arrivals.wake_all();
                 }
             })
         };
@@ -143,7 +143,7 @@ mod models {
         let mut place = None;
         block_on(poll_fn(|cx| {
             let look = || topics.lock().contains(&"wanted").then_some(());
-            let found = arrivals.look(&mut place, cx.waker(), look);
+            let found = arrivals.find_or_wait(&mut place, cx.waker(), look);
             if found.is_some() { Poll::Ready(()) } else { Poll::Pending }
         }));
         assert!(place.is_none());
@@ -157,6 +157,6 @@ mod models {
 
     #[test]
     fn a_waker_registered_after_the_search_is_found() {
-        finds(Mutant::RegistersLate, arrivals, "deadlock");
+        assert_finds(Mutant::RegistersLate, arrivals, "deadlock");
     }
 }

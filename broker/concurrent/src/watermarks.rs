@@ -6,8 +6,8 @@ use std::task::Waker;
 use slab::Slab;
 
 use crate::mutants::{self, Mutant};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, look, publish};
-use crate::waiters::{Place, Waiters};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, load_mark, store_mark};
+use crate::waiters::{WaiterSlot, Waiters};
 
 /// The watermarks of a topic. All are seqs and half-open: `visible <= head`, `durable <= head`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl<T: Watermarks> Watermarked<T> {
     /// Wraps a value for which no task waits yet.
     pub fn new(mut value: T) -> Self {
         let Levels { head, visible, durable, has_lost } = value.levels();
-        value.waiters(Mark::Visible).take_at(visible);
-        value.waiters(Mark::Durable).take_at(durable);
+        value.waiters(Mark::Visible).take_if_moved(visible);
+        value.waiters(Mark::Durable).take_if_moved(durable);
         Self {
             head: AtomicU64::new(head),
             visible: AtomicU64::new(visible),
@@ -74,7 +74,7 @@ impl<T: Watermarks> Watermarked<T> {
         }
     }
 
-    /// Locks the value. A caller that moves a mark passes the guard to [`moved`](Self::moved).
+    /// Locks the value. A caller that moves a mark passes the guard to [`publish_and_wake`](Self::publish_and_wake).
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock()
@@ -82,13 +82,13 @@ impl<T: Watermarks> Watermarked<T> {
 
     /// Publishes the marks after one has moved, unlocks the value, and wakes `others` and the tasks
     /// that wait for a mark that has moved.
-    pub fn moved(&self, mut value: MutexGuard<'_, T>, others: Vec<Waker>) {
+    pub fn publish_and_wake(&self, mut value: MutexGuard<'_, T>, others: Vec<Waker>) {
         let levels = value.levels();
         if !mutants::is(Mutant::WakesFirst) {
             self.publish(levels);
         }
-        let visible = value.waiters(Mark::Visible).take_at(levels.visible);
-        let durable = value.waiters(Mark::Durable).take_at(levels.durable);
+        let visible = value.waiters(Mark::Visible).take_if_moved(levels.visible);
+        let durable = value.waiters(Mark::Durable).take_if_moved(levels.durable);
         drop(value);
         if !(visible.is_empty() && durable.is_empty() && others.is_empty()) {
             self.wake(visible, durable, others);
@@ -103,8 +103,8 @@ impl<T: Watermarks> Watermarked<T> {
             waker.wake();
         }
         let mut value = self.lock();
-        value.waiters(Mark::Visible).give_back(visible);
-        value.waiters(Mark::Durable).give_back(durable);
+        value.waiters(Mark::Visible).recycle(visible);
+        value.waiters(Mark::Durable).recycle(durable);
     }
 
     fn publish(&self, Levels { head, visible, durable, has_lost }: Levels) {
@@ -114,12 +114,12 @@ impl<T: Watermarks> Watermarked<T> {
         }
         // Stored before the marks that it bounds.
         if !mutants::is(Mutant::HeadLast) {
-            publish(&self.head, head);
+            store_mark(&self.head, head);
         }
-        publish(&self.visible, visible);
-        publish(&self.durable, durable);
+        store_mark(&self.visible, visible);
+        store_mark(&self.durable, durable);
         if mutants::is(Mutant::HeadLast) {
-            publish(&self.head, head);
+            store_mark(&self.head, head);
         }
         if mutants::is(Mutant::LossLast) {
             self.has_lost.store(has_lost, Ordering::Relaxed);
@@ -129,15 +129,15 @@ impl<T: Watermarks> Watermarked<T> {
     /// The next seq to assign.
     #[inline]
     pub fn head(&self) -> u64 {
-        look(&self.head)
+        load_mark(&self.head)
     }
 
     /// The value of a mark.
     #[inline]
     pub fn mark(&self, mark: Mark) -> u64 {
         match mark {
-            Mark::Visible => look(&self.visible),
-            Mark::Durable => look(&self.durable),
+            Mark::Visible => load_mark(&self.visible),
+            Mark::Durable => load_mark(&self.durable),
         }
     }
 
@@ -157,28 +157,33 @@ impl<T: Watermarks> Watermarked<T> {
 
     /// Registers `waker` to be woken when `durable` moves; `None` if it is already beyond `number`.
     /// `place` is where the caller registered it before.
-    pub fn wait_durable(&self, number: u64, place: Option<Place>, waker: &Waker) -> Option<Place> {
+    pub fn wait_durable(
+        &self,
+        number: u64,
+        place: Option<WaiterSlot>,
+        waker: &Waker,
+    ) -> Option<WaiterSlot> {
         let value = &mut *self.lock();
-        let is_passed = value.levels().durable > number && !mutants::is(Mutant::LooksOnce);
+        let is_passed = value.levels().durable > number && !mutants::is(Mutant::ChecksOnce);
         (!is_passed).then(|| value.waiters(Mark::Durable).wait(place, waker))
     }
 }
 
 /// A reader's wait for a mark. It tells the reader when it need not take the lock.
 #[derive(Debug)]
-pub struct Wait {
+pub struct MarkWait {
     mark: Mark,
     /// The place of the registered waker.
-    place: Option<Place>,
+    place: Option<WaiterSlot>,
     /// The value of the mark when the reader had everything. While the mark has this value, the
     /// waker is registered.
-    at: Option<u64>,
+    seen: Option<u64>,
 }
 
-impl Wait {
+impl MarkWait {
     /// The wait of a new reader.
     pub fn new(mark: Mark) -> Self {
-        Self { mark, place: None, at: None }
+        Self { mark, place: None, seen: None }
     }
 
     /// The mark that the reader waits for.
@@ -188,8 +193,8 @@ impl Wait {
 
     /// Whether the reader had everything, and the mark has not moved since.
     #[inline]
-    pub fn goes_on<T: Watermarks>(&self, on: &Watermarked<T>) -> bool {
-        self.at.is_some_and(|at| at == on.mark(self.mark))
+    pub fn is_pending<T: Watermarks>(&self, on: &Watermarked<T>) -> bool {
+        self.seen.is_some_and(|at| at == on.mark(self.mark))
     }
 
     /// Begins the wait of a reader that has everything. The caller holds the lock; `waker` is woken
@@ -197,17 +202,17 @@ impl Wait {
     pub fn begin(&mut self, value: &mut impl Watermarks, waker: &Waker) {
         let Levels { visible, durable, .. } = value.levels();
         self.place = Some(value.waiters(self.mark).wait(self.place, waker));
-        self.at = Some(if self.mark == Mark::Visible { visible } else { durable });
+        self.seen = Some(if self.mark == Mark::Visible { visible } else { durable });
     }
 
     /// Ends the wait: the reader checks again, whether or not the mark has moved.
     pub fn end(&mut self) {
-        self.at = None;
+        self.seen = None;
     }
 
     /// Ends the wait and removes the waker. The caller holds the lock.
     pub fn leave(&mut self, value: &mut impl Watermarks) {
-        self.at = None;
+        self.seen = None;
         value.waiters(self.mark).leave(self.place.take());
     }
 }

@@ -6,10 +6,10 @@ pub(crate) mod table;
 
 use tidings_protocol::{Command, Verb};
 
-use self::table::{Given, Row, rows, zmq_takes};
+use self::table::{Given, Row, rows, zmq_allows};
 use super::*;
 
-fn all_rights(words: &[impl AsRef<str>]) -> Vec<Right> {
+fn parse_permissions(words: &[impl AsRef<str>]) -> Vec<Permission> {
     let right = |word: &str| word.parse().unwrap_or_else(|text| panic!("{text}"));
     words.iter().map(|word| right(word.as_ref())).collect()
 }
@@ -22,21 +22,21 @@ fn token(text: &str) -> Token {
     Token::new(text).unwrap()
 }
 
-fn known(name: &str, secret: &str, rights: Rights) -> Principal {
-    Principal::new(name, Proof::Token(TokenHash::of(&token(secret))), rights)
+fn known(name: &str, secret: &str, rights: PermissionSet) -> Principal {
+    Principal::new(name, Credential::Token(TokenHash::of(&token(secret))), rights)
 }
 
 /// Checks a line as connections do.
-fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
+fn check_line(access: &Access, pass: &Identity, line: &str) -> Result<(), ProtocolError> {
     let command = Command::parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     match command {
         Command::Pub { topic, payload } => {
-            let result = access.publish(pass, topic, payload);
+            let result = access.check_publish(pass, topic, payload);
             let is_unchecked = access.is_unlimited(pass, topic);
             assert!(!is_unchecked || result.is_ok(), "{line}: needs no check, and {result:?}");
             result
         }
-        command => pass.may(&command),
+        command => pass.check_command(&command),
     }
 }
 
@@ -46,18 +46,19 @@ fn asks(access: &Access, pass: &Pass, line: &str) -> Result<(), ProtocolError> {
 fn every_verb_with_every_permission_on_every_transport_before_and_after_login() {
     let (mut cases, now) = (0, Moment(0));
     for given in Given::all() {
-        let rights = Rights::new(all_rights(&given.allow), all_rights(&given.deny));
+        let rights =
+            PermissionSet::new(parse_permissions(&given.allow), parse_permissions(&given.deny));
         let principals =
-            || vec![known("x", "else", Rights::all()), known("she", "hers", rights.clone())];
+            || vec![known("x", "else", PermissionSet::all()), known("she", "hers", rights.clone())];
         let access = broker(Some(principals()));
-        for way in Way::ALL {
+        for way in Transport::ALL {
             assert!(access.log_in(way, &token("his"), None, now).is_err());
-            let before = access.stranger(way);
+            let before = access.anonymous(way);
             let after = access.log_in(way, &token("hers"), None, now).unwrap();
             for (verb, Row(line, needs)) in all_rows() {
-                let is_available = way != Way::Zmq || zmq_takes(verb, line);
-                let mut check = |pass: &Pass, is_enough: bool, when: &str| {
-                    let result = asks(&access, pass, line);
+                let is_available = way != Transport::Zmq || zmq_allows(verb, line);
+                let mut check = |pass: &Identity, is_enough: bool, when: &str| {
+                    let result = check_line(&access, pass, line);
                     let case = format!("{line} by {way:?} with {given:?}, {when}: {result:?}");
                     assert_eq!(result.is_ok(), is_available && is_enough, "{case}");
                     cases += 1;
@@ -65,9 +66,9 @@ fn every_verb_with_every_permission_on_every_transport_before_and_after_login() 
                 check(&before, needs.is_empty(), "before login");
                 check(&after, given.is_enough(needs), "after login");
             }
-            access.replace(Vec::new());
+            access.replace_principals(Vec::new());
             assert!(access.renew(&after).is_none(), "{given:?} by {way:?}: revoked");
-            access.replace(principals());
+            access.replace_principals(principals());
             assert!(access.renew(&after).is_some(), "{given:?} by {way:?}: a principal again");
         }
     }
@@ -84,26 +85,32 @@ fn all_rows() -> impl Iterator<Item = (Verb, &'static Row)> {
 fn without_principals_every_client_may_do_everything() {
     let access = broker(None);
     for (_, row) in all_rows() {
-        assert!(asks(&access, &access.stranger(Way::Line), row.0).is_ok(), "{}", row.0);
-        let shown = access.log_in(Way::Line, &token("any"), None, Moment(0)).unwrap();
-        assert!(asks(&access, &shown, row.0).is_ok(), "{}", row.0);
+        assert!(
+            check_line(&access, &access.anonymous(Transport::Line), row.0).is_ok(),
+            "{}",
+            row.0
+        );
+        let shown = access.log_in(Transport::Line, &token("any"), None, Moment(0)).unwrap();
+        assert!(check_line(&access, &shown, row.0).is_ok(), "{}", row.0);
     }
-    let notifier = || access.notifier(&access.stranger(Way::Line)).map(TopicName::as_str);
+    let notifier = || access.peer_topic(&access.anonymous(Transport::Line)).map(TopicName::as_str);
     assert_eq!(notifier(), Some(DEFAULT_TOPIC));
-    access.replace(Vec::new());
+    access.replace_principals(Vec::new());
     assert_eq!(notifier(), None, "with an empty list the broker is closed");
-    assert!(asks(&access, &access.stranger(Way::Line), "STATS").is_err());
+    assert!(check_line(&access, &access.anonymous(Transport::Line), "STATS").is_err());
 }
 
 // PROTOCOL: S16
 #[test]
 fn urls_are_published_only_below_the_prefixes() {
-    let rights = |allow: &[&str], deny: &[&str]| Rights::new(all_rights(allow), all_rights(deny));
+    let rights = |allow: &[&str], deny: &[&str]| {
+        PermissionSet::new(parse_permissions(allow), parse_permissions(deny))
+    };
     let access = broker(Some(vec![
         known("blog", "a", rights(&["pub:*", "job:*", "url:https://a.example/blog/"], &[])),
         known("most", "b", rights(&["all"], &["url:https://a.example/blog/"])),
     ]));
-    let pass = |secret| access.log_in(Way::Line, &token(secret), None, Moment(0)).unwrap();
+    let pass = |secret| access.log_in(Transport::Line, &token(secret), None, Moment(0)).unwrap();
     for (line, by_blog, by_most) in [
         ("PUB new-url https://a.example/blog/new", true, false),
         ("PUB new-url https://a.example/blog/new job=x", true, false),
@@ -116,8 +123,8 @@ fn urls_are_published_only_below_the_prefixes() {
         ("JOB add x url=https://b.example/", false, true),
         ("JOB open x", true, true),
     ] {
-        assert_eq!(asks(&access, &pass("a"), line).is_ok(), by_blog, "{line}");
-        assert_eq!(asks(&access, &pass("b"), line).is_ok(), by_most, "{line}");
+        assert_eq!(check_line(&access, &pass("a"), line).is_ok(), by_blog, "{line}");
+        assert_eq!(check_line(&access, &pass("b"), line).is_ok(), by_most, "{line}");
     }
 }
 
@@ -125,46 +132,50 @@ fn urls_are_published_only_below_the_prefixes() {
 fn peers_have_one_topic() {
     let config = AccessConfig {
         principals: Some(Vec::new()),
-        notifier: Some("guestbook".parse().unwrap()),
+        peer_topic: Some("guestbook".parse().unwrap()),
         ..AccessConfig::default()
     };
     let access = Access::new(config);
-    let peer = access.peer(Way::Line);
-    assert_eq!(access.notifier(&peer).map(TopicName::as_str), Some("guestbook"));
-    assert!(access.publish(&peer, "guestbook", "http://a.example/").is_ok());
-    assert!(access.publish(&peer, "guestbook", "http://a.example/ every=1m").is_err());
-    assert!(access.publish(&peer, "new-url", "http://a.example/").is_err());
-    assert!(access.publish(&access.stranger(Way::Line), "guestbook", "x").is_err());
-    assert!(access.renew(&peer).is_some_and(|renewed| !renewed.is_stranger()));
+    let peer = access.peer(Transport::Line);
+    assert_eq!(access.peer_topic(&peer).map(TopicName::as_str), Some("guestbook"));
+    assert!(access.check_publish(&peer, "guestbook", "http://a.example/").is_ok());
+    assert!(access.check_publish(&peer, "guestbook", "http://a.example/ every=1m").is_err());
+    assert!(access.check_publish(&peer, "new-url", "http://a.example/").is_err());
+    assert!(access.check_publish(&access.anonymous(Transport::Line), "guestbook", "x").is_err());
+    assert!(access.renew(&peer).is_some_and(|renewed| !renewed.is_anonymous()));
 }
 
 #[test]
 fn the_brokers_own_user_may_do_everything_beside_principals() {
     let config = AccessConfig { own_users: vec![1_000, 0], ..AccessConfig::default() };
     let access = Access::new(config);
-    access.replace(vec![Principal::new("alice", Proof::UnixUser(1_001), Rights::default())]);
-    let pass = |user| access.enter(Way::Line, &Proof::UnixUser(user));
-    assert!(asks(&access, &pass(1_000).unwrap(), "STATS").is_ok());
-    assert!(asks(&access, &pass(1_001).unwrap(), "STATS").is_err());
+    access.replace_principals(vec![Principal::new(
+        "alice",
+        Credential::UnixUser(1_001),
+        PermissionSet::default(),
+    )]);
+    let pass = |user| access.identify(Transport::Line, &Credential::UnixUser(user));
+    assert!(check_line(&access, &pass(1_000).unwrap(), "STATS").is_ok());
+    assert!(check_line(&access, &pass(1_001).unwrap(), "STATS").is_err());
     assert!(pass(1_002).is_none());
     assert!(access.renew(&pass(0).unwrap()).is_some());
 }
 
 #[test]
 fn a_replaced_token_no_longer_logs_in() {
-    let access = broker(Some(vec![known("she", "old", Rights::all())]));
-    let pass = access.log_in(Way::Line, &token("old"), None, Moment(0)).unwrap();
-    access.replace(vec![known("she", "new", Rights::all())]);
+    let access = broker(Some(vec![known("she", "old", PermissionSet::all())]));
+    let pass = access.log_in(Transport::Line, &token("old"), None, Moment(0)).unwrap();
+    access.replace_principals(vec![known("she", "new", PermissionSet::all())]);
     assert!(access.renew(&pass).is_none());
-    assert!(access.log_in(Way::Line, &token("old"), None, Moment(0)).is_err());
-    access.replace(vec![known("he", "old", Rights::all())]);
+    assert!(access.log_in(Transport::Line, &token("old"), None, Moment(0)).is_err());
+    access.replace_principals(vec![known("he", "old", PermissionSet::all())]);
     assert!(access.renew(&pass).is_none(), "another principal has the token now");
 }
 
 #[test]
 fn a_million_wrong_tokens_are_rejected() {
     let right = new_token();
-    let access = broker(Some(vec![known("she", right.secret(), Rights::all())]));
+    let access = broker(Some(vec![known("she", right.secret(), PermissionSet::all())]));
     let mut rng = fastrand::Rng::with_seed(7);
     for round in 0..1_000_000_u32 {
         // Nearly right tokens, and random ones.
@@ -179,24 +190,24 @@ fn a_million_wrong_tokens_are_rejected() {
             _ => wrong = (0..47).map(|_| rng.alphanumeric() as u8).collect(),
         }
         let wrong = token(std::str::from_utf8(&wrong).unwrap());
-        assert!(access.log_in(Way::Line, &wrong, None, Moment(0)).is_err(), "round {round}");
+        assert!(access.log_in(Transport::Line, &wrong, None, Moment(0)).is_err(), "round {round}");
     }
-    assert!(access.log_in(Way::Line, &right, None, Moment(0)).is_ok());
+    assert!(access.log_in(Transport::Line, &right, None, Moment(0)).is_ok());
 }
 
 #[test]
 fn permissions_are_read_as_they_are_written() {
-    for text in table::rights() {
-        assert_eq!(text.parse::<Right>().unwrap().to_string(), text);
+    for text in table::all_permissions() {
+        assert_eq!(text.parse::<Permission>().unwrap().to_string(), text);
     }
     assert_eq!(
-        "url:https://A.example".parse::<Right>().unwrap().to_string(),
+        "url:https://A.example".parse::<Permission>().unwrap().to_string(),
         "url:https://a.example/"
     );
     for wrong in [
         "", "pub", "pub:", "pub:a b", "pub:*a", "pub:a**", "sub:é", "job", "every:x", "url:x",
         "root", "admin:",
     ] {
-        assert!(wrong.parse::<Right>().is_err(), "{wrong}");
+        assert!(wrong.parse::<Permission>().is_err(), "{wrong}");
     }
 }

@@ -16,10 +16,10 @@
 //!
 //! A record never contains a token, and no text of a client can begin a new record (`escape_json`).
 
-mod file;
 mod record;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -30,25 +30,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use tidings_protocol::{Command, Manage};
+use tidings_protocol::{Command, ManageCommand};
 
-use self::file::Writer;
-use self::record::{Habit, Record};
-pub(crate) use self::record::{Party, What};
+pub(crate) use self::record::{AuditEvent, Initiator};
+use self::record::{AuditRecord, EventClass};
+use self::writer::AuditWriter;
 use crate::clock::Clock;
-use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
+use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 
 /// Records that wait for the disk, about 300 bytes each.
-const WAITING_MAX: usize = 4_096;
+const QUEUE_RECORDS_MAX: usize = 4_096;
 
 /// Records of events that any client of one source can cause without a login.
-const AT_WILL: Rate = Rate { per_minute: 60, burst: 120 };
+const SOURCE_RATE: Rate = Rate { per_minute: 60, burst: 120 };
 
 /// Records of one class for one name and source.
-const OF_NAME: Rate = Rate { per_minute: 600, burst: 600 };
+const NAME_RATE: Rate = Rate { per_minute: 600, burst: 600 };
 
 /// Totals at once: one for each topic and job of each connection, about 300 bytes each.
-const SUMS_MAX: usize = 16_384;
+const TOTALS_MAX: usize = 16_384;
 
 /// Where records are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,56 +61,56 @@ pub enum AuditConfig {
 
 /// The audit records of a broker, if it has any. Otherwise each call only checks a pointer.
 #[derive(Debug, Default)]
-pub(crate) struct Audit(Option<Box<Kept>>);
+pub(crate) struct Audit(Option<Box<ActiveAudit>>);
 
 #[derive(Debug)]
-struct Kept {
+struct ActiveAudit {
     clock: Clock,
-    queue: file::Queue,
+    queue: writer::AuditQueue,
     thread: Mutex<Option<JoinHandle<()>>>,
-    sources: Mutex<Sources>,
-    sums: Mutex<Sums>,
+    limits: Mutex<RecordLimits>,
+    totals: Mutex<PublishTotals>,
 }
 
 /// Limits how often events are recorded.
 #[derive(Debug)]
-struct Sources {
-    told: Throttle<Source>,
-    /// The same for logged-in clients; names are hashed with `names`.
-    told_of: Throttle<(u64, Source, Habit)>,
-    names: RandomState,
+struct RecordLimits {
+    by_source: RateLimiter<Source>,
+    /// The same for logged-in clients; names are hashed with `name_hasher`.
+    by_name: RateLimiter<(u64, Source, EventClass)>,
+    name_hasher: RandomState,
     /// What was suppressed since the last tick, by source; at most `SOURCES_MAX` entries.
-    held_back: HashMap<Source, HeldBack>,
+    suppressed: HashMap<Source, Suppressed>,
 }
 
 /// The number of suppressed records, and of the events and URLs in them.
 #[derive(Debug, Default)]
-struct HeldBack {
+struct Suppressed {
     count: u64,
     events: u64,
 }
 
 /// What was published since the last record of it.
 #[derive(Debug, Default)]
-struct Sums {
-    by_connection: HashMap<u64, OfConnection>,
+struct PublishTotals {
+    by_connection: HashMap<u64, ConnectionTotals>,
     /// The number of topics and jobs in the totals of all connections.
     count: usize,
 }
 
 /// The totals of one connection.
 #[derive(Debug, Default)]
-struct OfConnection {
+struct ConnectionTotals {
     /// One for each principal that the connection had: switching between principals does not cause
     /// more records.
-    sums: Vec<Sum>,
+    totals: Vec<Totals>,
     /// The total in use, if the current principal is known.
     current: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Sum {
-    by: Party,
+struct Totals {
+    initiator: Initiator,
     /// Events by topic. The publisher chooses the names while others wait for the lock, so a lookup
     /// must not be linear.
     topics: BTreeMap<Box<str>, u64>,
@@ -119,7 +119,7 @@ struct Sum {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Target {
+enum TotalKind {
     Topic,
     /// Its URLs are counted like events.
     Job,
@@ -129,95 +129,108 @@ impl Audit {
     /// Opens the file. The error is that of the system.
     pub(crate) fn open(config: Option<&AuditConfig>, clock: Clock) -> io::Result<Self> {
         let Some(config) = config else { return Ok(Self(None)) };
-        let (queue, thread) = file::start(Writer::open(config)?, WAITING_MAX)?;
-        let sources = Sources::new(SOURCES_MAX);
-        Ok(Self(Some(Box::new(Kept {
+        let (queue, thread) = writer::start(AuditWriter::open(config)?, QUEUE_RECORDS_MAX)?;
+        let sources = RecordLimits::new(SOURCES_MAX);
+        Ok(Self(Some(Box::new(ActiveAudit {
             clock,
             queue,
             thread: Mutex::new(Some(thread)),
-            sources: Mutex::new(sources),
-            sums: Mutex::default(),
+            limits: Mutex::new(sources),
+            totals: Mutex::default(),
         }))))
     }
 
     /// Records an event. The closure is called only if records are written.
-    pub(crate) fn note<'a>(&self, record: impl FnOnce() -> (What<'a>, Party)) {
+    pub(crate) fn record<'a>(&self, record: impl FnOnce() -> (AuditEvent<'a>, Initiator)) {
         let Some(kept) = &self.0 else { return };
         let (what, by) = record();
-        if matches!(what, What::Left { .. } | What::Revoked { .. }) {
+        if matches!(what, AuditEvent::Disconnected { .. } | AuditEvent::Revoked { .. }) {
             // What the connection published comes before the end of its identity.
-            kept.tell_sum(by.conn);
+            kept.flush_connection(by.conn);
         }
-        if kept.may_tell(&what, &by) {
-            kept.tell(&what, Some(&by));
+        if kept.admit(&what, &by) {
+            kept.write(&what, Some(&by));
         }
     }
 
     /// Records an event of the broker itself.
-    pub(crate) fn note_own(&self, what: &What<'_>) {
+    pub(crate) fn record_broker(&self, what: &AuditEvent<'_>) {
         if let Some(kept) = &self.0 {
-            kept.tell(what, None);
+            kept.write(what, None);
         }
     }
 
     /// Records an allowed command if it changes something.
-    pub(crate) fn asked(&self, command: &Command<'_>, conn: u64, by: impl FnOnce() -> Party) {
+    pub(crate) fn record_command(
+        &self,
+        command: &Command<'_>,
+        conn: u64,
+        by: impl FnOnce() -> Initiator,
+    ) {
         match command {
-            Command::Job(Manage { action: "add", name: Some(job), .. }) => {
-                self.sum(Target::Job, job, 1, conn, by);
+            Command::Job(ManageCommand { action: "add", name: Some(job), .. }) => {
+                self.add_to_total(TotalKind::Job, job, 1, conn, by);
             }
             command => {
-                if let Some(what) = What::asked(command) {
-                    self.note(|| (what, by()));
+                if let Some(what) = AuditEvent::for_command(command) {
+                    self.record(|| (what, by()));
                 }
             }
         }
     }
 
     /// Records published events, in one total for each topic and second.
-    pub(crate) fn published(
+    pub(crate) fn record_published(
         &self,
         topic: &str,
         events: u64,
         conn: u64,
-        by: impl FnOnce() -> Party,
+        by: impl FnOnce() -> Initiator,
     ) {
-        self.sum(Target::Topic, topic, events, conn, by);
+        self.add_to_total(TotalKind::Topic, topic, events, conn, by);
     }
 
-    fn sum(&self, target: Target, name: &str, events: u64, conn: u64, by: impl FnOnce() -> Party) {
+    fn add_to_total(
+        &self,
+        target: TotalKind,
+        name: &str,
+        events: u64,
+        conn: u64,
+        by: impl FnOnce() -> Initiator,
+    ) {
         let Some(kept) = &self.0 else { return };
         let is_full = {
-            let sums = &mut *kept.sums.lock();
-            let parts = sums.by_connection.entry(conn).or_default().of(by).parts(target);
+            let sums = &mut *kept.totals.lock();
+            let parts =
+                sums.by_connection.entry(conn).or_default().for_initiator(by).counts(target);
             if let Some(sum) = parts.get_mut(name) {
                 *sum += events;
                 return;
             }
             parts.insert(name.into(), events);
             sums.count += 1;
-            sums.count >= SUMS_MAX
+            sums.count >= TOTALS_MAX
         };
         if is_full {
-            kept.tell_sums();
+            kept.flush_all();
         }
     }
 
     /// The connection may have another principal or transport from now on.
-    pub(crate) fn settle(&self, conn: u64) {
+    pub(crate) fn identity_changed(&self, conn: u64) {
         let Some(kept) = &self.0 else { return };
-        if let Some(of) = kept.sums.lock().by_connection.get_mut(&conn) {
+        if let Some(of) = kept.totals.lock().by_connection.get_mut(&conn) {
             of.current = None;
         }
     }
 
     /// Writes totals, and the counts of suppressed records. To be called every second.
-    pub(crate) fn tend(&self) {
+    pub(crate) fn tick(&self) {
         let Some(kept) = &self.0 else { return };
-        kept.tell_sums();
-        let held_back = std::mem::take(&mut kept.sources.lock().held_back);
-        for (source, HeldBack { count, events }) in held_back {
-            kept.tell(&What::HeldBack { from: source.address(), count, events }, None);
+        kept.flush_all();
+        let held_back = std::mem::take(&mut kept.limits.lock().suppressed);
+        for (source, Suppressed { count, events }) in held_back {
+            kept.write(&AuditEvent::Suppressed { from: source.address(), count, events }, None);
         }
     }
 
@@ -231,7 +244,7 @@ impl Audit {
     /// Writes everything that is left, and waits until it is written.
     pub(crate) fn close(&self) {
         let Some(kept) = &self.0 else { return };
-        self.tend();
+        self.tick();
         kept.queue.close();
         if let Some(thread) = kept.thread.lock().take() {
             // The thread has logged its error.
@@ -240,27 +253,31 @@ impl Audit {
     }
 }
 
-impl OfConnection {
+impl ConnectionTotals {
     /// The totals of the current principal.
-    fn of(&mut self, by: impl FnOnce() -> Party) -> &mut Sum {
+    fn for_initiator(&mut self, by: impl FnOnce() -> Initiator) -> &mut Totals {
         let at = self.current.unwrap_or_else(|| {
             let by = by();
-            let known = self.sums.iter().position(|sum| sum.by.is_as(&by));
+            let known = self.totals.iter().position(|sum| sum.initiator.has_same_identity(&by));
             known.unwrap_or_else(|| {
-                self.sums.push(Sum { by, topics: BTreeMap::new(), jobs: BTreeMap::new() });
-                self.sums.len() - 1
+                self.totals.push(Totals {
+                    initiator: by,
+                    topics: BTreeMap::new(),
+                    jobs: BTreeMap::new(),
+                });
+                self.totals.len() - 1
             })
         });
         self.current = Some(at);
-        &mut self.sums[at]
+        &mut self.totals[at]
     }
 }
 
-impl Sum {
-    fn parts(&mut self, target: Target) -> &mut BTreeMap<Box<str>, u64> {
+impl Totals {
+    fn counts(&mut self, target: TotalKind) -> &mut BTreeMap<Box<str>, u64> {
         match target {
-            Target::Topic => &mut self.topics,
-            Target::Job => &mut self.jobs,
+            TotalKind::Topic => &mut self.topics,
+            TotalKind::Job => &mut self.jobs,
         }
     }
 
@@ -269,81 +286,85 @@ impl Sum {
     }
 }
 
-impl Sources {
+impl RecordLimits {
     /// For up to `max` sources, and as many names.
     fn new(max: usize) -> Self {
         Self {
-            told: Throttle::new(max),
-            told_of: Throttle::new(max),
-            names: RandomState::new(),
-            held_back: HashMap::new(),
+            by_source: RateLimiter::new(max),
+            by_name: RateLimiter::new(max),
+            name_hasher: RandomState::new(),
+            suppressed: HashMap::new(),
         }
     }
 }
 
-impl Drop for Kept {
+impl Drop for ActiveAudit {
     fn drop(&mut self) {
         self.queue.close();
     }
 }
 
-impl Kept {
+impl ActiveAudit {
     /// Whether the event may be recorded. Otherwise counts it.
-    fn may_tell(&self, what: &What<'_>, by: &Party) -> bool {
+    fn admit(&self, what: &AuditEvent<'_>, by: &Initiator) -> bool {
         let (source, now) = (Source::from(by.source), self.clock.now());
-        let sources = &mut *self.sources.lock();
-        let taken = match what.habit() {
+        let sources = &mut *self.limits.lock();
+        let taken = match what.class() {
             Some(habit) => {
-                let name = sources.names.hash_one(by.who());
-                sources.told_of.take((name, source, habit), OF_NAME, now)
+                let name = sources.name_hasher.hash_one(by.name());
+                sources.by_name.take((name, source, habit), NAME_RATE, now)
             }
-            None if what.is_at_will() => sources.told.take(source, AT_WILL, now),
+            None if what.is_limited_by_source() => sources.by_source.take(source, SOURCE_RATE, now),
             None => Ok(()),
         };
         if taken.is_ok() {
             return true;
         }
-        let is_known = sources.held_back.contains_key(&source);
-        if is_known || sources.held_back.len() < SOURCES_MAX {
-            let held_back = sources.held_back.entry(source).or_default();
+        let is_known = sources.suppressed.contains_key(&source);
+        if is_known || sources.suppressed.len() < SOURCES_MAX {
+            let held_back = sources.suppressed.entry(source).or_default();
             held_back.count += 1;
             held_back.events += what.events();
         } else {
-            self.queue.lose(1);
+            self.queue.count_lost(1);
         }
         false
     }
 
-    fn tell(&self, what: &What<'_>, by: Option<&Party>) {
-        self.queue.push(Record { unix_ms: self.clock.unix_ms(), what, by }.line());
+    fn write(&self, what: &AuditEvent<'_>, by: Option<&Initiator>) {
+        self.queue
+            .push(AuditRecord { unix_ms: self.clock.unix_ms(), event: what, initiator: by }.line());
     }
 
-    fn tell_sum(&self, conn: u64) {
+    fn flush_connection(&self, conn: u64) {
         let ended = {
-            let sums = &mut *self.sums.lock();
-            let ended = sums.by_connection.remove(&conn).unwrap_or_default().sums;
-            sums.count -= ended.iter().map(Sum::len).sum::<usize>();
+            let sums = &mut *self.totals.lock();
+            let ended = sums.by_connection.remove(&conn).unwrap_or_default().totals;
+            sums.count -= ended.iter().map(Totals::len).sum::<usize>();
             ended
         };
         for sum in &ended {
-            self.tell_parts(sum);
+            self.flush(sum);
         }
     }
 
-    fn tell_sums(&self) {
-        let sums = std::mem::take(&mut *self.sums.lock());
-        for sum in sums.by_connection.values().flat_map(|of| &of.sums) {
-            self.tell_parts(sum);
+    fn flush_all(&self) {
+        let sums = std::mem::take(&mut *self.totals.lock());
+        for sum in sums.by_connection.values().flat_map(|of| &of.totals) {
+            self.flush(sum);
         }
     }
 
-    fn tell_parts(&self, sum: &Sum) {
-        let published =
-            sum.topics.iter().map(|(topic, events)| What::Published { topic, events: *events });
-        let added = sum.jobs.iter().map(|(job, events)| What::Added { job, events: *events });
+    fn flush(&self, sum: &Totals) {
+        let published = sum
+            .topics
+            .iter()
+            .map(|(topic, events)| AuditEvent::Published { topic, events: *events });
+        let added =
+            sum.jobs.iter().map(|(job, events)| AuditEvent::UrlsAdded { job, events: *events });
         for what in published.chain(added) {
-            if self.may_tell(&what, &sum.by) {
-                self.tell(&what, Some(&sum.by));
+            if self.admit(&what, &sum.initiator) {
+                self.write(&what, Some(&sum.initiator));
             }
         }
     }
@@ -351,9 +372,9 @@ impl Kept {
 
 /// Counts lost records.
 #[derive(Debug, Default)]
-struct Lost(AtomicU64);
+struct LostCount(AtomicU64);
 
-impl Lost {
+impl LostCount {
     fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -364,4 +385,4 @@ impl Lost {
 }
 
 /// Shared by callers and the thread that writes.
-type SharedLost = Arc<Lost>;
+type SharedLostCount = Arc<LostCount>;

@@ -7,22 +7,22 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tidings_protocol::{MemberId, Slot};
 
-use super::file::TestOut;
+use super::writer::TestOutput;
 use super::*;
-use crate::access::Way;
-use crate::group::Asked;
+use crate::access::Transport;
+use crate::group::Requester;
 use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
 use crate::net::Peer;
 
 /// A disk on which the test lets each write succeed or fail.
 #[derive(Debug)]
-struct Disk {
+struct ControlledDisk {
     allowed: mpsc::Receiver<io::Result<()>>,
     written: Arc<Mutex<String>>,
 }
 
-impl Write for Disk {
+impl Write for ControlledDisk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.allowed.recv().map_err(io::Error::other)??;
         self.written.lock().push_str(std::str::from_utf8(bytes).unwrap());
@@ -34,23 +34,23 @@ impl Write for Disk {
     }
 }
 
-impl TestOut for Disk {}
+impl TestOutput for ControlledDisk {}
 
-fn audit_of(writer: Writer, max: usize) -> Audit {
-    let (queue, thread) = file::start(writer, max).unwrap();
-    let sources = Sources::new(9);
-    Audit(Some(Box::new(Kept {
+fn audit_of(writer: AuditWriter, max: usize) -> Audit {
+    let (queue, thread) = writer::start(writer, max).unwrap();
+    let sources = RecordLimits::new(9);
+    Audit(Some(Box::new(ActiveAudit {
         clock: Clock::new(),
         queue,
         thread: Mutex::new(Some(thread)),
-        sources: Mutex::new(sources),
-        sums: Mutex::default(),
+        limits: Mutex::new(sources),
+        totals: Mutex::default(),
     })))
 }
 
-fn party(conn: u64) -> Party {
+fn initiator(conn: u64) -> Initiator {
     let peer: SocketAddr = "192.0.2.7:9".parse().unwrap();
-    Party::at(conn, Peer::Tcp(peer), Way::Line.as_str())
+    Initiator::unidentified(conn, Peer::Tcp(peer), Transport::Line.as_str())
 }
 
 fn lines(text: &str) -> Vec<Value> {
@@ -60,7 +60,7 @@ fn lines(text: &str) -> Vec<Value> {
 }
 
 /// The records that `record` causes.
-fn told(record: impl FnOnce(&Audit)) -> Vec<Value> {
+fn written_by(record: impl FnOnce(&Audit)) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit");
     let audit = Audit::open(Some(&AuditConfig::File(path.clone())), Clock::new()).unwrap();
@@ -72,20 +72,20 @@ fn told(record: impl FnOnce(&Audit)) -> Vec<Value> {
 #[test]
 fn disabled_audit_builds_no_record() {
     let audit = Audit::open(None, Clock::new()).unwrap();
-    audit.note(|| unreachable!("no record is needed"));
-    audit.published("t", 1, 1, || unreachable!("no record is needed"));
+    audit.record(|| unreachable!("no record is needed"));
+    audit.record_published("t", 1, 1, || unreachable!("no record is needed"));
     audit.close();
 }
 
 #[test]
 fn events_are_totalled_by_connection_and_topic_before_the_end() {
-    let records = told(|audit| {
+    let records = written_by(|audit| {
         for _ in 0..1_000_000 {
-            audit.published("a", 1, 1, || party(1));
+            audit.record_published("a", 1, 1, || initiator(1));
         }
-        audit.published("b", 5, 1, || party(1));
-        audit.published("a", 7, 2, || party(2));
-        audit.note(|| (What::Left { why: "left" }, party(1)));
+        audit.record_published("b", 5, 1, || initiator(1));
+        audit.record_published("a", 7, 2, || initiator(2));
+        audit.record(|| (AuditEvent::Disconnected { why: "left" }, initiator(1)));
     });
     let shown: Vec<_> = records
         .iter()
@@ -106,13 +106,15 @@ fn events_are_totalled_by_connection_and_topic_before_the_end() {
 
 #[test]
 fn records_of_one_source_are_limited_and_counted() {
-    let records = told(|audit| {
+    let records = written_by(|audit| {
         for conn in 0..1_000 {
-            audit.note(|| (What::Refused { why: "x" }, party(conn)));
+            audit.record(|| (AuditEvent::Refused { why: "x" }, initiator(conn)));
         }
         // Another source is still recorded.
         let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
-        audit.note(|| (What::Connected, Party::at(7, Peer::Tcp(other), "line")));
+        audit.record(|| {
+            (AuditEvent::Connected, Initiator::unidentified(7, Peer::Tcp(other), "line"))
+        });
     });
     let count = |what: &str| records.iter().filter(|line| line["what"] == what).count();
     // A minute may pass on a slow machine.
@@ -129,17 +131,17 @@ fn records_of_one_source_are_limited_and_counted() {
 
 #[test]
 fn records_of_one_name_are_limited_and_suppress_no_others() {
-    let records = told(|audit| {
-        let she = || party(1).called("she".to_owned());
-        let pause = What::Changed { verb: "JOB", action: "pause", name: Some("docs") };
+    let records = written_by(|audit| {
+        let she = || initiator(1).with_name("she".to_owned());
+        let pause = AuditEvent::Changed { verb: "JOB", action: "pause", name: Some("docs") };
         for at in 0..2_000 {
-            audit.note(|| (pause, she()));
-            audit.note(|| (What::LoggedIn, she()));
+            audit.record(|| (pause, she()));
+            audit.record(|| (AuditEvent::LoggedIn, she()));
             // A client can use any number of names of topics and jobs.
-            audit.sum(Target::Job, &at.to_string(), 2, 1, she);
-            audit.published(&at.to_string(), 3, 1, she);
+            audit.add_to_total(TotalKind::Job, &at.to_string(), 2, 1, she);
+            audit.record_published(&at.to_string(), 3, 1, she);
         }
-        audit.note(|| (pause, party(2).called("he".to_owned())));
+        audit.record(|| (pause, initiator(2).with_name("he".to_owned())));
     });
     let count = |what: &str, who: &str| {
         records.iter().filter(|line| line["what"] == what && line["who"] == who).count()
@@ -161,15 +163,15 @@ fn records_of_one_name_are_limited_and_suppress_no_others() {
 
 #[test]
 fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
-    let records = told(|audit| {
+    let records = written_by(|audit| {
         for _ in 0..2 {
             for at in 0..300 {
-                audit.published(&format!("n{at}"), 1, 1, || party(1));
-                audit.sum(Target::Job, &format!("n{at}"), 10, 1, || party(1));
+                audit.record_published(&format!("n{at}"), 1, 1, || initiator(1));
+                audit.add_to_total(TotalKind::Job, &format!("n{at}"), 10, 1, || initiator(1));
             }
         }
         // A total is written once, at the end of the connection.
-        audit.note(|| (What::Left { why: "left" }, party(1)));
+        audit.record(|| (AuditEvent::Disconnected { why: "left" }, initiator(1)));
     });
     for (what, key, events) in [("published", "topic", 2), ("added", "name", 20)] {
         let records = records.iter().filter(|line| line["what"] == what);
@@ -183,15 +185,15 @@ fn a_topic_and_a_job_of_the_same_name_have_separate_totals() {
 
 #[test]
 fn switching_principals_keeps_one_total_for_each() {
-    let records = told(|audit| {
+    let records = written_by(|audit| {
         for _ in 0..1_000 {
             for who in ["she", "he"] {
-                audit.settle(1);
-                audit.published("a", 1, 1, || party(1).called(who.to_owned()));
-                audit.published("a", 1, 1, || unreachable!("the principal is known"));
+                audit.identity_changed(1);
+                audit.record_published("a", 1, 1, || initiator(1).with_name(who.to_owned()));
+                audit.record_published("a", 1, 1, || unreachable!("the principal is known"));
             }
         }
-        audit.note(|| (What::Left { why: "left" }, party(1)));
+        audit.record(|| (AuditEvent::Disconnected { why: "left" }, initiator(1)));
     });
     let shown: Vec<_> = records.iter().map(|line| (&line["who"], &line["events"])).collect();
     let values = (Value::from("she"), Value::from("he"), Value::from(2_000), Value::Null);
@@ -201,7 +203,7 @@ fn switching_principals_keeps_one_total_for_each() {
 #[test]
 fn every_change_is_recorded_and_no_unknown_action() {
     // An unknown action is refused with a list of all actions.
-    let asked = Asked { conn: ConnId(1), member: MemberId(1), slot: Slot::numbered(1) };
+    let asked = Requester { conn: ConnId(1), member: MemberId(1), slot: Slot::numbered(1) };
     for verb in ["GROUP", "JOB"] {
         let text = match Command::parse(&format!("{verb} frobnicate x")).unwrap() {
             Command::Group(manage) => group_input(asked, &manage).unwrap_err().text,
@@ -213,7 +215,11 @@ fn every_change_is_recorded_and_no_unknown_action() {
         for action in there_are.split(", ").chain(["frobnicate"]) {
             let line = format!("{verb} {action} x");
             let changes = !reads.contains(&action) && !["add", "frobnicate"].contains(&action);
-            assert_eq!(What::asked(&Command::parse(&line).unwrap()).is_some(), changes, "{line}");
+            assert_eq!(
+                AuditEvent::for_command(&Command::parse(&line).unwrap()).is_some(),
+                changes,
+                "{line}"
+            );
         }
     }
 }
@@ -223,11 +229,11 @@ fn a_stuck_disk_blocks_no_caller_and_lost_records_are_counted() {
     const TOLD: u64 = 50;
     let (allow, allowed) = mpsc::channel();
     let written = Arc::new(Mutex::new(String::new()));
-    let disk = Disk { allowed, written: Arc::clone(&written) };
-    let audit = audit_of(Writer::to(Box::new(disk)), 10);
+    let disk = ControlledDisk { allowed, written: Arc::clone(&written) };
+    let audit = audit_of(AuditWriter::to(Box::new(disk)), 10);
     for _ in 0..TOLD {
         // Nothing is written meanwhile, and the loop still ends.
-        audit.note_own(&What::Reloaded);
+        audit.record_broker(&AuditEvent::Reloaded);
     }
     allow.send(Err(io::Error::other("full"))).unwrap();
     for _ in 0..9 {
@@ -250,7 +256,7 @@ fn a_file_is_private_and_continues_on_a_new_line() {
     let config = AuditConfig::File(path.clone());
     let open = || {
         let audit = Audit::open(Some(&config), Clock::new()).unwrap();
-        audit.note_own(&What::Started);
+        audit.record_broker(&AuditEvent::Started);
         audit
     };
     open().close();
@@ -265,7 +271,7 @@ fn a_file_is_private_and_continues_on_a_new_line() {
     let audit = open();
     // Log rotation moves the file away and requests a reopen. Earlier records may still go to the
     // old file.
-    audit.note_own(&What::Reloaded);
+    audit.record_broker(&AuditEvent::Reloaded);
     audit.reopen();
     audit.close();
     let text = std::fs::read_to_string(&path).unwrap();
@@ -275,9 +281,9 @@ fn a_file_is_private_and_continues_on_a_new_line() {
 
 #[test]
 fn records_contain_no_token() {
-    let records = told(|audit| {
+    let records = written_by(|audit| {
         let why = "HELLO token=tdg_secret and tdg_other";
-        audit.note(|| (What::Denied { topic: Some("t"), why }, party(1)));
+        audit.record(|| (AuditEvent::Denied { topic: Some("t"), why }, initiator(1)));
     });
     let line = records[0].to_string();
     assert!(!line.contains("secret") && !line.contains("other"), "{line}");
@@ -285,7 +291,7 @@ fn records_contain_no_token() {
 
 /// Names, topics, URLs and reasons of all kinds: with characters that end lines and strings, that
 /// act on terminals, or that look like another field or record.
-fn said() -> impl Strategy<Value = String> {
+fn any_text() -> impl Strategy<Value = String> {
     let forged = "a\",\"what\":\"logged-in\",\"x\":\"";
     let record = "\n{\"time\":\"\",\"what\":\"started\"}\n";
     prop_oneof![
@@ -307,75 +313,75 @@ fn peer() -> impl Strategy<Value = Peer> {
 }
 
 /// All events with these values, and the fields that must contain them.
-fn everything<'a>(
+fn all_events<'a>(
     (name, other): (&'a str, &'a str),
     number: u64,
     from: IpAddr,
-) -> Vec<(What<'a>, Vec<(&'static str, Value)>)> {
+) -> Vec<(AuditEvent<'a>, Vec<(&'static str, Value)>)> {
     let why = |what| (what, vec![("why", other.into())]);
-    let changed = What::Changed { verb: "TOPIC", action: other, name: Some(name) };
+    let changed = AuditEvent::Changed { verb: "TOPIC", action: other, name: Some(name) };
     let change = format!("TOPIC {other}");
     vec![
-        (What::Connected, vec![]),
-        why(What::Refused { why: other }),
-        (What::LoggedIn, vec![]),
-        why(What::FailedLogIn { why: other }),
-        why(What::Limit { why: other }),
+        (AuditEvent::Connected, vec![]),
+        why(AuditEvent::Refused { why: other }),
+        (AuditEvent::LoggedIn, vec![]),
+        why(AuditEvent::LogInFailed { why: other }),
+        why(AuditEvent::LimitReached { why: other }),
         (
-            What::Denied { topic: Some(name), why: other },
+            AuditEvent::Denied { topic: Some(name), why: other },
             vec![("topic", name.into()), ("why", other.into())],
         ),
         (
-            What::Published { topic: name, events: number },
+            AuditEvent::Published { topic: name, events: number },
             vec![("topic", name.into()), ("events", number.into())],
         ),
         (
-            What::Added { job: name, events: number },
+            AuditEvent::UrlsAdded { job: name, events: number },
             vec![("name", name.into()), ("events", number.into())],
         ),
         (changed, vec![("name", name.into()), ("change", change.into())]),
-        why(What::Revoked { why: other }),
-        why(What::Left { why: other }),
-        (What::Started, vec![]),
-        (What::Stopped, vec![]),
-        (What::Reloaded, vec![]),
+        why(AuditEvent::Revoked { why: other }),
+        why(AuditEvent::Disconnected { why: other }),
+        (AuditEvent::Started, vec![]),
+        (AuditEvent::Stopped, vec![]),
+        (AuditEvent::Reloaded, vec![]),
         (
-            What::Principal { name, change: "created" },
+            AuditEvent::PrincipalChanged { name, change: "created" },
             vec![("name", name.into()), ("change", "created".into())],
         ),
         (
-            What::HeldBack { from, count: number, events: 0 },
+            AuditEvent::Suppressed { from, count: number, events: 0 },
             vec![("from", from.to_string().into()), ("count", number.into())],
         ),
         (
-            What::HeldBack { from, count: number, events: 7 },
+            AuditEvent::Suppressed { from, count: number, events: 7 },
             vec![("from", from.to_string().into()), ("count", number.into()), ("events", 7.into())],
         ),
-        (What::Lost { count: number }, vec![("count", number.into())]),
+        (AuditEvent::Lost { count: number }, vec![("count", number.into())]),
     ]
 }
 
 proptest! {
     #[test]
     fn a_record_is_one_line_of_json_with_the_given_texts(
-        (name, other, who) in (said(), said(), said()),
+        (name, other, who) in (any_text(), any_text(), any_text()),
         (peer, number, from, unix_ms) in
             (peer(), any::<u64>(), any::<IpAddr>(), -(1_i64 << 50)..1 << 50),
     ) {
         // Cutting and redacting have tests of their own.
         let is_whole = |text: &str| text.len() < 1_000 && !text.to_ascii_lowercase().contains("token");
         prop_assume!([&name, &other, &who].into_iter().all(|text| is_whole(text)));
-        let by = Party::at(7, peer, "line").called(who.clone());
-        for (what, fields) in everything((&name, &other), number, from) {
-            let by = (!matches!(what, What::HeldBack { .. })).then_some(&by);
-            let line = Record { unix_ms, what: &what, by }.line();
+        let user = Initiator::unidentified(7, peer, "line").with_name(who.clone());
+        for (what, fields) in all_events((&name, &other), number, from) {
+            let initiator = (!matches!(what, AuditEvent::Suppressed { .. })).then_some(&user);
+            let line = AuditRecord { unix_ms, event: &what, initiator }.line();
             let json = line.strip_suffix('\n').unwrap();
             prop_assert!(!json.contains(tidings_protocol::text::is_invisible), "{:?}", json);
             let Value::Object(mut read) = serde_json::from_str(json).unwrap() else { panic!("{json}") };
             prop_assert!(read.remove("time").is_some_and(|time| time.is_string()));
             prop_assert!(read.remove("what").is_some_and(|what| what.is_string()));
             let mut wanted = fields;
-            if by.is_some() {
+            if initiator.is_some() {
                 wanted.extend([("who", who.as_str().into()), ("from", peer.to_string().into())]);
                 let way = if peer.is_unix() { "unix" } else { "line" };
                 wanted.extend([("way", way.into()), ("conn", 7.into())]);
@@ -391,9 +397,9 @@ proptest! {
         times in 1_usize..3,
     ) {
         let text = text.repeat(times * 100);
-        let what = What::Denied { topic: Some(&text), why: &text };
-        let by = party(1).called(text.clone());
-        let line = Record { unix_ms: 0, what: &what, by: Some(&by) }.line();
+        let what = AuditEvent::Denied { topic: Some(&text), why: &text };
+        let by = initiator(1).with_name(text.clone());
+        let line = AuditRecord { unix_ms: 0, event: &what, initiator: Some(&by) }.line();
         let json = line.strip_suffix('\n').unwrap();
         prop_assert!(!json.contains(tidings_protocol::text::is_invisible));
         let read: Value = serde_json::from_str(json).unwrap();

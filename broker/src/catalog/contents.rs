@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
 
-use super::record::Record;
+use super::record::CatalogRecord;
 use super::settings::TopicSettings;
 use crate::config::Limits;
 
 /// Everything but events that must survive a restart.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Contents {
+pub(crate) struct CatalogContents {
     /// No entry equals the default.
-    topics: BTreeMap<TopicName, Entry>,
+    topics: BTreeMap<TopicName, TopicEntry>,
     /// Number of cursors of all topics.
     cursors: usize,
     /// Number of deleted topics with a stored next seq.
@@ -20,16 +20,16 @@ pub(crate) struct Contents {
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Entry {
+struct TopicEntry {
     settings: Option<TopicSettings>,
     deleted: Option<Seq>,
     reserved: Option<Seq>,
-    cursors: BTreeMap<CursorName, Cursor>,
+    cursors: BTreeMap<CursorName, StoredCursor>,
 }
 
 /// The position of a durable cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct StoredCursor {
     /// The first seq that was not seen.
     pub(crate) next: Seq,
     /// When the cursor was last moved or used.
@@ -38,34 +38,34 @@ pub(crate) struct Cursor {
 
 /// Limits of the catalog.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct CatalogLimits {
     cursors_max: usize,
     deleted_max: usize,
 }
 
 /// Additions that are pending and count towards the limits.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Coming {
+pub(super) struct PendingAdditions {
     cursors: usize,
     deleted: usize,
 }
 
-impl Bounds {
+impl CatalogLimits {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self { cursors_max: limits.cursors_max, deleted_max: limits.deleted_topics_max }
     }
 }
 
-impl Contents {
+impl CatalogContents {
     /// Applies a record. The order of records matters.
-    pub(crate) fn apply(&mut self, record: &Record) {
+    pub(crate) fn apply(&mut self, record: &CatalogRecord) {
         let topic = match record {
-            Record::Settings { topic, .. }
-            | Record::Deleted { topic, .. }
-            | Record::Reserved { topic, .. }
-            | Record::Cursor { topic, .. }
-            | Record::Moved { topic, .. }
-            | Record::Forgotten { topic, .. } => topic,
+            CatalogRecord::Settings { topic, .. }
+            | CatalogRecord::Deleted { topic, .. }
+            | CatalogRecord::Reserved { topic, .. }
+            | CatalogRecord::Cursor { topic, .. }
+            | CatalogRecord::Moved { topic, .. }
+            | CatalogRecord::Forgotten { topic, .. } => topic,
         };
         let mut entry = self.topics.remove(topic).unwrap_or_default();
         self.cursors -= entry.cursors.len();
@@ -73,26 +73,26 @@ impl Contents {
         entry.apply(record);
         self.cursors += entry.cursors.len();
         self.deleted += usize::from(entry.deleted.is_some());
-        if entry != Entry::default() {
+        if entry != TopicEntry::default() {
             self.topics.insert(topic.clone(), entry);
         }
     }
 
     /// Records that reproduce these contents when they are applied to empty ones.
-    pub(crate) fn snapshot(&self) -> impl Iterator<Item = Record> {
+    pub(crate) fn snapshot(&self) -> impl Iterator<Item = CatalogRecord> {
         self.topics.iter().flat_map(|(topic, entry)| entry.snapshot(topic))
     }
 
     /// Checks a record against the limits, together with the pending additions in `coming`. An
     /// accepted addition is added to those.
-    pub(super) fn admit(
+    pub(super) fn check_limits(
         &self,
-        record: &Record,
-        bounds: &Bounds,
-        coming: &mut Coming,
+        record: &CatalogRecord,
+        bounds: &CatalogLimits,
+        coming: &mut PendingAdditions,
     ) -> Result<(), ProtocolError> {
         match record {
-            Record::Cursor { topic, cursor, .. } if self.cursor(topic, cursor).is_none() => {
+            CatalogRecord::Cursor { topic, cursor, .. } if self.cursor(topic, cursor).is_none() => {
                 let max = bounds.cursors_max;
                 if self.cursors + coming.cursors >= max {
                     let text = format!(
@@ -103,7 +103,7 @@ impl Contents {
                 }
                 coming.cursors += 1;
             }
-            Record::Deleted { topic, next }
+            CatalogRecord::Deleted { topic, next }
                 if next.0 > 1 && self.next_of_deleted(topic).is_none() =>
             {
                 let max = bounds.deleted_max;
@@ -141,54 +141,63 @@ impl Contents {
     }
 
     /// A durable cursor.
-    pub(crate) fn cursor(&self, topic: &TopicName, cursor: &CursorName) -> Option<Cursor> {
+    pub(crate) fn cursor(&self, topic: &TopicName, cursor: &CursorName) -> Option<StoredCursor> {
         self.topics.get(topic)?.cursors.get(cursor).copied()
     }
 
     /// The durable cursors on a topic, sorted by name.
-    pub(crate) fn cursors(&self, topic: &TopicName) -> impl Iterator<Item = (&CursorName, Cursor)> {
+    pub(crate) fn cursors(
+        &self,
+        topic: &TopicName,
+    ) -> impl Iterator<Item = (&CursorName, StoredCursor)> {
         let cursors = self.topics.get(topic).map(|entry| &entry.cursors);
         cursors.into_iter().flatten().map(|(name, cursor)| (name, *cursor))
     }
 
     /// All durable cursors, by topic.
-    pub(crate) fn all_cursors(&self) -> impl Iterator<Item = (&TopicName, &CursorName, Cursor)> {
+    pub(crate) fn all_cursors(
+        &self,
+    ) -> impl Iterator<Item = (&TopicName, &CursorName, StoredCursor)> {
         self.topics.iter().flat_map(|(topic, entry)| {
             entry.cursors.iter().map(move |(name, cursor)| (topic, name, *cursor))
         })
     }
 }
 
-impl Entry {
-    fn apply(&mut self, record: &Record) {
+impl TopicEntry {
+    fn apply(&mut self, record: &CatalogRecord) {
         match record {
-            Record::Settings { settings, .. } => self.settings = Some(*settings),
-            Record::Deleted { next, .. } => {
+            CatalogRecord::Settings { settings, .. } => self.settings = Some(*settings),
+            CatalogRecord::Deleted { next, .. } => {
                 *self = Self { deleted: (next.0 > 1).then_some(*next), ..Self::default() };
             }
-            Record::Reserved { below, .. } => self.reserved = Some(*below),
-            Record::Cursor { cursor, next, unix_ms, .. } => {
-                self.cursors.insert(cursor.clone(), Cursor { next: *next, unix_ms: *unix_ms });
+            CatalogRecord::Reserved { below, .. } => self.reserved = Some(*below),
+            CatalogRecord::Cursor { cursor, next, unix_ms, .. } => {
+                self.cursors
+                    .insert(cursor.clone(), StoredCursor { next: *next, unix_ms: *unix_ms });
             }
-            Record::Moved { cursor, next, unix_ms, .. } => {
+            CatalogRecord::Moved { cursor, next, unix_ms, .. } => {
                 if let Some(found) = self.cursors.get_mut(cursor) {
-                    *found = Cursor { next: found.next.max(*next), unix_ms: *unix_ms };
+                    *found = StoredCursor { next: found.next.max(*next), unix_ms: *unix_ms };
                 }
             }
-            Record::Forgotten { cursor, .. } => {
+            CatalogRecord::Forgotten { cursor, .. } => {
                 self.cursors.remove(cursor);
             }
         }
     }
 
-    fn snapshot(&self, topic: &TopicName) -> impl Iterator<Item = Record> {
+    fn snapshot(&self, topic: &TopicName) -> impl Iterator<Item = CatalogRecord> {
         // A deletion resets everything before it, so it comes first.
-        let deleted = self.deleted.map(|next| Record::Deleted { topic: topic.clone(), next });
+        let deleted =
+            self.deleted.map(|next| CatalogRecord::Deleted { topic: topic.clone(), next });
         let settings = self.settings;
-        let settings = settings.map(|settings| Record::Settings { topic: topic.clone(), settings });
+        let settings =
+            settings.map(|settings| CatalogRecord::Settings { topic: topic.clone(), settings });
         let reserved = self.reserved;
-        let reserved = reserved.map(|below| Record::Reserved { topic: topic.clone(), below });
-        let cursors = self.cursors.iter().map(|(cursor, at)| Record::Cursor {
+        let reserved =
+            reserved.map(|below| CatalogRecord::Reserved { topic: topic.clone(), below });
+        let cursors = self.cursors.iter().map(|(cursor, at)| CatalogRecord::Cursor {
             topic: topic.clone(),
             cursor: cursor.clone(),
             next: at.next,
@@ -205,13 +214,13 @@ mod tests {
     use super::super::record::tests::any_record;
     use super::*;
 
-    fn contents(lines: &str) -> Contents {
-        let mut contents = Contents::default();
+    fn contents(lines: &str) -> CatalogContents {
+        let mut contents = CatalogContents::default();
         lines.lines().for_each(|line| contents.apply(&line.parse().unwrap()));
         contents
     }
 
-    fn lines(contents: &Contents) -> Vec<String> {
+    fn lines(contents: &CatalogContents) -> Vec<String> {
         contents.snapshot().map(|record| record.to_string()).collect()
     }
 
@@ -237,12 +246,12 @@ mod tests {
 
     #[test]
     fn cursors_and_deleted_topics_are_limited() {
-        let bounds = Bounds { cursors_max: 2, deleted_max: 1 };
+        let bounds = CatalogLimits { cursors_max: 2, deleted_max: 1 };
         let contents = contents("cursor a c 3 10\ndeleted b 4");
-        let mut coming = Coming::default();
+        let mut coming = PendingAdditions::default();
         let mut admitted = |line: &str| {
             let record = line.parse().unwrap();
-            contents.admit(&record, &bounds, &mut coming).map_err(|error| error.code)
+            contents.check_limits(&record, &bounds, &mut coming).map_err(|error| error.code)
         };
         assert_eq!(admitted("cursor a c 1 0"), Ok(()), "the cursor exists");
         assert_eq!(admitted("cursor b c 1 0"), Ok(()));
@@ -256,11 +265,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_snapshot_gives_the_same_contents(records in prop::collection::vec(any_record(), 0..40)) {
-            let mut contents = Contents::default();
+            let mut contents = CatalogContents::default();
             for record in &records {
                 contents.apply(record);
             }
-            let mut again = Contents::default();
+            let mut again = CatalogContents::default();
             contents.snapshot().for_each(|record| again.apply(&record));
             prop_assert_eq!(&again, &contents);
             prop_assert_eq!(contents.all_cursors().count(), contents.cursors);

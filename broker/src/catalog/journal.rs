@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use tidings_protocol::Seq;
 
-use super::batches;
-use super::contents::Contents;
-use super::record::Record;
+use super::contents::CatalogContents;
+use super::journal_format;
+use super::record::CatalogRecord;
 use crate::clock::Clock;
 use crate::log::LogEnd;
 use crate::log::disk::{Disk, DiskFile, is_full};
@@ -37,17 +37,17 @@ pub(super) struct Journal {
     dir: PathBuf,
     clock: Clock,
     /// `None`: the next record begins a new file.
-    active: Option<Active>,
+    active: Option<ActiveJournal>,
     /// The seq of the next record.
     next: Seq,
     /// The name under which to keep the damaged file when it is replaced.
-    aside: Option<PathBuf>,
+    damaged_copy: Option<PathBuf>,
     /// A write failed, and the content of the disk is uncertain.
     broken: bool,
 }
 
 #[derive(Debug)]
-struct Active {
+struct ActiveJournal {
     file: Arc<dyn DiskFile>,
     /// The offset of the next batch.
     bytes: u64,
@@ -75,17 +75,18 @@ pub(super) fn check(
 ) -> io::Result<(Vec<String>, bool)> {
     let path = dir.join(FILE);
     let bytes = match disk.open(&path) {
-        Ok(file) => read(&*file).map_err(|error| named(&error, &path))?,
+        Ok(file) => read(&*file).map_err(|error| with_path(&error, &path))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), false)),
-        Err(error) => return Err(named(&error, &path)),
+        Err(error) => return Err(with_path(&error, &path)),
     };
-    let found = replay(&bytes, stopped).map_err(|error| named(&io::Error::other(error), &path))?;
+    let found =
+        replay(&bytes, stopped).map_err(|error| with_path(&io::Error::other(error), &path))?;
     Ok((problems(&found, &path), found.damaged))
 }
 
 /// Applies every valid batch of a file. `stopped`: where the file ended at the last orderly stop.
-fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<batches::Replayed, FormatError> {
-    let mut found = batches::replay(bytes)?;
+fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<journal_format::Replayed, FormatError> {
+    let mut found = journal_format::replay(bytes)?;
     let header = SegmentHeader::checksum(bytes);
     let stopped = stopped.filter(|stopped| {
         stopped.file == FILE && header.is_none_or(|checksum| checksum == stopped.header)
@@ -102,7 +103,7 @@ fn replay(bytes: &[u8], stopped: Option<&LogEnd>) -> Result<batches::Replayed, F
 }
 
 /// Descriptions of damage, prefixed with the path.
-fn problems(found: &batches::Replayed, path: &Path) -> Vec<String> {
+fn problems(found: &journal_format::Replayed, path: &Path) -> Vec<String> {
     found.problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect()
 }
 
@@ -113,7 +114,7 @@ impl Journal {
         dir: &Path,
         clock: Clock,
         stopped: Option<&LogEnd>,
-    ) -> io::Result<(Self, Contents, Vec<String>)> {
+    ) -> io::Result<(Self, CatalogContents, Vec<String>)> {
         let path = dir.join(FILE);
         let journal = Self {
             disk,
@@ -121,17 +122,17 @@ impl Journal {
             clock,
             active: None,
             next: Seq(1),
-            aside: None,
+            damaged_copy: None,
             broken: false,
         };
         match journal.disk.open(&path) {
             Ok(file) => {
-                journal.recover(&path, &*file, stopped).map_err(|error| named(&error, &path))
+                journal.recover(&path, &*file, stopped).map_err(|error| with_path(&error, &path))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok((journal, Contents::default(), Vec::new()))
+                Ok((journal, CatalogContents::default(), Vec::new()))
             }
-            Err(error) => Err(named(&error, &path)),
+            Err(error) => Err(with_path(&error, &path)),
         }
     }
 
@@ -140,7 +141,7 @@ impl Journal {
         path: &Path,
         file: &dyn DiskFile,
         stopped: Option<&LogEnd>,
-    ) -> io::Result<(Self, Contents, Vec<String>)> {
+    ) -> io::Result<(Self, CatalogContents, Vec<String>)> {
         let bytes = read(file)?;
         let found = replay(&bytes, stopped).map_err(io::Error::other)?;
         let name = path.display();
@@ -148,7 +149,7 @@ impl Journal {
         self.next = found.next.unwrap_or(self.next);
         if found.damaged {
             let unix_ms = self.clock.unix_ms();
-            self.aside = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
+            self.damaged_copy = Some(self.dir.join(format!("{FILE}.damaged-{unix_ms}")));
         }
         // After a failed sync of an earlier run, the data that was read may be in the system's
         // memory only, and another sync would prove nothing. So it is written again.
@@ -164,8 +165,8 @@ impl Journal {
     /// Makes records durable. `contents` is the result of all earlier records.
     pub(super) fn append(
         &mut self,
-        records: &[Record],
-        contents: &Contents,
+        records: &[CatalogRecord],
+        contents: &CatalogContents,
     ) -> Result<(), JournalError> {
         if self.broken {
             return Err(JournalError::Broken);
@@ -178,19 +179,24 @@ impl Journal {
         };
         let mut bytes = Vec::new();
         let unix_ms = self.clock.unix_ms();
-        let next =
-            batches::encode(records.iter().cloned(), self.next, self.next, unix_ms, &mut bytes);
+        let next = journal_format::encode(
+            records.iter().cloned(),
+            self.next,
+            self.next,
+            unix_ms,
+            &mut bytes,
+        );
         let appended = active.append(&bytes);
         match appended {
             Ok(()) => self.next = next,
-            Err(Failure::Full) => return Err(JournalError::Full),
-            Err(Failure::Io(error)) => return Err(self.give_up(&error)),
+            Err(AppendError::Full) => return Err(JournalError::Full),
+            Err(AppendError::Io(error)) => return Err(self.mark_broken(&error)),
         }
         Ok(())
     }
 
     /// Compacts the file if most of it is obsolete.
-    pub(super) fn compact_if_due(&mut self, contents: &Contents) {
+    pub(super) fn compact_if_due(&mut self, contents: &CatalogContents) {
         let due = self.active.as_ref().is_some_and(|active| active.bytes > active.compact_at);
         if self.broken || !due {
             return;
@@ -205,22 +211,25 @@ impl Journal {
 
     /// Replaces the file by one with these records. The old file stays in effect until the rename,
     /// so a failure before it changes nothing.
-    fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> Result<(), JournalError> {
+    fn rewrite(
+        &mut self,
+        records: impl Iterator<Item = CatalogRecord>,
+    ) -> Result<(), JournalError> {
         let mut bytes = Vec::new();
         let unix_ms = self.clock.unix_ms();
-        batches::encode_header(self.next, unix_ms, &mut bytes);
+        journal_format::encode_header(self.next, unix_ms, &mut bytes);
         // The file takes effect only when all of it is synced.
         let durable = Seq(u64::MAX);
-        let next = batches::encode(records, self.next, durable, unix_ms, &mut bytes);
+        let next = journal_format::encode(records, self.next, durable, unix_ms, &mut bytes);
         match self.replace(&bytes) {
             Ok(file) => {
-                self.active = Some(Active::new(file, bytes.len() as u64));
+                self.active = Some(ActiveJournal::new(file, bytes.len() as u64));
                 self.next = next;
-                self.aside = None;
+                self.damaged_copy = None;
                 Ok(())
             }
             Err(error) if is_full(&error) => Err(JournalError::Full),
-            Err(error) => Err(self.give_up(&error)),
+            Err(error) => Err(self.mark_broken(&error)),
         }
     }
 
@@ -236,7 +245,7 @@ impl Journal {
 
     fn replace(&self, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.dir.join(FILE);
-        if let Some(aside) = &self.aside {
+        if let Some(aside) = &self.damaged_copy {
             // A copy rather than a rename, so that a file of the right name always exists.
             self.create(aside, &read(&*self.disk.open(&path)?)?)?;
             tracing::warn!(file = %aside.display(), "kept a copy of the damaged catalog");
@@ -257,7 +266,7 @@ impl Journal {
         Ok(file)
     }
 
-    fn give_up(&mut self, error: &io::Error) -> JournalError {
+    fn mark_broken(&mut self, error: &io::Error) -> JournalError {
         let dir = self.dir.display();
         tracing::error!(%dir, %error, "the catalog cannot be written any more; changes are rejected until a restart");
         self.broken = true;
@@ -265,27 +274,27 @@ impl Journal {
     }
 }
 
-enum Failure {
+enum AppendError {
     Full,
     Io(io::Error),
 }
 
-impl Active {
+impl ActiveJournal {
     fn new(file: Arc<dyn DiskFile>, bytes: u64) -> Self {
         let compact_at = (bytes * COMPACT_FACTOR).max(COMPACT_BYTES_MIN);
         Self { file, bytes, compact_at }
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
         match self.file.write_at(&mut [IoSlice::new(bytes)], self.bytes) {
-            Ok(()) => self.file.sync_data().map_err(Failure::Io)?,
+            Ok(()) => self.file.sync_data().map_err(AppendError::Io)?,
             Err(error) if is_full(&error) => {
                 // Part of the data may have been written, and must not be found later.
-                self.file.set_len(self.bytes).map_err(Failure::Io)?;
-                self.file.sync_data().map_err(Failure::Io)?;
-                return Err(Failure::Full);
+                self.file.set_len(self.bytes).map_err(AppendError::Io)?;
+                self.file.sync_data().map_err(AppendError::Io)?;
+                return Err(AppendError::Full);
             }
-            Err(error) => return Err(Failure::Io(error)),
+            Err(error) => return Err(AppendError::Io(error)),
         }
         self.bytes += bytes.len() as u64;
         Ok(())
@@ -304,7 +313,7 @@ fn read(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 }
 
 /// Adds the path of the file to an error.
-fn named(error: &io::Error, path: &Path) -> io::Error {
+fn with_path(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

@@ -12,22 +12,22 @@
 //! | [`record`] | one change, as a line |
 //! | [`settings`] | the settings of a topic |
 //! | [`contents`] | the result of all records; pure |
-//! | [`turn`] | records that are written together; pure |
-//! | [`batches`] | the encoding of the journal; pure |
+//! | [`write_batch`] | records that are written together; pure |
+//! | [`journal_format`] | the encoding of the journal; pure |
 //! | [`journal`] | the file |
 //!
 //! It holds the settings of topics, the next seqs of deleted topics, the reserved seqs of topics in
 //! memory, durable cursors, and the positions of groups. All are small. With one file, one sync
 //! covers all changes that arrive together.
 
-mod batches;
 mod contents;
 mod journal;
+mod journal_format;
 mod record;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod write_batch;
 
 use std::fmt;
 use std::io;
@@ -38,17 +38,17 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use tidings_protocol::{Code, ProtocolError};
 
-use self::contents::Bounds;
+use self::contents::CatalogLimits;
 use self::journal::{Journal, JournalError};
-use self::turn::Turn;
+use self::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::log::LogEnd;
 use crate::log::disk::Disk;
 
-pub(crate) use self::contents::{Contents, Cursor};
+pub(crate) use self::contents::{CatalogContents, StoredCursor};
 
-pub(crate) use self::record::Record;
+pub(crate) use self::record::CatalogRecord;
 pub use self::settings::{Sync, TopicSettings};
 
 /// Checks the catalog in a directory. Returns descriptions of damage, and whether kept data cannot
@@ -65,40 +65,40 @@ pub(crate) fn check(
 ///
 /// Dropping the last clone closes it.
 #[derive(Debug, Clone)]
-pub(crate) struct Catalog(Arc<Owner>);
+pub(crate) struct Catalog(Arc<CatalogHandle>);
 
 #[derive(Debug)]
-struct Owner {
-    shared: Arc<Shared>,
+struct CatalogHandle {
+    shared: Arc<CatalogShared>,
     /// `None` without a journal, and after `close`. The thread returns the end of the journal.
     thread: Mutex<Option<JoinHandle<Option<LogEnd>>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    contents: RwLock<Contents>,
-    bounds: Bounds,
-    queue: Mutex<Queue>,
+struct CatalogShared {
+    contents: RwLock<CatalogContents>,
+    bounds: CatalogLimits,
+    queue: Mutex<WriteQueue>,
     /// A record was queued, or the catalog was closed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Queue {
-    waiting: Vec<Waiting>,
+struct WriteQueue {
+    pending: Vec<PendingWrite>,
     /// A thread writes the queued records to a journal.
     has_journal: bool,
     closed: bool,
 }
 
-type Done = Box<dyn FnOnce(Result<(), ProtocolError>) + Send>;
+type DoneCallback = Box<dyn FnOnce(Result<(), ProtocolError>) + Send>;
 
-struct Waiting {
-    record: Record,
-    done: Done,
+struct PendingWrite {
+    record: CatalogRecord,
+    done: DoneCallback,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for PendingWrite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.record.fmt(f)
     }
@@ -118,19 +118,19 @@ impl Catalog {
         stopped: Option<&LogEnd>,
     ) -> io::Result<(Self, Vec<String>)> {
         let (journal, contents, findings) = Journal::open(disk, dir, clock, stopped)?;
-        let shared = Arc::new(Shared::new(contents, limits, true));
+        let shared = Arc::new(CatalogShared::new(contents, limits, true));
         let thread = thread::Builder::new().name("tidings-catalog".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.serve(journal)
+            move || shared.run(journal)
         })?;
         let thread = Mutex::new(Some(thread));
-        Ok((Self(Arc::new(Owner { shared, thread })), findings))
+        Ok((Self(Arc::new(CatalogHandle { shared, thread })), findings))
     }
 
     /// A catalog in memory, which ends with the broker.
     pub(crate) fn in_memory(limits: &Limits) -> Self {
-        let shared = Arc::new(Shared::new(Contents::default(), limits, false));
-        Self(Arc::new(Owner { shared, thread: Mutex::new(None) }))
+        let shared = Arc::new(CatalogShared::new(CatalogContents::default(), limits, false));
+        Self(Arc::new(CatalogHandle { shared, thread: Mutex::new(None) }))
     }
 
     /// Writes a record. It takes effect when it is durable, after all earlier records; then `done`
@@ -144,7 +144,7 @@ impl Catalog {
     /// - [`Code::Closing`]: the catalog is closed.
     pub(crate) fn write(
         &self,
-        record: Record,
+        record: CatalogRecord,
         done: impl FnOnce(Result<(), ProtocolError>) + Send + 'static,
     ) {
         let shared = &self.0.shared;
@@ -153,19 +153,19 @@ impl Catalog {
             drop(queue);
             done(Err(ProtocolError::new(Code::Closing, "the broker stops")));
         } else if queue.has_journal {
-            queue.waiting.push(Waiting { record, done: Box::new(done) });
+            queue.pending.push(PendingWrite { record, done: Box::new(done) });
             drop(queue);
             shared.changed.notify_one();
         } else {
             // The queue stays locked, so that records take effect in their order.
-            let result = shared.take_effect(record);
+            let result = shared.apply_in_memory(record);
             drop(queue);
             done(result);
         }
     }
 
     /// The durable contents. The caller must not write while it holds the guard.
-    pub(crate) fn contents(&self) -> RwLockReadGuard<'_, Contents> {
+    pub(crate) fn contents(&self) -> RwLockReadGuard<'_, CatalogContents> {
         self.0.shared.contents.read()
     }
 
@@ -176,7 +176,7 @@ impl Catalog {
     }
 }
 
-impl Owner {
+impl CatalogHandle {
     fn close(&self) -> Option<LogEnd> {
         self.shared.queue.lock().closed = true;
         self.shared.changed.notify_one();
@@ -191,55 +191,55 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for CatalogHandle {
     fn drop(&mut self) {
         let _ = self.close();
     }
 }
 
-impl Shared {
-    fn new(contents: Contents, limits: &Limits, has_journal: bool) -> Self {
+impl CatalogShared {
+    fn new(contents: CatalogContents, limits: &Limits, has_journal: bool) -> Self {
         Self {
             contents: RwLock::new(contents),
-            bounds: Bounds::new(limits),
-            queue: Mutex::new(Queue { waiting: Vec::new(), has_journal, closed: false }),
+            bounds: CatalogLimits::new(limits),
+            queue: Mutex::new(WriteQueue { pending: Vec::new(), has_journal, closed: false }),
             changed: Condvar::new(),
         }
     }
 
-    fn take_effect(&self, record: Record) -> Result<(), ProtocolError> {
+    fn apply_in_memory(&self, record: CatalogRecord) -> Result<(), ProtocolError> {
         let mut contents = self.contents.write();
-        let mut turn = Turn::default();
+        let mut turn = WriteBatch::default();
         turn.add(record, &contents, &self.bounds)?;
         turn.records().iter().for_each(|record| contents.apply(record));
         Ok(())
     }
 
     /// Writes queued records until the catalog is closed. Returns the end of the journal.
-    fn serve(&self, mut journal: Journal) -> Option<LogEnd> {
+    fn run(&self, mut journal: Journal) -> Option<LogEnd> {
         loop {
             let waiting = {
                 let mut queue = self.queue.lock();
-                while queue.waiting.is_empty() && !queue.closed {
+                while queue.pending.is_empty() && !queue.closed {
                     self.changed.wait(&mut queue);
                 }
-                std::mem::take(&mut queue.waiting)
+                std::mem::take(&mut queue.pending)
             };
             if waiting.is_empty() {
                 return journal.end();
             }
-            self.turn(waiting, &mut journal);
+            self.write_batch(waiting, &mut journal);
             // Compact after the callbacks, so that no caller waits for it.
             journal.compact_if_due(&self.contents.read());
         }
     }
 
-    fn turn(&self, waiting: Vec<Waiting>, journal: &mut Journal) {
-        let mut turn = Turn::default();
-        let mut results: Vec<(Done, Result<(), ProtocolError>)> = Vec::new();
+    fn write_batch(&self, waiting: Vec<PendingWrite>, journal: &mut Journal) {
+        let mut turn = WriteBatch::default();
+        let mut results: Vec<(DoneCallback, Result<(), ProtocolError>)> = Vec::new();
         let written = {
             let contents = self.contents.read();
-            for Waiting { record, done } in waiting {
+            for PendingWrite { record, done } in waiting {
                 results.push((done, turn.add(record, &contents, &self.bounds)));
             }
             journal.append(turn.records(), &contents)

@@ -7,7 +7,7 @@ use tidings_protocol::{CursorName, Seq, TopicName};
 
 use super::settings::TopicSettings;
 
-/// One change of the [`Contents`](super::Contents).
+/// One change of the [`CatalogContents`](super::CatalogContents).
 ///
 /// | line | effect |
 /// |---|---|
@@ -18,7 +18,7 @@ use super::settings::TopicSettings;
 /// | `moved <topic> <cursor> <next> <unix ms>` | moves an existing cursor forward |
 /// | `forgotten <topic> <cursor>` | removes the cursor |
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum CatalogRecord {
     /// The settings of a topic.
     Settings { topic: TopicName, settings: TopicSettings },
     /// A topic was deleted with its cursors; a new one of that name begins at `next`. Seq 1 is the
@@ -42,7 +42,7 @@ pub(crate) enum Record {
     Forgotten { topic: TopicName, cursor: CursorName },
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for CatalogRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings { topic, settings } => write!(f, "settings {topic} {settings}"),
@@ -62,46 +62,50 @@ impl fmt::Display for Record {
 /// The line of a newer version, or a damaged line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it holds a line that is not a valid record")]
-pub(crate) struct NotARecord;
+pub(crate) struct InvalidRecord;
 
-impl FromStr for Record {
-    type Err = NotARecord;
+impl FromStr for CatalogRecord {
+    type Err = InvalidRecord;
 
-    fn from_str(line: &str) -> Result<Self, NotARecord> {
+    fn from_str(line: &str) -> Result<Self, InvalidRecord> {
         let mut words = line.split(' ');
-        let record = read(&mut words).ok_or(NotARecord)?;
-        if words.next().is_none() { Ok(record) } else { Err(NotARecord) }
+        let record = parse_record(&mut words).ok_or(InvalidRecord)?;
+        if words.next().is_none() { Ok(record) } else { Err(InvalidRecord) }
     }
 }
 
-fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Record> {
+fn parse_record<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<CatalogRecord> {
     Some(match words.next()? {
         "settings" => {
-            let topic = word(words)?;
+            let topic = parse_word(words)?;
             let settings: Vec<_> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
             let settings = TopicSettings::parse(&settings, TopicSettings::default()).ok()?;
-            Record::Settings { topic, settings }
+            CatalogRecord::Settings { topic, settings }
         }
-        "deleted" => Record::Deleted { topic: word(words)?, next: word(words)? },
-        "reserved" => Record::Reserved { topic: word(words)?, below: word(words)? },
-        "cursor" => Record::Cursor {
-            topic: word(words)?,
-            cursor: word(words)?,
-            next: word(words)?,
-            unix_ms: word(words)?,
+        "deleted" => CatalogRecord::Deleted { topic: parse_word(words)?, next: parse_word(words)? },
+        "reserved" => {
+            CatalogRecord::Reserved { topic: parse_word(words)?, below: parse_word(words)? }
+        }
+        "cursor" => CatalogRecord::Cursor {
+            topic: parse_word(words)?,
+            cursor: parse_word(words)?,
+            next: parse_word(words)?,
+            unix_ms: parse_word(words)?,
         },
-        "moved" => Record::Moved {
-            topic: word(words)?,
-            cursor: word(words)?,
-            next: word(words)?,
-            unix_ms: word(words)?,
+        "moved" => CatalogRecord::Moved {
+            topic: parse_word(words)?,
+            cursor: parse_word(words)?,
+            next: parse_word(words)?,
+            unix_ms: parse_word(words)?,
         },
-        "forgotten" => Record::Forgotten { topic: word(words)?, cursor: word(words)? },
+        "forgotten" => {
+            CatalogRecord::Forgotten { topic: parse_word(words)?, cursor: parse_word(words)? }
+        }
         _ => return None,
     })
 }
 
-fn word<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
+fn parse_word<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
     words.next()?.parse().ok()
 }
 
@@ -119,23 +123,23 @@ pub(super) mod tests {
     }
 
     /// Records with few distinct names, so that they affect each other.
-    pub(in crate::catalog) fn any_record() -> impl Strategy<Value = Record> {
+    pub(in crate::catalog) fn any_record() -> impl Strategy<Value = CatalogRecord> {
         let topic = || name(["new-url", "a", "TDB1"]);
         let cursor = || name(["indexer", "b", "7"]);
         let (next, unix_ms) = (|| (1_u64..9).prop_map(Seq), || any::<i64>());
         prop_oneof![
             1 => (topic(), any_settings())
-                .prop_map(|(topic, settings)| Record::Settings { topic, settings }),
-            1 => (topic(), next()).prop_map(|(topic, next)| Record::Deleted { topic, next }),
-            1 => (topic(), next()).prop_map(|(topic, below)| Record::Reserved { topic, below }),
+                .prop_map(|(topic, settings)| CatalogRecord::Settings { topic, settings }),
+            1 => (topic(), next()).prop_map(|(topic, next)| CatalogRecord::Deleted { topic, next }),
+            1 => (topic(), next()).prop_map(|(topic, below)| CatalogRecord::Reserved { topic, below }),
             3 => (topic(), cursor(), next(), unix_ms()).prop_map(
-                |(topic, cursor, next, unix_ms)| Record::Cursor { topic, cursor, next, unix_ms }
+                |(topic, cursor, next, unix_ms)| CatalogRecord::Cursor { topic, cursor, next, unix_ms }
             ),
             4 => (topic(), cursor(), next(), unix_ms()).prop_map(
-                |(topic, cursor, next, unix_ms)| Record::Moved { topic, cursor, next, unix_ms }
+                |(topic, cursor, next, unix_ms)| CatalogRecord::Moved { topic, cursor, next, unix_ms }
             ),
             1 => (topic(), cursor())
-                .prop_map(|(topic, cursor)| Record::Forgotten { topic, cursor }),
+                .prop_map(|(topic, cursor)| CatalogRecord::Forgotten { topic, cursor }),
         ]
     }
 
@@ -155,7 +159,7 @@ pub(super) mod tests {
             "settings a sync=always x=1",
             "created a 1",
         ] {
-            assert_eq!(line.parse::<Record>(), Err(NotARecord), "{line:?}");
+            assert_eq!(line.parse::<CatalogRecord>(), Err(InvalidRecord), "{line:?}");
         }
     }
 

@@ -51,7 +51,7 @@ impl TopicSettings {
                     parsed.retain_bytes = parse_bytes(value)
                         .filter(|bytes| *bytes >= Self::RETAIN_BYTES_MIN)
                         .ok_or_else(|| {
-                            bad(format!(
+                            bad_argument(format!(
                                 "retain-bytes={value} should be a number of bytes from 1m, like \
                                  1073741824, 512m or 1g"
                             ))
@@ -59,11 +59,11 @@ impl TopicSettings {
                 }
                 "retain-age" => {
                     parsed.retain_age_ms = parse_ms(value)
-                        .map_err(|error| bad(format!("retain-age={value}: {error}")))?;
+                        .map_err(|error| bad_argument(format!("retain-age={value}: {error}")))?;
                 }
                 _ => {
                     let known = Self::KEYS.join("=, ");
-                    return Err(bad(format!(
+                    return Err(bad_argument(format!(
                         "{key}= is not a setting of a topic; the settings are {known}="
                     )));
                 }
@@ -110,10 +110,9 @@ impl FromStr for Sync {
     type Err = ProtocolError;
 
     fn from_str(word: &str) -> Result<Self, ProtocolError> {
-        Self::ALL
-            .into_iter()
-            .find(|sync| sync.as_str() == word)
-            .ok_or_else(|| bad(format!("sync={word}: expected always, interval or memory")))
+        Self::ALL.into_iter().find(|sync| sync.as_str() == word).ok_or_else(|| {
+            bad_argument(format!("sync={word}: expected always, interval or memory"))
+        })
     }
 }
 
@@ -139,7 +138,7 @@ fn format_bytes(bytes: u64) -> String {
     }
 }
 
-fn bad(text: String) -> ProtocolError {
+fn bad_argument(text: String) -> ProtocolError {
     ProtocolError::new(Code::BadArgument, text)
 }
 

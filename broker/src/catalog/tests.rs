@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::disk::{DiskFile, FileSystem, Space};
+use crate::log::disk::{DiskFile, DiskSpace, FileSystem};
 
 /// A test fails after this time instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -211,7 +211,7 @@ impl Disk for Failing {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         FileSystem.sync_dir(dir)
     }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
         FileSystem.space(dir)
     }
 }

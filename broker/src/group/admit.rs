@@ -9,14 +9,14 @@ use tidings_protocol::{
     TopicName, UrlKey,
 };
 
-use super::ahead::TOGETHER;
-use super::clock_times::{ClockTime, Times, Waiting};
 use super::config::{GroupConfig, KeyKind, key_attribute};
-use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key};
+use super::dormant::DormantRef;
+use super::entry::{Admission, Entry, EntryId, JobNumber, Key, PassId};
 use super::mutants::{self, Mutant};
-use super::parked::Glance;
-use super::record::{Decision, Taking};
-use super::schedule::{EVERY_MS_MIN, Schedule, entry_of};
+use super::prefetch::PREFETCH_BATCH;
+use super::record::{Decision, EventEffect};
+use super::schedule::{EVERY_MS_MIN, Schedule, entry_of_effect};
+use super::wall_clock::{WallClockDue, WallClockTarget, WallClockTimes};
 use super::{Group, Output, StagedLink};
 use crate::clock::Moment;
 use crate::job::JobState;
@@ -25,7 +25,7 @@ use crate::job::JobState;
 const HOPS_MAX: u32 = 10;
 
 /// Bytes of forwarded attributes. A line must hold them, the URL, and the URL of `again=`.
-pub(super) const CARRIED_BYTES_MAX: usize = 32 << 10;
+pub(super) const FORWARDED_BYTES_MAX: usize = 32 << 10;
 
 /// Attributes with a meaning to the group, which are therefore not forwarded.
 const OWN_ATTRIBUTES: [&str; 15] = [
@@ -34,25 +34,25 @@ const OWN_ATTRIBUTES: [&str; 15] = [
 ];
 
 /// What an event requests, parsed from its payload.
-pub(super) struct Wish<'a> {
+pub(super) struct EventRequest<'a> {
     pub(super) text: &'a str,
     pub(super) url_key: Option<UrlKey>,
     pub(super) key: Key,
     pub(super) job: Option<&'a str>,
     pub(super) prio: i16,
     pub(super) due: Moment,
-    pub(super) carried: Box<str>,
+    pub(super) forwarded: Box<str>,
 }
 
 /// A parsed event, independent of the group's state.
-pub(super) struct Told<'a> {
+pub(super) struct ParsedEvent<'a> {
     payload: Payload<'a>,
     /// `None` in a group without keys, where a payload is any text.
     url: Option<(CanonicalUrl<'a>, UrlKey)>,
 }
 
-impl<'a> Told<'a> {
-    fn read(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
+impl<'a> ParsedEvent<'a> {
+    fn parse(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
         let payload = Payload::parse(payload);
         if config.key == KeyKind::None {
             return Ok(Self { payload, url: None });
@@ -63,9 +63,9 @@ impl<'a> Told<'a> {
         Ok(Self { payload, url: Some((url, url_key)) })
     }
 
-    /// Returns the fingerprint of its URL, see [`UrlKey::print`].
-    pub(super) fn print(&self) -> Option<u64> {
-        self.url.as_ref().map(|(_, url_key)| url_key.print())
+    /// Returns the fingerprint of its URL, see [`UrlKey::fingerprint`].
+    pub(super) fn fingerprint(&self) -> Option<u64> {
+        self.url.as_ref().map(|(_, url_key)| url_key.fingerprint())
     }
 
     /// Returns the text of its key.
@@ -77,17 +77,17 @@ impl<'a> Told<'a> {
 
 /// What becomes of an event.
 #[derive(Default)]
-struct Judgement {
+struct EventVerdict {
     /// `None` if the event only changes the schedule of its URL.
-    taking: Option<Taking>,
+    effect: Option<EventEffect>,
     /// The new schedule of its URL.
     schedule: Option<Schedule>,
     /// The times of day at which the two are due.
-    at: Times,
+    wall_clock: WallClockTimes,
 }
 
 /// What becomes of a link.
-enum Verdict {
+enum LinkVerdict {
     New(Admission),
     Known,
     Refused,
@@ -95,7 +95,7 @@ enum Verdict {
 
 /// The number of known and of refused links.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Judged {
+pub(super) struct LinkCounts {
     pub(super) known: u64,
     pub(super) refused: u64,
 }
@@ -103,7 +103,7 @@ pub(super) struct Judged {
 impl Group {
     /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
     /// repeating an input changes nothing.
-    pub(super) fn take(
+    pub(super) fn consume_events(
         &mut self,
         topic: &TopicName,
         next: Seq,
@@ -111,7 +111,7 @@ impl Group {
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
     ) {
-        let first = self.taken(topic);
+        let first = self.next_to_consume(topic);
         if next <= first {
             return;
         }
@@ -120,77 +120,85 @@ impl Group {
         let mut seeded = BTreeSet::new();
         let mut times = Vec::new();
         let events = &events[events.partition_point(|(seq, _)| *seq < first)..];
-        for events in events.chunks(TOGETHER) {
-            let read = events.iter().map(|(_, payload)| Told::read(payload, &self.config));
+        for events in events.chunks(PREFETCH_BATCH) {
+            let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
-            self.look_at_urls(parsed.iter().flatten());
+            self.prefetch_urls(parsed.iter().flatten());
             for ((seq, payload), parsed) in events.iter().zip(parsed) {
                 let judged = parsed.and_then(|parsed| self.judge_event(&parsed, elsewhere, now));
-                let Judgement { taking, schedule, at } = judged.unwrap_or_else(|reason| {
-                    dead_letters.extend(self.unusable_letter(topic, *seq, payload, reason, now));
-                    Judgement { taking: Some(Taking::Unusable), ..Judgement::default() }
-                });
+                let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
+                    .unwrap_or_else(|reason| {
+                        dead_letters.extend(
+                            self.dead_letter_for_unusable(topic, *seq, payload, reason, now),
+                        );
+                        EventVerdict {
+                            effect: Some(EventEffect::Unusable),
+                            ..EventVerdict::default()
+                        }
+                    });
                 let taken = taking.as_ref();
                 if let Some(taking) = taken {
-                    self.apply_taking(taking, now);
+                    self.apply_event_effect(taking, now);
                 }
-                if let Some(Taking::Admitted(Admission { job: Some(job), .. })) = taken {
+                if let Some(EventEffect::Admitted(Admission { job: Some(job), .. })) = taken {
                     seeded.insert(job.number);
                 }
                 let waits = taken.zip(at.entry).into_iter();
-                times.extend(waits.flat_map(|(taking, unix_ms)| waits_of(taking, unix_ms)));
+                times.extend(
+                    waits.flat_map(|(taking, unix_ms)| wall_clock_dues_of(taking, unix_ms)),
+                );
                 times.extend(schedule.iter().filter_map(|schedule| {
-                    let (what, due) = (Waiting::Schedule(schedule.url_key), schedule.due);
-                    Some(ClockTime { what, unix_ms: at.schedule?, due })
+                    let (what, due) = (WallClockTarget::Schedule(schedule.url_key), schedule.due);
+                    Some(WallClockDue { target: what, unix_ms: at.schedule?, due })
                 }));
                 let schedule = schedule.map(|schedule| {
-                    let entry = taken.map_or(schedule.entry, entry_of);
-                    Taking::Scheduled(Box::new(Schedule { entry, ..schedule }))
+                    let entry = taken.map_or(schedule.entry, entry_of_effect);
+                    EventEffect::Scheduled(Box::new(Schedule { entry, ..schedule }))
                 });
                 if let Some(schedule) = &schedule {
-                    self.apply_taking(schedule, now);
+                    self.apply_event_effect(schedule, now);
                 }
                 items.extend(taking);
                 items.extend(schedule);
             }
         }
-        self.commit(Decision::Taken { topic: topic.clone(), next, items }, now);
-        self.note_clock_times(times, now);
+        self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
+        self.record_wall_clock_dues(times, now);
         for letter in dead_letters {
-            self.announce(DEAD_LETTER_TOPIC, letter);
+            self.publish(DEAD_LETTER_TOPIC, letter);
         }
-        self.settle_after_taking(seeded, now);
+        self.settle_after_consuming(seeded, now);
     }
 
     fn judge_event(
         &self,
-        parsed: &Told<'_>,
+        parsed: &ParsedEvent<'_>,
         elsewhere: &BTreeSet<JobName>,
         now: Moment,
-    ) -> Result<Judgement, &'static str> {
+    ) -> Result<EventVerdict, &'static str> {
         let payload = &parsed.payload;
         let mut request = match &parsed.url {
-            None => self.keyless_wish(payload),
-            Some((url, url_key)) => Wish {
+            None => self.keyless_request(payload),
+            Some((url, url_key)) => EventRequest {
                 text: url.as_str(),
                 url_key: Some(*url_key),
                 key: parsed.key(&self.config).ok_or("no-key-attribute")?.into(),
                 job: payload.attribute("job"),
                 prio: 0,
                 due: now,
-                carried: carried(payload).ok_or("attributes-too-long")?,
+                forwarded: forwarded_attributes(payload).ok_or("attributes-too-long")?,
             },
         };
-        let (mut schedule, mut at) = (None, Times::default());
+        let (mut schedule, mut at) = (None, WallClockTimes::default());
         if let Some(url_key) = request.url_key {
             if let Some(every) = payload.attribute("every")
                 && let Some(was) = payload.attribute("was")
             {
                 let time = |text: &str| text.parse().map_err(|_| "bad-every");
-                return self.judge_change(
+                return self.judge_reschedule(
                     url_key,
                     (time(was)?, time(every)?),
-                    &request.carried,
+                    &request.forwarded,
                     now,
                 );
             }
@@ -204,8 +212,8 @@ impl Group {
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
                     After::Ms(0) => {
-                        let taking = Some(Taking::Unscheduled(url_key));
-                        return Ok(Judgement { taking, ..Judgement::default() });
+                        let taking = Some(EventEffect::Unscheduled(url_key));
+                        return Ok(EventVerdict { effect: taking, ..EventVerdict::default() });
                     }
                     After::Ms(every_ms) => {
                         let due = request.due + every_ms;
@@ -225,14 +233,14 @@ impl Group {
             None => self.judge_announcement(request),
             Some(name) => self.judge_seed(name, request)?,
         };
-        Ok(Judgement { taking: Some(taking), schedule, at })
+        Ok(EventVerdict { effect: Some(taking), schedule, wall_clock: at })
     }
 
     /// The entry of the event itself is the first fetch; `due` is the second.
     fn judge_schedule(
         &self,
         url_key: UrlKey,
-        request: &Wish<'_>,
+        request: &EventRequest<'_>,
         every_ms: u64,
         due: Moment,
     ) -> Result<Schedule, &'static str> {
@@ -248,25 +256,25 @@ impl Group {
             text: request.text.into(),
             key: request.key.clone(),
             prio: request.prio,
-            carried: request.carried.clone(),
+            forwarded: request.forwarded.clone(),
             every_ms,
             due,
             entry: None,
-            stands_in: false,
+            skips_next: false,
         })
     }
 
     /// Changes the interval of a schedule if the schedule still has the interval `was` and the
     /// attributes that the worker saw. The next fetch counts from now. A fetch in progress does not
     /// replace the one after it.
-    fn judge_change(
+    fn judge_reschedule(
         &self,
         url_key: UrlKey,
         (was, every): (After, After),
         carried: &str,
         now: Moment,
-    ) -> Result<Judgement, &'static str> {
-        let mut at = Times::default();
+    ) -> Result<EventVerdict, &'static str> {
+        let mut at = WallClockTimes::default();
         let (every_ms, due) = match every {
             After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
             After::Ms(ms) => (ms, now + ms),
@@ -277,43 +285,54 @@ impl Group {
             }
         };
         let present = self.schedules.find(url_key);
-        let Some(present) = present.filter(|present| self.is_as_told(present, was, carried)) else {
-            return Ok(Judgement::default());
+        let Some(present) = present.filter(|present| self.matches_previous(present, was, carried))
+        else {
+            return Ok(EventVerdict::default());
         };
         if every_ms == 0 {
-            let taking = Some(Taking::Unscheduled(url_key));
-            return Ok(Judgement { taking, ..Judgement::default() });
+            let taking = Some(EventEffect::Unscheduled(url_key));
+            return Ok(EventVerdict { effect: taking, ..EventVerdict::default() });
         }
-        let entry = present.entry.max(self.held_of(url_key));
-        let schedule = Schedule { every_ms, due, entry, stands_in: false, ..present.clone() };
-        Ok(Judgement { taking: None, schedule: Some(schedule), at })
+        let entry = present.entry.max(self.newest_held(url_key));
+        let schedule = Schedule { every_ms, due, entry, skips_next: false, ..present.clone() };
+        Ok(EventVerdict { effect: None, schedule: Some(schedule), wall_clock: at })
     }
 
     /// Without keys, each event has its own key and identity, and its payload is any text.
-    fn keyless_wish<'a>(&self, payload: &Payload<'a>) -> Wish<'a> {
-        Wish {
+    fn keyless_request<'a>(&self, payload: &Payload<'a>) -> EventRequest<'a> {
+        EventRequest {
             text: payload.text(),
             url_key: None,
-            key: format!("#{}", self.last_entry + 1).into(),
+            key: format!("#{}", self.last_entry_id + 1).into(),
             job: None,
             prio: 0,
             due: Moment(0),
-            carried: Box::default(),
+            forwarded: Box::default(),
         }
     }
 
     /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
-    fn judge_announcement(&self, request: Wish<'_>) -> Taking {
-        let entries = request.url_key.map(|url| self.waiting_of(url)).unwrap_or_default();
+    fn judge_announcement(&self, request: EventRequest<'_>) -> EventEffect {
+        let entries = request.url_key.map(|url| self.waiting_entries(url)).unwrap_or_default();
         if !entries.is_empty() {
-            let Wish { prio, due, carried, .. } = request;
-            return Taking::Improved { entries, announced: true, prio, due, carried };
+            let EventRequest { prio, due, forwarded: carried, .. } = request;
+            return EventEffect::Coalesced {
+                entries,
+                announced: true,
+                prio,
+                due,
+                forwarded: carried,
+            };
         }
-        Taking::Admitted(self.admission(request, None, true))
+        EventEffect::Admitted(self.admission(request, None, true))
     }
 
     /// An event with a job is a seed of the current pass.
-    pub(super) fn judge_seed(&self, name: &str, request: Wish<'_>) -> Result<Taking, &'static str> {
+    pub(super) fn judge_seed(
+        &self,
+        name: &str,
+        request: EventRequest<'_>,
+    ) -> Result<EventEffect, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
         let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {
@@ -323,24 +342,29 @@ impl Group {
             return Err("cancelled-job");
         }
         let url = request.url_key.ok_or("not-a-url")?;
-        if !self.has_met(job.id, url) {
-            return Ok(Taking::Admitted(self.admission(request, Some(job.id), false)));
+        if !self.has_seen(job.id, url) {
+            return Ok(EventEffect::Admitted(self.admission(request, Some(job.id), false)));
         }
-        Ok(match self.unheld_of(url, Some(job.id)) {
-            Some(entry) => Taking::Improved {
+        Ok(match self.waiting_entry(url, Some(job.id)) {
+            Some(entry) => EventEffect::Coalesced {
                 entries: vec![entry],
                 announced: false,
                 prio: request.prio,
                 due: request.due,
-                carried: Box::default(),
+                forwarded: Box::default(),
             },
-            None => Taking::Duplicate(job.id.number),
+            None => EventEffect::Duplicate(job.id.number),
         })
     }
 
-    fn admission(&self, request: Wish<'_>, job: Option<JobRef>, announced: bool) -> Admission {
+    fn admission(
+        &self,
+        request: EventRequest<'_>,
+        job: Option<PassId>,
+        announced: bool,
+    ) -> Admission {
         Admission {
-            id: self.last_entry + 1,
+            id: self.last_entry_id + 1,
             text: request.text.into(),
             url_key: request.url_key,
             key: request.key,
@@ -351,43 +375,43 @@ impl Group {
             announced,
             prio: request.prio,
             due: request.due,
-            carried: request.carried,
+            forwarded: request.forwarded,
         }
     }
 
     /// Returns the waiting entry of a URL in one pass, or the one without a job.
-    pub(super) fn unheld_of(&self, url: UrlKey, job: Option<JobRef>) -> Option<EntryId> {
-        let full = self.unheld.get(&url.print()).into_iter().flatten();
-        let mut full = full.filter(|id| self.live[*id].entry.admitted.job == job).copied();
+    pub(super) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
+        let full = self.waiting_by_url.get(&url.fingerprint()).into_iter().flatten();
+        let mut full = full.filter(|id| self.active[*id].entry.admitted.job == job).copied();
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
-            let is_of_job = |dormant: &Glance| self.job_of(dormant) == number;
-            self.parked.of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
+            let is_of_job = |dormant: &DormantRef| self.job_of_dormant(dormant) == number;
+            self.dormant.of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
         })
     }
 
     /// Returns the newest held entry of a URL. Visits each held entry.
-    fn held_of(&self, url: UrlKey) -> Option<EntryId> {
+    fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
         let held = self.members.iter().flat_map(|(_, member)| member.held());
-        held.filter(|id| self.live[id].entry.admitted.url_key == Some(url)).max()
+        held.filter(|id| self.active[id].entry.admitted.url_key == Some(url)).max()
     }
 
     /// Returns all waiting entries of a URL, sorted by id.
-    pub(super) fn waiting_of(&self, url: UrlKey) -> Vec<EntryId> {
-        let mut entries = self.unheld.get(&url.print()).cloned().unwrap_or_default();
-        entries.extend(self.parked.of_url(url).map(|dormant| dormant.id));
+    pub(super) fn waiting_entries(&self, url: UrlKey) -> Vec<EntryId> {
+        let mut entries = self.waiting_by_url.get(&url.fingerprint()).cloned().unwrap_or_default();
+        entries.extend(self.dormant.of_url(url).map(|dormant| dormant.id));
         entries.sort_unstable();
         entries
     }
 
     /// Reports whether a pass has seen a URL.
-    fn has_met(&self, pass: JobRef, url: UrlKey) -> bool {
-        let is_of_pass = |dormant: Glance| dormant.job() == Some(pass.number);
-        self.seen.has(pass, url.print()) || self.parked.of_url(url).any(is_of_pass)
+    fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
+        let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
+        self.seen.contains(pass, url.fingerprint()) || self.dormant.of_url(url).any(is_of_pass)
     }
 
     /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(super) fn job_of(&self, dormant: &Glance) -> Option<JobNumber> {
+    pub(super) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
         dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
@@ -400,8 +424,8 @@ impl Group {
         links: &[StagedLink],
         now: Moment,
     ) -> bool {
-        let parent = &self.live[&parent].entry;
-        let is_new = |link| matches!(self.judge_link(parent, link, now), Verdict::New(_));
+        let parent = &self.active[&parent].entry;
+        let is_new = |link| matches!(self.judge_link(parent, link, now), LinkVerdict::New(_));
         self.is_full() && links.iter().any(is_new)
     }
 
@@ -411,13 +435,13 @@ impl Group {
         parent: EntryId,
         links: &[StagedLink],
         now: Moment,
-    ) -> (Vec<Admission>, Judged) {
+    ) -> (Vec<Admission>, LinkCounts) {
         let mut children = Vec::new();
-        let mut judged = Judged::default();
+        let mut judged = LinkCounts::default();
         if links.is_empty() {
             return (children, judged);
         }
-        let parent = self.live[&parent].entry.clone();
+        let parent = self.active[&parent].entry.clone();
         let mut redirects = 0;
         for link in links {
             // An answer has one redirect; each redirect would inherit the attributes of the event.
@@ -427,24 +451,24 @@ impl Group {
                 continue;
             }
             match self.judge_link(&parent, link, now) {
-                Verdict::New(child) => {
+                LinkVerdict::New(child) => {
                     self.admit(&child, now);
                     children.push(child);
                 }
-                Verdict::Known => judged.known += 1,
-                Verdict::Refused => judged.refused += 1,
+                LinkVerdict::Known => judged.known += 1,
+                LinkVerdict::Refused => judged.refused += 1,
             }
         }
         (children, judged)
     }
 
-    fn judge_link(&self, parent: &Entry, link: &StagedLink, now: Moment) -> Verdict {
+    fn judge_link(&self, parent: &Entry, link: &StagedLink, now: Moment) -> LinkVerdict {
         let parent = &parent.admitted;
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
-            return Verdict::Refused;
+            return LinkVerdict::Refused;
         };
         let Some(key) = self.config.key_of_url(&url) else {
-            return Verdict::Refused;
+            return LinkVerdict::Refused;
         };
         let (depth, hops) = if link.redirect {
             (parent.depth, parent.hops + 1)
@@ -452,12 +476,12 @@ impl Group {
             (parent.depth.saturating_add(1), 0)
         };
         if hops > HOPS_MAX {
-            return Verdict::Refused;
+            return LinkVerdict::Refused;
         }
         match parent.job {
             Some(pass) => {
                 let Some(job) = self.jobs.find(pass.number) else {
-                    return Verdict::Refused;
+                    return LinkVerdict::Refused;
                 };
                 let more = u32::from(mutants::is(Mutant::TooDeep));
                 let too_deep = job.settings.depth_max.is_some_and(|max| depth > max + more);
@@ -465,19 +489,19 @@ impl Group {
                 let inside = (link.redirect && depth == 0) || job.contains(&url);
                 let inside = inside || mutants::is(Mutant::OutOfScope);
                 if job.cancelled || too_deep || !inside {
-                    return Verdict::Refused;
+                    return LinkVerdict::Refused;
                 }
-                if self.has_met(pass, url.url_key()) {
-                    return Verdict::Known;
+                if self.has_seen(pass, url.url_key()) {
+                    return LinkVerdict::Known;
                 }
             }
             // Without a job, only a redirect is followed.
-            None if !link.redirect => return Verdict::Refused,
-            None if self.unheld_of(url.url_key(), None).is_some() => return Verdict::Known,
+            None if !link.redirect => return LinkVerdict::Refused,
+            None if self.waiting_entry(url.url_key(), None).is_some() => return LinkVerdict::Known,
             None => {}
         }
-        Verdict::New(Admission {
-            id: self.last_entry + 1,
+        LinkVerdict::New(Admission {
+            id: self.last_entry_id + 1,
             text: url.as_str().into(),
             url_key: Some(url.url_key()),
             key: key.into(),
@@ -488,12 +512,16 @@ impl Group {
             announced: link.redirect && parent.announced,
             prio: link.prio,
             due: now,
-            carried: if link.redirect { self.carried_along(parent) } else { Box::default() },
+            forwarded: if link.redirect {
+                self.redirect_attributes(parent)
+            } else {
+                Box::default()
+            },
         })
     }
 
     /// Counts an event that the group cannot use. A limited number per minute become dead letters.
-    fn unusable_letter(
+    fn dead_letter_for_unusable(
         &mut self,
         topic: &TopicName,
         seq: Seq,
@@ -502,42 +530,46 @@ impl Group {
         now: Moment,
     ) -> Option<String> {
         let minute = now.0 / 60_000;
-        if self.letters.0 != minute {
-            self.letters = (minute, 0);
+        if self.unkeyed_dead_letters.0 != minute {
+            self.unkeyed_dead_letters = (minute, 0);
         }
-        self.letters.1 += 1;
+        self.unkeyed_dead_letters.1 += 1;
         let head = format!("reason={reason} group={} topic={topic} seq={seq}", self.name);
-        (self.letters.1 <= self.config.unkeyed_letters_per_minute).then(|| letter(&head, payload))
+        (self.unkeyed_dead_letters.1 <= self.config.unkeyed_dead_letters_per_minute)
+            .then(|| dead_letter_text(&head, payload))
     }
 
-    pub(super) fn announce(&mut self, topic: &'static str, payload: String) {
+    pub(super) fn publish(&mut self, topic: &'static str, payload: String) {
         let serial = self.last_serial + 1;
-        let said = Decision::Announced { serial, topic, payload: payload.clone().into() };
+        let said = Decision::PublishQueued { serial, topic, payload: payload.clone().into() };
         self.commit(said, self.now);
-        self.outputs.push_back(Output::Announce { serial, topic, payload });
+        self.outputs.push_back(Output::Publish { serial, topic, payload });
     }
 }
 
 /// Returns the entries of an event that are due at this time of day.
-pub(super) fn waits_of(taking: &Taking, unix_ms: i64) -> impl Iterator<Item = ClockTime> {
+pub(super) fn wall_clock_dues_of(
+    taking: &EventEffect,
+    unix_ms: i64,
+) -> impl Iterator<Item = WallClockDue> {
     let (entries, due) = match taking {
-        Taking::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
-        Taking::Improved { entries, due, .. } => (&entries[..], *due),
+        EventEffect::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
+        EventEffect::Coalesced { entries, due, .. } => (&entries[..], *due),
         _ => (&[][..], Moment(0)),
     };
-    entries.iter().map(move |id| ClockTime { what: Waiting::Entry(*id), unix_ms, due })
+    entries.iter().map(move |id| WallClockDue { target: WallClockTarget::Entry(*id), unix_ms, due })
 }
 
 /// Builds a dead letter for a text that is not a URL: the reason, and the text as far as a payload
 /// holds it.
-pub(super) fn letter(head: &str, text: &str) -> String {
+pub(super) fn dead_letter_text(head: &str, text: &str) -> String {
     let kept = text.floor_char_boundary(PAYLOAD_BYTES_MAX - head.len() - 1);
     format!("{head} {}", &text[..kept])
 }
 
 /// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too
 /// long to forward.
-pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
+pub(super) fn merge_attributes(carried: &str, others: &str) -> Option<String> {
     let name = |word| str::split_once(word, '=').map_or(word, |(name, _)| name);
     let names: Vec<&str> = carried.split(' ').map(name).collect();
     let mut all = carried.to_owned();
@@ -547,17 +579,17 @@ pub(super) fn merged(carried: &str, others: &str) -> Option<String> {
             all.extend([" ", word]);
         }
     }
-    (all.len() <= CARRIED_BYTES_MAX).then_some(all)
+    (all.len() <= FORWARDED_BYTES_MAX).then_some(all)
 }
 
 /// Returns the attributes to forward, unchanged, each with a leading space. `None` if they are too
 /// long for a task line.
-fn carried(payload: &Payload<'_>) -> Option<Box<str>> {
+fn forwarded_attributes(payload: &Payload<'_>) -> Option<Box<str>> {
     let mut text = String::new();
     for (name, value) in payload.attributes() {
         if !OWN_ATTRIBUTES.contains(&name) {
             text.extend([" ", name, "=", value]);
         }
     }
-    (text.len() <= CARRIED_BYTES_MAX).then(|| text.into())
+    (text.len() <= FORWARDED_BYTES_MAX).then(|| text.into())
 }

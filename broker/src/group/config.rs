@@ -66,7 +66,7 @@ pub struct GroupConfig {
     /// Approximate memory of the dead entries. Default 64 MiB. The limit acts like `dead_max`.
     pub dead_bytes_max: usize,
     /// Dead letters per minute for events that the group cannot use; further ones are only counted.
-    pub unkeyed_letters_per_minute: u32,
+    pub unkeyed_dead_letters_per_minute: u32,
 }
 
 /// Longest delay between two requests to a key.
@@ -75,7 +75,7 @@ pub const DELAY_MS_MAX: u64 = DAY_MS;
 const LEASE_MS_MIN: u64 = 100;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a `pace` stays in force.
-pub const PACE_MS_VALID: u64 = DAY_MS;
+pub const PACE_VALID_MS: u64 = DAY_MS;
 const DEFAULT_DELAY_MS: u64 = 1000;
 const PARALLEL_MAX: u64 = 1000;
 const ATTEMPTS_MAX: u64 = 100;
@@ -103,14 +103,14 @@ impl Default for GroupConfig {
             schedules_max: 100_000,
             dead_max: 10_000,
             dead_bytes_max: 64 << 20,
-            unkeyed_letters_per_minute: 100,
+            unkeyed_dead_letters_per_minute: 100,
         }
     }
 }
 
 impl GroupConfig {
     /// Applies `key=value` settings, each checked alone. An error changes nothing.
-    pub fn with<'a>(
+    pub fn with_settings<'a>(
         &self,
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
@@ -122,13 +122,13 @@ impl GroupConfig {
     }
 
     /// Checks that the settings fit together.
-    pub(crate) fn check(&self) -> Result<(), ProtocolError> {
+    pub(crate) fn validate(&self) -> Result<(), ProtocolError> {
         // A group of URLs would find none in these events, and make each a dead letter.
         let has_job_done = self.topics.iter().any(|topic| topic.as_str() == JOB_DONE_TOPIC);
         if has_job_done && self.key != KeyKind::None {
             let text =
                 format!("topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none");
-            return Err(bad(text));
+            return Err(bad_argument(text));
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl GroupConfig {
         match name {
             "topics" => self.topics = parse_topics(value)?,
             "key" => self.key = parse_key(value)?,
-            "parallel" => self.parallel = number(name, value, 1, PARALLEL_MAX)?,
+            "parallel" => self.parallel = whole_number(name, value, 1, PARALLEL_MAX)?,
             "delay" => {
                 self.delay_ms = match value {
                     "default" => None,
@@ -145,8 +145,8 @@ impl GroupConfig {
                 }
             }
             "lease" => self.lease_ms = duration_within(name, value, LEASE_MS_MIN, DAY_MS)?,
-            "max-attempts" => self.max_attempts = number(name, value, 1, ATTEMPTS_MAX)?,
-            "max-losses" => self.max_losses = number(name, value, 1, ATTEMPTS_MAX)?,
+            "max-attempts" => self.max_attempts = whole_number(name, value, 1, ATTEMPTS_MAX)?,
+            "max-losses" => self.max_losses = whole_number(name, value, 1, ATTEMPTS_MAX)?,
             "backoff" => self.backoff_ms = duration_within(name, value, 0, DAY_MS)?,
             _ => {
                 return Err(ProtocolError::new(
@@ -193,7 +193,7 @@ impl GroupConfig {
     }
 
     /// Returns the longest delay that [`delay_of`](Self::delay_of) returns for any key.
-    pub fn delay_max(&self) -> u64 {
+    pub fn longest_delay(&self) -> u64 {
         match self.key {
             KeyKind::None => 0,
             _ => self.delay_ms.unwrap_or(DEFAULT_DELAY_MS),
@@ -239,7 +239,7 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
         let topic: TopicName = name.parse()?;
         // A group's own dead letters could become dead letters again.
         if topic.as_str() == DEAD_LETTER_TOPIC {
-            return Err(bad(format!(
+            return Err(bad_argument(format!(
                 "topics={topic}: groups publish on this topic, so it cannot feed one"
             )));
         }
@@ -248,7 +248,7 @@ fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
         }
     }
     if topics.len() > TOPICS_MAX {
-        return Err(bad(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
+        return Err(bad_argument(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
     }
     Ok(topics)
 }
@@ -260,13 +260,15 @@ fn parse_key(value: &str) -> Result<KeyKind, ProtocolError> {
         "none" => Ok(KeyKind::None),
         _ => match value.strip_prefix("attr:") {
             Some(name) if !name.is_empty() => Ok(KeyKind::Attribute(name.to_owned())),
-            _ => Err(bad(format!("key={value}: expected host, domain, attr:<name> or none"))),
+            _ => Err(bad_argument(format!(
+                "key={value}: expected host, domain, attr:<name> or none"
+            ))),
         },
     }
 }
 
 /// Parses a whole number within bounds.
-pub fn number<T: TryFrom<u64>>(
+pub fn whole_number<T: TryFrom<u64>>(
     name: &str,
     value: &str,
     min: u64,
@@ -278,13 +280,15 @@ pub fn number<T: TryFrom<u64>>(
         .ok()
         .filter(|number| is_plain && (min..=max).contains(number))
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| bad(format!("{name}={value}: expected a whole number from {min} to {max}")))
+        .ok_or_else(|| {
+            bad_argument(format!("{name}={value}: expected a whole number from {min} to {max}"))
+        })
 }
 
 /// Parses a duration within bounds, in ms.
 pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u64, ProtocolError> {
     duration::parse_ms(value).ok().filter(|ms| (min..=max).contains(ms)).ok_or_else(|| {
-        bad(format!(
+        bad_argument(format!(
             "{name}={value}: expected a duration from {} to {}, such as 250ms, 30s, 5m, 2h or 1d",
             duration::format_ms(min),
             duration::format_ms(max)
@@ -293,7 +297,7 @@ pub fn duration_within(name: &str, value: &str, min: u64, max: u64) -> Result<u6
 }
 
 /// Builds a `bad-argument` error.
-pub fn bad(text: impl Into<String>) -> ProtocolError {
+pub fn bad_argument(text: impl Into<String>) -> ProtocolError {
     ProtocolError::new(Code::BadArgument, text)
 }
 

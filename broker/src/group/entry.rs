@@ -30,7 +30,7 @@ pub struct Admission {
     /// The key that limits its requests.
     pub key: Key,
     /// The job and pass that count it. `None`: it is fetched alone.
-    pub job: Option<JobRef>,
+    pub job: Option<PassId>,
     /// Links between a seed and this entry. A redirect keeps its parent's depth.
     pub depth: u32,
     /// Redirects in a row that led here.
@@ -45,20 +45,20 @@ pub struct Admission {
     /// Earliest release.
     pub due: Moment,
     /// Attributes of the event that are forwarded unchanged, each with a leading space.
-    pub carried: Box<str>,
+    pub forwarded: Box<str>,
 }
 
 impl Admission {
     /// Its approximate memory, with its places in queues and indexes.
     pub fn bytes(&self) -> usize {
         const FIXED_BYTES: usize = 400;
-        FIXED_BYTES + self.text.len() + self.carried.len()
+        FIXED_BYTES + self.text.len() + self.forwarded.len()
     }
 }
 
 /// A job and one of its passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobRef {
+pub struct PassId {
     /// The job.
     pub number: JobNumber,
     /// The pass, rising from 1.
@@ -71,7 +71,7 @@ pub struct Entry {
     /// As it was admitted; `announced`, `prio` and `due` may have improved since.
     pub admitted: Admission,
     /// Its state.
-    pub state: State,
+    pub state: EntryState,
     /// The number of releases. It is the attempt in the task id, so that every answer to an older
     /// attempt is stale.
     pub releases: u32,
@@ -82,17 +82,17 @@ pub struct Entry {
     /// Why the last attempt failed.
     pub last_reason: Option<Box<str>>,
     /// The next request of the task, if it is not for its own URL.
-    pub again: Option<Box<Again>>,
+    pub again: Option<Box<AgainRequest>>,
     /// `again` answers in a row.
-    pub agains: u32,
+    pub again_count: u32,
     /// The finished pass in which the entry failed. The pass counts how the entry ends; nothing
     /// else in the pass changes. If this is `Some`, `admitted.job` is `None`.
-    pub repairs: Option<JobRef>,
+    pub repairs: Option<PassId>,
 }
 
 /// The next request of a task, for another URL such as robots.txt, which may have another key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Again {
+pub struct AgainRequest {
     /// The URL to request.
     pub url: Box<str>,
     /// The key of this request.
@@ -104,7 +104,7 @@ pub struct Again {
 
 /// The state of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum EntryState {
     /// Not due yet; a timer queues it.
     Delayed,
     /// In its key's queue.
@@ -125,42 +125,42 @@ pub struct Lease {
     pub until: Moment,
     /// Whether its request has ended. Then credit and job still count it, and the key does
     /// not.
-    pub over: bool,
+    pub request_over: bool,
 }
 
 /// An active entry and the ids of its keys.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct ActiveEntry {
     /// The entry.
     pub(super) entry: Entry,
     /// Its key.
     pub(super) key: KeyId,
     /// The key of its `again` request.
-    pub(super) again: Option<KeyId>,
+    pub(super) again_key: Option<KeyId>,
 }
 
-impl Live {
+impl ActiveEntry {
     /// Returns the key of its next (or current) request.
     pub(super) fn gate(&self) -> KeyId {
-        self.again.unwrap_or(self.key)
+        self.again_key.unwrap_or(self.key)
     }
 }
 
 /// An entry that was lost this often is suspected of killing its workers.
-pub const LOSSES_OF_A_SUSPECT: u32 = 2;
+pub const SUSPECT_LOSSES: u32 = 2;
 
 impl Entry {
     /// Creates a newly admitted entry, not yet in any queue.
     pub fn new(admitted: Admission) -> Self {
         Self {
             admitted,
-            state: State::Delayed,
+            state: EntryState::Delayed,
             releases: 0,
             failures: 0,
             losses: 0,
             last_reason: None,
             again: None,
-            agains: 0,
+            again_count: 0,
             repairs: None,
         }
     }
@@ -180,24 +180,24 @@ impl Entry {
             losses,
             last_reason,
             again,
-            agains,
+            again_count: agains,
             repairs,
         } = self;
         let counts = releases + failures + losses + agains;
         let has_history = last_reason.is_some() || again.is_some() || repairs.is_some();
-        !matches!(state, State::Held(_)) && counts == 0 && !has_history
+        !matches!(state, EntryState::Held(_)) && counts == 0 && !has_history
     }
 
     /// Returns its lease while a member holds it.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Held(lease) => Some(lease),
-            State::Delayed | State::Waiting => None,
+            EntryState::Held(lease) => Some(lease),
+            EntryState::Delayed | EntryState::Waiting => None,
         }
     }
 
     /// Reports whether it is a suspect. A member may hold only one suspect.
     pub fn is_suspect(&self) -> bool {
-        self.losses >= LOSSES_OF_A_SUSPECT
+        self.losses >= SUSPECT_LOSSES
     }
 }

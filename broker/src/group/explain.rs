@@ -4,38 +4,38 @@ use std::fmt::Write;
 
 use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
 
-use super::entry::{Entry, EntryId, Live, State};
+use super::entry::{ActiveEntry, Entry, EntryId, EntryState};
 use super::keys::KeyId;
 use super::schedule::Schedule;
-use super::{Answer, Group};
+use super::{Group, GroupAnswer};
 use crate::clock::Moment;
 
 /// Entries that an explanation lists.
-const LISTED_MAX: usize = 20;
+const EXPLAINED_MAX: usize = 20;
 
 impl Group {
-    pub(super) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
+    pub(super) fn explain(&self, what: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         match CanonicalUrl::parse(what) {
             Ok(url) => self.explain_url(&url, now),
             Err(_) => self.explain_key(what, now),
         }
     }
 
-    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
+    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         let key = url.url_key();
-        let same = |id: &EntryId| self.live[id].entry.admitted.url_key == Some(key);
+        let same = |id: &EntryId| self.active[id].entry.admitted.url_key == Some(key);
         let held = self.members.iter().flat_map(|(_, member)| member.held()).filter(same);
-        let entries: Vec<EntryId> = held.chain(self.waiting_of(key)).collect();
-        let more = entries.iter().take(LISTED_MAX).map(|id| {
-            if let Some(live) = self.live.get(id) {
+        let entries: Vec<EntryId> = held.chain(self.waiting_entries(key)).collect();
+        let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
+            if let Some(live) = self.active.get(id) {
                 return self.explain_entry(&live.entry, live.gate(), now);
             }
-            let dormant = self.parked.find(*id).expect("an entry that is not active is dormant");
-            self.explain_entry(&self.parked_entry(dormant), dormant.key, now)
+            let dormant = self.dormant.find(*id).expect("an entry that is not active is dormant");
+            self.explain_entry(&self.dormant_entry(dormant), dormant.key, now)
         });
         let mut more: Vec<String> = more.collect();
-        let dead = self.dead.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
-        more.extend(dead.take(LISTED_MAX).map(|dead| {
+        let dead = self.dead_letters.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
+        more.extend(dead.take(EXPLAINED_MAX).map(|dead| {
             let (entry, reason) = (&dead.entry, dead.reason);
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", entry.admitted.text)
@@ -44,37 +44,38 @@ impl Group {
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
-            let text = match self.jobs.iter().find(|job| self.seen.has(job.id, key.print())) {
-                Some(job) => format!(
-                    "{url} is finished in job {} of group {group}: it was fetched, or given up",
-                    job.name
-                ),
-                None => format!(
-                    "{url} does not wait in group {group}, and no member holds it; \
+            let text =
+                match self.jobs.iter().find(|job| self.seen.contains(job.id, key.fingerprint())) {
+                    Some(job) => format!(
+                        "{url} is finished in job {} of group {group}: it was fetched, or given up",
+                        job.name
+                    ),
+                    None => format!(
+                        "{url} does not wait in group {group}, and no member holds it; \
                      finished URLs are not listed"
-                ),
-            };
+                    ),
+                };
             return Err(ProtocolError::new(Code::NotFound, text));
         }
-        Ok(Answer { ok: format!("{} entries={}", url.as_str(), entries.len()), more })
+        Ok(GroupAnswer { ok: format!("{} entries={}", url.as_str(), entries.len()), lines: more })
     }
 
     fn explain_entry(&self, entry: &Entry, gate: KeyId, now: Moment) -> String {
         let admitted = &entry.admitted;
         let state = match &entry.state {
-            State::Held(lease) => format!(
+            EntryState::Held(lease) => format!(
                 "processing member={:?} lease-ends-in={}{}",
                 lease.member,
-                in_ms(lease.until, now),
-                if lease.over { " request=over" } else { "" }
+                time_until(lease.until, now),
+                if lease.request_over { " request=over" } else { "" }
             ),
-            State::Delayed => format!(
+            EntryState::Delayed => format!(
                 "delayed due-in={} failures={} last={}",
-                in_ms(admitted.due, now),
+                time_until(admitted.due, now),
                 entry.failures,
                 entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_")
             ),
-            State::Waiting => match self.held_up_by(entry) {
+            EntryState::Waiting => match self.blocked_by_job(entry) {
                 Some(reason) => format!("pending because={reason}"),
                 None => self.explain_gate(gate, now),
             },
@@ -85,14 +86,14 @@ impl Group {
     }
 
     /// Returns the reason in its job that keeps an entry from being released.
-    fn held_up_by(&self, entry: &Entry) -> Option<&'static str> {
+    fn blocked_by_job(&self, entry: &Entry) -> Option<&'static str> {
         let admitted = &entry.admitted;
         let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
         if entry.again.is_some() || admitted.announced {
             None
         } else if job.paused {
             Some("job-paused")
-        } else if job.is_held() {
+        } else if job.awaits_seeds() {
             Some("job-held")
         } else {
             job.is_blocked_on(&admitted.key).then_some("budget")
@@ -100,10 +101,10 @@ impl Group {
     }
 
     /// Explains a key as written, or else in lower case, as hosts are.
-    fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
+    fn explain_key(&self, key: &str, now: Moment) -> Result<GroupAnswer, ProtocolError> {
         let lower = key.to_ascii_lowercase();
-        let explained = self.explain_exactly(key, now);
-        explained.or_else(|| self.explain_exactly(&lower, now)).ok_or_else(|| {
+        let explained = self.explain_exact_key(key, now);
+        explained.or_else(|| self.explain_exact_key(&lower, now)).ok_or_else(|| {
             let text = format!(
                 "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
                 self.name
@@ -113,12 +114,13 @@ impl Group {
     }
 
     /// Visits every entry, because those that are not due are in no queue of their key.
-    fn explain_exactly(&self, key: &str, now: Moment) -> Option<Answer> {
+    fn explain_exact_key(&self, key: &str, now: Moment) -> Option<GroupAnswer> {
         let gate = self.keys.find(key);
-        let is_delayed =
-            |live: &&Live| live.entry.state == State::Delayed && Some(live.gate()) == gate;
-        let live = self.live.values().map(|live| &**live);
-        let mut delayed: Vec<&Live> = live.filter(is_delayed).collect();
+        let is_delayed = |live: &&ActiveEntry| {
+            live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
+        };
+        let live = self.active.values().map(|live| &**live);
+        let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
         let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
         if gate.is_none() && delayed.is_empty() && scheduled.is_empty() {
@@ -130,19 +132,19 @@ impl Group {
             .members
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
-            .map(|(member, id)| (member, &self.live[&id]))
+            .map(|(member, id)| (member, &self.active[&id]))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
                 format!("in-flight {} member={member:?}", live.entry.admitted.text)
             });
-        let mut more: Vec<String> = holders.take(LISTED_MAX).collect();
+        let mut more: Vec<String> = holders.take(EXPLAINED_MAX).collect();
         more.extend(
             delayed
                 .iter()
-                .take(LISTED_MAX)
+                .take(EXPLAINED_MAX)
                 .map(|live| self.explain_entry(&live.entry, live.gate(), now)),
         );
-        let soonest = scheduled.iter().take(LISTED_MAX);
+        let soonest = scheduled.iter().take(EXPLAINED_MAX);
         more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
         let mut ok = format!("{key} waiting={}", gate.map_or(0, |gate| self.keys[gate].waiting()));
         for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
@@ -153,11 +155,11 @@ impl Group {
         }
         let gate = gate.map(|gate| self.explain_gate(gate, now));
         let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
-        Some(Answer { more, ok })
+        Some(GroupAnswer { lines: more, ok })
     }
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
-        let (every, due_in) = (self.every(schedule), in_ms(schedule.due, now));
+        let (every, due_in) = (self.interval_text(schedule), time_until(schedule.due, now));
         format!("{} every={every} due-in={due_in}", schedule.text)
     }
 
@@ -167,10 +169,10 @@ impl Group {
         let queue = &self.keys[key];
         if self.is_paused {
             "pending because=group-paused".to_owned()
-        } else if queue.busy() >= self.config.parallel {
+        } else if queue.in_flight() >= self.config.parallel {
             "pending because=in-flight".to_owned()
         } else if queue.free_at() > now {
-            format!("pending because=delay free-in={}", in_ms(queue.free_at(), now))
+            format!("pending because=delay free-in={}", time_until(queue.free_at(), now))
         } else if !queue.has_waiting() {
             "free".to_owned()
         } else if self.ready.offers(key) {
@@ -181,6 +183,6 @@ impl Group {
     }
 }
 
-fn in_ms(at: Moment, now: Moment) -> String {
+fn time_until(at: Moment, now: Moment) -> String {
     duration::format_ms(at.since(now))
 }

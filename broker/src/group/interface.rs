@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{
-    After, Hold, JobName, MemberId, Outcome, ProtocolError, Return, Seq, Slot, TaskId, TopicName,
+    After, JobName, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, Seq, Slot, TaskId,
+    TopicName,
 };
 
-use super::busiest::KeyQuery;
 use super::entry::JobNumber;
-use super::record::Record;
+use super::record::GroupRecord;
 use super::schedule::ScheduleQuery;
-use super::tasks::{Selection, TaskQuery};
-use crate::clock::Stamp;
+use super::task_list::{EntrySelection, TaskQuery};
+use super::top_keys::KeyQuery;
+use crate::clock::ClockStamp;
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
 /// The sender of a command, and where its answer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requester {
     /// The sender's connection.
     pub conn: ConnId,
     /// The worker on that connection.
@@ -49,15 +50,15 @@ pub enum Input {
         /// name has had it.
         since: u64,
         /// See [`Decision::Started`](super::record::Decision::Started).
-        anew: bool,
+        elapsed_unknown: bool,
         /// The current moment on all clocks of the machine.
-        stamp: Stamp,
+        stamp: ClockStamp,
         /// The worker that runs inside the broker's process and ends with it.
-        own: Option<MemberId>,
+        local_member: Option<MemberId>,
     },
     /// What the wall clock shows. Expected after [`Input::Start`], and whenever the clock differs
     /// from what the group assumes.
-    Clock {
+    WallClock {
         /// Milliseconds since 1970.
         unix_ms: i64,
     },
@@ -71,35 +72,35 @@ pub enum Input {
         events: Vec<(Seq, String)>,
         /// Jobs that these events name and that other groups have. Unless this group has a job of
         /// that name, it takes such an event as one without a job.
-        elsewhere: BTreeSet<JobName>,
+        foreign_jobs: BTreeSet<JobName>,
     },
     /// A worker joins or changes its credit.
     Join {
         /// The worker.
-        asked: Asked,
+        requester: Requester,
         /// The number of tasks that it may hold at once; 0 drains it.
         credit: u32,
     },
     /// A worker sent a command that is not an input of the group: it is alive.
-    Heard {
+    Activity {
         /// Its connection.
         conn: ConnId,
     },
     /// A connection ended.
-    Gone {
+    Disconnected {
         /// The connection.
         conn: ConnId,
     },
     /// A worker finished a task (`ACK`).
     Ack {
         /// The worker.
-        asked: Asked,
+        requester: Requester,
         /// The task.
         task: TaskId,
         /// How it ended.
         outcome: Outcome,
         /// How long the worker wants the key to rest.
-        hold: Hold,
+        rest: KeyRest,
         /// The links that it found.
         links: Vec<StagedLink>,
         /// The number of links beyond the connection's limit, which are missing in `links`.
@@ -108,50 +109,50 @@ pub enum Input {
     /// A worker returned a task (`NACK`).
     Nack {
         /// The worker.
-        asked: Asked,
+        requester: Requester,
         /// The task.
         task: TaskId,
         /// How the task continues.
-        back: Return,
+        next_step: RetryMode,
         /// How long the worker wants the key to rest.
-        hold: Hold,
+        rest: KeyRest,
         /// The reason, one word.
         reason: Option<String>,
     },
     /// A worker renews its lease (`TOUCH`).
     Touch {
         /// The worker.
-        asked: Asked,
+        requester: Requester,
         /// The task.
         task: TaskId,
         /// Whether its request has ended and no other follows.
-        over: bool,
+        request_over: bool,
         /// How long the worker wants the key to rest.
-        hold: Hold,
+        rest: KeyRest,
     },
     /// A client changes settings.
     Configure {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// Names and values.
         settings: Vec<(String, String)>,
     },
     /// Settings from the start of the broker.
-    Set {
+    ApplySettings {
         /// Names and values, which are valid.
         settings: Vec<(String, String)>,
     },
     /// An operator acts on the whole group or on its dead letters.
     Operate {
         /// The operator.
-        asked: Asked,
+        requester: Requester,
         /// The operation.
-        what: Operation,
+        operation: Operation,
     },
     /// Opens a job.
     OpenJob {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// The job's name.
         name: JobName,
         /// The job's settings.
@@ -160,42 +161,42 @@ pub enum Input {
     /// Closes a job: no further seeds follow.
     CloseJob {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// The job's name.
         name: JobName,
     },
     /// Cancels a job: drops its waiting entries, and ends it when nothing is in flight.
     CancelJob {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// The job's name.
         name: JobName,
     },
     /// Acts on an existing job.
-    WithJob {
+    JobAction {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// The job's name.
         name: JobName,
         /// The action.
-        what: JobAction,
+        action: JobAction,
     },
     /// Queries the group; changes nothing.
-    Show {
+    Query {
         /// The client.
-        asked: Asked,
+        requester: Requester,
         /// The query.
-        what: Show,
+        query: GroupQuery,
     },
-    /// The answer to [`Output::AskHeads`].
-    Heads {
+    /// The answer to [`Output::RequestTopicHeads`].
+    TopicHeads {
         /// The job.
         job: JobNumber,
         /// The next seq of each feeding topic.
         heads: BTreeMap<TopicName, Seq>,
     },
     /// An event that the group published is safe on its topic.
-    Sent {
+    Published {
         /// Its serial.
         serial: u64,
         /// The topic.
@@ -219,27 +220,27 @@ impl Input {
     }
 
     /// Returns the sender of a command.
-    pub(crate) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn requester(&self) -> Option<Requester> {
         match self {
-            Self::Join { asked, .. }
-            | Self::Ack { asked, .. }
-            | Self::Nack { asked, .. }
-            | Self::Touch { asked, .. }
-            | Self::Configure { asked, .. }
-            | Self::Operate { asked, .. }
-            | Self::OpenJob { asked, .. }
-            | Self::CloseJob { asked, .. }
-            | Self::CancelJob { asked, .. }
-            | Self::WithJob { asked, .. }
-            | Self::Show { asked, .. } => Some(*asked),
+            Self::Join { requester: asked, .. }
+            | Self::Ack { requester: asked, .. }
+            | Self::Nack { requester: asked, .. }
+            | Self::Touch { requester: asked, .. }
+            | Self::Configure { requester: asked, .. }
+            | Self::Operate { requester: asked, .. }
+            | Self::OpenJob { requester: asked, .. }
+            | Self::CloseJob { requester: asked, .. }
+            | Self::CancelJob { requester: asked, .. }
+            | Self::JobAction { requester: asked, .. }
+            | Self::Query { requester: asked, .. } => Some(*asked),
             Self::Start { .. }
-            | Self::Clock { .. }
-            | Self::Set { .. }
+            | Self::WallClock { .. }
+            | Self::ApplySettings { .. }
             | Self::Events { .. }
-            | Self::Heard { .. }
-            | Self::Gone { .. }
-            | Self::Heads { .. }
-            | Self::Sent { .. }
+            | Self::Activity { .. }
+            | Self::Disconnected { .. }
+            | Self::TopicHeads { .. }
+            | Self::Published { .. }
             | Self::Tick => None,
         }
     }
@@ -255,9 +256,9 @@ pub enum Operation {
     /// Drops everything that waits.
     Purge,
     /// Returns dead letters to the queue.
-    Retry(Selection),
+    Retry(EntrySelection),
     /// Deletes dead letters.
-    Drop(Selection),
+    Drop(EntrySelection),
     /// Deletes the group, if it is not in use.
     Delete,
 }
@@ -286,7 +287,7 @@ pub enum JobAction {
 
 /// Queries about a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Show {
+pub enum GroupQuery {
     /// Settings and totals of the group.
     Group,
     /// One job.
@@ -307,23 +308,23 @@ pub enum Show {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Write this record. Later outputs depend on it.
-    Record(Record),
+    Record(GroupRecord),
     /// Send a task to a worker.
     Task {
         /// The worker's connection.
         conn: ConnId,
         /// The task.
-        task: Task,
+        task: TaskMessage,
     },
     /// Answer a command.
     Answer {
         /// The sender of the command.
-        asked: Asked,
+        requester: Requester,
         /// The answer, or the error.
-        answer: Result<Answer, ProtocolError>,
+        answer: Result<GroupAnswer, ProtocolError>,
     },
-    /// Publish an event once, and feed [`Input::Sent`] when it is safe on its topic.
-    Announce {
+    /// Publish an event once, and feed [`Input::Published`] when it is safe on its topic.
+    Publish {
         /// The serial of the event.
         serial: u64,
         /// The topic.
@@ -332,16 +333,16 @@ pub enum Output {
         payload: String,
     },
     /// Tell other groups whether this group has a job of that name.
-    JobName {
+    JobNameChanged {
         /// The name.
         name: JobName,
         /// Whether there is one.
-        known: bool,
+        exists: bool,
     },
     /// The group was deleted: remove everything that belongs to it. No input follows.
     Deleted,
-    /// Feed the next seq of each feeding topic, as [`Input::Heads`], at once.
-    AskHeads {
+    /// Feed the next seq of each feeding topic, as [`Input::TopicHeads`], at once.
+    RequestTopicHeads {
         /// The job.
         job: JobNumber,
     },
@@ -349,16 +350,16 @@ pub enum Output {
 
 /// A successful answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answer {
+pub struct GroupAnswer {
     /// Lines before the last one.
-    pub more: Vec<String>,
+    pub lines: Vec<String>,
     /// The words after `+OK`.
     pub ok: String,
 }
 
 /// A released entry, as it is sent to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct TaskMessage {
     /// Its id for this attempt.
     pub id: TaskId,
     /// The broker's clock when the task is sent.

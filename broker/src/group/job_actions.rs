@@ -2,31 +2,31 @@
 
 use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError};
 
-use super::admit::{Wish, waits_of};
-use super::config::bad;
+use super::admit::{EventRequest, wall_clock_dues_of};
+use super::config::bad_argument;
 use super::entry::JobNumber;
 use super::interface::JobAction;
-use super::record::{Decision, Taking};
-use super::{Answer, Asked, Group, Output};
+use super::record::{Decision, EventEffect};
+use super::{Group, GroupAnswer, Output, Requester};
 use crate::clock::Moment;
 use crate::job::JobState;
 use crate::mailbox::ConnId;
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
-    pub(super) fn with_job(
+    pub(super) fn run_job_action(
         &mut self,
-        requester: Asked,
+        requester: Requester,
         name: &JobName,
         what: &JobAction,
         now: Moment,
-    ) -> Result<Option<Answer>, ProtocolError> {
+    ) -> Result<Option<GroupAnswer>, ProtocolError> {
         let ok = match what {
-            JobAction::Pause => self.pause_job_named(name, true, now)?,
-            JobAction::Resume => self.pause_job_named(name, false, now)?,
+            JobAction::Pause => self.set_job_paused(name, true, now)?,
+            JobAction::Resume => self.set_job_paused(name, false, now)?,
             JobAction::Add { url, prio, after } => self.add_seed(name, url, *prio, *after, now)?,
             JobAction::Wait => {
-                let job = self.job_named(name)?;
+                let job = self.find_job(name)?;
                 if job.state != JobState::Done {
                     self.waiters.entry(job.id.number).or_default().push(requester);
                     return Ok(None);
@@ -35,16 +35,16 @@ impl Group {
             }
             JobAction::Delete => self.delete_job(name, now)?,
         };
-        Ok(Some(Answer { more: Vec::new(), ok }))
+        Ok(Some(GroupAnswer { lines: Vec::new(), ok }))
     }
 
-    fn pause_job_named(
+    fn set_job_paused(
         &mut self,
         name: &JobName,
         paused: bool,
         now: Moment,
     ) -> Result<String, ProtocolError> {
-        let job = self.job_named(name)?;
+        let job = self.find_job(name)?;
         let number = job.id.number;
         if job.state == JobState::Done {
             return Err(conflict(format!("job {name} is already done")));
@@ -52,7 +52,7 @@ impl Group {
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
         }
-        Ok(self.describe_job(self.job_named(name)?))
+        Ok(self.describe_job(self.find_job(name)?))
     }
 
     /// Adds a seed by command. It is judged like an event of the job.
@@ -64,8 +64,9 @@ impl Group {
         after: After,
         now: Moment,
     ) -> Result<String, ProtocolError> {
-        let number = self.job_named(name)?.id.number;
-        let url = CanonicalUrl::parse(url).map_err(|error| bad(format!("url={url}: {error}")))?;
+        let number = self.find_job(name)?.id.number;
+        let url = CanonicalUrl::parse(url)
+            .map_err(|error| bad_argument(format!("url={url}: {error}")))?;
         let key = self.config.key_of_url(&url).ok_or_else(|| {
             conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
@@ -74,56 +75,60 @@ impl Group {
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (due, at) = self.due_after(after, now);
-        let request = Wish {
+        let request = EventRequest {
             text: url.as_str(),
             url_key: Some(url.url_key()),
             key: key.into(),
             job: Some(name.as_ref()),
             prio,
             due,
-            carried: Box::default(),
+            forwarded: Box::default(),
         };
         let taking = self
             .judge_seed(name.as_ref(), request)
             .map_err(|reason| conflict(format!("job {name} accepts no seed: {reason}")))?;
-        let new = u8::from(matches!(taking, Taking::Admitted(_)));
-        let times = at.into_iter().flat_map(|unix_ms| waits_of(&taking, unix_ms)).collect();
+        let new = u8::from(matches!(taking, EventEffect::Admitted(_)));
+        let times =
+            at.into_iter().flat_map(|unix_ms| wall_clock_dues_of(&taking, unix_ms)).collect();
         self.commit(Decision::SeedAdded(taking.into()), now);
-        self.note_clock_times(times, now);
-        self.settle(number, now);
+        self.record_wall_clock_dues(times, now);
+        self.settle_job(number, now);
         Ok(format!("{name} new={new} known={}", 1 - new))
     }
 
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
-        let job = self.job_named(name)?;
+        let job = self.find_job(name)?;
         if job.state != JobState::Done {
             return Err(conflict(format!("job {name} is not done; JOB cancel {name} ends it")));
         }
         self.commit(Decision::JobDeleted { number: job.id.number }, now);
-        self.tell_of(name);
+        self.report_job_name(name);
         Ok(name.to_string())
     }
 
     /// Tells other groups whether this group has a job of that name.
-    pub(super) fn tell_of(&mut self, name: &JobName) {
+    pub(super) fn report_job_name(&mut self, name: &JobName) {
         let known = self.jobs.named(name.as_ref()).is_some();
-        self.outputs.push_back(Output::JobName { name: name.clone(), known });
+        self.outputs.push_back(Output::JobNameChanged { name: name.clone(), exists: known });
     }
 
     /// Answers all clients that wait for the end of a pass.
     pub(super) fn answer_waiters(&mut self, number: JobNumber, announcement: &str) {
         for requester in self.waiters.remove(&number).unwrap_or_default() {
-            self.answer(requester, Ok(Answer { more: Vec::new(), ok: announcement.to_owned() }));
+            self.answer(
+                requester,
+                Ok(GroupAnswer { lines: Vec::new(), ok: announcement.to_owned() }),
+            );
         }
     }
 
     /// Removes and returns all waiting clients, which will receive no answer.
-    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = Asked> + use<> {
+    pub(crate) fn drain_waiters(&mut self) -> impl Iterator<Item = Requester> + use<> {
         std::mem::take(&mut self.waiters).into_values().flatten()
     }
 
     /// Removes the waiting commands of a connection that ended.
-    pub(super) fn forget_waiters(&mut self, conn: ConnId) {
+    pub(super) fn remove_waiters(&mut self, conn: ConnId) {
         self.waiters.retain(|_, waiters| {
             waiters.retain(|requester| requester.conn != conn);
             !waiters.is_empty()
@@ -131,9 +136,9 @@ impl Group {
     }
 
     /// Ends a job after its time limit.
-    pub(super) fn end_time_of(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn end_job_time(&mut self, number: JobNumber, now: Moment) {
         self.commit(Decision::JobTimeUp { number }, now);
-        self.settle(number, now);
+        self.settle_job(number, now);
     }
 }
 

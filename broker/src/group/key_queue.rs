@@ -6,11 +6,11 @@ use std::hint::black_box;
 
 use tidings_protocol::MemberId;
 
-use super::config::PACE_MS_VALID;
+use super::config::PACE_VALID_MS;
 use super::entry::{EntryId, JobNumber, Key};
 use super::mutants::{self, Mutant};
-use super::record::Rest;
-use super::runs::Runs;
+use super::record::RecordedRest;
+use super::runs::DormantRuns;
 use crate::clock::Moment;
 
 /// The lanes of a key, which take turns: announced entries, and those of each job.
@@ -29,34 +29,34 @@ pub(crate) enum Lane {
 pub(super) struct KeyQueue {
     name: Key,
     /// The number of active entries that refer to this key. It is kept while there are any.
-    users: u32,
+    references: u32,
     /// Tasks in flight with a request that has not ended.
-    busy: u32,
+    in_flight: u32,
     /// End of the rest after the last request, or of a longer rest that a worker requested.
     free_at: Moment,
     /// The moment at which the group refreshes this key: at most one timer per key.
     pub(super) timer: Option<Moment>,
     /// Waiting dormant entries.
-    pub(super) runs: Runs,
+    pub(super) dormant: DormantRuns,
     /// Waiting active entries.
-    queued: Option<Box<Queued>>,
+    active: Option<Box<ActiveQueue>>,
     /// Earlier requests; `None` before the first release.
-    past: Option<Box<Past>>,
+    history: Option<Box<KeyHistory>>,
 }
 
 /// Active entries that wait for a key.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Queued {
+struct ActiveQueue {
     /// Targets of redirects and `again` requests. They go before everything else, the oldest entry
     /// first.
-    heads: BTreeMap<EntryId, Head>,
-    announced: Ordered,
-    jobs: BTreeMap<JobNumber, Ordered>,
+    heads: BTreeMap<EntryId, HeadEntry>,
+    announced: ByPriority,
+    jobs: BTreeMap<JobNumber, ByPriority>,
 }
 
 /// What a key remembers of earlier requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Past {
+struct KeyHistory {
     /// When the last request ended.
     ended_at: Option<Moment>,
     /// The delay in ms that a worker requested, and until when it is in force.
@@ -72,7 +72,7 @@ struct Past {
 /// The state of a key without its entries, as a snapshot contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyState {
-    /// See [`KeyQueue`] and [`Past`].
+    /// See [`KeyQueue`] and [`KeyHistory`].
     pub(super) free_at: Moment,
     pub(super) ended_at: Option<Moment>,
     pub(super) pace: Option<(u64, Moment)>,
@@ -83,19 +83,19 @@ pub struct KeyState {
 
 /// Moments are truncated to milliseconds, so an event at `now` may have happened up to 1 ms later.
 /// A minimum wait is counted from that later moment.
-pub(super) const GRAIN_MS: u64 = 1;
+pub(super) const CLOCK_GRAIN_MS: u64 = 1;
 
 /// An entry at the head of a key's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Head {
+struct HeadEntry {
     lane: Lane,
     /// Whether the task has begun, and this is its next request.
-    begun: bool,
+    is_begun: bool,
 }
 
 /// The entry that a key would release next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextEntry {
     pub(super) entry: EntryId,
     pub(super) lane: Lane,
     /// Its priority; 0 for an entry at the head.
@@ -103,26 +103,29 @@ pub(super) struct Next {
 }
 
 /// Highest priority first, oldest first within a priority.
-type Ordered = BTreeSet<(Reverse<i16>, EntryId)>;
+type ByPriority = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
     /// Creates a key without history.
     pub(super) fn new(name: Key) -> Self {
         Self {
             name,
-            users: 0,
-            busy: 0,
+            references: 0,
+            in_flight: 0,
             free_at: Moment(0),
             timer: None,
-            runs: Runs::default(),
-            queued: None,
-            past: None,
+            dormant: DormantRuns::default(),
+            active: None,
+            history: None,
         }
     }
 
-    /// Loads what an answer will change into the cache (see [`ahead`](super::ahead)).
-    pub(super) fn glimpse(&self) {
-        black_box((self.name.as_bytes().first(), self.past.as_deref().map(|past| past.last_job)));
+    /// Loads what an answer will change into the cache (see [`prefetch`](super::prefetch)).
+    pub(super) fn prefetch(&self) {
+        black_box((
+            self.name.as_bytes().first(),
+            self.history.as_deref().map(|past| past.last_job),
+        ));
     }
 
     /// Returns the key's text.
@@ -130,43 +133,43 @@ impl KeyQueue {
         &self.name
     }
 
-    fn past(&self) -> Past {
-        self.past.as_deref().copied().unwrap_or_default()
+    fn history(&self) -> KeyHistory {
+        self.history.as_deref().copied().unwrap_or_default()
     }
 
-    fn past_mut(&mut self) -> &mut Past {
-        self.past.get_or_insert_default()
+    fn history_mut(&mut self) -> &mut KeyHistory {
+        self.history.get_or_insert_default()
     }
 
     /// Returns the state to remember; `None` if the key was never requested.
     pub(super) fn state(&self) -> Option<KeyState> {
-        let Past { ended_at, pace, last_member, last_lane, last_job } = self.past();
+        let KeyHistory { ended_at, pace, last_member, last_lane, last_job } = self.history();
         let free_at = self.free_at;
-        let is_known = self.past.is_some() || free_at > Moment(0);
+        let is_known = self.history.is_some() || free_at > Moment(0);
         is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
     }
 
     /// Restores a remembered state.
-    pub(super) fn keep(&mut self, state: KeyState) {
+    pub(super) fn restore(&mut self, state: KeyState) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
-        let past = Past { ended_at, pace, last_member, last_lane, last_job };
-        self.past = (past != Past::default()).then(|| Box::new(past));
+        let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job };
+        self.history = (past != KeyHistory::default()).then(|| Box::new(past));
     }
 
     /// Counts an active entry that refers to this key.
-    pub(super) fn acquire(&mut self) {
-        self.users += 1;
+    pub(super) fn add_reference(&mut self) {
+        self.references += 1;
     }
 
     /// Uncounts an active entry that referred to this key.
-    pub(super) fn release(&mut self) {
-        self.users -= 1;
+    pub(super) fn drop_reference(&mut self) {
+        self.references -= 1;
     }
 
     /// A task is in flight.
-    pub(super) fn keep_busy(&mut self) {
-        self.busy += 1;
+    pub(super) fn add_in_flight(&mut self) {
+        self.in_flight += 1;
     }
 
     /// Adds a due entry to its lane.
@@ -177,13 +180,16 @@ impl KeyQueue {
     /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
     /// turn.
     pub(super) fn push_head(&mut self, entry: EntryId, lane: Lane, begun: bool) {
-        self.queued.get_or_insert_default().heads.insert(entry, Head { lane, begun });
+        self.active
+            .get_or_insert_default()
+            .heads
+            .insert(entry, HeadEntry { lane, is_begun: begun });
     }
 
     /// Removes an active entry from the queue. `lane` and `prio` must be those with which it was
     /// added.
     pub(super) fn remove(&mut self, entry: EntryId, lane: Lane, prio: i16) {
-        let Some(queued) = self.queued.as_deref_mut() else { return };
+        let Some(queued) = self.active.as_deref_mut() else { return };
         if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
             queued.heads.remove(&entry);
         }
@@ -192,29 +198,30 @@ impl KeyQueue {
         {
             queued.jobs.remove(&job);
         }
-        if *queued == Queued::default() {
-            self.queued = None;
+        if *queued == ActiveQueue::default() {
+            self.active = None;
         }
     }
 
     /// Returns the entry to be released next if the key were free, among the jobs that take turns
-    /// here. May change after `push`, `push_head`, `remove`, `released`, every change of the runs,
+    /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the runs,
     /// and with the results of `takes_turns`.
-    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
-        let may_go = |head: &Head| match head.lane {
-            Lane::Job(job) => head.begun || takes_turns(job),
+    pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+        let may_go = |head: &HeadEntry| match head.lane {
+            Lane::Job(job) => head.is_begun || takes_turns(job),
             Lane::Announced => true,
         };
-        let heads = self.queued.as_deref().into_iter().flat_map(|queued| &queued.heads);
+        let heads = self.active.as_deref().into_iter().flat_map(|queued| &queued.heads);
         // A task that has begun goes first: its job may have no budget for another entry until it
         // ends.
         let first = heads
             .filter(|(_, head)| may_go(head))
-            .min_by_key(|(entry, head)| (!head.begun, **entry));
+            .min_by_key(|(entry, head)| (!head.is_begun, **entry));
         if let Some((entry, head)) = first {
-            return Some(Next { entry: *entry, lane: head.lane, prio: 0 });
+            return Some(NextEntry { entry: *entry, lane: head.lane, prio: 0 });
         }
-        if self.past().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst) {
+        if self.history().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst)
+        {
             self.next_of_jobs(takes_turns).or_else(|| self.first_of(Lane::Announced))
         } else {
             self.first_of(Lane::Announced).or_else(|| self.next_of_jobs(takes_turns))
@@ -222,8 +229,8 @@ impl KeyQueue {
     }
 
     /// Jobs take turns, by their numbers.
-    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<Next> {
-        let last = self.past().last_job;
+    fn next_of_jobs(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
+        let last = self.history().last_job;
         let after = std::iter::successors(self.job_from(last + 1), |job| self.job_from(job + 1));
         let upto = std::iter::successors(self.job_from(0), |job| self.job_from(job + 1));
         let mut all = after.chain(upto.take_while(|job| *job <= last));
@@ -232,25 +239,25 @@ impl KeyQueue {
 
     /// Returns the first job from this number on that has waiting entries here.
     fn job_from(&self, number: JobNumber) -> Option<JobNumber> {
-        let queued = self.queued.as_deref();
+        let queued = self.active.as_deref();
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
-        self.runs.job_from(number).into_iter().chain(queued.map(|(job, _)| *job)).min()
+        self.dormant.job_from(number).into_iter().chain(queued.map(|(job, _)| *job)).min()
     }
 
-    fn first_of(&self, lane: Lane) -> Option<Next> {
-        let queued = self.queued.as_deref().and_then(|queued| match lane {
+    fn first_of(&self, lane: Lane) -> Option<NextEntry> {
+        let queued = self.active.as_deref().and_then(|queued| match lane {
             Lane::Announced => queued.announced.first(),
             Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
         });
-        let mut firsts = self.runs.first_of(lane).into_iter().chain(queued.copied());
-        let first = if mutants::is(Mutant::PlainFirst) { firsts.next() } else { firsts.min() };
-        first.map(|(Reverse(prio), entry)| Next { entry, lane, prio })
+        let mut firsts = self.dormant.first_of(lane).into_iter().chain(queued.copied());
+        let first = if mutants::is(Mutant::DormantFirst) { firsts.next() } else { firsts.min() };
+        first.map(|(Reverse(prio), entry)| NextEntry { entry, lane, prio })
     }
 
     /// Notes that an entry of this lane was released to a member.
-    pub(super) fn released(&mut self, lane: Lane, member: MemberId) {
-        self.busy += 1;
-        let past = self.past_mut();
+    pub(super) fn mark_released(&mut self, lane: Lane, member: MemberId) {
+        self.in_flight += 1;
+        let past = self.history_mut();
         past.last_member = Some(member);
         past.last_lane = Some(lane);
         if let Lane::Job(job) = lane {
@@ -259,34 +266,34 @@ impl KeyQueue {
     }
 
     /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
-    pub(super) fn ended(&mut self, now: Moment, delay_ms: u64, rest: Rest) {
-        self.unmade();
-        self.past_mut().ended_at = Some(now);
-        self.hold(now, rest);
+    pub(super) fn request_ended(&mut self, now: Moment, delay_ms: u64, rest: RecordedRest) {
+        self.request_not_made();
+        self.history_mut().ended_at = Some(now);
+        self.apply_rest(now, rest);
         let pace_ms = self.pace_at(now);
         let shortest_ms =
             if mutants::is(Mutant::ShortPace) && pace_ms.is_some() { 0 } else { delay_ms };
-        self.rest_for(shortest_ms.max(pace_ms.unwrap_or(0)));
+        self.rest_at_least(shortest_ms.max(pace_ms.unwrap_or(0)));
     }
 
     /// Restarts the rest at `now`, because the end of the last request is not known reliably.
-    pub(super) fn rest_anew(&mut self, now: Moment, delay_ms: u64) {
-        if self.past.is_none() {
+    pub(super) fn restart_rest(&mut self, now: Moment, delay_ms: u64) {
+        if self.history.is_none() {
             // The key has no known request, like most keys.
             if delay_ms > 0 {
-                self.free_at = self.free_at.max(now + delay_ms + GRAIN_MS);
+                self.free_at = self.free_at.max(now + delay_ms + CLOCK_GRAIN_MS);
             }
             return;
         }
-        self.past_mut().ended_at = Some(now);
-        self.rest_for(delay_ms.max(self.pace_at(now).unwrap_or(0)));
+        self.history_mut().ended_at = Some(now);
+        self.rest_at_least(delay_ms.max(self.pace_at(now).unwrap_or(0)));
     }
 
-    fn rest_for(&mut self, rest_ms: u64) {
-        if let Some(ended_at) = self.past().ended_at
+    fn rest_at_least(&mut self, rest_ms: u64) {
+        if let Some(ended_at) = self.history().ended_at
             && rest_ms > 0
         {
-            self.free_at = self.free_at.max(ended_at + rest_ms + GRAIN_MS);
+            self.free_at = self.free_at.max(ended_at + rest_ms + CLOCK_GRAIN_MS);
             if mutants::is(Mutant::ShortRest) {
                 self.free_at = ended_at + (rest_ms - 1);
             }
@@ -294,20 +301,20 @@ impl KeyQueue {
     }
 
     /// Ends a task that made no request, so the key need not rest.
-    pub(super) fn unmade(&mut self) {
-        assert!(self.busy > 0, "the key has a task in flight");
-        self.busy -= 1;
+    pub(super) fn request_not_made(&mut self) {
+        assert!(self.in_flight > 0, "the key has a task in flight");
+        self.in_flight -= 1;
     }
 
     /// Applies the rest that a worker requests. It can lengthen the current rest, never shorten it.
-    pub(super) fn hold(&mut self, now: Moment, rest: Rest) {
+    pub(super) fn apply_rest(&mut self, now: Moment, rest: RecordedRest) {
         if let Some(pace_ms) = rest.pace_ms {
-            let past = self.past_mut();
-            past.pace = Some((pace_ms, now + PACE_MS_VALID));
+            let past = self.history_mut();
+            past.pace = Some((pace_ms, now + PACE_VALID_MS));
             // The end of the last request may be unknown here if a key without a pace rested long
             // enough.
             past.ended_at.get_or_insert(now);
-            self.rest_for(pace_ms);
+            self.rest_at_least(pace_ms);
         }
         if let Some(not_before) = rest.not_before {
             self.free_at = self.free_at.max(not_before);
@@ -316,18 +323,18 @@ impl KeyQueue {
 
     /// Returns the delay in ms that a worker requested, while it is in force.
     pub(super) fn pace_at(&self, now: Moment) -> Option<u64> {
-        self.past().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
+        self.history().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
     /// Reports whether a request may start at `now`.
     pub(super) fn is_free(&self, now: Moment, parallel: u32) -> bool {
-        let more = u32::from(parallel > 1 && mutants::is(Mutant::OneTooMany));
-        (self.busy < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
+        let more = u32::from(parallel > 1 && mutants::is(Mutant::OverParallel));
+        (self.in_flight < parallel + more || mutants::is(Mutant::TwoAtOnce)) && self.free_at <= now
     }
 
     /// Returns the number of requests in flight.
-    pub(super) fn busy(&self) -> u32 {
-        self.busy
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// Returns the earliest start of the next request, as far as rests decide it.
@@ -337,27 +344,27 @@ impl KeyQueue {
 
     /// Returns the member that served it last.
     pub(super) fn last_member(&self) -> Option<MemberId> {
-        self.past().last_member
+        self.history().last_member
     }
 
     /// Reports whether anything waits.
     pub(super) fn has_waiting(&self) -> bool {
-        self.queued.is_some() || !self.runs.is_empty()
+        self.active.is_some() || !self.dormant.is_empty()
     }
 
     /// Reports whether anything of a job waits.
     pub(super) fn has_waiting_of(&self, job: JobNumber) -> bool {
-        let mut heads = self.queued.iter().flat_map(|queued| queued.heads.values());
+        let mut heads = self.active.iter().flat_map(|queued| queued.heads.values());
         self.job_from(job) == Some(job) || heads.any(|head| head.lane == Lane::Job(job))
     }
 
     /// Counts the waiting entries.
     pub(super) fn waiting(&self) -> usize {
-        let queued = self.queued.as_deref().map_or(0, |queued| {
+        let queued = self.active.as_deref().map_or(0, |queued| {
             let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
             queued.heads.len() + queued.announced.len() + jobs
         });
-        queued + self.runs.len()
+        queued + self.dormant.len()
     }
 
     /// Returns when the group must refresh this key, if time alone changes something.
@@ -367,17 +374,17 @@ impl KeyQueue {
 
     /// Returns when the key can be removed; `None` while it is in use.
     pub(super) fn forgettable_at(&self) -> Option<Moment> {
-        let idle = self.users == 0 && self.busy == 0 && !self.has_waiting();
-        idle.then(|| self.past().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
+        let idle = self.references == 0 && self.in_flight == 0 && !self.has_waiting();
+        idle.then(|| self.history().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
     }
 
-    fn lane_mut(&mut self, lane: Lane) -> &mut Ordered {
-        self.queued.get_or_insert_default().lane(lane)
+    fn lane_mut(&mut self, lane: Lane) -> &mut ByPriority {
+        self.active.get_or_insert_default().lane(lane)
     }
 }
 
-impl Queued {
-    fn lane(&mut self, lane: Lane) -> &mut Ordered {
+impl ActiveQueue {
+    fn lane(&mut self, lane: Lane) -> &mut ByPriority {
         match lane {
             Lane::Announced => &mut self.announced,
             Lane::Job(job) => self.jobs.entry(job).or_default(),

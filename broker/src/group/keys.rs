@@ -16,7 +16,7 @@ const RESERVED_MAX: usize = 5_000_000;
 
 /// Texts that are looked up together: more loads than a processor runs at a time, and few enough
 /// that the first ones are still cached when they are used.
-pub(super) const LOOK_UP_MAX: usize = 64;
+pub(super) const FIND_MANY_MAX: usize = 64;
 
 /// Id of a key in memory, valid until the key is removed. Ids differ from start to start, so no
 /// record contains one.
@@ -34,7 +34,7 @@ impl KeyId {
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     queues: Vec<Option<KeyQueue>>,
-    free: Vec<KeyId>,
+    free_ids: Vec<KeyId>,
     by_name: HashTable<KeyId>,
     hasher: DefaultHashBuilder,
 }
@@ -53,17 +53,17 @@ impl Keys {
         self.by_name.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    /// Finds several keys, at most [`LOOK_UP_MAX`]. Same result as [`Keys::find`] for each, but
+    /// Finds several keys, at most [`FIND_MANY_MAX`]. Same result as [`Keys::find`] for each, but
     /// each step is taken for all texts before the next one, so that the processor loads several
     /// places in memory at a time.
-    pub(super) fn look_up<'a>(
+    pub(super) fn find_many<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
         found: &mut [Option<KeyId>],
     ) {
-        debug_assert!(found.len() <= LOOK_UP_MAX, "at most LOOK_UP_MAX keys are found at once");
-        let mut hashes = [0; LOOK_UP_MAX];
-        let mut known: [&[u8]; LOOK_UP_MAX] = [&[]; LOOK_UP_MAX];
+        debug_assert!(found.len() <= FIND_MANY_MAX, "at most FIND_MANY_MAX keys are found at once");
+        let mut hashes = [0; FIND_MANY_MAX];
+        let mut known: [&[u8]; FIND_MANY_MAX] = [&[]; FIND_MANY_MAX];
         for (name, hash) in names.clone().zip(&mut hashes) {
             *hash = self.hasher.hash_one(name);
         }
@@ -75,7 +75,7 @@ impl Keys {
             *known = found.map_or(&[], |id| self[id].name().as_bytes());
         }
         // Reading one byte of each loads the names.
-        let mut ends = [None; LOOK_UP_MAX];
+        let mut ends = [None; FIND_MANY_MAX];
         for (known, end) in known.iter().zip(&mut ends) {
             *end = known.last().copied();
         }
@@ -92,7 +92,7 @@ impl Keys {
             return id;
         }
         let queue = Some(KeyQueue::new(name.clone()));
-        let id = if let Some(id) = self.free.pop() {
+        let id = if let Some(id) = self.free_ids.pop() {
             self.queues[id.index()] = queue;
             id
         } else {
@@ -112,13 +112,13 @@ impl Keys {
     }
 
     /// Removes a key. Its id may be reused for another key.
-    pub(super) fn forget(&mut self, id: KeyId) {
+    pub(super) fn remove(&mut self, id: KeyId) {
         let Some(queue) = self.queues[id.index()].take() else { return };
         let hash = self.hasher.hash_one(&**queue.name());
         if let Ok(entry) = self.by_name.find_entry(hash, |known| *known == id) {
             entry.remove();
         }
-        self.free.push(id);
+        self.free_ids.push(id);
     }
 
     /// Counts the keys.
@@ -137,7 +137,7 @@ impl Keys {
     }
 
     /// Returns the key at an index from 0; `Err` beyond the last.
-    pub(super) fn in_place(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
+    pub(super) fn at_index(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
         self.queues.get(place).map(Option::as_ref).ok_or(())
     }
 

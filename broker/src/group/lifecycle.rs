@@ -5,13 +5,15 @@
 use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
 
 use super::Group;
-use super::admit::merged;
-use super::entry::{Admission, Entry, EntryId, JobNumber, JobRef, Key, Lease, Live, State};
+use super::admit::merge_attributes;
+use super::dormant::{DormantAdmission, DormantEntries, DormantRef};
+use super::entry::{
+    ActiveEntry, Admission, Entry, EntryId, EntryState, JobNumber, Key, Lease, PassId,
+};
 use super::key_queue::Lane;
 use super::keys::KeyId;
 use super::mutants::{self, Mutant};
-use super::parked::{Glance, Parked, Parking};
-use super::record::{Back, Rest};
+use super::record::{NextStep, RecordedRest};
 use super::runs::PackedLane;
 use super::timers::{Expiry, Wake};
 use crate::clock::Moment;
@@ -20,8 +22,8 @@ use crate::job::Job;
 impl Group {
     /// Admits an entry.
     pub(super) fn admit(&mut self, admission: &Admission, now: Moment) {
-        if let Some(lane) = self.admit_unless_parked(admission, now) {
-            self.park_and_refresh(&[(admission, lane)], now);
+        if let Some(lane) = self.admit_unless_dormant(admission, now) {
+            self.store_dormant_and_refresh(&[(admission, lane)], now);
         }
     }
 
@@ -32,20 +34,20 @@ impl Group {
         now: Moment,
     ) {
         let parked = admissions.into_iter().filter_map(|admission| {
-            let lane = self.admit_unless_parked(admission, now)?;
+            let lane = self.admit_unless_dormant(admission, now)?;
             Some((admission, lane))
         });
         let parked: Vec<_> = parked.collect();
-        self.park_and_refresh(&parked, now);
+        self.store_dormant_and_refresh(&parked, now);
     }
 
     /// Admits an entry, unless it becomes dormant: then returns its lane, and the caller stores it.
-    fn admit_unless_parked(&mut self, admission: &Admission, now: Moment) -> Option<PackedLane> {
+    fn admit_unless_dormant(&mut self, admission: &Admission, now: Moment) -> Option<PackedLane> {
         let id = admission.id;
-        self.last_entry = self.last_entry.max(id);
-        let parks = Parked::takes(admission, lane_of(admission), now);
+        self.last_entry_id = self.last_entry_id.max(id);
+        let parks = DormantEntries::lane_for(admission, lane_of(admission), now);
         if let Some(pass) = admission.job {
-            self.forget_heads(pass.number);
+            self.cancel_completion(pass.number);
         }
         if let Some(pass) = admission.job
             && let Some(job) = self.jobs.find_mut(pass.number)
@@ -64,79 +66,79 @@ impl Group {
             return parks;
         }
         if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
-            job.wait(id, &admission.key);
+            job.add_waiting(id, &admission.key);
         }
-        self.insert(Entry::new(admission.clone()));
+        self.insert_active(Entry::new(admission.clone()));
         self.enqueue(id, now);
         None
     }
 
     /// Cancels the completion of a job, because an entry of it waits again. A job on hold still
     /// needs the noted heads.
-    pub(super) fn forget_heads(&mut self, number: JobNumber) {
+    pub(super) fn cancel_completion(&mut self, number: JobNumber) {
         if let Some(job) = self.jobs.find_mut(number)
-            && !job.is_held()
+            && !job.awaits_seeds()
         {
-            job.noted = None;
-            self.noted.remove(&number);
+            job.completion_heads = None;
+            self.completion_pending.remove(&number);
         }
     }
 
-    fn park_and_refresh(&mut self, some: &[Parking<'_>], now: Moment) {
-        for key in self.park(some) {
+    fn store_dormant_and_refresh(&mut self, some: &[DormantAdmission<'_>], now: Moment) {
+        for key in self.store_dormant(some) {
             self.refresh(key, now);
         }
     }
 
     /// Stores dormant entries. Returns the keys that the caller must refresh.
-    pub(super) fn park(&mut self, some: &[Parking<'_>]) -> Vec<KeyId> {
+    pub(super) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
             if let Some(job) = admission.job.and_then(|job| self.jobs.find_mut(job.number)) {
-                job.park(&admission.key);
+                job.add_dormant(&admission.key);
             }
         }
-        self.parked.park(some, &mut self.keys)
+        self.dormant.insert_all(some, &mut self.keys)
     }
 
     /// Stores an active entry that no member holds.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert_active(&mut self, entry: Entry) {
         let key = self.keys.intern(&entry.admitted.key);
-        self.insert_behind(key, entry);
+        self.insert_active_for_key(key, entry);
     }
 
-    pub(super) fn insert_behind(&mut self, key: KeyId, entry: Entry) {
-        self.unhold(entry.admitted.url_key, entry.admitted.id);
-        self.insert_unnoticed(key, entry);
+    pub(super) fn insert_active_for_key(&mut self, key: KeyId, entry: Entry) {
+        self.index_waiting(entry.admitted.url_key, entry.admitted.id);
+        self.insert_unindexed(key, entry);
     }
 
     /// Stores an active entry without indexing it by URL: it is released at once, or the caller
     /// indexes it.
-    fn insert_unnoticed(&mut self, key: KeyId, entry: Entry) {
+    fn insert_unindexed(&mut self, key: KeyId, entry: Entry) {
         let admitted = &entry.admitted;
         let id = admitted.id;
         if let (Some(pass), Some(url)) = (admitted.job, admitted.url_key) {
-            self.seen.add(pass, url.print());
+            self.seen.insert(pass, url.fingerprint());
         }
-        self.live_bytes += admitted.bytes();
-        self.keys[key].acquire();
+        self.active_bytes += admitted.bytes();
+        self.keys[key].add_reference();
         let again = entry.again.as_ref().map(|again| self.keys.intern(&again.key));
         if let Some(again) = again {
-            self.keys[again].acquire();
+            self.keys[again].add_reference();
         }
-        self.live.insert(id, Box::new(Live { entry, key, again }));
+        self.active.insert(id, Box::new(ActiveEntry { entry, key, again_key: again }));
     }
 
     /// Removes an active entry. The caller releases its keys.
-    pub(super) fn remove(&mut self, id: EntryId) -> Live {
-        let live = *self.live.remove(&id).expect("an entry that ends is active");
-        self.live_bytes -= live.entry.admitted.bytes();
+    pub(super) fn remove_active(&mut self, id: EntryId) -> ActiveEntry {
+        let live = *self.active.remove(&id).expect("an entry that ends is active");
+        self.active_bytes -= live.entry.admitted.bytes();
         live
     }
 
     /// Releases the keys of an entry that was removed.
-    pub(super) fn let_go(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+    pub(super) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
-            self.keys[key].release();
+            self.keys[key].drop_reference();
         }
         for key in std::iter::once(key).chain(again) {
             self.refresh(key, now);
@@ -145,24 +147,24 @@ impl Group {
 
     /// Turns a dormant entry into an active one that is in no queue and not indexed by URL. The
     /// caller refreshes its key.
-    fn unpark(&mut self, dormant: Glance) {
-        self.keep_in_snapshot(dormant);
+    fn activate(&mut self, dormant: DormantRef) {
+        self.snapshot_before_change(dormant);
         let job = dormant.job().and_then(|job| self.jobs.find_mut(job));
         let queue = &mut self.keys[dormant.key];
         let pass = job.map(|job| {
-            job.unpark(dormant.id, queue.name());
+            job.activate(dormant.id, queue.name());
             job.id
         });
-        let admission = self.parked.unpark(dormant, queue, pass);
-        self.insert_unnoticed(dormant.key, Entry::new(admission));
+        let admission = self.dormant.take(dormant, queue, pass);
+        self.insert_unindexed(dormant.key, Entry::new(admission));
     }
 
     /// Removes an entry that no member holds from its queue, its timer or the dormant store.
     /// Returns the key that the caller must refresh.
-    pub(super) fn take_out(&mut self, id: EntryId) -> KeyId {
-        if let Some(dormant) = self.parked.find(id) {
-            self.unpark(dormant);
-            self.unhold(self.live[&id].entry.admitted.url_key, id);
+    pub(super) fn detach(&mut self, id: EntryId) -> KeyId {
+        if let Some(dormant) = self.dormant.find(id) {
+            self.activate(dormant);
+            self.index_waiting(self.active[&id].entry.admitted.url_key, id);
             return dormant.key;
         }
         self.dequeue(id)
@@ -170,26 +172,26 @@ impl Group {
 
     /// Does this for an active entry.
     fn dequeue(&mut self, id: EntryId) -> KeyId {
-        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
-        let (entry, gate) = (&mut live.entry, live.again.unwrap_or(live.key));
+        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
+        let (entry, gate) = (&mut live.entry, live.again_key.unwrap_or(live.key));
         match entry.state {
-            State::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
-            State::Waiting => {
+            EntryState::Delayed => self.wakes.cancel(entry.admitted.due, Wake::Due(id)),
+            EntryState::Waiting => {
                 let admitted = &entry.admitted;
                 self.keys[gate].remove(id, lane_of(admitted), admitted.prio);
-                entry.state = State::Delayed;
+                entry.state = EntryState::Delayed;
             }
-            State::Held(_) => unreachable!("a held entry is in no queue"),
+            EntryState::Held(_) => unreachable!("a held entry is in no queue"),
         }
         gate
     }
 
     /// Queues an entry that is due, or sets a timer for it.
     pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
-        let Some(live) = self.live.get_mut(&id) else { return };
+        let Some(live) = self.active.get_mut(&id) else { return };
         let gate = live.gate();
         let entry = &mut live.entry;
-        if entry.lease().is_some() || entry.state == State::Waiting {
+        if entry.lease().is_some() || entry.state == EntryState::Waiting {
             return;
         }
         if entry.admitted.due > now && !mutants::is(Mutant::BeforeDue) {
@@ -197,13 +199,13 @@ impl Group {
             // Refreshing keeps the key from being removed until then.
             return self.refresh(gate, now);
         }
-        entry.state = State::Waiting;
+        entry.state = EntryState::Waiting;
         // A queued entry no longer needs its due time.
         entry.admitted.due = Moment(0);
-        self.clock_times.forget(id);
+        self.wall_clock.remove_entry(id);
         let (lane, prio) = (lane_of(&entry.admitted), entry.admitted.prio);
         let queue = &mut self.keys[gate];
-        if goes_to_the_head(entry) {
+        if goes_to_head(entry) {
             queue.push_head(id, lane, entry.again.is_some());
         } else {
             queue.push(id, lane, prio);
@@ -213,60 +215,61 @@ impl Group {
 
     /// Merges an event into a waiting entry: the higher priority, the earlier due time, and the
     /// attributes of the event, unless they do not fit.
-    pub(super) fn improve(
+    pub(super) fn coalesce(
         &mut self,
         id: EntryId,
         announced: bool,
         (prio, due, carried): (i16, Moment, &str),
         now: Moment,
     ) {
-        let gate = self.take_out(id);
+        let gate = self.detach(id);
         let admitted = &mut self.entry_mut(id).admitted;
         if !carried.is_empty()
-            && let Some(all) = merged(carried, &admitted.carried)
+            && let Some(all) = merge_attributes(carried, &admitted.forwarded)
         {
             let before = admitted.bytes();
-            admitted.carried = all.into();
+            admitted.forwarded = all.into();
             let after = admitted.bytes();
-            self.live_bytes = self.live_bytes + after - before;
+            self.active_bytes = self.active_bytes + after - before;
         }
         let admitted = &mut self.entry_mut(id).admitted;
         let is_earlier = due < admitted.due;
         admitted.announced |= announced;
         admitted.prio = admitted.prio.max(prio);
-        if !mutants::is(Mutant::StaysLate) {
+        if !mutants::is(Mutant::IgnoresEarlierDue) {
             admitted.due = admitted.due.min(due);
         }
         if is_earlier {
-            self.clock_times.forget(id);
+            self.wall_clock.remove_entry(id);
         }
         self.enqueue(id, now);
         self.refresh(gate, now);
     }
 
     pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
-        let gate = if let Some(dormant) = self.parked.find(id) {
-            self.unpark(dormant);
+        let gate = if let Some(dormant) = self.dormant.find(id) {
+            self.activate(dormant);
             dormant.key
         } else {
-            self.rehold(self.live[&id].entry.admitted.url_key, id);
+            self.unindex_waiting(self.active[&id].entry.admitted.url_key, id);
             self.dequeue(id)
         };
-        let Live { entry, key, .. } = &mut **self.live.get_mut(&id).expect("it was made active");
+        let ActiveEntry { entry, key, .. } =
+            &mut **self.active.get_mut(&id).expect("it was made active");
         let key = *key;
-        entry.state = State::Held(lease);
+        entry.state = EntryState::Held(lease);
         entry.releases += 1;
         let (lane, suspect) = (lane_of(&entry.admitted), entry.is_suspect());
         let job = entry.admitted.job;
         let pinned_to = entry.again.as_ref().map(|again| again.member);
-        self.forget_pin(pinned_to, id, job, key, now);
+        self.remove_pin(pinned_to, id, job, key, now);
         self.ready.served(lane);
-        self.members.hold(lease.member, id, suspect);
+        self.members.add_lease(lease.member, id, suspect);
         self.expiries.set(lease.until, Expiry::Lease(id));
-        self.keys[gate].released(lane, lease.member);
+        self.keys[gate].mark_released(lane, lease.member);
         self.refresh(gate, now);
         if let Some(job) = job {
-            self.change_job(job.number, key, now, |job, key| job.take(id, key));
+            self.update_job(job.number, key, now, |job, key| job.lease_entry(id, key));
         }
     }
 
@@ -275,19 +278,19 @@ impl Group {
         id: EntryId,
         until: Moment,
         over: bool,
-        rest: Rest,
+        rest: RecordedRest,
         now: Moment,
     ) {
         let gate = if over {
             self.end_request(id, rest, true, now)
         } else {
-            let gate = self.live[&id].gate();
-            self.keys[gate].hold(now, rest);
+            let gate = self.active[&id].gate();
+            self.keys[gate].apply_rest(now, rest);
             gate
         };
-        if let State::Held(lease) = &mut self.entry_mut(id).state {
+        if let EntryState::Held(lease) = &mut self.entry_mut(id).state {
             let before = std::mem::replace(&mut lease.until, until);
-            lease.over |= over;
+            lease.request_over |= over;
             self.expiries.cancel(before, Expiry::Lease(id));
             self.expiries.set(until, Expiry::Lease(id));
         }
@@ -297,36 +300,36 @@ impl Group {
     pub(super) fn apply_return(
         &mut self,
         id: EntryId,
-        back: &Back,
-        rest: Rest,
+        back: &NextStep,
+        rest: RecordedRest,
         reason: Option<Box<str>>,
         now: Moment,
     ) {
-        let was_made = !matches!(back, Back::Uncounted { .. });
+        let was_made = !matches!(back, NextStep::Uncounted { .. });
         let gate = self.end_request(id, rest, was_made, now);
-        self.take_from_member(id, now);
-        self.forget_again(id);
-        let Live { entry, key, again: again_key } =
-            &mut **self.live.get_mut(&id).expect("a returned entry is active");
+        self.end_lease(id, now);
+        self.clear_again(id);
+        let ActiveEntry { entry, key, again_key } =
+            &mut **self.active.get_mut(&id).expect("a returned entry is active");
         match back {
-            Back::Retry { due } => {
+            NextStep::Retry { due } => {
                 entry.failures += 1;
-                entry.agains = 0;
+                entry.again_count = 0;
                 entry.admitted.due = *due;
                 entry.last_reason = reason;
             }
-            Back::Uncounted { due } => entry.admitted.due = *due,
-            Back::Again(again) => {
-                entry.agains += 1;
+            NextStep::Uncounted { due } => entry.admitted.due = *due,
+            NextStep::Again(again) => {
+                entry.again_count += 1;
                 entry.admitted.due = now;
                 entry.again = Some(again.clone());
                 let gate = self.keys.intern(&again.key);
-                self.keys[gate].acquire();
+                self.keys[gate].add_reference();
                 *again_key = Some(gate);
                 let (job, key) = (entry.admitted.job, *key);
                 self.pinned.entry(again.member).or_default().insert(id);
                 if let Some(job) = job {
-                    self.change_job(job.number, key, now, Job::pin);
+                    self.update_job(job.number, key, now, Job::pin);
                 }
             }
         }
@@ -336,13 +339,13 @@ impl Group {
 
     pub(super) fn apply_loss(&mut self, id: EntryId, now: Moment) {
         let rests = !mutants::is(Mutant::NoRestAfterLoss);
-        let gate = self.end_request(id, Rest::default(), rests, now);
-        self.take_from_member(id, now);
-        self.forget_again(id);
+        let gate = self.end_request(id, RecordedRest::default(), rests, now);
+        self.end_lease(id, now);
+        self.clear_again(id);
         let entry = self.entry_mut(id);
         entry.losses += 1;
         entry.last_reason = Some("lost with its member".into());
-        entry.agains = 0;
+        entry.again_count = 0;
         entry.admitted.due = now;
         self.totals.lost += 1;
         self.enqueue(id, now);
@@ -350,25 +353,25 @@ impl Group {
     }
 
     /// Drops the `again` request of an entry, which restarts with its own request.
-    pub(super) fn start_over(&mut self, id: EntryId, now: Moment) {
-        let gate = self.take_out(id);
-        let key = self.live[&id].key;
+    pub(super) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
+        let gate = self.detach(id);
+        let key = self.active[&id].key;
         let entry = self.entry_mut(id);
-        entry.agains = 0;
+        entry.again_count = 0;
         let (job, again) = (entry.admitted.job, entry.again.as_ref());
         let pinned_to = again.map(|again| again.member);
-        self.forget_again(id);
-        self.forget_pin(pinned_to, id, job, key, now);
+        self.clear_again(id);
+        self.remove_pin(pinned_to, id, job, key, now);
         self.enqueue(id, now);
         self.refresh(gate, now);
     }
 
     /// Drops the `again` request of an entry. The caller refreshes the key of that request.
-    fn forget_again(&mut self, id: EntryId) {
-        let live = self.live.get_mut(&id).expect("an entry that no member holds is active");
+    fn clear_again(&mut self, id: EntryId) {
+        let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
         live.entry.again = None;
-        if let Some(gate) = live.again.take() {
-            self.keys[gate].release();
+        if let Some(gate) = live.again_key.take() {
+            self.keys[gate].drop_reference();
         }
     }
 
@@ -378,53 +381,53 @@ impl Group {
     pub(super) fn end_request(
         &mut self,
         id: EntryId,
-        rest: Rest,
+        rest: RecordedRest,
         made: bool,
         now: Moment,
     ) -> KeyId {
-        let live = &self.live[&id];
+        let live = &self.active[&id];
         let gate = live.gate();
-        let over = live.entry.lease().is_some_and(|lease| lease.over);
+        let over = live.entry.lease().is_some_and(|lease| lease.request_over);
         let queue = &mut self.keys[gate];
         match (over, made) {
-            (true, _) => queue.hold(now, rest),
+            (true, _) => queue.apply_rest(now, rest),
             (false, true) => {
                 let delay_ms = self.config.delay_of(queue.name());
-                queue.ended(now, delay_ms, rest);
+                queue.request_ended(now, delay_ms, rest);
             }
             (false, false) => {
-                queue.unmade();
-                queue.hold(now, rest);
+                queue.request_not_made();
+                queue.apply_rest(now, rest);
             }
         }
         gate
     }
 
     /// Ends the lease of an entry. The caller queues it with `enqueue`.
-    fn take_from_member(&mut self, id: EntryId, now: Moment) {
-        let key = self.live[&id].key;
+    fn end_lease(&mut self, id: EntryId, now: Moment) {
+        let key = self.active[&id].key;
         let entry = self.entry_mut(id);
-        let State::Held(lease) = entry.state else { return };
+        let EntryState::Held(lease) = entry.state else { return };
         let suspect = entry.is_suspect();
-        entry.state = State::Delayed;
+        entry.state = EntryState::Delayed;
         let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
         self.expiries.cancel(lease.until, Expiry::Lease(id));
-        self.members.release(lease.member, id, suspect);
-        self.unhold(url_key, id);
+        self.members.end_lease(lease.member, id, suspect);
+        self.index_waiting(url_key, id);
         if let Some(job) = job {
-            self.change_job(job.number, key, now, |job, key| job.give_back(id, key));
+            self.update_job(job.number, key, now, |job, key| job.return_entry(id, key));
         }
     }
 
     /// Returns the ids of all active entries, sorted.
-    pub(super) fn live_ids(&self) -> Vec<EntryId> {
-        let mut ids: Vec<EntryId> = self.live.keys().copied().collect();
+    pub(super) fn active_ids(&self) -> Vec<EntryId> {
+        let mut ids: Vec<EntryId> = self.active.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
     /// Updates a job for an entry of this key, and whether its budgets allow further releases.
-    pub(super) fn change_job(
+    pub(super) fn update_job(
         &mut self,
         number: JobNumber,
         key: KeyId,
@@ -441,11 +444,11 @@ impl Group {
     }
 
     /// Removes the pin of an entry to its member.
-    pub(super) fn forget_pin(
+    pub(super) fn remove_pin(
         &mut self,
         member: Option<MemberId>,
         id: EntryId,
-        job: Option<JobRef>,
+        job: Option<PassId>,
         key: KeyId,
         now: Moment,
     ) {
@@ -458,32 +461,32 @@ impl Group {
         if let Some(job) = job
             && was_pinned
         {
-            self.change_job(job.number, key, now, Job::unpin);
+            self.update_job(job.number, key, now, Job::unpin);
         }
     }
 
-    fn unhold(&mut self, url: Option<UrlKey>, id: EntryId) {
+    fn index_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
         if let Some(url) = url {
-            let entries = self.unheld.entry(url.print()).or_default();
+            let entries = self.waiting_by_url.entry(url.fingerprint()).or_default();
             if let Err(at) = entries.binary_search(&id) {
                 entries.insert(at, id);
             }
         }
     }
 
-    pub(super) fn rehold(&mut self, url: Option<UrlKey>, id: EntryId) {
+    pub(super) fn unindex_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
         if let Some(url) = url
-            && let Some(entries) = self.unheld.get_mut(&url.print())
+            && let Some(entries) = self.waiting_by_url.get_mut(&url.fingerprint())
         {
             entries.retain(|entry| *entry != id);
             if entries.is_empty() {
-                self.unheld.remove(&url.print());
+                self.waiting_by_url.remove(&url.fingerprint());
             }
         }
     }
 
     pub(super) fn entry_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.live.get_mut(&id).expect("a changed entry is active").entry
+        &mut self.active.get_mut(&id).expect("a changed entry is active").entry
     }
 }
 
@@ -491,12 +494,12 @@ impl Group {
 pub(super) fn lane_of(admitted: &Admission) -> Lane {
     match admitted.job {
         _ if admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(super::schedule::SCHEDULES, |job| job.number)),
+        job => Lane::Job(job.map_or(super::schedule::SCHEDULES_JOB, |job| job.number)),
     }
 }
 
 /// Reports whether an entry goes to the head of its key's queue: the target of a redirect, and the
 /// next request of a task.
-fn goes_to_the_head(entry: &Entry) -> bool {
+fn goes_to_head(entry: &Entry) -> bool {
     entry.again.is_some() || (entry.admitted.redirect && entry.releases == 0)
 }

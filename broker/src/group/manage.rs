@@ -7,8 +7,8 @@ use tidings_protocol::{Code, JOB_DONE_TOPIC, JobName, ProtocolError, Seq, TopicN
 use super::config::KeyKind;
 use super::entry::JobNumber;
 use super::mutants::{self, Mutant};
-use super::record::{Decision, End};
-use super::{Answer, Group, Output, Show};
+use super::record::{Decision, EndReason};
+use super::{Group, GroupAnswer, GroupQuery, Output};
 use crate::clock::Moment;
 use crate::job::{Job, JobSettings, JobState};
 
@@ -20,13 +20,13 @@ impl Group {
         &mut self,
         settings: &[(String, String)],
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<GroupAnswer, ProtocolError> {
         let pairs = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let config = self.config.with(pairs)?;
-        config.check()?;
+        let config = self.config.with_settings(pairs)?;
+        config.validate()?;
         let is_used = !self.is_idle()
             || !self.keys.is_empty()
-            || !self.dead.is_empty()
+            || !self.dead_letters.is_empty()
             || !self.schedules.is_empty()
             || self.jobs.unfinished() > 0;
         if config.key != self.config.key && is_used {
@@ -39,10 +39,10 @@ impl Group {
         let ok = format!("{} {}", self.name, config.describe());
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
-        for number in self.noted.clone() {
-            self.finish_if_taken(number, now);
+        for number in self.completion_pending.clone() {
+            self.complete_if_consumed(number, now);
         }
-        Ok(Answer { more: Vec::new(), ok })
+        Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
     pub(super) fn open_job(
@@ -50,7 +50,7 @@ impl Group {
         name: &JobName,
         settings: JobSettings,
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<GroupAnswer, ProtocolError> {
         if self.config.key == KeyKind::None {
             let text = "a group with key=none cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
@@ -58,7 +58,7 @@ impl Group {
         if let Some(job) = self.jobs.named(name.as_ref())
             && job.state != JobState::Done
         {
-            return self.open_again(job.id.number, &settings, now);
+            return self.reopen_job(job.id.number, &settings, now);
         }
         if self.jobs.unfinished() >= self.config.jobs_max {
             return Err(ProtocolError::new(
@@ -72,17 +72,17 @@ impl Group {
         let number = self.jobs.number_for(name);
         self.commit(Decision::JobOpened { number, name: name.clone(), settings }, now);
         let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
-        Ok(Answer { more: Vec::new(), ok })
+        Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
     /// Reopens a job that is not done: its pass continues and accepts seeds again.
-    fn open_again(
+    fn reopen_job(
         &mut self,
         number: JobNumber,
         settings: &JobSettings,
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
-        let Some(job) = self.jobs.find(number) else { return Ok(Answer::default()) };
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let Some(job) = self.jobs.find(number) else { return Ok(GroupAnswer::default()) };
         if job.cancelled {
             let text = format!(
                 "job {} was cancelled and has tasks in flight; try again when they have ended",
@@ -97,41 +97,41 @@ impl Group {
         }
         self.commit(Decision::JobReopened { number }, now);
         let ok = self.jobs.find(number).map(|job| self.describe_job(job)).unwrap_or_default();
-        Ok(Answer { more: Vec::new(), ok })
+        Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
     pub(super) fn close_job(
         &mut self,
         name: &JobName,
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
-        let job = self.job_named(name)?;
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let job = self.find_job(name)?;
         let number = job.id.number;
         if job.state == JobState::Open {
             self.commit(Decision::JobClosed { number }, now);
-            self.settle(number, now);
+            self.settle_job(number, now);
         }
-        let ok = self.describe_job(self.job_named(name)?);
-        Ok(Answer { more: Vec::new(), ok })
+        let ok = self.describe_job(self.find_job(name)?);
+        Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
     pub(super) fn cancel_job(
         &mut self,
         name: &JobName,
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
-        let job = self.job_named(name)?;
+    ) -> Result<GroupAnswer, ProtocolError> {
+        let job = self.find_job(name)?;
         let number = job.id.number;
         if job.state != JobState::Done && !job.cancelled {
             self.commit(Decision::JobCancelled { number }, now);
-            self.settle(number, now);
+            self.settle_job(number, now);
         }
-        let ok = self.describe_job(self.job_named(name)?);
-        Ok(Answer { more: Vec::new(), ok })
+        let ok = self.describe_job(self.find_job(name)?);
+        Ok(GroupAnswer { lines: Vec::new(), ok })
     }
 
     /// Closes a job that was left open for too long.
-    pub(super) fn close_forgotten(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn close_abandoned_job(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
@@ -141,34 +141,34 @@ impl Group {
         let group = &self.name;
         tracing::info!(%group, job = %job.name, "closed a job that was left open without seeds");
         self.commit(Decision::JobClosed { number }, now);
-        self.settle(number, now);
+        self.settle_job(number, now);
     }
 
     /// Called after the count, the pages or the state of a job may have changed. Drops the entries
     /// that it may no longer release, and requests the topic heads when nothing of it is left.
-    pub(super) fn settle(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn settle_job(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
         let ends_as = if job.cancelled {
-            Some(End::Cancelled)
+            Some(EndReason::Cancelled)
         } else {
-            job.is_exhausted().then_some(End::Budget)
+            job.is_exhausted().then_some(EndReason::Budget)
         };
-        let end = ends_as.unwrap_or(End::Budget);
+        let end = ends_as.unwrap_or(EndReason::Budget);
         let keys: Vec<Option<Box<str>>> = if ends_as.is_some() {
-            (job.waits() > 0).then_some(None).into_iter().collect()
+            (job.waiting_count() > 0).then_some(None).into_iter().collect()
         } else {
-            job.spent().map(|key| Some((**key).into())).collect()
+            job.exhausted_hosts().map(|key| Some((**key).into())).collect()
         };
         for key in keys {
-            self.commit(Decision::Cleared { number, key, end }, now);
+            self.commit(Decision::JobCleared { number, key, end }, now);
         }
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        if waits_for_taking(job) && job.noted.is_none() {
-            self.outputs.push_back(Output::AskHeads { job: number });
+        if awaits_consumption(job) && job.completion_heads.is_none() {
+            self.outputs.push_back(Output::RequestTopicHeads { job: number });
         }
     }
 
@@ -181,71 +181,77 @@ impl Group {
         heads: BTreeMap<TopicName, Seq>,
         now: Moment,
     ) {
-        if self.jobs.find(number).is_some_and(waits_for_taking) {
-            self.commit(Decision::JobNoted { number, heads }, now);
-            self.finish_if_taken(number, now);
+        if self.jobs.find(number).is_some_and(awaits_consumption) {
+            self.commit(Decision::JobCompletionPending { number, heads }, now);
+            self.complete_if_consumed(number, now);
         }
     }
 
     /// Called after events were consumed: settles the jobs that received seeds, and those that
     /// waited for these events.
-    pub(super) fn settle_after_taking(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
+    pub(super) fn settle_after_consuming(&mut self, seeded: BTreeSet<JobNumber>, now: Moment) {
         for number in seeded {
-            self.settle(number, now);
+            self.settle_job(number, now);
         }
-        for number in self.noted.clone() {
-            self.finish_if_taken(number, now);
+        for number in self.completion_pending.clone() {
+            self.complete_if_consumed(number, now);
         }
     }
 
-    fn finish_if_taken(&mut self, number: JobNumber, now: Moment) {
+    fn complete_if_consumed(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else {
             return;
         };
-        let Some(heads) = &job.noted else { return };
+        let Some(heads) = &job.completion_heads else { return };
         // A topic that no longer feeds the group is not waited for.
         let feeds = |topic: &TopicName| self.config.topics.contains(topic);
         let all_taken =
-            heads.iter().all(|(topic, head)| !feeds(topic) || self.taken(topic) >= *head);
+            heads.iter().all(|(topic, head)| !feeds(topic) || self.next_to_consume(topic) >= *head);
         // A full group consumes further events only after some entries have ended.
-        if job.count() > 0 && job.is_held() && (all_taken || self.is_full()) {
-            self.commit(Decision::JobBegun { number }, now);
-        } else if job.count() == 0 && (all_taken || mutants::is(Mutant::DoneBeforeTaken)) {
+        if job.unfinished_count() > 0 && job.awaits_seeds() && (all_taken || self.is_full()) {
+            self.commit(Decision::JobHoldEnded { number }, now);
+        } else if job.unfinished_count() == 0
+            && (all_taken || mutants::is(Mutant::DoneBeforeConsumed))
+        {
             let (end, group, serial) = (job.announcement(), &self.name, self.last_serial + 1);
             let announcement = format!("{end} group={group} serial={}.{serial}", self.run);
-            let forgotten = self.jobs.next_forgotten(self.config.finished_jobs_max).cloned();
+            let forgotten = self.jobs.next_evicted(self.config.finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {
-                self.tell_of(&name);
+                self.report_job_name(&name);
             }
             if mutants::is(Mutant::DoneTwice) {
-                self.announce(JOB_DONE_TOPIC, announcement.clone());
+                self.publish(JOB_DONE_TOPIC, announcement.clone());
             }
-            self.announce(JOB_DONE_TOPIC, announcement);
+            self.publish(JOB_DONE_TOPIC, announcement);
             self.answer_waiters(number, &end);
         }
     }
 
-    pub(super) fn show(&self, what: &Show, now: Moment) -> Result<Answer, ProtocolError> {
+    pub(super) fn show(
+        &self,
+        what: &GroupQuery,
+        now: Moment,
+    ) -> Result<GroupAnswer, ProtocolError> {
         match what {
-            Show::Group => Ok(Answer { more: Vec::new(), ok: self.describe() }),
-            Show::Job(name) => {
-                let job = self.job_named(name)?;
+            GroupQuery::Group => Ok(GroupAnswer { lines: Vec::new(), ok: self.describe() }),
+            GroupQuery::Job(name) => {
+                let job = self.find_job(name)?;
                 let settings = &job.settings;
                 let others = settings.filter.describe() + &settings.describe_callback();
                 let ok = self.describe_job(job) + &others;
-                Ok(Answer { more: Vec::new(), ok })
+                Ok(GroupAnswer { lines: Vec::new(), ok })
             }
-            Show::Jobs => {
+            GroupQuery::Jobs => {
                 let newest = self.jobs.iter().rev().take(LISTED_JOBS_MAX);
                 let more: Vec<String> = newest.map(|job| self.describe_job(job)).collect();
                 let ok = format!("{} jobs={} listed={}", self.name, self.jobs.len(), more.len());
-                Ok(Answer { more, ok })
+                Ok(GroupAnswer { lines: more, ok })
             }
-            Show::Explain(what) => self.explain(what, now),
-            Show::Tasks(query) => self.list_tasks(query, now),
-            Show::Keys(query) => self.list_keys(query, now),
-            Show::Schedules(query) => Ok(self.list_schedules(query, now)),
+            GroupQuery::Explain(what) => self.explain(what, now),
+            GroupQuery::Tasks(query) => self.list_tasks(query, now),
+            GroupQuery::Keys(query) => self.list_keys(query, now),
+            GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
         }
     }
 
@@ -260,7 +266,7 @@ impl Group {
         }
     }
 
-    pub(super) fn job_named(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+    pub(super) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
         self.jobs.named(name.as_ref()).ok_or_else(|| {
             ProtocolError::new(
                 Code::NotFound,
@@ -283,11 +289,11 @@ impl Group {
              dead={} dead-kept={} scheduled={} lost={} unkeyed={} keys={} {}",
             self.name,
             if self.is_paused { "yes" } else { "no" },
-            self.entries() - held,
+            self.entry_count() - held,
             totals.completed,
             totals.failed,
             totals.dead,
-            self.dead.len(),
+            self.dead_letters.len(),
             self.schedules.len(),
             totals.lost,
             totals.unkeyed,
@@ -298,6 +304,6 @@ impl Group {
 }
 
 /// Reports whether events that are published but not consumed matter to the job.
-fn waits_for_taking(job: &Job) -> bool {
-    job.state == JobState::Closed && (job.count() == 0 || job.is_held())
+fn awaits_consumption(job: &Job) -> bool {
+    job.state == JobState::Closed && (job.unfinished_count() == 0 || job.awaits_seeds())
 }

@@ -15,7 +15,7 @@ pub(super) struct Member {
     /// Its current connection.
     pub(super) conn: Option<ConnId>,
     /// Earlier connections that have not ended, with their credits.
-    earlier: Vec<(ConnId, u32)>,
+    previous: Vec<(ConnId, u32)>,
     /// Number of entries that it may hold at once; 0 drains it.
     pub(super) credit: u32,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
@@ -39,7 +39,7 @@ impl Member {
         held
     }
 
-    fn has_room(&self) -> bool {
+    fn has_credit(&self) -> bool {
         self.conn.is_some()
             && !self.silent
             && self.held.len() < self.credit as usize + usize::from(mutants::is(Mutant::OverCredit))
@@ -51,7 +51,7 @@ impl Member {
 pub(super) struct Members {
     by_id: BTreeMap<MemberId, Member>,
     /// Members with free credit, least loaded first.
-    room: BTreeSet<(usize, MemberId)>,
+    with_credit: BTreeSet<(usize, MemberId)>,
 }
 
 /// A key stays with the member that served it last, until that member holds more than this many
@@ -73,10 +73,10 @@ impl Members {
     /// Connects a member, with its credit. Its previous connection is kept until it ends, because
     /// it may outlive the new one.
     pub(super) fn join(&mut self, id: MemberId, conn: ConnId, credit: u32) {
-        self.change(id, |member| {
-            member.earlier.retain(|(earlier, _)| *earlier != conn);
+        self.update(id, |member| {
+            member.previous.retain(|(earlier, _)| *earlier != conn);
             if let Some(before) = member.conn.filter(|before| *before != conn) {
-                member.earlier.push((before, member.credit));
+                member.previous.push((before, member.credit));
             }
             member.conn = Some(conn);
             member.credit = credit;
@@ -86,15 +86,15 @@ impl Members {
     /// Removes a connection. Returns the member if this was its current connection. The member
     /// keeps its entries until their leases end, unless it has another connection.
     pub(super) fn disconnect(&mut self, conn: ConnId) -> Option<MemberId> {
-        let has = |member: &Member| member.earlier.iter().any(|(earlier, _)| *earlier == conn);
+        let has = |member: &Member| member.previous.iter().any(|(earlier, _)| *earlier == conn);
         let known = |member: &Member| member.conn == Some(conn) || has(member);
         let id = self.iter().find(|(_, member)| known(member))?.0;
         let mut was_current = false;
-        self.change(id, |member| {
+        self.update(id, |member| {
             was_current = member.conn == Some(conn);
-            member.earlier.retain(|(earlier, _)| *earlier != conn);
+            member.previous.retain(|(earlier, _)| *earlier != conn);
             if was_current {
-                let before = member.earlier.pop();
+                let before = member.previous.pop();
                 member.conn = before.map(|(conn, _)| conn);
                 member.credit = before.map_or(0, |(_, credit)| credit);
             }
@@ -104,35 +104,35 @@ impl Members {
 
     /// Marks a member after one of its leases expired. It receives no task until it sends
     /// something.
-    pub(super) fn fell_silent(&mut self, id: MemberId) {
-        self.change(id, |member| member.silent = true);
+    pub(super) fn mark_silent(&mut self, id: MemberId) {
+        self.update(id, |member| member.silent = true);
     }
 
     /// Records that a member sent something.
-    pub(super) fn heard(&mut self, id: MemberId) {
+    pub(super) fn mark_active(&mut self, id: MemberId) {
         if self.by_id.get(&id).is_some_and(|member| member.silent) {
-            self.change(id, |member| member.silent = false);
+            self.update(id, |member| member.silent = false);
         }
     }
 
     /// Records that the member on a connection sent something.
-    pub(super) fn heard_on(&mut self, conn: ConnId) {
-        if let Some(id) = self.connected_as(conn) {
-            self.heard(id);
+    pub(super) fn mark_active_on(&mut self, conn: ConnId) {
+        if let Some(id) = self.member_on(conn) {
+            self.mark_active(id);
         }
     }
 
     /// Adds a lease to a member.
-    pub(super) fn hold(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
-        self.change(id, |member| {
+    pub(super) fn add_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+        self.update(id, |member| {
             member.held.insert(entry);
             member.suspects += u32::from(suspect);
         });
     }
 
-    /// Removes a lease from a member. `suspect` must be as in `hold`.
-    pub(super) fn release(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
-        self.change(id, |member| {
+    /// Removes a lease from a member. `suspect` must be as in `add_lease`.
+    pub(super) fn end_lease(&mut self, id: MemberId, entry: EntryId, suspect: bool) {
+        self.update(id, |member| {
             if member.held.remove(&entry) {
                 member.suspects -= u32::from(suspect);
             }
@@ -146,13 +146,13 @@ impl Members {
     }
 
     /// Reports whether it is connected and has free credit, for a suspect or for another entry.
-    pub(super) fn has_room(&self, id: MemberId, suspect: bool) -> bool {
-        let fits = |member: &Member| member.has_room() && !(suspect && member.suspects > 0);
+    pub(super) fn has_credit(&self, id: MemberId, suspect: bool) -> bool {
+        let fits = |member: &Member| member.has_credit() && !(suspect && member.suspects > 0);
         self.by_id.get(&id).is_some_and(fits)
     }
 
     /// Reports whether any member has free credit, for a suspect or for another entry.
-    pub(super) fn any_room(&self, suspect: bool) -> bool {
+    pub(super) fn any_has_credit(&self, suspect: bool) -> bool {
         self.candidates(suspect).next().is_some()
     }
 
@@ -162,30 +162,30 @@ impl Members {
         let (load_min, idlest) = self.candidates(suspect).next()?;
         let keeps = |id: &MemberId| {
             let load = self.by_id.get(id).map_or(0, Member::load);
-            self.has_room(*id, suspect) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
+            self.has_credit(*id, suspect) && load <= LOAD_FACTOR * load_min + LOAD_SLACK
         };
         Some(last.filter(keeps).unwrap_or(idlest))
     }
 
-    fn connected_as(&self, conn: ConnId) -> Option<MemberId> {
+    fn member_on(&self, conn: ConnId) -> Option<MemberId> {
         self.iter().find(|(_, member)| member.conn == Some(conn)).map(|(id, _)| id)
     }
 
     /// Members with free credit and their loads, least loaded first. Suspects are rare, so few
     /// members are skipped.
     fn candidates(&self, suspect: bool) -> impl Iterator<Item = (usize, MemberId)> {
-        let fits = move |id: &MemberId| !suspect || self.has_room(*id, suspect);
-        self.room.iter().copied().filter(move |(_, id)| fits(id))
+        let fits = move |id: &MemberId| !suspect || self.has_credit(*id, suspect);
+        self.with_credit.iter().copied().filter(move |(_, id)| fits(id))
     }
 
     /// Changes a member and updates the order by load. Removes it if it is not connected and holds
     /// nothing.
-    fn change(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
+    fn update(&mut self, id: MemberId, change: impl FnOnce(&mut Member)) {
         let member = self.by_id.entry(id).or_default();
-        self.room.remove(&(member.load(), id));
+        self.with_credit.remove(&(member.load(), id));
         change(member);
-        if member.has_room() {
-            self.room.insert((member.load(), id));
+        if member.has_credit() {
+            self.with_credit.insert((member.load(), id));
         } else if member.conn.is_none() && member.held.is_empty() {
             self.by_id.remove(&id);
         }

@@ -15,21 +15,18 @@
 //! ```
 
 mod admit;
-mod ahead;
-mod answer;
 mod apply;
-pub mod busiest;
-mod by_number;
-mod by_url;
-pub mod clock_times;
 pub mod config;
-mod dead;
+mod dead_letters;
+mod dormant;
+#[cfg(any(test, feature = "fuzzing"))]
+mod dump;
 mod endings;
 pub mod entry;
 mod explain;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod hand_out;
+mod id_index;
 pub mod interface;
 mod job_actions;
 mod key_queue;
@@ -37,24 +34,27 @@ mod keys;
 mod lifecycle;
 mod manage;
 mod member;
+mod membership;
 pub(crate) mod mutants;
-mod operate;
-mod parked;
+mod operations;
 pub mod pattern;
-#[cfg(any(test, feature = "fuzzing"))]
-mod portrait;
+mod prefetch;
 pub mod record;
-mod release;
+mod release_order;
 pub(crate) mod replay;
 mod runs;
 pub mod schedule;
 pub mod scope;
-mod seen;
-mod serve;
+mod seen_set;
 pub mod snapshot;
-pub mod tasks;
+pub mod task_list;
+mod task_release;
+mod task_reply;
 pub mod texts;
 mod timers;
+pub mod top_keys;
+mod url_index;
+pub mod wall_clock;
 
 #[cfg(test)]
 mod tests;
@@ -64,25 +64,26 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
 
-use self::clock_times::ClockTimes;
 pub use self::config::GroupConfig;
-use self::dead::Dead;
-use self::entry::{EntryId, JobNumber, Live};
+use self::dead_letters::DeadLetters;
+use self::dormant::{DormantEntries, DormantRef};
+use self::entry::{ActiveEntry, EntryId, JobNumber};
 pub use self::interface::{
-    Answer, Asked, Input, JobAction, Operation, Output, Show, StagedLink, Task,
+    GroupAnswer, GroupQuery, Input, JobAction, Operation, Output, Requester, StagedLink,
+    TaskMessage,
 };
-use self::key_queue::GRAIN_MS;
+use self::key_queue::CLOCK_GRAIN_MS;
 use self::keys::Keys;
 use self::member::{Member, Members};
 use self::mutants::Mutant;
-use self::parked::{Glance, Parked};
-use self::record::{Decision, Record};
-use self::release::Ready;
+use self::record::{Decision, GroupRecord};
+use self::release_order::ReadyKeys;
 use self::schedule::Schedules;
-use self::seen::Seen;
-use self::snapshot::{Item, Snapshot};
-use self::texts::Outside;
+use self::seen_set::SeenSets;
+use self::snapshot::{SnapshotItem, SnapshotProgress};
+use self::texts::TextStore;
 use self::timers::{Expiry, Timers, Wake};
+use self::wall_clock::WallClock;
 use crate::clock::Moment;
 use crate::job::{JobState, Jobs};
 
@@ -91,7 +92,7 @@ const FIRST_SEQ: Seq = Seq(1);
 
 /// Totals since the group was created, for status lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Totals {
+struct GroupTotals {
     completed: u64,
     failed: u64,
     dead: u64,
@@ -110,38 +111,38 @@ pub struct Group {
     /// `None` before the first start.
     since: Option<u64>,
     /// The worker that runs inside the broker's process.
-    own: Option<MemberId>,
+    local_member: Option<MemberId>,
     config: GroupConfig,
     /// Active entries: held by a member, delayed, tried before or brought forward.
-    live: HashMap<EntryId, Box<Live>>,
+    active: HashMap<EntryId, Box<ActiveEntry>>,
     /// Sum of their memory costs.
-    live_bytes: usize,
+    active_bytes: usize,
     /// Dormant entries, which only wait for their first release.
-    parked: Parked,
-    last_entry: EntryId,
+    dormant: DormantEntries,
+    last_entry_id: EntryId,
     keys: Keys,
-    ready: Ready,
+    ready: ReadyKeys,
     members: Members,
     jobs: Jobs,
-    seen: Seen,
+    seen: SeenSets,
     /// The active entries that no member holds, by the fingerprint of their URL and sorted by id.
     /// An announcement brings these forward, together with the dormant ones.
-    unheld: HashMap<u64, Vec<EntryId>>,
+    waiting_by_url: HashMap<u64, Vec<EntryId>>,
     /// Entries that wait for the next request of one member.
     pinned: BTreeMap<MemberId, BTreeSet<EntryId>>,
     /// For each feeding topic, the first seq that the group has not consumed.
-    taken: BTreeMap<TopicName, Seq>,
+    consumed: BTreeMap<TopicName, Seq>,
     /// Jobs with a count of zero that wait until the group has consumed all events
     /// published before that.
-    noted: BTreeSet<JobNumber>,
+    completion_pending: BTreeSet<JobNumber>,
     /// Schedules: URLs with `every=`.
     schedules: Schedules,
     /// Entries and schedules that are due at a time of day.
-    clock_times: ClockTimes,
+    wall_clock: WallClock,
     /// Entries that the group gave up.
-    dead: Dead,
+    dead_letters: DeadLetters,
     /// Connections that wait for the end of a pass. Not recorded.
-    waiters: BTreeMap<JobNumber, Vec<Asked>>,
+    waiters: BTreeMap<JobNumber, Vec<Requester>>,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment after a reboot. The last task of the worker in the
@@ -150,19 +151,19 @@ pub struct Group {
     quiet_until: Option<Moment>,
     wakes: Timers<Wake>,
     expiries: Timers<Expiry>,
-    totals: Totals,
+    totals: GroupTotals,
     /// Serial of the last event that the group published.
     last_serial: u64,
     /// Published events that may not be safe on their topics yet, by serial.
-    unsent: BTreeMap<u64, (&'static str, Box<str>)>,
+    unpublished: BTreeMap<u64, (&'static str, Box<str>)>,
     /// The newest event of this group on each of its own topics.
-    sent: BTreeMap<&'static str, Seq>,
+    published: BTreeMap<&'static str, Seq>,
     /// The snapshot in progress.
-    snapshot: Option<Snapshot>,
+    snapshot: Option<SnapshotProgress>,
     /// The moment of the current input.
     now: Moment,
     /// A minute, and the number of dead letters for unusable events in it.
-    letters: (u64, u32),
+    unkeyed_dead_letters: (u64, u32),
     rng: fastrand::Rng,
     outputs: VecDeque<Output>,
 }
@@ -175,36 +176,36 @@ impl Group {
             name,
             run,
             since: None,
-            own: None,
+            local_member: None,
             config,
-            live: HashMap::new(),
-            live_bytes: 0,
-            parked: Parked::default(),
-            last_entry: 0,
+            active: HashMap::new(),
+            active_bytes: 0,
+            dormant: DormantEntries::default(),
+            last_entry_id: 0,
             keys: Keys::default(),
-            ready: Ready::default(),
+            ready: ReadyKeys::default(),
             members: Members::default(),
             jobs: Jobs::default(),
-            seen: Seen::default(),
-            unheld: HashMap::new(),
+            seen: SeenSets::default(),
+            waiting_by_url: HashMap::new(),
             pinned: BTreeMap::new(),
-            taken: BTreeMap::new(),
-            noted: BTreeSet::new(),
+            consumed: BTreeMap::new(),
+            completion_pending: BTreeSet::new(),
             schedules: Schedules::default(),
-            clock_times: ClockTimes::default(),
-            dead: Dead::default(),
+            wall_clock: WallClock::default(),
+            dead_letters: DeadLetters::default(),
             waiters: BTreeMap::new(),
             is_paused: false,
             quiet_until: None,
             wakes: Timers::default(),
             expiries: Timers::default(),
-            totals: Totals::default(),
+            totals: GroupTotals::default(),
             last_serial: 0,
-            unsent: BTreeMap::new(),
-            sent: BTreeMap::new(),
+            unpublished: BTreeMap::new(),
+            published: BTreeMap::new(),
             snapshot: None,
             now: Moment(0),
-            letters: (0, 0),
+            unkeyed_dead_letters: (0, 0),
             rng: fastrand::Rng::with_seed(seed),
             outputs: VecDeque::new(),
         }
@@ -227,8 +228,8 @@ impl Group {
     }
 
     /// Returns the worker that runs inside the broker's process.
-    pub fn own(&self) -> Option<MemberId> {
-        self.own
+    pub fn local_member(&self) -> Option<MemberId> {
+        self.local_member
     }
 
     /// Returns the settings.
@@ -237,18 +238,18 @@ impl Group {
     }
 
     /// Returns the published events that may not be on their topics: serial, topic, event.
-    pub(crate) fn unsent(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
-        self.unsent.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
+    pub(crate) fn unpublished(&self) -> impl Iterator<Item = (u64, &'static str, &str)> {
+        self.unpublished.iter().map(|(serial, (topic, payload))| (*serial, *topic, &**payload))
     }
 
     /// Returns the seq after the group's newest known event on one of its own topics.
-    pub(crate) fn sent(&self, topic: &str) -> Seq {
-        self.sent.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
+    pub(crate) fn next_own_seq(&self, topic: &str) -> Seq {
+        self.published.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
     }
 
     /// Returns the first seq of a topic that the group has not consumed.
-    pub fn taken(&self, topic: &TopicName) -> Seq {
-        self.taken.get(topic).copied().unwrap_or(FIRST_SEQ)
+    pub fn next_to_consume(&self, topic: &TopicName) -> Seq {
+        self.consumed.get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
     /// Returns the names of all jobs that the group remembers.
@@ -262,8 +263,8 @@ impl Group {
     }
 
     /// Sets the store to which texts of dormant entries are paged out.
-    pub fn set_outside(&mut self, outside: Box<dyn Outside>) {
-        self.parked.set_outside(outside);
+    pub fn set_text_store(&mut self, outside: Box<dyn TextStore>) {
+        self.dormant.set_store(outside);
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -273,126 +274,130 @@ impl Group {
 
     /// Reports whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
-        self.entries() == 0
+        self.entry_count() == 0
     }
 
     /// Counts the entries that are not final.
-    fn entries(&self) -> usize {
-        self.live.len() + self.parked.len()
+    fn entry_count(&self) -> usize {
+        self.active.len() + self.dormant.len()
     }
 
     /// Reports whether the group has no room for further events.
     pub fn is_full(&self) -> bool {
-        self.entries() >= self.config.entries_max
-            || self.live_bytes + self.parked.bytes() + self.keys.bytes()
+        self.entry_count() >= self.config.entries_max
+            || self.active_bytes + self.dormant.bytes() + self.keys.bytes()
                 >= self.config.entry_bytes_max
     }
 
     /// Handles one input. `now` must not be before the `now` of an earlier call.
     pub fn handle(&mut self, input: Input, now: Moment) {
-        self.input(input, now);
+        self.apply_input(input, now);
         self.release_all(now);
-        self.tidy();
+        self.compact_texts();
     }
 
     /// Handles inputs that arrived together, in their order, and releases after the last one.
     /// Faster than [`Group::handle`] for each.
     pub fn handle_all(&mut self, inputs: Vec<Input>, now: Moment) {
-        self.look_at_tasks_of(&inputs);
+        self.prefetch_tasks(&inputs);
         for input in inputs {
-            self.input(input, now);
+            self.apply_input(input, now);
         }
         self.release_all(now);
-        self.tidy();
+        self.compact_texts();
     }
 
-    fn input(&mut self, input: Input, now: Moment) {
-        let is_reboot = matches!(input, Input::Start { run, anew: elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
+    fn apply_input(&mut self, input: Input, now: Moment) {
+        let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
         if !is_reboot {
             self.advance(now);
         }
-        if let Some(requester) = input.asked() {
-            self.members.heard(requester.member);
+        if let Some(requester) = input.requester() {
+            self.members.mark_active(requester.member);
         }
         match input {
-            Input::Start { run, since, anew: elapsed_unknown, stamp, own } => {
-                let ended = self.own.filter(|_| run != self.run);
+            Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
+                let ended = self.local_member.filter(|_| run != self.run);
                 if is_reboot && ended.is_some() {
-                    let rest_ms = self.config.delay_max();
-                    self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + GRAIN_MS);
+                    let rest_ms = self.config.longest_delay();
+                    self.quiet_until = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
                 }
                 // A snapshot does not span a restart.
                 self.snapshot = None;
-                self.commit(Decision::Started { run, anew: elapsed_unknown, stamp, own }, now);
+                self.commit(
+                    Decision::Started { run, elapsed_unknown, stamp, local_member: own },
+                    now,
+                );
                 // After a reboot only now: first the rests of keys had to restart.
                 self.advance(now);
-                self.begin(since, ended, now);
+                self.resume_after_start(since, ended, now);
             }
-            Input::Clock { unix_ms } => self.see_clock(unix_ms, now),
-            Input::Heard { conn } => self.members.heard_on(conn),
-            Input::Events { topic, next, events, elsewhere } => {
-                self.take(&topic, next, &events, &elsewhere, now);
+            Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
+            Input::Activity { conn } => self.members.mark_active_on(conn),
+            Input::Events { topic, next, events, foreign_jobs: elsewhere } => {
+                self.consume_events(&topic, next, &events, &elsewhere, now);
             }
-            Input::Join { asked: requester, credit } => self.join(requester, credit, now),
-            Input::Gone { conn } => self.gone(conn, now),
-            Input::Ack { asked: requester, task, outcome, hold, links, over_limit } => {
+            Input::Join { requester, credit } => self.join(requester, credit, now),
+            Input::Disconnected { conn } => self.disconnected(conn, now),
+            Input::Ack { requester, task, outcome, rest: hold, links, over_limit } => {
                 let answer = self.ack(requester, &task, outcome, hold, &links, over_limit, now);
                 self.answer(requester, answer);
             }
-            Input::Nack { asked: requester, task, back, hold, reason } => {
+            Input::Nack { requester, task, next_step: back, rest: hold, reason } => {
                 let answer = self.nack(requester, &task, back, hold, reason, now);
                 self.answer(requester, answer);
             }
-            Input::Touch { asked: requester, task, over, hold } => {
+            Input::Touch { requester, task, request_over: over, rest: hold } => {
                 let answer = self.touch(requester, &task, over, hold, now);
                 self.answer(requester, answer);
             }
-            Input::Configure { asked: requester, settings } => {
+            Input::Configure { requester, settings } => {
                 let answer = self.configure(&settings, now);
                 self.answer(requester, answer);
             }
-            Input::Set { settings } => {
+            Input::ApplySettings { settings } => {
                 if let Err(error) = self.configure(&settings, now) {
                     tracing::error!(group = %self.name, %error, "a setting from the start of the broker is invalid and ignored");
                 }
             }
-            Input::Operate { asked: requester, what } => {
+            Input::Operate { requester, operation: what } => {
                 let answer = self.operate(&what, now);
                 self.answer(requester, answer);
             }
-            Input::OpenJob { asked: requester, name, settings } => {
+            Input::OpenJob { requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
-                self.tell_of(&name);
+                self.report_job_name(&name);
                 self.answer(requester, answer);
             }
-            Input::CloseJob { asked: requester, name } => {
+            Input::CloseJob { requester, name } => {
                 let answer = self.close_job(&name, now);
                 self.answer(requester, answer);
             }
-            Input::CancelJob { asked: requester, name } => {
+            Input::CancelJob { requester, name } => {
                 let answer = self.cancel_job(&name, now);
                 self.answer(requester, answer);
             }
-            Input::WithJob { asked: requester, name, what } => {
-                if let Some(answer) = self.with_job(requester, &name, &what, now).transpose() {
+            Input::JobAction { requester, name, action: what } => {
+                if let Some(answer) = self.run_job_action(requester, &name, &what, now).transpose()
+                {
                     self.answer(requester, answer);
                 }
             }
-            Input::Show { asked: requester, what } => {
+            Input::Query { requester, query: what } => {
                 let answer = self.show(&what, now);
                 self.answer(requester, answer);
             }
-            Input::Heads { job, heads } => self.note_heads(job, heads, now),
-            Input::Sent { serial, topic, seq } => {
-                self.commit(Decision::Sent { serial, topic, seq }, now);
+            Input::TopicHeads { job, heads } => self.note_heads(job, heads, now),
+            Input::Published { serial, topic, seq } => {
+                self.commit(Decision::Published { serial, topic, seq }, now);
             }
             Input::Tick => self.expire(now),
         }
     }
 
     /// Moves the live texts of at most one chunk that is mostly dead.
-    pub(crate) fn tidy(&mut self) {
-        self.parked.tidy();
+    pub(crate) fn compact_texts(&mut self) {
+        self.dormant.compact_texts();
     }
 
     /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
@@ -405,7 +410,7 @@ impl Group {
     /// are written together. No member is connected. `ended` is a member that ended with the
     /// broker's process, so its leases are lost at once. `since` identifies the group for life, if
     /// it has no number yet.
-    fn begin(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
+    fn resume_after_start(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
         if self.since.is_none() {
@@ -414,7 +419,7 @@ impl Group {
         let held = ended.and_then(|member| self.members.find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
-            self.bury_if_hopeless(entry, now);
+            self.dead_letter_if_exhausted(entry, now);
         }
         let members: Vec<_> = self.pinned.keys().copied().collect();
         for member in members {
@@ -445,11 +450,11 @@ impl Group {
 
     /// Records a decision that has already been applied.
     fn record(&mut self, decision: Decision, now: Moment) {
-        self.outputs.push_back(Output::Record(Record { at: now, decision }));
+        self.outputs.push_back(Output::Record(GroupRecord { at: now, decision }));
     }
 
-    fn answer(&mut self, requester: Asked, answer: Result<Answer, ProtocolError>) {
-        self.outputs.push_back(Output::Answer { asked: requester, answer });
+    fn answer(&mut self, requester: Requester, answer: Result<GroupAnswer, ProtocolError>) {
+        self.outputs.push_back(Output::Answer { requester, answer });
     }
 
     /// Lets the entries pinned to a member restart with their own request, for any member.
@@ -482,34 +487,34 @@ impl Group {
     fn expire(&mut self, now: Moment) {
         while let Some(expiry) = self.expiries.pop(now) {
             match expiry {
-                Expiry::Lease(id) => self.lose(id, now),
-                Expiry::JobOpen(number) => self.close_forgotten(number, now),
-                Expiry::JobTime(number) => self.end_time_of(number, now),
-                Expiry::Schedule(url) => self.fall_due(url, now),
+                Expiry::Lease(id) => self.expire_lease(id, now),
+                Expiry::JobOpen(number) => self.close_abandoned_job(number, now),
+                Expiry::JobTime(number) => self.end_job_time(number, now),
+                Expiry::Schedule(url) => self.fire_schedule(url, now),
             }
         }
     }
 
     /// Expires a lease: the member did not answer in time, and what it did with the task is
     /// unknown.
-    fn lose(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.live.get(&id).and_then(|live| live.entry.lease()) else {
+    fn expire_lease(&mut self, id: EntryId, now: Moment) {
+        let Some(lease) = self.active.get(&id).and_then(|live| live.entry.lease()) else {
             return;
         };
         let member = lease.member;
         tracing::info!(group = %self.name, entry = id, ?member, "a lease expired");
-        self.members.fell_silent(member);
+        self.members.mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
-        self.bury_if_hopeless(id, now);
+        self.dead_letter_if_exhausted(id, now);
         self.unpin(member, now);
     }
 
     /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain
     /// its old state.
-    fn keep_in_snapshot(&mut self, dormant: Glance) {
-        if self.snapshot.is_some() && self.parked.keep_in_snapshot(dormant) {
-            let kept = Item::Parked(vec![self.parked_admission(dormant)]);
-            self.record(Decision::Kept(Box::new(kept)), self.now);
+    fn snapshot_before_change(&mut self, dormant: DormantRef) {
+        if self.snapshot.is_some() && self.dormant.mark_in_snapshot(dormant) {
+            let kept = SnapshotItem::Dormant(vec![self.dormant_admission(dormant)]);
+            self.record(Decision::SnapshotPart(Box::new(kept)), self.now);
         }
     }
 }

@@ -11,19 +11,19 @@ pub(crate) enum Mutant {
     /// A key is released again while a request is in flight.
     TwoAtOnce,
     /// A key with `parallel` above 1 has one more request in flight.
-    OneTooMany,
+    OverParallel,
     /// A key rests a little too short.
     ShortRest,
     /// The pace of a worker replaces a longer delay.
     ShortPace,
     /// New settings have no effect.
-    KeepsSettings,
+    IgnoresSettings,
     /// A key does not rest after its task was lost.
     NoRestAfterLoss,
     /// After a reboot, leases trust the wall clock for the elapsed time.
     NoLeaseAfterReboot,
     /// An announced entry is dropped when its lease is lost.
-    ForgetsTheLost,
+    DropsLostAnnounced,
     /// A member holds one task more than its credit.
     OverCredit,
     /// The end of a job is published twice.
@@ -31,15 +31,15 @@ pub(crate) enum Mutant {
     /// An entry is released before it is due.
     BeforeDue,
     /// An event that wants a delayed entry earlier does not change its due time.
-    StaysLate,
+    IgnoresEarlierDue,
     /// On a key, dormant entries go before active ones of higher priority.
-    PlainFirst,
+    DormantFirst,
     /// Among keys, the lowest priority goes first.
-    LeastUrgent,
+    LowestPriorityFirst,
     /// A job is done while a member holds its last task.
     DoneWhileHeld,
     /// A job is done before the group has consumed what was published for it.
-    DoneBeforeTaken,
+    DoneBeforeConsumed,
     /// A job admits links one level too deep.
     TooDeep,
     /// A job admits links that its patterns exclude.
@@ -47,7 +47,7 @@ pub(crate) enum Mutant {
     /// A job completes one page too many.
     OverBudget,
     /// A job with `hold=yes` releases entries before all seeds are there.
-    NeverHolds,
+    IgnoresJobHold,
     /// On a key, announced entries always go before those of jobs.
     AnnouncedFirst,
     /// A key is not refreshed after its rest.
@@ -59,11 +59,11 @@ pub(crate) enum Mutant {
     /// The result of a repair is not counted in its job.
     UncountedRepair,
     /// Any member that names a held task may answer it.
-    AnyId,
+    AnyTaskId,
     /// A full group accepts an answer and drops its links.
     LosesLinks,
     /// A worker with an outdated `was=` changes a schedule.
-    AnyEvery,
+    IgnoresWas,
     /// The rest that a worker requests is not recorded.
     Unrecorded,
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use percent_encoding::percent_encode_byte;
 use tidings_protocol::{CanonicalUrl, ProtocolError, escaped_octet};
 
-use super::config::bad;
+use super::config::bad_argument;
 
 /// Patterns in one list. More than a person writes, and few enough to check every link against
 /// them.
@@ -24,13 +24,13 @@ const LIST_BYTES_MAX: usize = 4 << 10;
 pub struct Pattern {
     /// The pattern as written.
     text: Box<str>,
-    /// The parts between the stars, [normalized](comparable). The first must match at the
+    /// The parts between the stars, normalized. The first must match at the
     /// beginning.
     parts: Box<[Box<str>]>,
     /// Whether it must match up to the end.
-    ends: bool,
+    is_anchored: bool,
     /// Whether it is compared with path and query.
-    of_path: bool,
+    matches_path: bool,
 }
 
 impl FromStr for Pattern {
@@ -39,7 +39,7 @@ impl FromStr for Pattern {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let of_path = text.starts_with(['/', '*']);
         if !of_path && !text.starts_with("http") {
-            return Err(bad(format!(
+            return Err(bad_argument(format!(
                 "pattern {text:?}: expected / or * at the beginning (compared with path and query), \
                  or http:// or https://"
             )));
@@ -48,27 +48,27 @@ impl FromStr for Pattern {
             Some(body) => (body, true),
             None => (text, false),
         };
-        let parts = body.split('*').map(|part| comparable(part).into()).collect();
-        Ok(Self { text: text.into(), parts, ends, of_path })
+        let parts = body.split('*').map(|part| normalized(part).into()).collect();
+        Ok(Self { text: text.into(), parts, is_anchored: ends, matches_path: of_path })
     }
 }
 
 impl Pattern {
     /// Reports whether the pattern matches. `path` is path and query of `url`; both are
-    /// [normalized](comparable). Takes time linear in their length: each part is searched only
+    /// normalized. Takes time linear in their length: each part is searched only
     /// behind the first match of the part before it.
     fn matches(&self, url: &str, path: &str) -> bool {
-        let text = if self.of_path { path } else { url };
+        let text = if self.matches_path { path } else { url };
         let (first, rest) = self.parts.split_first().expect("split gives one part at least");
         let Some(mut text) = text.strip_prefix(&**first) else { return false };
         let Some((last, between)) = rest.split_last() else {
-            return !self.ends || text.is_empty();
+            return !self.is_anchored || text.is_empty();
         };
         for part in between {
             let Some(at) = text.find(&**part) else { return false };
             text = &text[at + part.len()..];
         }
-        if self.ends { text.ends_with(&**last) } else { text.contains(&**last) }
+        if self.is_anchored { text.ends_with(&**last) } else { text.contains(&**last) }
     }
 }
 
@@ -82,7 +82,7 @@ impl FromStr for Patterns {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let patterns = text.split(',').map(str::parse).collect::<Result<Box<[Pattern]>, _>>()?;
         if patterns.len() > PATTERNS_MAX || text.len() > LIST_BYTES_MAX {
-            return Err(bad(format!(
+            return Err(bad_argument(format!(
                 "expected at most {PATTERNS_MAX} patterns with {LIST_BYTES_MAX} bytes together"
             )));
         }
@@ -103,14 +103,14 @@ impl fmt::Display for Patterns {
 
 /// The links that a job admits within its scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct UrlFilter {
     /// A link must match one of these, if there are any.
     pub include: Patterns,
     /// A link may match none of these.
     pub exclude: Patterns,
 }
 
-impl Filter {
+impl UrlFilter {
     /// Reports whether the patterns admit a link to this URL.
     pub fn admits(&self, url: &CanonicalUrl) -> bool {
         let Self { include: Patterns(include), exclude: Patterns(exclude) } = self;
@@ -118,7 +118,7 @@ impl Filter {
             return true;
         }
         let path = path_of(url.as_str());
-        let (url, path) = (comparable(url.as_str()), comparable(path));
+        let (url, path) = (normalized(url.as_str()), normalized(path));
         let matches = |pattern: &Pattern| pattern.matches(&url, &path);
         (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
     }
@@ -144,7 +144,7 @@ fn path_of(url: &str) -> &str {
 /// Normalizes percent-encoding, so that equivalent texts are equal: other than ASCII is encoded,
 /// what need not be encoded is not, and hexadecimal digits are upper case (RFC 9309 section 2.2.2).
 /// `,`, `*` and `$` are also decoded; patterns write them as `%2C`, `%2A` and `%24`.
-fn comparable(text: &str) -> Cow<'_, str> {
+fn normalized(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte.is_ascii() && byte != b'%') {
         return text.into();
     }
@@ -179,7 +179,7 @@ mod tests {
             "" => Patterns::default(),
             text => text.parse().unwrap(),
         };
-        let filter = Filter { include: patterns(include), exclude: patterns(exclude) };
+        let filter = UrlFilter { include: patterns(include), exclude: patterns(exclude) };
         filter.admits(&CanonicalUrl::parse(url).unwrap())
     }
 

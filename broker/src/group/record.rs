@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
-use super::clock_times::ClockTime;
 use super::config::GroupConfig;
-use super::entry::{Admission, Again, EntryId, JobNumber};
+use super::entry::{Admission, AgainRequest, EntryId, JobNumber};
 use super::schedule::Schedule;
-use super::snapshot::Item;
-use crate::clock::{Moment, Stamp};
+use super::snapshot::SnapshotItem;
+use super::wall_clock::WallClockDue;
+use crate::clock::{ClockStamp, Moment};
 use crate::job::JobSettings;
 
 /// A decision and its moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct GroupRecord {
     /// When the group decided, on the broker's clock.
     pub at: Moment,
     /// The decision.
@@ -33,11 +33,11 @@ pub enum Decision {
         run: u64,
         /// Whether the time since the last record is not known reliably, because the machine was
         /// restarted or the group was suspended. Then leases and rests restart.
-        anew: bool,
+        elapsed_unknown: bool,
         /// The current moment on all clocks of the machine.
-        stamp: Stamp,
+        stamp: ClockStamp,
         /// The worker that runs inside the broker's process and ends with it.
-        own: Option<MemberId>,
+        local_member: Option<MemberId>,
     },
     /// The group received its number for life, at its first start. Groups of earlier versions
     /// receive it at their first start with this one.
@@ -48,13 +48,13 @@ pub enum Decision {
     /// The settings changed to these.
     Configured(Box<GroupConfig>),
     /// All events of a topic before `next` were consumed, with these effects.
-    Taken {
+    Consumed {
         /// The feeding topic.
         topic: TopicName,
         /// First seq not consumed.
         next: Seq,
         /// The effects of the events, in order. Events without effect are left out.
-        items: Vec<Taking>,
+        effects: Vec<EventEffect>,
     },
     /// An entry was leased to a member.
     Released {
@@ -72,9 +72,9 @@ pub enum Decision {
         /// New end of the lease.
         until: Moment,
         /// Whether the request has ended, so that the key's delay begins.
-        over: bool,
+        request_over: bool,
         /// The rest that the worker requests for the key.
-        rest: Rest,
+        rest: RecordedRest,
     },
     /// A member finished a task. Outcome and links take effect together.
     Answered {
@@ -88,16 +88,16 @@ pub enum Decision {
         /// budget.
         no_room: u64,
         /// The rest that the worker requests for the key.
-        rest: Rest,
+        rest: RecordedRest,
     },
     /// A member returned an entry.
     Returned {
         /// The entry.
         entry: EntryId,
         /// How it continues.
-        back: Back,
+        next_step: NextStep,
         /// The rest that the worker requests for the key.
-        rest: Rest,
+        rest: RecordedRest,
         /// The worker's reason, one word.
         reason: Option<Box<str>>,
     },
@@ -111,16 +111,16 @@ pub enum Decision {
         /// The entries, each waiting or just returned.
         entries: Vec<EntryId>,
         /// How they are counted.
-        end: End,
+        end: EndReason,
     },
     /// Waiting entries of a job ended: all of them, or those of one key.
-    Cleared {
+    JobCleared {
         /// The job.
         number: JobNumber,
         /// The key; `None`: all keys.
         key: Option<Box<str>>,
         /// How they are counted.
-        end: End,
+        end: EndReason,
     },
     /// A member is gone: the entries pinned to it restart with their own request.
     Unpinned {
@@ -132,19 +132,19 @@ pub enum Decision {
     /// Everything that waited was dropped.
     Purged,
     /// Dead entries returned to the queue.
-    Retried {
+    DeadRetried {
         /// The entries.
         entries: Vec<EntryId>,
         /// Whether those of a finished pass repair it; `false` in records of earlier versions.
         repairs: bool,
     },
     /// Dead entries were deleted.
-    Forgotten {
+    DeadDropped {
         /// The entries.
         entries: Vec<EntryId>,
     },
-    /// A part of a snapshot. It matters only to a replay that begins with its [`Item::Begin`].
-    Kept(Box<Item>),
+    /// A part of a snapshot. It matters only to a replay that begins with its [`SnapshotItem::Begin`].
+    SnapshotPart(Box<SnapshotItem>),
     /// The group was deleted. This is the last record.
     Deleted,
     /// A pass of a job began.
@@ -168,7 +168,7 @@ pub enum Decision {
     },
     /// The count of a job was zero. It is done if the count is still zero when the group has
     /// consumed the topics up to these heads.
-    JobNoted {
+    JobCompletionPending {
         /// The job.
         number: JobNumber,
         /// The head of each feeding topic at that moment.
@@ -180,18 +180,18 @@ pub enum Decision {
         number: JobNumber,
     },
     /// A schedule was due.
-    FellDue {
+    ScheduleDue {
         /// Its URL.
         url: UrlKey,
         /// The next due time.
         next: Moment,
         /// The effect; `None` if another fetch replaced this one or the last one has not ended.
-        item: Option<Box<Taking>>,
+        effect: Option<Box<EventEffect>>,
     },
     /// These are due at a time of day, which the wall clock shows at these moments.
-    ClockTimes(Vec<ClockTime>),
+    WallClockDues(Vec<WallClockDue>),
     /// The group published an event on one of its own topics.
-    Announced {
+    PublishQueued {
         /// Rises by one with each.
         serial: u64,
         /// The topic.
@@ -200,7 +200,7 @@ pub enum Decision {
         payload: Box<str>,
     },
     /// A published event is safe on its topic.
-    Sent {
+    Published {
         /// Its serial.
         serial: u64,
         /// The topic.
@@ -209,7 +209,7 @@ pub enum Decision {
         seq: Seq,
     },
     /// A command added a seed.
-    SeedAdded(Box<Taking>),
+    SeedAdded(Box<EventEffect>),
     /// A job was paused or resumed.
     JobPaused {
         /// The job.
@@ -218,7 +218,7 @@ pub enum Decision {
         paused: bool,
     },
     /// The hold of a job ended, because its seeds are there.
-    JobBegun {
+    JobHoldEnded {
         /// The job.
         number: JobNumber,
     },
@@ -242,11 +242,11 @@ pub enum Decision {
 
 /// The effect of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taking {
+pub enum EventEffect {
     /// It became an entry.
     Admitted(Admission),
     /// Waiting entries of the same URL took the better of both values.
-    Improved {
+    Coalesced {
         /// The entries.
         entries: Vec<EntryId>,
         /// Whether they move to the announced lane.
@@ -257,7 +257,7 @@ pub enum Taking {
         due: Moment,
         /// Attributes of the event to forward, which override earlier ones. Empty unless the event
         /// has no job.
-        carried: Box<str>,
+        forwarded: Box<str>,
     },
     /// A seed that its pass has already seen.
     Duplicate(JobNumber),
@@ -271,7 +271,7 @@ pub enum Taking {
 
 /// How a returned entry continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Back {
+pub enum NextStep {
     /// A request failed. It counts, and is retried later.
     Retry {
         /// Earliest next release.
@@ -283,13 +283,13 @@ pub enum Back {
         due: Moment,
     },
     /// A request was made; the next one of the task is for another URL.
-    Again(Box<Again>),
+    Again(Box<AgainRequest>),
 }
 
 /// The rest that a worker requests for a key, already limited. It can lengthen the delay, never
 /// shorten it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rest {
+pub struct RecordedRest {
     /// The key rests at least until then, once.
     pub not_before: Option<Moment>,
     /// Minimum delay of the key from here on, in ms.
@@ -298,7 +298,7 @@ pub struct Rest {
 
 /// Why entries ended without a worker's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum EndReason {
     /// Attempts or losses used up: a dead letter, counted as failed.
     Dead,
     /// The job has completed its pages.
@@ -309,7 +309,7 @@ pub enum End {
     Purged,
 }
 
-impl End {
+impl EndReason {
     /// All reasons.
     pub(crate) const ALL: [Self; 4] = [Self::Dead, Self::Budget, Self::Cancelled, Self::Purged];
 

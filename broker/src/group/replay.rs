@@ -1,41 +1,41 @@
 //! Replay: rebuilds a group from the records of its log.
 
 use super::Group;
-use super::record::{Decision, Record};
-use super::snapshot::Item;
+use super::record::{Decision, GroupRecord};
+use super::snapshot::SnapshotItem;
 
 /// A replay begins at the first record, or at a complete snapshot if earlier records are gone.
 /// Where records are unreadable, it begins again at the next complete snapshot, if there is one.
 #[derive(Debug)]
 pub(crate) struct Replay {
     group: Group,
-    base: Base,
+    base: ReplayBase,
 }
 
 /// What the replayed group rests on, which decides whether a record is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Base {
+pub(crate) enum ReplayBase {
     /// Earlier decisions are missing.
     Missing,
     /// A snapshot that is not complete yet.
-    Begun,
+    Partial,
     /// All decisions.
-    Whole,
+    Complete,
 }
 
 impl Replay {
     /// Starts a replay. `has_all` says whether the next record is the first that was ever written.
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
-        group.parked.put_off_urls();
-        group.ready.put_off();
-        Self { group, base: Base::new(has_all) }
+        group.dormant.defer_url_index();
+        group.ready.defer();
+        Self { group, base: ReplayBase::new(has_all) }
     }
 
     /// Applies the next record.
-    pub(crate) fn take(&mut self, record: &Record) {
-        if self.base.take(record) {
+    pub(crate) fn apply(&mut self, record: &GroupRecord) {
+        if self.base.apply(record) {
             self.group.replay(record);
-            self.group.tidy();
+            self.group.compact_texts();
         }
     }
 
@@ -45,54 +45,54 @@ impl Replay {
     }
 
     /// Notes that records are missing here.
-    pub(crate) fn miss(&mut self) {
-        self.base = Base::Missing;
+    pub(crate) fn mark_gap(&mut self) {
+        self.base = ReplayBase::Missing;
     }
 
     /// Reports whether nothing relevant is missing so far.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.base == Base::Whole
+    pub(crate) fn is_complete(&self) -> bool {
+        self.base == ReplayBase::Complete
     }
 
     /// Returns the group; `None` if something is missing.
-    pub(crate) fn whole(mut self) -> Option<Group> {
+    pub(crate) fn finish(mut self) -> Option<Group> {
         let group = &mut self.group;
-        group.parked.index_urls();
-        group.ready.begin();
+        group.dormant.build_url_index();
+        group.ready.start();
         for key in group.keys.ids() {
             group.offer(key, group.now);
         }
-        self.is_whole().then_some(self.group)
+        self.is_complete().then_some(self.group)
     }
 }
 
-impl Base {
+impl ReplayBase {
     /// Creates the base of a replay. `has_all` says whether its first record is the first ever
     /// written.
     pub(crate) fn new(has_all: bool) -> Self {
-        if has_all { Self::Whole } else { Self::Missing }
+        if has_all { Self::Complete } else { Self::Missing }
     }
 
     /// Takes the next record into account. Returns whether it must be applied.
-    pub(crate) fn take(&mut self, record: &Record) -> bool {
+    pub(crate) fn apply(&mut self, record: &GroupRecord) -> bool {
         let item = match &record.decision {
-            Decision::Kept(item) => Some(&**item),
+            Decision::SnapshotPart(item) => Some(&**item),
             _ => None,
         };
         match (item, *self) {
             // The parts of a snapshot are known from the earlier records.
-            (Some(_), Self::Whole) => return false,
-            (Some(Item::Begin { .. }), _) => *self = Self::Begun,
-            (Some(Item::Abandoned), _) => {
+            (Some(_), Self::Complete) => return false,
+            (Some(SnapshotItem::Begin { .. }), _) => *self = Self::Partial,
+            (Some(SnapshotItem::Abandoned), _) => {
                 *self = Self::Missing;
                 return false;
             }
             // A start ended the snapshot before it was complete.
-            (None, Self::Begun) if matches!(record.decision, Decision::Started { .. }) => {
+            (None, Self::Partial) if matches!(record.decision, Decision::Started { .. }) => {
                 *self = Self::Missing;
                 return false;
             }
-            (Some(Item::End { .. }), Self::Begun) => *self = Self::Whole,
+            (Some(SnapshotItem::End { .. }), Self::Partial) => *self = Self::Complete,
             (_, Self::Missing) => return false,
             _ => {}
         }

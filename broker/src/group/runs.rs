@@ -43,9 +43,9 @@ impl PackedLane {
 
 /// The entries of one lane and priority: a linked list of slots, sorted by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct DormantRun {
     /// The id of the first entry.
-    pub(super) first_id: EntryId,
+    pub(super) first_entry: EntryId,
     /// The first and the last slot.
     pub(super) first: SlotId,
     pub(super) last: SlotId,
@@ -53,7 +53,7 @@ pub(super) struct Run {
     pub(super) prio: i16,
 }
 
-impl Run {
+impl DormantRun {
     fn order(&self) -> (PackedLane, Reverse<i16>) {
         (self.lane, Reverse(self.prio))
     }
@@ -61,14 +61,14 @@ impl Run {
 
 /// The runs of a key. None of them is empty.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct DormantRuns {
     /// Sorted by lane, then by priority from high to low. Inline for one run, because most keys
     /// have one, and there may be millions of keys.
-    runs: SmallVec<[Run; 1]>,
+    runs: SmallVec<[DormantRun; 1]>,
     len: u32,
 }
 
-impl Runs {
+impl DormantRuns {
     /// Counts the entries of all runs.
     pub(super) fn len(&self) -> usize {
         self.len as usize
@@ -83,7 +83,7 @@ impl Runs {
     pub(super) fn first_of(&self, lane: Lane) -> Option<(Reverse<i16>, EntryId)> {
         let lane = PackedLane::new(lane)?;
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
-        (run.lane == lane).then_some((Reverse(run.prio), run.first_id))
+        (run.lane == lane).then_some((Reverse(run.prio), run.first_entry))
     }
 
     /// Returns the first job from this number on that has a run.
@@ -93,19 +93,19 @@ impl Runs {
     }
 
     /// Returns the first slot of any run of a lane.
-    pub(super) fn any_of(&self, lane: PackedLane) -> Option<SlotId> {
+    pub(super) fn first_slot_of(&self, lane: PackedLane) -> Option<SlotId> {
         let run = self.runs.get(self.runs.partition_point(|run| run.lane < lane))?;
         (run.lane == lane).then_some(run.first)
     }
 
     /// Returns any run, usually the only one.
-    pub(super) fn any(&self) -> Option<&Run> {
+    pub(super) fn any_run(&self) -> Option<&DormantRun> {
         self.runs.first()
     }
 
     /// Reports whether a lane has a run.
-    pub(super) fn has(&self, lane: PackedLane) -> bool {
-        self.any_of(lane).is_some()
+    pub(super) fn has_lane(&self, lane: PackedLane) -> bool {
+        self.first_slot_of(lane).is_some()
     }
 
     /// Appends an entry to the run of its lane and priority. Returns the slot before it, if any.
@@ -117,10 +117,10 @@ impl Runs {
         slot: SlotId,
     ) -> Option<SlotId> {
         self.len += 1;
-        match self.runs.binary_search_by_key(&(lane, Reverse(prio)), Run::order) {
+        match self.runs.binary_search_by_key(&(lane, Reverse(prio)), DormantRun::order) {
             Ok(at) => Some(std::mem::replace(&mut self.runs[at].last, slot)),
             Err(at) => {
-                let run = Run { first_id: id, first: slot, last: slot, lane, prio };
+                let run = DormantRun { first_entry: id, first: slot, last: slot, lane, prio };
                 self.runs.insert(at, run);
                 None
             }
@@ -128,7 +128,7 @@ impl Runs {
     }
 
     /// Removes the entry between `before` and `after`; `after` comes with its id.
-    pub(super) fn take_out(
+    pub(super) fn remove(
         &mut self,
         (lane, slot): (PackedLane, SlotId),
         before: SlotId,
@@ -142,7 +142,7 @@ impl Runs {
         let at = self.runs[of_lane..].iter().position(|run| run.first == slot || run.last == slot);
         let at = of_lane + at.expect("a run knows its first and last entry");
         match after {
-            Some((after, id)) => (self.runs[at].first, self.runs[at].first_id) = (after, id),
+            Some((after, id)) => (self.runs[at].first, self.runs[at].first_entry) = (after, id),
             None if before == NO_SLOT => {
                 self.runs.remove(at);
                 if self.runs.is_empty() {
@@ -154,7 +154,7 @@ impl Runs {
     }
 
     /// Returns the runs, for sorting.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DormantRun> {
         self.runs.iter_mut()
     }
 }

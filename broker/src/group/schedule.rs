@@ -11,17 +11,17 @@ use std::fmt::Write;
 
 use tidings_protocol::{After, Outcome, ProtocolError, UrlKey, duration};
 
-use super::config::{bad, number};
+use super::config::{bad_argument, whole_number};
 use super::entry::{Admission, EntryId, JobNumber, Key};
 use super::mutants::{self, Mutant};
-use super::record::{Decision, Taking};
-use super::tasks::{LISTED_DEFAULT, LISTED_MAX};
+use super::record::{Decision, EventEffect};
+use super::task_list::{LISTED_DEFAULT, LISTED_MAX};
 use super::timers::Expiry;
-use super::{Answer, Group};
+use super::{Group, GroupAnswer};
 use crate::clock::Moment;
 
 /// Schedules take turns with jobs, as if they were one. No job has this number.
-pub(super) const SCHEDULES: JobNumber = 0;
+pub(super) const SCHEDULES_JOB: JobNumber = 0;
 
 /// The shortest interval. Each fetch costs a record, and no host wants more.
 pub(super) const EVERY_MS_MIN: u64 = 100;
@@ -38,7 +38,7 @@ pub struct Schedule {
     /// Priority of its entries.
     pub prio: i16,
     /// Attributes that its entries forward, each with a leading space.
-    pub carried: Box<str>,
+    pub forwarded: Box<str>,
     /// The interval in ms.
     pub every_ms: u64,
     /// The next due time.
@@ -47,7 +47,7 @@ pub struct Schedule {
     pub entry: Option<EntryId>,
     /// Whether another fetch of the URL has succeeded since the last due time. It replaces the next
     /// one.
-    pub stands_in: bool,
+    pub skips_next: bool,
 }
 
 impl Schedule {
@@ -76,8 +76,12 @@ impl ScheduleQuery {
         for (name, value) in settings {
             match name {
                 "key" => query.key = Some(value.into()),
-                "limit" => query.limit = number(name, value, 0, LISTED_MAX as u64)?,
-                _ => return Err(bad(format!("unknown option {name}; the options are key, limit"))),
+                "limit" => query.limit = whole_number(name, value, 0, LISTED_MAX as u64)?,
+                _ => {
+                    return Err(bad_argument(format!(
+                        "unknown option {name}; the options are key, limit"
+                    )));
+                }
             }
         }
         Ok(query)
@@ -90,11 +94,11 @@ pub(super) struct Schedules(HashMap<u64, Schedule>);
 
 impl Schedules {
     pub(super) fn find(&self, url: UrlKey) -> Option<&Schedule> {
-        self.0.get(&url.print())
+        self.0.get(&url.fingerprint())
     }
 
     pub(super) fn find_mut(&mut self, url: UrlKey) -> Option<&mut Schedule> {
-        self.0.get_mut(&url.print())
+        self.0.get_mut(&url.fingerprint())
     }
 
     /// Returns all schedules in a fixed order.
@@ -113,7 +117,7 @@ impl Schedules {
     }
 
     /// Called when an entry of the URL is final, with the worker's outcome if there was one.
-    pub(super) fn ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
+    pub(super) fn entry_ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
         let Some(schedule) = self.0.get_mut(&url) else { return };
         // An entry older than the last scheduled one does not replace the next fetch: a worker that
         // changes the interval is fetching the URL at that moment.
@@ -121,7 +125,7 @@ impl Schedules {
         if schedule.entry == Some(entry) {
             schedule.entry = None;
         } else if is_newer && matches!(outcome, Some(Outcome::Done | Outcome::Redirect)) {
-            schedule.stands_in = true;
+            schedule.skips_next = true;
         }
     }
 }
@@ -129,31 +133,37 @@ impl Schedules {
 impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
     /// last entry is not final.
-    pub(super) fn fall_due(&mut self, fingerprint: u64, now: Moment) {
+    pub(super) fn fire_schedule(&mut self, fingerprint: u64, now: Moment) {
         let Some(schedule) = self.schedules.0.get(&fingerprint) else { return };
         let url = schedule.url_key;
         let at_time = self.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
-        let item = if schedule.stands_in || schedule.entry.is_some() {
+        let item = if schedule.skips_next || schedule.entry.is_some() {
             None
-        } else if let Some(entry) = self.unheld_of(url, None) {
+        } else if let Some(entry) = self.waiting_entry(url, None) {
             let (entries, prio) = (vec![entry], schedule.prio);
             let carried = Box::default();
-            Some(Taking::Improved { entries, announced: false, prio, due: now, carried })
+            Some(EventEffect::Coalesced {
+                entries,
+                announced: false,
+                prio,
+                due: now,
+                forwarded: carried,
+            })
         } else if self.is_full() {
             tracing::warn!(group = %self.name, url = %schedule.text, "the group is full: skipped a scheduled fetch");
             None
         } else {
-            Some(Taking::Admitted(self.scheduled_admission(schedule, now)))
+            Some(EventEffect::Admitted(self.scheduled_admission(schedule, now)))
         };
-        self.commit(Decision::FellDue { url, next, item: item.map(Box::new) }, now);
+        self.commit(Decision::ScheduleDue { url, next, effect: item.map(Box::new) }, now);
         if let Some(time) = at_time {
-            self.commit(Decision::ClockTimes(vec![time]), now);
+            self.commit(Decision::WallClockDues(vec![time]), now);
         }
     }
 
     /// Lists schedules, those first that are due first. Visits each schedule.
-    pub(super) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
+    pub(super) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> GroupAnswer {
         let wanted =
             |schedule: &&Schedule| query.key.as_ref().is_none_or(|key| *schedule.key == **key);
         let mut matched: Vec<&Schedule> = self.schedules.iter().filter(wanted).collect();
@@ -167,40 +177,45 @@ impl Group {
         let more: Vec<String> =
             matched.iter().map(|schedule| self.describe_schedule(schedule, now)).collect();
         let ok = format!("{} matched={count} listed={}", self.name, more.len());
-        Answer { more, ok }
+        GroupAnswer { lines: more, ok }
     }
 
     fn describe_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let Schedule { text, key, prio, due, .. } = schedule;
-        let (every, due_ms) = (self.every(schedule), due.since(now));
+        let (every, due_ms) = (self.interval_text(schedule), due.since(now));
         let mut line = format!("{text} every={every} due-ms={due_ms} key={key} prio={prio}");
         // Writing into a string cannot fail.
         if let Some(entry) = schedule.entry {
             let _ = write!(line, " entry={entry}");
         }
-        if schedule.stands_in {
+        if schedule.skips_next {
             line += " skips=yes";
         }
         line
     }
 
     /// Returns the interval or the time of day.
-    pub(super) fn every(&self, schedule: &Schedule) -> String {
-        let time = self.clock_times.time_of(schedule.url_key);
+    pub(super) fn interval_text(&self, schedule: &Schedule) -> String {
+        let time = self.wall_clock.time_of_day(schedule.url_key);
         time.map_or_else(|| duration::format_ms(schedule.every_ms), |time| time.to_string())
     }
 
     /// Reports whether a schedule still has this interval and these attributes.
-    pub(super) fn is_as_told(&self, schedule: &Schedule, every: After, carried: &str) -> bool {
-        let present: HashSet<&str> = schedule.carried.split(' ').collect();
-        let is_same = self.every(schedule) == every.to_string();
+    pub(super) fn matches_previous(
+        &self,
+        schedule: &Schedule,
+        every: After,
+        carried: &str,
+    ) -> bool {
+        let present: HashSet<&str> = schedule.forwarded.split(' ').collect();
+        let is_same = self.interval_text(schedule) == every.to_string();
         is_same && carried.split(' ').all(|word| present.contains(word))
-            || mutants::is(Mutant::AnyEvery)
+            || mutants::is(Mutant::IgnoresWas)
     }
 
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
         Admission {
-            id: self.last_entry + 1,
+            id: self.last_entry_id + 1,
             text: schedule.text.clone(),
             url_key: Some(schedule.url_key),
             key: schedule.key.clone(),
@@ -211,48 +226,48 @@ impl Group {
             announced: false,
             prio: schedule.prio,
             due: now,
-            carried: schedule.carried.clone(),
+            forwarded: schedule.forwarded.clone(),
         }
     }
 
-    pub(super) fn apply_due(
+    pub(super) fn apply_schedule_due(
         &mut self,
         url: UrlKey,
         next: Moment,
-        item: Option<&Taking>,
+        item: Option<&EventEffect>,
         now: Moment,
     ) {
         if let Some(item) = item {
-            self.apply_taking(item, now);
+            self.apply_event_effect(item, now);
         }
-        let Some(schedule) = self.schedules.0.get_mut(&url.print()) else { return };
-        self.expiries.cancel(schedule.due, Expiry::Schedule(url.print()));
-        self.expiries.set(next, Expiry::Schedule(url.print()));
+        let Some(schedule) = self.schedules.0.get_mut(&url.fingerprint()) else { return };
+        self.expiries.cancel(schedule.due, Expiry::Schedule(url.fingerprint()));
+        self.expiries.set(next, Expiry::Schedule(url.fingerprint()));
         schedule.due = next;
-        schedule.stands_in = false;
-        schedule.entry = item.map_or(schedule.entry, entry_of);
+        schedule.skips_next = false;
+        schedule.entry = item.map_or(schedule.entry, entry_of_effect);
     }
 
     pub(super) fn set_schedule(&mut self, schedule: &Schedule) {
         let url = schedule.url_key;
-        self.end_schedule(url);
-        self.expiries.set(schedule.due, Expiry::Schedule(url.print()));
-        self.schedules.0.insert(url.print(), schedule.clone());
+        self.remove_schedule(url);
+        self.expiries.set(schedule.due, Expiry::Schedule(url.fingerprint()));
+        self.schedules.0.insert(url.fingerprint(), schedule.clone());
     }
 
-    pub(super) fn end_schedule(&mut self, url: UrlKey) {
-        self.clock_times.forget_schedule(url);
-        if let Some(before) = self.schedules.0.remove(&url.print()) {
-            self.expiries.cancel(before.due, Expiry::Schedule(url.print()));
+    pub(super) fn remove_schedule(&mut self, url: UrlKey) {
+        self.wall_clock.remove_schedule(url);
+        if let Some(before) = self.schedules.0.remove(&url.fingerprint()) {
+            self.expiries.cancel(before.due, Expiry::Schedule(url.fingerprint()));
         }
     }
 }
 
 /// Returns the entry as which an event's URL will be fetched, if it will be.
-pub(super) fn entry_of(taking: &Taking) -> Option<EntryId> {
+pub(super) fn entry_of_effect(taking: &EventEffect) -> Option<EntryId> {
     match taking {
-        Taking::Admitted(admission) => Some(admission.id),
-        Taking::Improved { entries, .. } => entries.first().copied(),
+        EventEffect::Admitted(admission) => Some(admission.id),
+        EventEffect::Coalesced { entries, .. } => entries.first().copied(),
         _ => None,
     }
 }

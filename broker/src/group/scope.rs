@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tidings_protocol::{CanonicalUrl, ProtocolError};
 
-use super::config::bad;
+use super::config::bad_argument;
 
 /// The scope rule of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,7 +30,7 @@ impl FromStr for ScopeRule {
             "domain" => Ok(Self::Domain),
             "prefix" => Ok(Self::Prefix),
             "any" => Ok(Self::Any),
-            _ => Err(bad(format!("scope={text}: expected host, domain, prefix or any"))),
+            _ => Err(bad_argument(format!("scope={text}: expected host, domain, prefix or any"))),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Scope {
     }
 
     /// Returns the same rule without seeds.
-    pub(crate) fn bare(&self) -> Self {
+    pub(crate) fn without_parts(&self) -> Self {
         Self::new(self.rule)
     }
 
@@ -94,7 +94,7 @@ impl Scope {
     }
 
     /// Restores a host, domain or prefix from a snapshot.
-    pub(crate) fn keep(&mut self, part: &str) {
+    pub(crate) fn restore_part(&mut self, part: &str) {
         self.admitted.insert(part.into());
     }
 

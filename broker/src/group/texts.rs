@@ -18,22 +18,22 @@ const CHUNKS_IN_MEMORY: usize = 32;
 const HEADER_BYTES: usize = 12;
 
 /// Bytes of the first read of a stored text; most texts are shorter.
-const GLANCE_BYTES: usize = 512;
+const FIRST_READ_BYTES: usize = 512;
 
 /// Bytes that a processor loads from memory at once, and the number of such lines that hold most
 /// texts.
 const CACHE_LINE_BYTES: usize = 64;
-const GLIMPSE_LINES: usize = 3;
+const PREFETCH_LINES: usize = 3;
 
 /// Dead bytes below which no texts are moved.
 const DEAD_BYTES_MIN: usize = 16 * CHUNK_BYTES;
 
 /// Chunks that are written whenever another one is full. More than one, so that a backlog shrinks
 /// after the disk had no room; not all, because it may have none for long.
-const SENT_AT_ONCE: usize = 2;
+const WRITES_AT_ONCE: usize = 2;
 
 /// A store for chunks outside memory, like a swap file.
-pub trait Outside: Debug + Send {
+pub trait TextStore: Debug + Send {
     /// Begins to write a chunk of at most [`CHUNK_BYTES`] under a number that was used before, or
     /// the next new one. Writes of one number are done in order. Blocks while too many writes are
     /// pending.
@@ -41,7 +41,7 @@ pub trait Outside: Debug + Send {
 
     /// Returns the number of a finished write, and whether the chunk can be read from now on. The
     /// store has dropped its reference to the chunk.
-    fn written(&mut self) -> Option<(u32, io::Result<()>)>;
+    fn poll_written(&mut self) -> Option<(u32, io::Result<()>)>;
 
     /// Reads from a byte of a chunk on, as much as exists and fits. May block, but not for long.
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) -> io::Result<usize>;
@@ -49,14 +49,14 @@ pub trait Outside: Debug + Send {
 
 /// The location of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TextLocation {
     chunk: u32,
     offset: u32,
 }
 
 #[derive(Debug)]
 struct Chunk {
-    bytes: Bytes,
+    bytes: ChunkBytes,
     /// Length with the dead texts, and without.
     len: usize,
     live: usize,
@@ -64,11 +64,11 @@ struct Chunk {
 
 /// The bytes of a chunk, or their number in the store.
 #[derive(Debug)]
-enum Bytes {
-    Here(Vec<u8>),
+enum ChunkBytes {
+    InMemory(Vec<u8>),
     /// Being written, and in memory until the write is done.
-    Leaving(Arc<Vec<u8>>),
-    Outside(u32),
+    Writing(Arc<Vec<u8>>),
+    Stored(u32),
 }
 
 /// All texts of a group.
@@ -76,36 +76,36 @@ enum Bytes {
 pub(super) struct Texts {
     /// `None`: the number is free.
     chunks: Vec<Option<Chunk>>,
-    free: Vec<u32>,
+    free_chunks: Vec<u32>,
     /// The chunk to which texts are appended.
     tail: Option<u32>,
     /// Buffers for new chunks, from chunks that were stored.
     spare: Vec<Vec<u8>>,
     /// Full chunks that stay in memory for now, oldest first.
-    here: VecDeque<u32>,
+    in_memory: VecDeque<u32>,
     /// Chunks that are being written: number in the store, and number here. A chunk that is dropped
     /// meanwhile is removed when its write is done.
-    leaving: VecDeque<(u32, u32)>,
-    outside: Option<Box<dyn Outside>>,
+    writing: VecDeque<(u32, u32)>,
+    store: Option<Box<dyn TextStore>>,
     /// Whether the last write failed. Logged once, until a write succeeds.
-    is_refused: bool,
+    has_failed: bool,
     /// Numbers in the store that were used and are free, and the next new one.
-    free_outside: Vec<u32>,
-    next_outside: u32,
+    free_stored: Vec<u32>,
+    next_stored: u32,
     /// Bytes of all chunks, of the live texts in them, and of the chunks in memory.
     len: usize,
     live: usize,
-    len_here: usize,
+    memory_bytes: usize,
 }
 
 impl Texts {
     /// Sets the store.
-    pub(super) fn set_outside(&mut self, outside: Box<dyn Outside>) {
-        self.outside = Some(outside);
+    pub(super) fn set_store(&mut self, outside: Box<dyn TextStore>) {
+        self.store = Some(outside);
     }
 
     /// Returns an empty set with the same store.
-    pub(super) fn emptied(&mut self) -> Self {
+    pub(super) fn cleared(&mut self) -> Self {
         let mut texts = std::mem::take(self);
         texts.tail = None;
         for number in (0..).take(texts.chunks.len()) {
@@ -115,17 +115,17 @@ impl Texts {
     }
 
     /// Returns the bytes of the chunks in memory, with the spare buffers.
-    pub(super) fn bytes_here(&self) -> usize {
-        self.len_here + self.spare.iter().map(Vec::capacity).sum::<usize>()
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes + self.spare.iter().map(Vec::capacity).sum::<usize>()
     }
 
     /// Appends a text, given in parts, with the id of its entry.
-    pub(super) fn put(&mut self, id: u64, parts: &[&[u8]]) -> Place {
+    pub(super) fn put(&mut self, id: u64, parts: &[&[u8]]) -> TextLocation {
         let text_len: usize = parts.iter().map(|part| part.len()).sum();
         let len = HEADER_BYTES + text_len;
         let number = self.tail_for(len);
         let chunk = self.chunks[number as usize].as_mut().expect("the tail chunk exists");
-        let Bytes::Here(bytes) = &mut chunk.bytes else {
+        let ChunkBytes::InMemory(bytes) = &mut chunk.bytes else {
             unreachable!("the tail is in memory");
         };
         let offset = u32::try_from(bytes.len()).expect("offsets in a chunk have 32 bits");
@@ -138,9 +138,9 @@ impl Texts {
         chunk.len += len;
         chunk.live += len;
         self.len += len;
-        self.len_here += len;
+        self.memory_bytes += len;
         self.live += len;
-        Place { chunk: number, offset }
+        TextLocation { chunk: number, offset }
     }
 
     /// Returns a text.
@@ -148,12 +148,12 @@ impl Texts {
     /// # Panics
     ///
     /// If it is stored and cannot be read, as when swapped memory is lost.
-    pub(super) fn get(&self, place: Place) -> Cow<'_, [u8]> {
+    pub(super) fn get(&self, place: TextLocation) -> Cow<'_, [u8]> {
         match &self.chunk(place.chunk).bytes {
-            Bytes::Here(bytes) => split(&bytes[place.offset as usize..]).1.into(),
-            Bytes::Leaving(bytes) => split(&bytes[place.offset as usize..]).1.into(),
-            Bytes::Outside(number) => {
-                let mut buffer = vec![0; GLANCE_BYTES];
+            ChunkBytes::InMemory(bytes) => split(&bytes[place.offset as usize..]).1.into(),
+            ChunkBytes::Writing(bytes) => split(&bytes[place.offset as usize..]).1.into(),
+            ChunkBytes::Stored(number) => {
+                let mut buffer = vec![0; FIRST_READ_BYTES];
                 self.read(*number, place.offset as usize, &mut buffer);
                 let len = HEADER_BYTES + text_len(&buffer);
                 if len > buffer.len() {
@@ -167,18 +167,18 @@ impl Texts {
         }
     }
 
-    /// Loads a text into the cache if it is in memory (see [`ahead`](super::ahead)).
-    pub(super) fn glimpse(&self, place: Place) {
-        if let Bytes::Here(bytes) = &self.chunk(place.chunk).bytes {
+    /// Loads a text into the cache if it is in memory (see [`prefetch`](super::prefetch)).
+    pub(super) fn prefetch(&self, place: TextLocation) {
+        if let ChunkBytes::InMemory(bytes) = &self.chunk(place.chunk).bytes {
             let lines = bytes[place.offset as usize..].chunks(CACHE_LINE_BYTES);
-            lines.take(GLIMPSE_LINES).for_each(|line| {
+            lines.take(PREFETCH_LINES).for_each(|line| {
                 black_box(line[0]);
             });
         }
     }
 
     /// Removes a text of this length.
-    pub(super) fn remove(&mut self, place: Place, text_len: usize) {
+    pub(super) fn remove(&mut self, place: TextLocation, text_len: usize) {
         let len = HEADER_BYTES + text_len;
         let chunk = self.chunks[place.chunk as usize].as_mut().expect("a live text has a chunk");
         chunk.live -= len;
@@ -190,13 +190,13 @@ impl Texts {
 
     /// If too many bytes are dead, returns the texts of a sparse chunk as `(id, place, text)`. The
     /// caller appends the live ones again.
-    pub(super) fn sparse(&mut self) -> Option<Vec<(u64, Place, Vec<u8>)>> {
+    pub(super) fn sparse_chunk(&mut self) -> Option<Vec<(u64, TextLocation, Vec<u8>)>> {
         let dead = self.len - self.live;
         if dead < DEAD_BYTES_MIN.max(self.live) {
             return None;
         }
         let is_sparse = |chunk: &Chunk| {
-            chunk.live * 2 <= chunk.len && !matches!(chunk.bytes, Bytes::Leaving(_))
+            chunk.live * 2 <= chunk.len && !matches!(chunk.bytes, ChunkBytes::Writing(_))
         };
         let number = (0..).zip(&self.chunks).find_map(|(number, chunk)| {
             let chunk = chunk.as_ref().filter(|chunk| is_sparse(chunk))?;
@@ -205,13 +205,13 @@ impl Texts {
         Some(self.texts_of(number))
     }
 
-    fn texts_of(&self, number: u32) -> Vec<(u64, Place, Vec<u8>)> {
+    fn texts_of(&self, number: u32) -> Vec<(u64, TextLocation, Vec<u8>)> {
         let chunk = self.chunk(number);
         let read;
         let bytes = match &chunk.bytes {
-            Bytes::Here(bytes) => bytes,
-            Bytes::Leaving(bytes) => &**bytes,
-            Bytes::Outside(outside) => {
+            ChunkBytes::InMemory(bytes) => bytes,
+            ChunkBytes::Writing(bytes) => &**bytes,
+            ChunkBytes::Stored(outside) => {
                 let mut buffer = vec![0; chunk.len];
                 self.read(*outside, 0, &mut buffer);
                 read = buffer;
@@ -223,7 +223,7 @@ impl Texts {
         while offset < chunk.len {
             let (id, text) = split(&bytes[offset..]);
             let start = u32::try_from(offset).expect("offsets in a chunk have 32 bits");
-            texts.push((id, Place { chunk: number, offset: start }, text.to_vec()));
+            texts.push((id, TextLocation { chunk: number, offset: start }, text.to_vec()));
             offset += HEADER_BYTES + text.len();
         }
         texts
@@ -234,7 +234,7 @@ impl Texts {
     }
 
     fn read(&self, number: u32, from: usize, buffer: &mut [u8]) {
-        let outside = self.outside.as_ref().expect("stored chunks have a store");
+        let outside = self.store.as_ref().expect("stored chunks have a store");
         let read = outside.read(number, from, buffer);
         read.unwrap_or_else(|error| panic!("cannot read paged-out texts: {error}"));
     }
@@ -250,13 +250,13 @@ impl Texts {
             if live == 0 {
                 self.drop_chunk(number);
             } else {
-                self.here.push_back(number);
+                self.in_memory.push_back(number);
                 self.page_out();
             }
         }
-        let bytes = Bytes::Here(self.spare.pop().unwrap_or_default());
+        let bytes = ChunkBytes::InMemory(self.spare.pop().unwrap_or_default());
         let chunk = Some(Chunk { bytes, len: 0, live: 0 });
-        let number = if let Some(number) = self.free.pop() {
+        let number = if let Some(number) = self.free_chunks.pop() {
             self.chunks[number as usize] = chunk;
             number
         } else {
@@ -269,55 +269,58 @@ impl Texts {
 
     /// Writes the oldest chunks to the store, if too many are in memory.
     fn page_out(&mut self) {
-        self.arrive();
-        let Some(outside) = &mut self.outside else { return };
-        for _ in 0..SENT_AT_ONCE {
-            if self.here.len() <= CHUNKS_IN_MEMORY {
+        self.finish_writes();
+        let Some(outside) = &mut self.store else { return };
+        for _ in 0..WRITES_AT_ONCE {
+            if self.in_memory.len() <= CHUNKS_IN_MEMORY {
                 return;
             }
-            let Some(number) = self.here.pop_front() else { return };
+            let Some(number) = self.in_memory.pop_front() else { return };
             if let Some(chunk) = &mut self.chunks[number as usize]
-                && let Bytes::Here(bytes) = &mut chunk.bytes
+                && let ChunkBytes::InMemory(bytes) = &mut chunk.bytes
                 && chunk.len <= CHUNK_BYTES
             {
                 let bytes = Arc::new(std::mem::take(bytes));
-                chunk.bytes = Bytes::Leaving(Arc::clone(&bytes));
-                let at = self.free_outside.pop().unwrap_or(self.next_outside);
-                self.next_outside = self.next_outside.max(at + 1);
-                self.leaving.push_back((at, number));
+                chunk.bytes = ChunkBytes::Writing(Arc::clone(&bytes));
+                let at = self.free_stored.pop().unwrap_or(self.next_stored);
+                self.next_stored = self.next_stored.max(at + 1);
+                self.writing.push_back((at, number));
                 outside.write(at, bytes);
             }
         }
     }
 
     /// Handles finished writes.
-    fn arrive(&mut self) {
-        while let Some((at, written)) = self.outside.as_mut().and_then(|outside| outside.written())
+    fn finish_writes(&mut self) {
+        while let Some((at, written)) =
+            self.store.as_mut().and_then(|outside| outside.poll_written())
         {
-            let sent = self.leaving.iter().position(|(to, _)| *to == at);
-            let Some((_, number)) = sent.and_then(|sent| self.leaving.remove(sent)) else {
+            let sent = self.writing.iter().position(|(to, _)| *to == at);
+            let Some((_, number)) = sent.and_then(|sent| self.writing.remove(sent)) else {
                 continue;
             };
             let Some(chunk) = &mut self.chunks[number as usize] else { continue };
-            let left = std::mem::replace(&mut chunk.bytes, Bytes::Outside(at));
-            let Bytes::Leaving(bytes) = left else { unreachable!("the chunk was being written") };
+            let left = std::mem::replace(&mut chunk.bytes, ChunkBytes::Stored(at));
+            let ChunkBytes::Writing(bytes) = left else {
+                unreachable!("the chunk was being written")
+            };
             let mut bytes = Arc::unwrap_or_clone(bytes);
             match written {
                 Ok(()) => {
-                    self.is_refused = false;
-                    self.len_here -= chunk.len;
-                    if self.spare.len() < SENT_AT_ONCE {
+                    self.has_failed = false;
+                    self.memory_bytes -= chunk.len;
+                    if self.spare.len() < WRITES_AT_ONCE {
                         bytes.clear();
                         self.spare.push(bytes);
                     }
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut self.is_refused, true) {
+                    if !std::mem::replace(&mut self.has_failed, true) {
                         tracing::warn!(%error, "cannot page out texts of waiting entries; they stay in memory");
                     }
-                    chunk.bytes = Bytes::Here(bytes);
-                    self.here.push_back(number);
-                    self.free_outside.push(at);
+                    chunk.bytes = ChunkBytes::InMemory(bytes);
+                    self.in_memory.push_back(number);
+                    self.free_stored.push(at);
                 }
             }
             if chunk.live == 0 {
@@ -330,16 +333,16 @@ impl Texts {
         let Some(chunk) = &mut self.chunks[number as usize] else { return };
         self.live -= std::mem::take(&mut chunk.live);
         match chunk.bytes {
-            Bytes::Leaving(_) => return,
-            Bytes::Here(_) => {
-                self.len_here -= chunk.len;
-                self.here.retain(|here| *here != number);
+            ChunkBytes::Writing(_) => return,
+            ChunkBytes::InMemory(_) => {
+                self.memory_bytes -= chunk.len;
+                self.in_memory.retain(|here| *here != number);
             }
-            Bytes::Outside(at) => self.free_outside.push(at),
+            ChunkBytes::Stored(at) => self.free_stored.push(at),
         }
         self.len -= chunk.len;
         self.chunks[number as usize] = None;
-        self.free.push(number);
+        self.free_chunks.push(number);
     }
 }
 

@@ -1,64 +1,67 @@
 //! Translates the actions of `GROUP` and `JOB` into inputs of a group.
 
-use tidings_protocol::{After, AfterError, GroupName, JobName, Manage, Prio, ProtocolError};
+use tidings_protocol::{After, AfterError, GroupName, JobName, ManageCommand, Prio, ProtocolError};
 
 use super::default_group;
-use super::watch::{EVERY_MS, EVERY_MS_MAX, EVERY_MS_MIN, Watch};
-use crate::group::busiest::KeyQuery;
-use crate::group::config::{bad, duration_within};
+use super::watchers::{EVERY_MS_DEFAULT, EVERY_MS_MAX, EVERY_MS_MIN, WatchRequest};
+use crate::group::config::{bad_argument, duration_within};
 use crate::group::schedule::ScheduleQuery;
-use crate::group::tasks::{Selection, TaskQuery};
-use crate::group::{Asked, Input, JobAction, Operation, Show};
+use crate::group::task_list::{EntrySelection, TaskQuery};
+use crate::group::top_keys::KeyQuery;
+use crate::group::{GroupQuery, Input, JobAction, Operation, Requester};
 use crate::job::JobSettings;
 
 /// The input for an action on an existing group.
-pub(crate) fn group_input(asked: Asked, manage: &Manage<'_>) -> Result<Input, ProtocolError> {
+pub(crate) fn group_input(
+    asked: Requester,
+    manage: &ManageCommand<'_>,
+) -> Result<Input, ProtocolError> {
     let settings = || manage.settings.iter().copied();
-    let operate = |what| Input::Operate { asked, what };
+    let operate = |what| Input::Operate { requester: asked, operation: what };
     let plain = |what| manage.allow_only(&[]).map(|()| operate(what));
     match manage.action {
         "show" => {
             manage.allow_only(&[])?;
-            Ok(Input::Show { asked, what: Show::Group })
+            Ok(Input::Query { requester: asked, query: GroupQuery::Group })
         }
         "set" => {
             let settings = settings().map(|(key, value)| (key.into(), value.into())).collect();
-            Ok(Input::Configure { asked, settings })
+            Ok(Input::Configure { requester: asked, settings })
         }
         "tasks" => {
-            let what = Show::Tasks(TaskQuery::parse(settings())?);
-            Ok(Input::Show { asked, what })
+            let what = GroupQuery::Tasks(TaskQuery::parse(settings())?);
+            Ok(Input::Query { requester: asked, query: what })
         }
         "keys" => {
-            let what = Show::Keys(KeyQuery::parse(settings())?);
-            Ok(Input::Show { asked, what })
+            let what = GroupQuery::Keys(KeyQuery::parse(settings())?);
+            Ok(Input::Query { requester: asked, query: what })
         }
         "schedules" => {
-            let what = Show::Schedules(ScheduleQuery::parse(settings())?);
-            Ok(Input::Show { asked, what })
+            let what = GroupQuery::Schedules(ScheduleQuery::parse(settings())?);
+            Ok(Input::Query { requester: asked, query: what })
         }
         "pause" => plain(Operation::Pause),
         "resume" => plain(Operation::Resume),
         "purge" => plain(Operation::Purge),
         "delete" => plain(Operation::Delete),
-        "retry" => Ok(operate(Operation::Retry(selection(manage)?))),
-        "drop" => Ok(operate(Operation::Drop(selection(manage)?))),
-        action => Err(bad(format!(
+        "retry" => Ok(operate(Operation::Retry(parse_selection(manage)?))),
+        "drop" => Ok(operate(Operation::Drop(parse_selection(manage)?))),
+        action => Err(bad_argument(format!(
             "no action {action}; GROUP has ls, show, create, set, tasks, keys, schedules, pause, \
              resume, purge, retry, drop, delete, watch"
         ))),
     }
 }
 
-fn selection(manage: &Manage<'_>) -> Result<Selection, ProtocolError> {
+fn parse_selection(manage: &ManageCommand<'_>) -> Result<EntrySelection, ProtocolError> {
     manage.allow_only(&["entry", "key", "job"])?;
-    Selection::parse(manage.settings.iter().copied(), |_, _| Ok(()))
+    EntrySelection::parse(manage.settings.iter().copied(), |_, _| Ok(()))
 }
 
 /// The group of a job, and the input for an action on the job.
 pub(crate) fn job_input(
-    asked: Asked,
-    manage: &Manage<'_>,
+    asked: Requester,
+    manage: &ManageCommand<'_>,
 ) -> Result<(GroupName, Input), ProtocolError> {
     let group = group_of(manage)?;
     let name = || -> Result<JobName, ProtocolError> { manage.required_name()?.parse() };
@@ -67,18 +70,18 @@ pub(crate) fn job_input(
             let settings = manage.settings.iter().copied().filter(|(key, _)| *key != "group");
             let settings = JobSettings::parse(settings)?;
             settings.check_callback()?;
-            Input::OpenJob { asked, name: name()?, settings }
+            Input::OpenJob { requester: asked, name: name()?, settings }
         }
         "close" | "cancel" | "show" | "ls" => {
             manage.allow_only(&["group"])?;
             match manage.action {
-                "close" => Input::CloseJob { asked, name: name()? },
-                "cancel" => Input::CancelJob { asked, name: name()? },
-                "show" => Input::Show { asked, what: Show::Job(name()?) },
-                _ => Input::Show { asked, what: Show::Jobs },
+                "close" => Input::CloseJob { requester: asked, name: name()? },
+                "cancel" => Input::CancelJob { requester: asked, name: name()? },
+                "show" => Input::Query { requester: asked, query: GroupQuery::Job(name()?) },
+                _ => Input::Query { requester: asked, query: GroupQuery::Jobs },
             }
         }
-        "add" => Input::WithJob { asked, name: name()?, what: seed(manage)? },
+        "add" => Input::JobAction { requester: asked, name: name()?, action: add_seed(manage)? },
         "wait" | "pause" | "resume" | "delete" => {
             manage.allow_only(&["group"])?;
             let what = match manage.action {
@@ -87,10 +90,10 @@ pub(crate) fn job_input(
                 "resume" => JobAction::Resume,
                 _ => JobAction::Delete,
             };
-            Input::WithJob { asked, name: name()?, what }
+            Input::JobAction { requester: asked, name: name()?, action: what }
         }
         action => {
-            return Err(bad(format!(
+            return Err(bad_argument(format!(
                 "no action {action}; JOB has ls, show, open, add, close, wait, watch, pause, resume, \
                  cancel, delete"
             )));
@@ -99,43 +102,44 @@ pub(crate) fn job_input(
     Ok((group, input))
 }
 
-fn seed(manage: &Manage<'_>) -> Result<JobAction, ProtocolError> {
+fn add_seed(manage: &ManageCommand<'_>) -> Result<JobAction, ProtocolError> {
     manage.allow_only(&["group", "url", "prio", "after"])?;
-    let url = manage.setting("url").ok_or_else(|| bad("add needs url=<URL>"))?.into();
+    let url = manage.setting("url").ok_or_else(|| bad_argument("add needs url=<URL>"))?.into();
     let (prio, after) = seed_settings(manage)?;
     Ok(JobAction::Add { url, prio, after })
 }
 
 /// The priority and the earliest moment of a seed.
-pub(crate) fn seed_settings(manage: &Manage<'_>) -> Result<(i16, After), ProtocolError> {
+pub(crate) fn seed_settings(manage: &ManageCommand<'_>) -> Result<(i16, After), ProtocolError> {
     let prio = manage.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
     let after = manage.setting("after").unwrap_or("0");
-    let after =
-        after.parse().map_err(|error: AfterError| bad(format!("after={after}: {error}")))?;
+    let after = after
+        .parse()
+        .map_err(|error: AfterError| bad_argument(format!("after={after}: {error}")))?;
     Ok((prio, after))
 }
 
 /// The group and the parsed request of `JOB watch` or `GROUP watch`.
 pub(super) fn watch(
-    asked: Asked,
-    manage: &Manage<'_>,
+    asked: Requester,
+    manage: &ManageCommand<'_>,
     is_job: bool,
-) -> Result<(GroupName, Watch), ProtocolError> {
+) -> Result<(GroupName, WatchRequest), ProtocolError> {
     let name = manage.required_name()?;
     let every_ms = match manage.setting("every") {
         Some(every) => duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)?,
-        None => EVERY_MS,
+        None => EVERY_MS_DEFAULT,
     };
     if !is_job {
         manage.allow_only(&["every"])?;
-        return Ok((name.parse()?, Watch { asked, job: None, every_ms }));
+        return Ok((name.parse()?, WatchRequest { asked, job: None, every_ms }));
     }
     manage.allow_only(&["group", "every"])?;
-    let watch = Watch { asked, job: Some(name.parse()?), every_ms };
+    let watch = WatchRequest { asked, job: Some(name.parse()?), every_ms };
     Ok((group_of(manage)?, watch))
 }
 
 /// The group of a job.
-pub(crate) fn group_of(manage: &Manage<'_>) -> Result<GroupName, ProtocolError> {
+pub(crate) fn group_of(manage: &ManageCommand<'_>) -> Result<GroupName, ProtocolError> {
     manage.setting("group").map_or_else(|| Ok(default_group()), str::parse)
 }

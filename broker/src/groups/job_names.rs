@@ -14,11 +14,11 @@ use tidings_protocol::{GroupName, JobName, Payload};
 /// name while another changes it, either order may take effect. A name is inserted before its group
 /// receives the command that opens the job.
 #[derive(Default)]
-pub(super) struct JobNames(DashMap<JobName, Vec<(GroupName, Remembered)>>);
+pub(super) struct JobNames(DashMap<JobName, Vec<(GroupName, JobStatus)>>);
 
 /// The state of a remembered job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remembered {
+pub(super) enum JobStatus {
     /// Its current pass is not done.
     Unfinished,
     Done,
@@ -26,7 +26,7 @@ pub(super) enum Remembered {
 
 impl JobNames {
     /// Sets or removes the group's job of that name.
-    pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<Remembered>) {
+    pub(super) fn set(&self, name: &JobName, group: &GroupName, job: Option<JobStatus>) {
         let own = job.map(|job| (group.clone(), job));
         // One guard covers the lookup and the change: between them, another group could change the
         // same name.
@@ -47,7 +47,7 @@ impl JobNames {
     }
 
     /// Removes all jobs of a deleted group.
-    pub(super) fn forget(&self, group: &GroupName) {
+    pub(super) fn remove_group(&self, group: &GroupName) {
         self.0.retain(|_, groups| {
             groups.retain(|(other, _)| other != group);
             !groups.is_empty()
@@ -56,14 +56,13 @@ impl JobNames {
 
     /// Whether the group has an unfinished job of that name.
     pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
-        let unfinished = |(other, job): &(GroupName, Remembered)| {
-            other == group && *job == Remembered::Unfinished
-        };
+        let unfinished =
+            |(other, job): &(GroupName, JobStatus)| other == group && *job == JobStatus::Unfinished;
         self.0.get(name).is_some_and(|groups| groups.iter().any(unfinished))
     }
 
     /// Jobs that the payloads name and that belong to other groups.
-    pub(super) fn elsewhere<'a>(
+    pub(super) fn jobs_of_other_groups<'a>(
         &self,
         group: &GroupName,
         payloads: impl Iterator<Item = &'a str>,
@@ -83,7 +82,7 @@ impl JobNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::at_once::at_once;
+    use crate::concurrent_runs::run_concurrently;
 
     #[test]
     fn jobs_of_other_groups_are_found() {
@@ -97,13 +96,13 @@ mod tests {
             "http://x.org/ job=blog and text",
             "http://x.org/4",
         ];
-        let found = |group| names.elsewhere(group, payloads.iter().copied());
-        let unfinished = Some(Remembered::Unfinished);
+        let found = |group| names.jobs_of_other_groups(group, payloads.iter().copied());
+        let unfinished = Some(JobStatus::Unfinished);
         names.set(&docs, &a, unfinished);
         names.set(&docs, &a, unfinished);
         assert_eq!(found(&a), [].into());
         assert_eq!(found(&b), [docs.clone()].into());
-        names.set(&docs, &b, Some(Remembered::Done));
+        names.set(&docs, &b, Some(JobStatus::Done));
         names.set(&blog, &b, unfinished);
         assert!(names.is_unfinished(&docs, &a));
         assert!(!names.is_unfinished(&docs, &b));
@@ -111,7 +110,7 @@ mod tests {
         assert_eq!(found(&a), [docs.clone(), blog.clone()].into());
         names.set(&docs, &b, None);
         assert_eq!(found(&a), [blog].into());
-        names.forget(&b);
+        names.remove_group(&b);
         assert_eq!(found(&a), [].into());
         names.set(&docs, &a, None);
         assert!(names.0.is_empty());
@@ -125,8 +124,8 @@ mod tests {
         for _ in 0..2_000 {
             let names = JobNames::default();
             // The name appears and disappears while other groups add theirs.
-            at_once(GROUPS, |number| {
-                names.set(&name, &group(number), Some(Remembered::Unfinished));
+            run_concurrently(GROUPS, |number| {
+                names.set(&name, &group(number), Some(JobStatus::Unfinished));
                 if number % 2 == 0 {
                     names.set(&name, &group(number), None);
                 }

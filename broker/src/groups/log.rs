@@ -1,38 +1,38 @@
 //! Storage of a group's records. The state machine does not know of it: the actor writes the
 //! records here before it sends the outputs that depend on them.
 
-mod on_disk;
+mod disk_log;
 
 use std::sync::Arc;
 
-pub(in crate::groups) use self::on_disk::DiskLog;
-use crate::group::record::Record;
+pub(in crate::groups) use self::disk_log::DiskLog;
+use crate::group::record::GroupRecord;
 use crate::log::TopicLog;
 use crate::topic::Health;
 
 /// A position in a log: the number of the next record. Half-open, so marks compare directly.
-pub(super) type Mark = u64;
+pub(super) type RecordMark = u64;
 
 /// An append-only sequence of records.
 pub(super) trait GroupLog: Send {
     /// Appends a record and returns the mark behind it.
-    fn append(&mut self, record: &Record) -> Mark;
+    fn append(&mut self, record: &GroupRecord) -> RecordMark;
 
     /// Writes the records appended since the last flush, all of them or none. Records before the
     /// mark `awaited` become [`durable`](Self::durable) as soon as possible; the others may take a
     /// moment, because nothing depends on them yet.
-    fn flush(&mut self, awaited: Mark);
+    fn flush(&mut self, awaited: RecordMark);
 
     /// Flushes if the appended records are large enough that the disk should start on them. Returns
     /// whether it did. All records of one input must have been appended before the call.
-    fn flush_much(&mut self) -> bool;
+    fn flush_if_large(&mut self) -> bool;
 
     /// Everything before this mark survives a crash of the process.
     /// Invariant: `durable <= written <=` the mark of the last append.
-    fn written(&self) -> Mark;
+    fn written(&self) -> RecordMark;
 
     /// Everything before this mark is as safe as the log promises.
-    fn durable(&self) -> Mark;
+    fn durable(&self) -> RecordMark;
 
     /// Whether the log can be written. Records that were appended while it cannot are written once
     /// it can.
@@ -60,30 +60,30 @@ pub(super) trait GroupLog: Send {
     fn end_snapshot(&mut self);
 
     /// The segment log behind it, if there is one.
-    fn store(&self) -> Option<Arc<dyn TopicLog>>;
+    fn segment_log(&self) -> Option<Arc<dyn TopicLog>>;
 }
 
 /// A log without a data directory: records last as long as the process.
 #[derive(Debug, Default)]
-pub(super) struct MemoryLog(Mark);
+pub(super) struct MemoryLog(RecordMark);
 
 impl GroupLog for MemoryLog {
-    fn append(&mut self, _: &Record) -> Mark {
+    fn append(&mut self, _: &GroupRecord) -> RecordMark {
         self.0 += 1;
         self.0
     }
 
-    fn flush(&mut self, _: Mark) {}
+    fn flush(&mut self, _: RecordMark) {}
 
-    fn flush_much(&mut self) -> bool {
+    fn flush_if_large(&mut self) -> bool {
         false
     }
 
-    fn written(&self) -> Mark {
+    fn written(&self) -> RecordMark {
         self.0
     }
 
-    fn durable(&self) -> Mark {
+    fn durable(&self) -> RecordMark {
         self.0
     }
 
@@ -109,7 +109,7 @@ impl GroupLog for MemoryLog {
 
     fn end_snapshot(&mut self) {}
 
-    fn store(&self) -> Option<Arc<dyn TopicLog>> {
+    fn segment_log(&self) -> Option<Arc<dyn TopicLog>> {
         None
     }
 }

@@ -1,22 +1,22 @@
 //! All groups of the broker. Routes each command of a connection to the one task (actor) that owns
 //! the group.
 
+mod actor;
 pub(crate) mod check;
 pub(crate) mod commands;
-mod damaged;
-mod foreign;
+mod damaged_groups;
+mod foreign_files;
 mod job_names;
-mod letter;
 mod log;
+mod message;
 mod outbox;
-mod owner;
-mod paging;
+mod page_file;
+pub(crate) mod recovery;
 mod registry;
 pub(crate) mod repair;
-pub(crate) mod restart;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod watchers;
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -26,27 +26,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, Hold, JobName, Manage, MemberId,
-    Outcome, ProtocolError, Return, Seq, Slot, TaskId,
+    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, GroupName, JobName, KeyRest, ManageCommand,
+    MemberId, Outcome, ProtocolError, RetryMode, Seq, Slot, TaskId,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::actor::GroupActor;
 pub(crate) use self::commands::group_of;
-use self::damaged::DamagedGroups;
-use self::job_names::{JobNames, Remembered};
-use self::letter::{Letter, encode_answer, refuse_letter};
+use self::damaged_groups::DamagedGroups;
+use self::job_names::{JobNames, JobStatus};
 use self::log::{DiskLog, GroupLog, MemoryLog};
-use self::owner::Owner;
-use self::registry::{Creation, Registry};
-pub(crate) use self::restart::{FoundGroups, GroupStorage, Recovered, clock_after};
-use self::watch::Watch;
-use crate::clean_stop::{self, Ends};
+use self::message::{GroupMessage, encode_answer, reject_message};
+pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
+use self::registry::{CreationLock, GroupRegistry};
+use self::watchers::WatchRequest;
+use crate::clean_stop::{self, LogEnds};
 use crate::clock::Clock;
-use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad};
-use crate::group::{Answer, Asked, Group, Input, JobAction, Show, StagedLink};
+use crate::group::config::{CREDIT_MAX, DELAY_MS_MAX, GroupConfig, bad_argument};
+use crate::group::{Group, GroupAnswer, GroupQuery, Input, JobAction, Requester, StagedLink};
 use crate::log::{SegmentLog, TopicLog};
-use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::topic::Topics;
 
 /// A connection that sends commands, and the mailbox for its answers.
@@ -61,14 +61,14 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn asks(&self, slot: Slot) -> Asked {
-        Asked { conn: self.conn, member: self.member, slot }
+    fn requester(&self, slot: Slot) -> Requester {
+        Requester { conn: self.conn, member: self.member, slot }
     }
 }
 
 /// A worker's command about one of its tasks.
 #[derive(Debug, Clone)]
-pub enum Request {
+pub enum TaskCommand {
     /// `ACK`, with the `LINK` lines before it.
     Ack {
         /// The task.
@@ -76,7 +76,7 @@ pub enum Request {
         /// The result.
         outcome: Outcome,
         /// The pause that the worker requests for the key.
-        hold: Hold,
+        rest: KeyRest,
         /// New links found on the page.
         links: Vec<StagedLink>,
         /// Number of links beyond the connection's limit; they are counted, not stored.
@@ -87,9 +87,9 @@ pub enum Request {
         /// The task.
         task: TaskId,
         /// What happens to the entry next.
-        back: Return,
+        next_step: RetryMode,
         /// The pause that the worker requests for the key.
-        hold: Hold,
+        rest: KeyRest,
         /// The reason that the worker gives.
         reason: Option<String>,
     },
@@ -98,13 +98,13 @@ pub enum Request {
         /// The task.
         task: TaskId,
         /// Whether the task's request to the host has ended.
-        over: bool,
+        request_over: bool,
         /// The pause that the worker requests for the key.
-        hold: Hold,
+        rest: KeyRest,
     },
 }
 
-impl Request {
+impl TaskCommand {
     /// The task that the command is about.
     pub fn task(&self) -> &TaskId {
         match self {
@@ -112,15 +112,17 @@ impl Request {
         }
     }
 
-    fn input(self, asked: Asked) -> Input {
+    fn input(self, asked: Requester) -> Input {
         match self {
-            Self::Ack { task, outcome, hold, links, over_limit } => {
-                Input::Ack { asked, task, outcome, hold, links, over_limit }
+            Self::Ack { task, outcome, rest: hold, links, over_limit } => {
+                Input::Ack { requester: asked, task, outcome, rest: hold, links, over_limit }
             }
-            Self::Nack { task, back, hold, reason } => {
-                Input::Nack { asked, task, back, hold, reason }
+            Self::Nack { task, next_step: back, rest: hold, reason } => {
+                Input::Nack { requester: asked, task, next_step: back, rest: hold, reason }
             }
-            Self::Touch { task, over, hold } => Input::Touch { asked, task, over, hold },
+            Self::Touch { task, request_over: over, rest: hold } => {
+                Input::Touch { requester: asked, task, request_over: over, rest: hold }
+            }
         }
     }
 }
@@ -130,9 +132,9 @@ pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
     /// Most groups at once; creating one more is rejected.
-    max: usize,
+    groups_max: usize,
     /// The member that runs in the broker's own process.
-    own: Option<MemberId>,
+    local_member: Option<MemberId>,
     clock: Clock,
     stop: CancellationToken,
     /// Directory of the groups' logs; `None` without a data directory.
@@ -141,15 +143,15 @@ pub struct Groups {
     /// the wall clock went back. Milliseconds, not seconds, because crawlers store results under
     /// task ids: two starts within one second must give different ids.
     run: u64,
-    /// The newest value that `since` returned.
-    newest: AtomicU64,
-    registry: Arc<Registry>,
+    /// The newest value that `next_group_number` returned.
+    newest_number: AtomicU64,
+    registry: Arc<GroupRegistry>,
     /// Groups with unreadable logs. Until the next start they do not run, and no group with such a
     /// name is created.
     damaged: DamagedGroups,
     job_names: Arc<JobNames>,
     /// Whether any job has, or had, a `callback=`.
-    callbacks: tokio::sync::watch::Sender<bool>,
+    has_callbacks: tokio::sync::watch::Sender<bool>,
 }
 
 impl fmt::Debug for Groups {
@@ -178,34 +180,35 @@ impl Groups {
         let FoundGroups { whole: recovered, damaged } = found;
         let earlier = recovered.iter().map(|recovered| recovered.group.run() + 1).max();
         let run = u64::try_from(clock.unix_ms()).unwrap_or(1).max(earlier.unwrap_or(1));
-        let (registry, job_names): (Arc<Registry>, Arc<JobNames>) = Default::default();
+        let (registry, job_names): (Arc<GroupRegistry>, Arc<JobNames>) = Default::default();
         // The callback group may still have deliveries to make for jobs that their own group has
         // forgotten.
-        let has_callbacks = recovered.iter().any(|Recovered { group, .. }| {
+        let has_callbacks = recovered.iter().any(|RecoveredGroup { group, .. }| {
             group.has_callbacks() || group.name().as_str() == CALLBACK_GROUP
         });
-        let has_callbacks = has_callbacks || damaged.iter().any(|group| group.before.has_callbacks);
+        let has_callbacks =
+            has_callbacks || damaged.iter().any(|group| group.last_good.has_callbacks);
         let damaged = DamagedGroups::new(damaged, storage.as_ref(), &topics, &job_names);
         let groups = Arc::new(Self {
             topics,
             defaults,
-            max,
-            own,
+            groups_max: max,
+            local_member: own,
             clock,
             stop,
             storage,
             run,
-            newest: AtomicU64::new(0),
+            newest_number: AtomicU64::new(0),
             registry,
             damaged,
             job_names,
-            callbacks: tokio::sync::watch::Sender::new(has_callbacks),
+            has_callbacks: tokio::sync::watch::Sender::new(has_callbacks),
         });
         for recovered in recovered {
             let name = recovered.group.name().clone();
             let elapsed_unknown = !recovered.started.is_same_boot(&clock.stamp());
             let (log, next) = (recovered.log, recovered.next);
-            let creation = groups.registry.create();
+            let creation = groups.registry.lock_creation();
             let started =
                 groups.start(&creation, recovered.group, elapsed_unknown, |_| (log, next));
             if let Err(error) = started {
@@ -220,25 +223,27 @@ impl Groups {
 
     /// Sends a worker's commands to a group, in order. The answers arrive in the mailbox, each for
     /// its slot.
-    pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, Request)>) {
+    pub fn submit(&self, caller: &Caller, group: &GroupName, requests: Vec<(Slot, TaskCommand)>) {
         let inputs = requests.into_iter();
-        let inputs = inputs.map(|(slot, request)| request.input(caller.asks(slot))).collect();
-        if let Err(unsent) = self.post(group, Letter::Asked(inputs, caller.mailbox.clone())) {
+        let inputs = inputs.map(|(slot, request)| request.input(caller.requester(slot))).collect();
+        if let Err(unsent) =
+            self.try_send(group, GroupMessage::TaskCommands(inputs, caller.mailbox.clone()))
+        {
             let (message, error) = *unsent;
-            refuse_letter(message, &error);
+            reject_message(message, &error);
         }
     }
 
     /// Sends `GROUP`, `JOB` or `EXPLAIN` to its group; the answer arrives in the mailbox for
     /// `slot`. After `JOB wait` or a watch the connection must report its end with
-    /// [`gone`](Self::gone).
+    /// [`connection_ended`](Self::connection_ended).
     pub fn manage(
         &self,
         caller: &Caller,
         slot: Slot,
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
-        let asked = caller.asks(slot);
+        let asked = caller.requester(slot);
         if let Command::Group(manage) | Command::Job(manage) = command
             && manage.action == "watch"
         {
@@ -255,29 +260,29 @@ impl Groups {
             },
             Command::Job(manage) => commands::job_input(asked, manage)?,
             Command::Explain { what, group } => {
-                let show = Show::Explain((*what).to_owned());
+                let show = GroupQuery::Explain((*what).to_owned());
                 let group = group.clone().unwrap_or_else(default_group);
-                (group, Input::Show { asked, what: show })
+                (group, Input::Query { requester: asked, query: show })
             }
             _ => unreachable!("only GROUP, JOB and EXPLAIN are sent here"),
         };
-        if let Input::Show { asked, what: Show::Group } = &input
+        if let Input::Query { requester: asked, query: GroupQuery::Group } = &input
             && let Some(answer) = self.damaged.describe(&group)
         {
             let mut lines = BytesMut::new();
             encode_answer(&Ok(answer), &mut lines);
-            caller.mailbox.send(Parcel::Answer { slot: asked.slot, line: lines.freeze() });
+            caller.mailbox.send(ConnMessage::Answer { slot: asked.slot, line: lines.freeze() });
             return Ok(());
         }
         if group.as_str() == DEFAULT_GROUP {
-            self.ensure(&group)?;
+            self.create_if_missing(&group)?;
         }
         let opened = match &input {
             Input::OpenJob { name, settings, .. } => {
                 // Set before the group handles the command, because the job may be done at once. A
                 // rejected command does no harm.
                 if settings.callback.is_some() {
-                    self.callbacks.send_replace(true);
+                    self.has_callbacks.send_replace(true);
                 }
                 Some(name.clone())
             }
@@ -286,14 +291,14 @@ impl Groups {
         if let Some(name) = &opened {
             // Set before the group handles the command, because seeds may follow at once. The group
             // corrects it if it rejects the job.
-            self.job_names.set(name, &group, Some(Remembered::Unfinished));
+            self.job_names.set(name, &group, Some(JobStatus::Unfinished));
         }
-        let waits = matches!(input, Input::WithJob { what: JobAction::Wait, .. });
+        let waits = matches!(input, Input::JobAction { action: JobAction::Wait, .. });
         let mailbox = caller.mailbox.clone();
         let message = if waits {
-            Letter::Waits(input, caller.conn, mailbox)
+            GroupMessage::Wait(input, caller.conn, mailbox)
         } else {
-            Letter::Managed(input, mailbox)
+            GroupMessage::Manage(input, mailbox)
         };
         let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
@@ -306,35 +311,39 @@ impl Groups {
 
     /// Sends `JOB watch` or `GROUP watch` to its group. The progress lines arrive in the mailbox
     /// before the final answer.
-    fn watch(&self, caller: &Caller, watch: (GroupName, Watch)) -> Result<(), ProtocolError> {
+    fn watch(
+        &self,
+        caller: &Caller,
+        watch: (GroupName, WatchRequest),
+    ) -> Result<(), ProtocolError> {
         let (group, watch) = watch;
         if group.as_str() == DEFAULT_GROUP {
-            self.ensure(&group)?;
+            self.create_if_missing(&group)?;
         }
-        self.send(&group, Letter::Watches(watch, caller.conn, caller.mailbox.clone()))?;
+        self.send(&group, GroupMessage::Watch(watch, caller.conn, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group);
         Ok(())
     }
 
     /// Reports to the connection's groups that the connection is alive: it has sent a command that
     /// is not for them.
-    pub fn heard(&self, conn: ConnId) {
-        for group in self.registry.joined(conn) {
-            let _ = self.send(&group, Letter::Heard(conn));
+    pub fn connection_active(&self, conn: ConnId) {
+        for group in self.registry.groups_of(conn) {
+            let _ = self.send(&group, GroupMessage::Activity(conn));
         }
     }
 
     /// Reports the end of a connection to its groups.
-    pub fn gone(&self, conn: ConnId) {
+    pub fn connection_ended(&self, conn: ConnId) {
         for group in self.registry.leave(conn) {
             // A group that has ended needs no report.
-            let _ = self.send(&group, Letter::Gone(conn));
+            let _ = self.send(&group, GroupMessage::Disconnected(conn));
         }
     }
 
     /// Whether any job has, or had, a `callback=`, jobs before this start included.
-    pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.callbacks.subscribe()
+    pub(crate) fn watch_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.has_callbacks.subscribe()
     }
 
     /// Names of all groups.
@@ -364,16 +373,21 @@ impl Groups {
         group: &GroupName,
         credit: Option<u32>,
     ) -> Result<(), ProtocolError> {
-        let asked = caller.asks(slot);
+        let asked = caller.requester(slot);
         let credit = credit.unwrap_or(1);
         if credit > CREDIT_MAX {
-            return Err(bad(format!("credit={credit}: expected a number from 0 to {CREDIT_MAX}")));
+            return Err(bad_argument(format!(
+                "credit={credit}: expected a number from 0 to {CREDIT_MAX}"
+            )));
         }
         if group.as_str() == DEFAULT_GROUP {
-            self.ensure(group)?;
+            self.create_if_missing(group)?;
         }
-        let message =
-            Letter::Joined(Input::Join { asked, credit }, caller.conn, caller.mailbox.clone());
+        let message = GroupMessage::Join(
+            Input::Join { requester: asked, credit },
+            caller.conn,
+            caller.mailbox.clone(),
+        );
         self.send(group, message)?;
         self.registry.join(caller.conn, group.clone());
         Ok(())
@@ -381,22 +395,22 @@ impl Groups {
 
     fn group_input(
         &self,
-        asked: Asked,
-        manage: &Manage<'_>,
+        asked: Requester,
+        manage: &ManageCommand<'_>,
     ) -> Result<(GroupName, Input), ProtocolError> {
         let name = || -> Result<GroupName, ProtocolError> { manage.required_name()?.parse() };
         match manage.action {
             "create" => {
-                let config = self.defaults.with(manage.settings.iter().copied())?;
-                config.check()?;
+                let config = self.defaults.with_settings(manage.settings.iter().copied())?;
+                config.validate()?;
                 let group = name()?;
                 self.create(&group, config)?;
-                Ok((group, Input::Show { asked, what: Show::Group }))
+                Ok((group, Input::Query { requester: asked, query: GroupQuery::Group }))
             }
             "set" => {
                 // Opens the topics first: without room for a new topic, the command is rejected before
                 // anything changes.
-                let wanted = self.defaults.with(manage.settings.iter().copied())?;
+                let wanted = self.defaults.with_settings(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
                 }
@@ -411,44 +425,44 @@ impl Groups {
         let ok = format!("groups={}", names.len());
         let more = names.iter().map(ToString::to_string).collect();
         let mut lines = BytesMut::new();
-        encode_answer(&Ok(Answer { more, ok }), &mut lines);
-        caller.mailbox.send(Parcel::Answer { slot, line: lines.freeze() });
+        encode_answer(&Ok(GroupAnswer { lines: more, ok }), &mut lines);
+        caller.mailbox.send(ConnMessage::Answer { slot, line: lines.freeze() });
     }
 
     fn create(&self, name: &GroupName, config: GroupConfig) -> Result<(), ProtocolError> {
-        self.damaged.check(name)?;
-        let creation = self.registry.create();
+        self.damaged.check_not_damaged(name)?;
+        let creation = self.registry.lock_creation();
         if creation.has(name) {
             let text = format!("group {name} exists; GROUP set {name} changes it");
             return Err(ProtocolError::new(Code::Exists, text));
         }
-        self.start_new(&creation, name, config)
+        self.create_and_start(&creation, name, config)
     }
 
-    fn ensure(&self, name: &GroupName) -> Result<(), ProtocolError> {
-        self.damaged.check(name)?;
+    fn create_if_missing(&self, name: &GroupName) -> Result<(), ProtocolError> {
+        self.damaged.check_not_damaged(name)?;
         if self.registry.has(name) {
             return Ok(());
         }
-        let creation = self.registry.create();
+        let creation = self.registry.lock_creation();
         if creation.has(name) {
             return Ok(());
         }
-        self.start_new(&creation, name, self.defaults.clone())
+        self.create_and_start(&creation, name, self.defaults.clone())
     }
 
-    fn start_new(
+    fn create_and_start(
         &self,
-        creation: &Creation<'_>,
+        creation: &CreationLock<'_>,
         name: &GroupName,
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
-        let max = self.max;
+        let max = self.groups_max;
         if creation.count() + self.damaged.count() >= max {
             let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        if self.storage.as_ref().is_some_and(|storage| storage.is_taken(name)) {
+        if self.storage.as_ref().is_some_and(|storage| storage.is_foreign(name)) {
             let text = format!(
                 "the data directory holds something else as groups/{name} (see the log of the \
                  broker's start). Move it away and restart the broker, or choose another name"
@@ -472,7 +486,7 @@ impl Groups {
     /// Starts a group; `open` returns its log and the next record number.
     fn start(
         &self,
-        creation: &Creation<'_>,
+        creation: &CreationLock<'_>,
         group: Group,
         elapsed_unknown: bool,
         open: impl FnOnce(&GroupStorage) -> (SegmentLog, Seq),
@@ -500,8 +514,9 @@ impl Groups {
         let name = group.name().clone();
         let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));
-        let mut actor = Owner::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
-        actor.begin(self.run, elapsed_unknown, self.own, self.since())?;
+        let mut actor =
+            GroupActor::new(group, Arc::clone(&self.topics), self.clock, log, wake, shared);
+        actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
         if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             actor.set_delay(delay_ms.min(DELAY_MS_MAX));
         }
@@ -512,12 +527,12 @@ impl Groups {
 
     /// Closes the logs of all groups when the broker stops, and returns where they end. Call it
     /// after the committers have written everything. Blocks.
-    pub(crate) fn close_logs(&self) -> Ends {
+    pub(crate) fn close_logs(&self) -> LogEnds {
         let logs = self.registry.take_logs();
         let mut ends = Vec::new();
         for (name, log) in logs {
             match log.sync().and_then(|_| log.close(log.bounds().end)) {
-                Ok(end) => ends.extend(end.map(|end| (clean_stop::of_group(&name), end))),
+                Ok(end) => ends.extend(end.map(|end| (clean_stop::group_log(&name), end))),
                 Err(error) => {
                     tracing::error!(group = %name, %error, "cannot close the log of the group; the next start checks it");
                 }
@@ -527,21 +542,25 @@ impl Groups {
     }
 
     /// Returns a number that no group of this or another broker has had, higher than all before it.
-    fn since(&self) -> u64 {
+    fn next_group_number(&self) -> u64 {
         // `RandomState` takes its keys from the operating system's random source.
-        let now = number_for_life(self.clock.unix_ms(), RandomState::new().hash_one(()));
+        let now = group_number(self.clock.unix_ms(), RandomState::new().hash_one(()));
         let above = |newest: u64| Some(now.max(newest + 1));
-        let newest = self.newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        let newest = self.newest_number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
         above(newest.expect("the closure always returns a value")).expect("as before")
     }
 
-    fn send(&self, group: &GroupName, message: Letter) -> Result<(), ProtocolError> {
-        self.post(group, message).map_err(|unsent| unsent.1)
+    fn send(&self, group: &GroupName, message: GroupMessage) -> Result<(), ProtocolError> {
+        self.try_send(group, message).map_err(|unsent| unsent.1)
     }
 
     /// Sends a message to the group's actor, or returns it with the reason.
-    fn post(&self, group: &GroupName, message: Letter) -> Result<(), Box<(Letter, ProtocolError)>> {
-        if let Err(error) = self.damaged.check(group) {
+    fn try_send(
+        &self,
+        group: &GroupName,
+        message: GroupMessage,
+    ) -> Result<(), Box<(GroupMessage, ProtocolError)>> {
+        if let Err(error) = self.damaged.check_not_damaged(group) {
             return Err(Box::new((message, error)));
         }
         self.registry.send(group, message).map_err(|mut unsent| {
@@ -557,13 +576,13 @@ impl Groups {
 /// that were created in the same millisecond would have the same number, and their pages the same
 /// name in a shared store. The number stays below 2^63, the limit of some databases, until the year
 /// 2248.
-fn number_for_life(unix_ms: i64, random: u64) -> u64 {
+fn group_number(unix_ms: i64, random: u64) -> u64 {
     const RANDOM_BITS: u32 = 20;
     let unix_ms = u64::try_from(unix_ms).unwrap_or(0);
     unix_ms << RANDOM_BITS | random >> (u64::BITS - RANDOM_BITS)
 }
 
-fn no_such(group: &GroupName) -> ProtocolError {
+fn unknown_group(group: &GroupName) -> ProtocolError {
     let text = format!("no group {group}; GROUP create {group} makes it");
     ProtocolError::new(Code::NotFound, text)
 }

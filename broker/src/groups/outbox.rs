@@ -7,25 +7,25 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use tidings_protocol::{Fate, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
 use crate::mailbox::ConnId;
 use crate::topic::{Reader, Topic, Topics};
 
 /// Events that a search reads at once.
-const TURN_MAX: usize = 1024;
+const SEARCH_EVENTS_MAX: usize = 1024;
 
 /// Announcements that are not yet safe on their topics.
-pub(super) struct Outbox {
+pub(super) struct AnnouncementOutbox {
     topics: Arc<Topics>,
     wake: Arc<Notify>,
     /// Oldest decision first.
     waiting: VecDeque<Announcement>,
     /// Searches for announcements of earlier starts, by topic.
-    searches: BTreeMap<&'static str, Search>,
+    searches: BTreeMap<&'static str, TopicSearch>,
     /// The serial and durable mark for which it last asked to be woken.
-    waits_at: Option<(u64, Seq)>,
+    wake_requested_at: Option<(u64, Seq)>,
 }
 
 struct Announcement {
@@ -36,18 +36,24 @@ struct Announcement {
     event: Option<(Arc<Topic>, Seq)>,
 }
 
-struct Search {
+struct TopicSearch {
     /// `None` when the search is complete.
     reader: Option<Reader>,
     /// The head of the topic at the start; the search ends there.
     until: Seq,
     /// The payloads to find, each with its seq if it was found.
-    wanted: HashMap<String, Option<Seq>>,
+    payloads: HashMap<String, Option<Seq>>,
 }
 
-impl Outbox {
+impl AnnouncementOutbox {
     pub(super) fn new(topics: Arc<Topics>, wake: Arc<Notify>) -> Self {
-        Self { topics, wake, waiting: VecDeque::new(), searches: BTreeMap::new(), waits_at: None }
+        Self {
+            topics,
+            wake,
+            waiting: VecDeque::new(),
+            searches: BTreeMap::new(),
+            wake_requested_at: None,
+        }
     }
 
     /// Adds an announcement that was never published.
@@ -67,10 +73,10 @@ impl Outbox {
             let opened = self.open(topic)?;
             let until = opened.head();
             let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
-            self.searches.insert(topic, Search { reader, until, wanted: HashMap::new() });
+            self.searches.insert(topic, TopicSearch { reader, until, payloads: HashMap::new() });
         }
         let search = self.searches.get_mut(topic).expect("the search was inserted above");
-        search.wanted.insert(payload.to_owned(), None);
+        search.payloads.insert(payload.to_owned(), None);
         self.push(serial, topic, payload.to_owned());
         Ok(())
     }
@@ -92,20 +98,20 @@ impl Outbox {
             && let Some((topic, seq)) = &first.event
         {
             match topic.fate(*seq).0 {
-                Fate::Safe => {
+                Durability::Durable => {
                     sent(first.serial, first.topic, *seq);
                     self.waiting.pop_front();
                 }
                 // It is published again, or publishing reports why it cannot be.
-                Fate::Lost(_) => {
+                Durability::Lost(_) => {
                     first.event = None;
                     self.publish()?;
                 }
-                Fate::Waiting => {
+                Durability::Pending => {
                     // A wake-up is valid for one move of the mark, so it must be requested again
                     // for each.
                     let mark = (first.serial, topic.durable());
-                    if self.waits_at.replace(mark) != Some(mark) {
+                    if self.wake_requested_at.replace(mark) != Some(mark) {
                         topic.notify_durable(*seq, &self.wake);
                     }
                     break;
@@ -126,7 +132,7 @@ impl Outbox {
             }
             let topic = self.open(name)?;
             let search = self.searches.get_mut(name);
-            let found = search.and_then(|search| search.wanted.remove(payload)).flatten();
+            let found = search.and_then(|search| search.payloads.remove(payload)).flatten();
             let seq = match found {
                 Some(seq) => seq,
                 None => topic.append(ConnId::BROKER, [payload.as_str()])?.start,
@@ -142,14 +148,14 @@ impl Outbox {
     }
 }
 
-impl Search {
+impl TopicSearch {
     /// Returns whether the search is complete.
     fn advance(&mut self) -> bool {
         let Some(reader) = &mut self.reader else { return true };
         while reader.cursor() < self.until {
             let before = reader.cursor();
-            for event in reader.next_events(TURN_MAX).events {
-                if let Some(found) = self.wanted.get_mut(&event.payload) {
+            for event in reader.next_events(SEARCH_EVENTS_MAX).events {
+                if let Some(found) = self.payloads.get_mut(&event.payload) {
                     *found = Some(event.seq);
                 }
             }

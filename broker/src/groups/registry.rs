@@ -8,15 +8,15 @@ use parking_lot::{Mutex, MutexGuard};
 use tidings_protocol::{GroupName, ProtocolError};
 use tokio::sync::mpsc;
 
-use super::letter::{Letter, stopped};
-use super::no_such;
+use super::message::{GroupMessage, group_stopped};
+use super::unknown_group;
 use crate::log::TopicLog;
 use crate::mailbox::ConnId;
 
 /// Entries of the maps are independent of each other. A guard of a map lives within one expression.
 #[derive(Default)]
-pub(super) struct Registry {
-    groups: DashMap<GroupName, mpsc::UnboundedSender<Letter>>,
+pub(super) struct GroupRegistry {
+    groups: DashMap<GroupName, mpsc::UnboundedSender<GroupMessage>>,
     /// Their logs on disk; they are closed when the broker stops.
     logs: DashMap<GroupName, Arc<dyn TopicLog>>,
     /// Groups in which each connection is a member, waits for a job, or watches something. They
@@ -25,10 +25,10 @@ pub(super) struct Registry {
     creating: Mutex<()>,
 }
 
-impl Registry {
+impl GroupRegistry {
     /// Waits for the lock for creating groups.
-    pub(super) fn create(&self) -> Creation<'_> {
-        Creation { groups: &self.groups, logs: &self.logs, _alone: self.creating.lock() }
+    pub(super) fn lock_creation(&self) -> CreationLock<'_> {
+        CreationLock { groups: &self.groups, logs: &self.logs, _alone: self.creating.lock() }
     }
 
     /// Sends a message to a group's actor, or returns it with the reason.
@@ -38,11 +38,13 @@ impl Registry {
     pub(super) fn send(
         &self,
         group: &GroupName,
-        message: Letter,
-    ) -> Result<(), Box<(Letter, ProtocolError)>> {
+        message: GroupMessage,
+    ) -> Result<(), Box<(GroupMessage, ProtocolError)>> {
         match self.groups.get(group) {
-            Some(actor) => actor.send(message).map_err(|unsent| (unsent.0, stopped(group)).into()),
-            None => Err((message, no_such(group)).into()),
+            Some(actor) => {
+                actor.send(message).map_err(|unsent| (unsent.0, group_stopped(group)).into())
+            }
+            None => Err((message, unknown_group(group)).into()),
         }
     }
 
@@ -73,7 +75,7 @@ impl Registry {
     }
 
     /// The groups in which a connection takes part.
-    pub(super) fn joined(&self, conn: ConnId) -> BTreeSet<GroupName> {
+    pub(super) fn groups_of(&self, conn: ConnId) -> BTreeSet<GroupName> {
         self.joined.get(&conn).map(|groups| groups.clone()).unwrap_or_default()
     }
 
@@ -88,13 +90,13 @@ impl Registry {
 /// Whether a group may be created depends on its name, the number of groups, and the data
 /// directory. A lock of its own avoids holding a guard of the map while topics and a log are
 /// opened. Without the lock, other threads may remove groups but never add one.
-pub(super) struct Creation<'a> {
-    groups: &'a DashMap<GroupName, mpsc::UnboundedSender<Letter>>,
+pub(super) struct CreationLock<'a> {
+    groups: &'a DashMap<GroupName, mpsc::UnboundedSender<GroupMessage>>,
     logs: &'a DashMap<GroupName, Arc<dyn TopicLog>>,
     _alone: MutexGuard<'a, ()>,
 }
 
-impl Creation<'_> {
+impl CreationLock<'_> {
     pub(super) fn has(&self, group: &GroupName) -> bool {
         self.groups.contains_key(group)
     }
@@ -110,7 +112,7 @@ impl Creation<'_> {
     }
 
     /// Adds a group; its actor receives messages from `actor`'s channel.
-    pub(super) fn add(&self, group: GroupName, actor: mpsc::UnboundedSender<Letter>) {
+    pub(super) fn add(&self, group: GroupName, actor: mpsc::UnboundedSender<GroupMessage>) {
         self.groups.insert(group, actor);
     }
 }

@@ -24,19 +24,19 @@ use std::sync::Arc;
 
 use tidings_protocol::{GroupName, Seq};
 
-use super::restart::{FIRST, GroupStorage, invalid, read};
+use super::recovery::{FIRST_RECORD, GroupStorage, invalid, read_records};
 use crate::StartError;
 use crate::clean_stop::CleanStop;
 use crate::clock::wall_unix_ms;
 use crate::data_dir::DataDir;
-use crate::group::record::{Decision, Record};
+use crate::group::record::{Decision, GroupRecord};
 use crate::group::{Group, GroupConfig};
 use crate::log::disk::FileSystem;
-use crate::log::read_only::ReadOnlyDisk;
-use crate::log::{Piece, SegmentLog, TopicLog};
+use crate::log::read_only_disk::ReadOnlyDisk;
+use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Bytes of records that are written to the new log at once.
-const PIECE_BYTES: usize = 256 << 10;
+const COPY_BATCH_BYTES: usize = 256 << 10;
 
 /// The result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn repair_in_steps(
     let groups = data.groups();
     let dir = groups.join(name.as_str());
     if !dir.is_dir() {
-        if !set_aside && let Some(repaired) = complete(&data, name).map_err(failed)? {
+        if !set_aside && let Some(repaired) = complete_repair(&data, name).map_err(failed)? {
             return Ok(repaired);
         }
         return Err(RepairError::Missing { name: name.clone(), dir: data.groups() });
@@ -124,24 +124,25 @@ fn repair_in_steps(
         unreadable: 0,
         was_cut_short: false,
     };
-    let (copied, whole) = (groups.join(copy_of(name)), groups.join(repair_of(name)));
+    let (copied, whole) = (groups.join(copy_dir_name(name)), groups.join(repaired_dir_name(name)));
     if set_aside {
         // A later start would otherwise put the leftovers of an earlier repair in the group's
         // place.
-        forget(&groups, &[&copied, &whole]).map_err(failed)?;
+        remove_leftovers(&groups, &[&copied, &whole]).map_err(failed)?;
     } else {
         let (stopped, _) = CleanStop::read(Arc::new(FileSystem), data.path());
         let storage = GroupStorage::at(Arc::new(FileSystem), &data.groups(), Arc::new(stopped));
         let group = Group::new(name.clone(), 0, GroupConfig::default(), 0);
         let nothing = |reason: String| RepairError::Nothing { name: name.clone(), reason };
-        let mut reading = storage.read(name, group).map_err(|error| nothing(error.to_string()))?;
+        let mut reading =
+            storage.replay_log(name, group).map_err(|error| nothing(error.to_string()))?;
         if reading.is_whole() {
             return Err(RepairError::Whole(name.clone()));
         }
-        let Some((from, until, _)) = reading.good.take() else {
+        let Some((from, until, _)) = reading.last_good.take() else {
             return Err(nothing(reading.damage().0.to_string()));
         };
-        forget(&groups, &[&copied, &whole]).map_err(failed)?;
+        remove_leftovers(&groups, &[&copied, &whole]).map_err(failed)?;
         copy(&storage, name, (from, until), &copied, &mut repaired).map_err(failed)?;
         step().map_err(failed)?;
         rename(&groups, &copied, &whole).map_err(failed)?;
@@ -157,13 +158,13 @@ fn repair_in_steps(
 }
 
 /// Name of the new log's directory while it is written.
-fn copy_of(name: &GroupName) -> String {
+fn copy_dir_name(name: &GroupName) -> String {
     format!("~{name}~copy")
 }
 
 /// Name of the new log's directory when it is complete, until it is renamed to the group's. No
 /// group and no page file has such a name.
-pub(super) fn repair_of(name: &GroupName) -> String {
+pub(super) fn repaired_dir_name(name: &GroupName) -> String {
     format!("~{name}~repair")
 }
 
@@ -179,16 +180,16 @@ pub(super) fn is_copy(file_name: &str) -> bool {
 }
 
 /// Does the last step of a repair that was interrupted before it.
-fn complete(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
+fn complete_repair(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
     let groups = data.groups();
-    let whole = groups.join(repair_of(name));
+    let whole = groups.join(repaired_dir_name(name));
     if !whole.is_dir() {
         return Ok(None);
     }
     rename(&groups, &whole, &groups.join(name.as_str()))?;
     let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
     let storage = GroupStorage::at(disk.clone(), &groups, Arc::default());
-    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST), 0)?;
+    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST_RECORD), 0)?;
     let kept = log.verify().map_err(io::Error::other)?.iter().map(|file| file.events).sum();
     let place = data.path().join("set-aside");
     let aside = format!("group-{name}-");
@@ -211,7 +212,7 @@ fn complete(data: &DataDir, name: &GroupName) -> io::Result<Option<Repaired>> {
 }
 
 /// Removes the leftovers of an earlier repair.
-fn forget(groups: &Path, left: &[&Path]) -> io::Result<()> {
+fn remove_leftovers(groups: &Path, left: &[&Path]) -> io::Result<()> {
     for path in left {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -240,7 +241,7 @@ fn copy(
     repaired: &mut Repaired,
 ) -> io::Result<()> {
     let disk = Arc::new(ReadOnlyDisk::new(Arc::new(FileSystem)));
-    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST), 0)?;
+    let (log, _) = SegmentLog::open(storage.options_on(disk, name, FIRST_RECORD), 0)?;
     let mut options = storage.options_on(Arc::new(FileSystem), name, from);
     to.clone_into(&mut options.dir);
     let new = SegmentLog::fresh(options);
@@ -251,17 +252,17 @@ fn copy(
         if count == 0 {
             return Ok(());
         }
-        let piece = Piece { first, count, unix_ms, wire: lines.into(), identified: false };
+        let piece = LogPiece { first, count, unix_ms, wire: lines.into(), identified: false };
         new.append(&[piece], next, next).map_err(io::Error::other)
     };
-    read(&log, log.bounds().first, |seq, line| {
+    read_records(&log, log.bounds().first, |seq, line| {
         if seq < from {
             return Ok(());
         }
-        let record = line.and_then(|line| Ok((line, Record::decode(line).map_err(invalid)?)));
+        let record = line.and_then(|line| Ok((line, GroupRecord::decode(line).map_err(invalid)?)));
         match record {
             Ok((line, _)) if seq < until => {
-                if seq != next || piece.len() > PIECE_BYTES {
+                if seq != next || piece.len() > COPY_BATCH_BYTES {
                     write(first, next, std::mem::take(&mut piece))?;
                     first = seq;
                 }
@@ -270,7 +271,9 @@ fn copy(
                 next = Seq(seq.0 + 1);
                 kept += 1;
             }
-            Ok((_, record)) => *repaired.dropped.entry(kind(&record.decision)).or_default() += 1,
+            Ok((_, record)) => {
+                *repaired.dropped.entry(record_kind(&record.decision)).or_default() += 1
+            }
             Err(_) => {}
         }
         Ok(())
@@ -287,16 +290,16 @@ fn copy(
 }
 
 /// The kind of a record, as shown to an operator.
-fn kind(decision: &Decision) -> &'static str {
+fn record_kind(decision: &Decision) -> &'static str {
     match decision {
-        Decision::Taken { .. } => "events taken from topics",
+        Decision::Consumed { .. } => "events taken from topics",
         Decision::Released { .. } | Decision::Touched { .. } => "tasks released",
         Decision::Answered { .. } => "tasks answered",
         Decision::Returned { .. } | Decision::Lost { .. } | Decision::Ended { .. } => {
             "tasks returned"
         }
         Decision::Configured(_) | Decision::Paused(_) => "settings",
-        Decision::Kept(_) => "parts of snapshots",
+        Decision::SnapshotPart(_) => "parts of snapshots",
         _ => "others",
     }
 }
@@ -319,7 +322,7 @@ fn move_aside(data: &Path, dir: &Path, name: &GroupName) -> io::Result<PathBuf> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Moment, Stamp};
+    use crate::clock::{ClockStamp, Moment};
 
     const RECORDS: u64 = 12;
 
@@ -329,15 +332,16 @@ mod tests {
         let groups = DataDir::open(data).unwrap().groups();
         let storage = GroupStorage::at(Arc::new(FileSystem), &groups, Arc::default());
         let (log, mut next) = storage.fresh(&name);
-        let stamp = Stamp { moment: Moment(1), boot: 0, uptime_ms: 1, unix_ms: 1 };
-        let started = Decision::Started { run: 1, anew: true, stamp, own: None };
+        let stamp = ClockStamp { moment: Moment(1), boot_id: 0, uptime_ms: 1, unix_ms: 1 };
+        let started =
+            Decision::Started { run: 1, elapsed_unknown: true, stamp, local_member: None };
         let others = (1..RECORDS).map(|_| Decision::Configured(Box::default()));
         for decision in std::iter::once(started).chain(others) {
             let mut line = String::new();
-            Record { at: Moment(1), decision }.encode(&mut line);
+            GroupRecord { at: Moment(1), decision }.encode(&mut line);
             let (first, wire) = (next, line.into());
             next = Seq(next.0 + 1);
-            let piece = Piece { first, count: 1, unix_ms: 0, wire, identified: false };
+            let piece = LogPiece { first, count: 1, unix_ms: 0, wire, identified: false };
             log.append(&[piece], next, next).unwrap();
             log.sync().unwrap();
         }
@@ -362,7 +366,7 @@ mod tests {
 
     fn records(data: &Path, name: &GroupName) -> u64 {
         let checked =
-            crate::groups::check::check(&data.join("groups"), name.clone(), &Arc::default());
+            crate::groups::check::verify_group(&data.join("groups"), name.clone(), &Arc::default());
         let checked = checked.unwrap();
         assert!(!checked.is_damaged(), "{checked:?}");
         checked.files.iter().map(|file| file.events).sum()

@@ -1,7 +1,7 @@
 //! Actors of groups on a disk that is full, slow or broken.
 
-mod at_once;
-mod own;
+mod concurrency;
+mod local_worker;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use super::*;
 use crate::catalog::{Sync, TopicSettings};
 use crate::config::Limits;
 use crate::log::disk::Disk;
-use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 use crate::net::within;
 
 /// Longest time that anything may take before a test fails instead of hanging.
@@ -32,7 +32,7 @@ struct Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         self.groups.stop.cancel();
-        self.disk.release_syncs();
+        self.disk.resume_syncs();
         self.topics.close();
     }
 }
@@ -41,7 +41,7 @@ impl Rig {
     fn new() -> Self {
         let disk = SimulatedDisk::new(1);
         // Without preallocation, so that room that is gone now cannot have been reserved before.
-        disk.set_faults(Faults { no_allocate: true, ..Faults::default() });
+        disk.set_faults(DiskFaults { no_allocate: true, ..DiskFaults::default() });
         Self::start(disk, None, |_| ())
     }
 
@@ -58,7 +58,7 @@ impl Rig {
             disk: Arc::new(disk.clone()) as Arc<dyn Disk>,
             dir: Path::new("data").join("groups"),
             log_bytes: limits.group_log_bytes,
-            taken: BTreeSet::new(),
+            foreign_names: BTreeSet::new(),
             stopped: Arc::default(),
         };
         let recovered = storage.recover().unwrap();
@@ -68,7 +68,7 @@ impl Rig {
             GroupConfig::default(),
             limits.groups_max,
             own,
-            clock_after(&recovered),
+            clock_continuing(&recovered),
             CancellationToken::new(),
             Some((storage, recovered)),
         );
@@ -112,14 +112,18 @@ impl Rig {
 
     /// Makes all further writes fail.
     fn break_disk(&self) {
-        self.disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
+        self.disk.set_faults(DiskFaults { power_off_after: Some(0), ..DiskFaults::default() });
     }
 
     /// Whether any group is known to have a job of that name.
     fn knows_job(&self, name: &str) -> bool {
         let payload = format!("http://a.test/ job={name}");
         let no_group = "none".parse().unwrap();
-        !self.groups.job_names.elsewhere(&no_group, [payload.as_str()].into_iter()).is_empty()
+        !self
+            .groups
+            .job_names
+            .jobs_of_other_groups(&no_group, [payload.as_str()].into_iter())
+            .is_empty()
     }
 }
 
@@ -133,7 +137,7 @@ struct Client {
 impl Client {
     /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
-        let (slot, command) = (self.slots.later(), Command::parse(line).unwrap());
+        let (slot, command) = (self.slots.reserve(), Command::parse(line).unwrap());
         let Command::Join { group, credit } = command else {
             return self.groups.manage(&self.caller, slot, &command).unwrap();
         };
@@ -157,14 +161,14 @@ impl Client {
     }
 
     fn take(&self, waker: &Waker) -> Option<String> {
-        let mut parcels = self.caller.mailbox.take(waker).parcels;
+        let mut parcels = self.caller.mailbox.drain(waker).messages;
         // Progress lines of watchers are not answers.
-        parcels.retain(|parcel| !matches!(parcel, Parcel::Progress { .. }));
+        parcels.retain(|parcel| !matches!(parcel, ConnMessage::Progress { .. }));
         let parcel = parcels.pop_front()?;
         assert!(parcels.is_empty(), "{parcels:?}");
         let line = match parcel {
-            Parcel::Answer { line, .. } => line,
-            Parcel::Lines(lines) => {
+            ConnMessage::Answer { line, .. } => line,
+            ConnMessage::Lines(lines) => {
                 let (mut answers, tasks) = lines.into_parts();
                 answers.next().map_or(tasks.freeze(), |(_, answer)| answer)
             }
@@ -261,7 +265,7 @@ async fn recreated_group_has_another_since_number() {
         let joined = worker.ask("JOIN team").await;
         let since = field_number(&joined, "since").expect("the answer contains since");
         assert!(seen.insert(since), "{since} was used before");
-        rig.groups.gone(worker.caller.conn);
+        rig.groups.connection_ended(worker.caller.conn);
         assert_eq!(boss.ask("GROUP delete team").await, "+OK team");
     }
 }
@@ -288,7 +292,7 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
     };
     assert!(within(PATIENCE, consuming).await, "the events are not consumed");
     watch.say("GROUP watch team");
-    rig.disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    rig.disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     worker.say("JOIN team credit=1000");
     waits.say("GROUP show team");
     for answer in [worker.answer().await, waits.answer().await, watch.answer().await] {
@@ -307,15 +311,15 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
 #[tokio::test]
 async fn groups_of_different_brokers_have_different_numbers() {
     let (now, earlier) = (1_795_290_973_246, 1_795_290_973_245);
-    let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| number_for_life(now, random));
-    assert!(number_for_life(earlier, u64::MAX) < least && least < some && some < most);
-    assert!(most < number_for_life(now + 1, 0));
+    let [least, some, most] = [0, 1 << 60, u64::MAX].map(|random| group_number(now, random));
+    assert!(group_number(earlier, u64::MAX) < least && least < some && some < most);
+    assert!(most < group_number(now + 1, 0));
     // As a signed column of a database stores it.
-    assert!(i64::try_from(number_for_life(1 << 42, u64::MAX)).is_ok());
+    assert!(i64::try_from(group_number(1 << 42, u64::MAX)).is_ok());
     let numbers: BTreeSet<u64> = (0..100)
         .map(|_| {
             let rig = Rig::new();
-            let [first, second] = [rig.groups.since(), rig.groups.since()];
+            let [first, second] = [rig.groups.next_group_number(), rig.groups.next_group_number()];
             assert!(first < second);
             first & ((1 << 20) - 1)
         })

@@ -4,11 +4,11 @@ use std::fmt;
 
 use tidings_protocol::Outcome;
 
-use crate::group::record::End;
+use crate::group::record::EndReason;
 
 /// Results of a pass's URLs. All are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct PassCounts {
     /// URLs that the pass admitted.
     pub found: u64,
     /// Pages that were fetched.
@@ -31,7 +31,7 @@ pub struct Counts {
     pub cancelled: u64,
 }
 
-impl Counts {
+impl PassCounts {
     /// All counts, in the order of the fields.
     pub(crate) fn as_array(&self) -> [u64; 10] {
         let Self {
@@ -93,7 +93,7 @@ impl Counts {
         found.saturating_sub(ended.iter().sum())
     }
 
-    pub(super) fn outcome(&mut self, outcome: Outcome) {
+    pub(super) fn count_outcome(&mut self, outcome: Outcome) {
         let counter = match outcome {
             Outcome::Done => &mut self.completed,
             Outcome::Redirect => &mut self.redirects,
@@ -105,17 +105,17 @@ impl Counts {
         *counter += 1;
     }
 
-    pub(super) fn end(&mut self, end: End) {
+    pub(super) fn count_end(&mut self, end: EndReason) {
         let counter = match end {
-            End::Dead => &mut self.failed,
-            End::Budget => &mut self.budget,
-            End::Cancelled | End::Purged => &mut self.cancelled,
+            EndReason::Dead => &mut self.failed,
+            EndReason::Budget => &mut self.budget,
+            EndReason::Cancelled | EndReason::Purged => &mut self.cancelled,
         };
         *counter += 1;
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for PassCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

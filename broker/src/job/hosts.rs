@@ -8,31 +8,31 @@ use crate::group::entry::{EntryId, Key};
 
 /// Pages per key of a pass. Stays empty without a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Hosts {
+pub(super) struct HostPages {
     pages_max: Option<u64>,
-    by_key: HashMap<Key, Host>,
+    by_key: HashMap<Key, HostPageCount>,
     /// Keys that have used up their budget while entries still wait behind them.
-    spent: BTreeSet<Key>,
+    exhausted: BTreeSet<Key>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Host {
+struct HostPageCount {
     completed: u64,
     /// Entries that may become pages: held by a member, or pinned for their member's next request.
-    taken: u64,
+    in_flight: u64,
     /// Waiting active entries.
     waiting: BTreeSet<EntryId>,
     /// Number of waiting dormant entries.
-    parked: u64,
+    dormant: u64,
 }
 
-impl Hosts {
+impl HostPages {
     pub(super) fn new(pages_max: Option<u64>) -> Self {
         Self { pages_max, ..Self::default() }
     }
 
     /// The same limit without any counts.
-    pub(super) fn bare(&self) -> Self {
+    pub(super) fn without_counts(&self) -> Self {
         Self { pages_max: self.pages_max, ..Self::default() }
     }
 
@@ -43,30 +43,30 @@ impl Hosts {
     }
 
     /// Restores the number of completed pages of a key.
-    pub(super) fn keep(&mut self, key: &Key, completed: u64) {
+    pub(super) fn restore(&mut self, key: &Key, completed: u64) {
         self.by_key.entry(key.clone()).or_default().completed = completed;
     }
 
     /// Whether there is a limit.
-    pub(super) fn are_limited(&self) -> bool {
+    pub(super) fn is_limited(&self) -> bool {
         self.pages_max.is_some()
     }
 
     /// Whether the key's budget allows no further release now.
-    pub(super) fn are_blocked(&self, key: &str) -> bool {
-        let used = self.by_key.get(key).map_or(0, |host| host.completed + host.taken);
+    pub(super) fn is_blocked(&self, key: &str) -> bool {
+        let used = self.by_key.get(key).map_or(0, |host| host.completed + host.in_flight);
         self.pages_max.is_some_and(|max| used >= max)
     }
 
     /// Whether the key's budget is used up.
-    pub(super) fn have_given(&self, key: &str) -> bool {
+    pub(super) fn is_exhausted(&self, key: &str) -> bool {
         let completed = self.by_key.get(key).map_or(0, |host| host.completed);
         self.pages_max.is_some_and(|max| completed >= max)
     }
 
     /// Keys that have used up their budget while entries still wait behind them.
-    pub(super) fn spent(&self) -> impl Iterator<Item = &Key> {
-        self.spent.iter()
+    pub(super) fn exhausted(&self) -> impl Iterator<Item = &Key> {
+        self.exhausted.iter()
     }
 
     /// Active entries that wait behind a key.
@@ -75,78 +75,78 @@ impl Hosts {
     }
 
     /// Adds a dormant entry.
-    pub(super) fn park(&mut self, key: &Key) {
-        self.more(key, |host| host.parked += 1);
+    pub(super) fn add_dormant(&mut self, key: &Key) {
+        self.add(key, |host| host.dormant += 1);
     }
 
     /// Removes a dormant entry.
-    pub(super) fn unpark(&mut self, key: &Key) {
-        self.less(key, |host| host.parked -= 1);
+    pub(super) fn remove_dormant(&mut self, key: &Key) {
+        self.remove(key, |host| host.dormant -= 1);
     }
 
     /// Adds a waiting active entry.
-    pub(super) fn wait(&mut self, entry: EntryId, key: &Key) {
-        self.more(key, |host| _ = host.waiting.insert(entry));
+    pub(super) fn add_waiting(&mut self, entry: EntryId, key: &Key) {
+        self.add(key, |host| _ = host.waiting.insert(entry));
     }
 
     /// Removes a waiting active entry.
-    pub(super) fn leave(&mut self, entry: EntryId, key: &Key) {
-        self.less(key, |host| _ = host.waiting.remove(&entry));
+    pub(super) fn remove_waiting(&mut self, entry: EntryId, key: &Key) {
+        self.remove(key, |host| _ = host.waiting.remove(&entry));
     }
 
-    fn more(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
-        if self.are_limited() {
+    fn add(&mut self, key: &Key, change: impl FnOnce(&mut HostPageCount)) {
+        if self.is_limited() {
             change(self.by_key.entry(key.clone()).or_default());
-            if self.have_given(key) {
-                self.spent.insert(key.clone());
+            if self.is_exhausted(key) {
+                self.exhausted.insert(key.clone());
             }
         }
     }
 
-    fn less(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
+    fn remove(&mut self, key: &Key, change: impl FnOnce(&mut HostPageCount)) {
         self.change(key, change);
         if self.by_key.get(key).is_none_or(|host| !host.has_waiting()) {
-            self.spent.remove(key);
+            self.exhausted.remove(key);
         }
     }
 
     /// Counts an entry that may become a page.
-    pub(super) fn take(&mut self, key: &Key) {
-        if self.are_limited() {
-            self.by_key.entry(key.clone()).or_default().taken += 1;
+    pub(super) fn begin_page(&mut self, key: &Key) {
+        if self.is_limited() {
+            self.by_key.entry(key.clone()).or_default().in_flight += 1;
         }
     }
 
     /// The entry became no page, at least not now.
-    pub(super) fn give_back(&mut self, key: &Key) {
-        self.change(key, |host| host.taken -= 1);
+    pub(super) fn cancel_page(&mut self, key: &Key) {
+        self.change(key, |host| host.in_flight -= 1);
     }
 
     /// The entry became a page.
-    pub(super) fn complete(&mut self, key: &Key) {
+    pub(super) fn complete_page(&mut self, key: &Key) {
         let Some(max) = self.pages_max else { return };
         let host =
             self.by_key.get_mut(key).expect("a page in flight was counted before it completes");
-        host.taken -= 1;
+        host.in_flight -= 1;
         host.completed += 1;
         if host.completed >= max && host.has_waiting() {
-            self.spent.insert(key.clone());
+            self.exhausted.insert(key.clone());
         }
     }
 
     /// Changes the counts of a key, and removes them if all are zero.
-    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Host)) {
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut HostPageCount)) {
         if let Some(host) = self.by_key.get_mut(key) {
             change(host);
-            if *host == Host::default() {
+            if *host == HostPageCount::default() {
                 self.by_key.remove(key);
             }
         }
     }
 }
 
-impl Host {
+impl HostPageCount {
     fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.parked > 0
+        !self.waiting.is_empty() || self.dormant > 0
     }
 }

@@ -20,18 +20,18 @@ const NICE: i32 = 10;
 
 /// Under a steady stream of events, a sync begins at the earliest this long after the one before,
 /// or when this many bytes are pending. A sync costs as much CPU time as hundreds of events.
-const PACE: Duration = Duration::from_millis(1);
-const PACE_BYTES: usize = 32 << 10;
+const SYNC_INTERVAL: Duration = Duration::from_millis(1);
+const SYNC_BYTES: usize = 32 << 10;
 /// If no event arrives within this time, all publishers are waiting for confirmations, so waiting
 /// longer would help none of them.
-const PACE_STEP: Duration = Duration::from_micros(100);
+const GATHER_STEP: Duration = Duration::from_micros(100);
 
-/// Delay of work that was queued with `push_later`: long enough for a disk to finish one part
+/// Delay of work that was queued with `enqueue_later`: long enough for a disk to finish one part
 /// before the next.
-const PAUSE: Duration = Duration::from_millis(50);
+const LATER_DELAY: Duration = Duration::from_millis(50);
 
 /// A topic or group that gathers writes for its own log.
-pub(crate) trait Commit: Debug + Send + Sync {
+pub(crate) trait CommitLog: Debug + Send + Sync {
     /// Writes what has gathered. Returns the bytes that have gathered meanwhile; `None` if nothing
     /// is left to do.
     fn commit(self: Arc<Self>) -> Option<usize>;
@@ -43,21 +43,21 @@ pub(crate) trait Commit: Debug + Send + Sync {
 /// The commit threads.
 #[derive(Debug)]
 pub(crate) struct Committers {
-    queue: Arc<Queue>,
+    queue: Arc<CommitQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
+struct CommitQueue {
+    state: Mutex<CommitQueueState>,
     ready: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    logs: VecDeque<Arc<dyn Commit>>,
+struct CommitQueueState {
+    logs: VecDeque<Arc<dyn CommitLog>>,
     /// Work that is due at a time, or at shutdown; the earliest first.
-    later: VecDeque<(Instant, Arc<dyn Commit>)>,
+    later: VecDeque<(Instant, Arc<dyn CommitLog>)>,
     closed: bool,
     /// Delayed work is dropped.
     abandoned: bool,
@@ -66,7 +66,7 @@ struct State {
 impl Committers {
     /// Starts the threads.
     pub(crate) fn start() -> Self {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(CommitQueue::default());
         let threads = (1..=THREADS)
             .map(|number| {
                 let queue = Arc::clone(&queue);
@@ -85,17 +85,17 @@ impl Committers {
     }
 
     /// Queues a commit of a log. The caller must not queue it again before all is done.
-    pub(crate) fn push(&self, log: Arc<dyn Commit>) {
+    pub(crate) fn enqueue(&self, log: Arc<dyn CommitLog>) {
         self.queue.state.lock().logs.push_back(log);
         self.queue.ready.notify_one();
     }
 
     /// Queues a commit after a delay, for one part of work that would keep the disk busy for long.
-    pub(crate) fn push_later(&self, log: Arc<dyn Commit>) {
+    pub(crate) fn enqueue_later(&self, log: Arc<dyn CommitLog>) {
         // Taken inside the lock, so that the times ascend.
         let state = &mut *self.queue.state.lock();
         if !state.abandoned {
-            state.later.push_back((Instant::now() + PAUSE, log));
+            state.later.push_back((Instant::now() + LATER_DELAY, log));
             self.queue.ready.notify_one();
         }
     }
@@ -126,12 +126,12 @@ impl Committers {
     }
 }
 
-impl Queue {
+impl CommitQueue {
     fn run(&self) {
         while let Some(log) = self.next() {
             let began = Instant::now();
             if let Some(waiting) = Arc::clone(&log).commit() {
-                self.pace(&*log, waiting, began);
+                self.gather(&*log, waiting, began);
                 // A log with a steady stream goes to the back of the queue, so that other logs get
                 // their turn.
                 self.state.lock().logs.push_back(log);
@@ -140,8 +140,8 @@ impl Queue {
     }
 
     /// Under a steady stream, lets events gather after a commit that began at `began`.
-    fn pace(&self, log: &dyn Commit, mut waiting: usize, began: Instant) {
-        while waiting > 0 && waiting < PACE_BYTES && began.elapsed() < PACE {
+    fn gather(&self, log: &dyn CommitLog, mut waiting: usize, began: Instant) {
+        while waiting > 0 && waiting < SYNC_BYTES && began.elapsed() < SYNC_INTERVAL {
             let is_wanted = {
                 let state = self.state.lock();
                 state.closed || !state.logs.is_empty()
@@ -149,7 +149,7 @@ impl Queue {
             if is_wanted {
                 return;
             }
-            thread::sleep(PACE_STEP);
+            thread::sleep(GATHER_STEP);
             let more = log.waiting_bytes();
             if more == waiting {
                 return;
@@ -158,7 +158,7 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> Option<Arc<dyn Commit>> {
+    fn next(&self) -> Option<Arc<dyn CommitLog>> {
         let state = &mut self.state.lock();
         loop {
             let closed = state.closed;

@@ -31,7 +31,7 @@ pub(crate) trait Disk: Debug + Send + Sync {
     /// Makes creations, renames and removals in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Free space, also for a directory that does not exist yet.
-    fn space(&self, dir: &Path) -> io::Result<Space>;
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
 }
 
 /// Space that stays free for what must be written even to a full disk: cursors, answers to tasks.
@@ -40,12 +40,12 @@ const RESERVE_BYTES: u64 = 16 << 20;
 
 /// Space of a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
+pub(crate) struct DiskSpace {
     pub(crate) free: u64,
     pub(crate) total: u64,
 }
 
-impl Space {
+impl DiskSpace {
     /// Bytes that must stay free.
     pub(crate) fn reserve(&self) -> u64 {
         RESERVE_BYTES.min(self.total / 16)
@@ -68,13 +68,13 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Allocates zeroed space for later writes. A disk that does not support this ignores the call.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
     /// Whether written data can be read again. A file that is only checked drops writes.
-    fn keeps_writes(&self) -> bool {
+    fn is_writable(&self) -> bool {
         true
     }
     /// Asks the system to start writing this range to disk, without waiting. Otherwise it gathers
     /// dirty pages for half a minute and then delays every sync. A disk that does not support this
     /// ignores the call.
-    fn begin_writing(&self, _offset: u64, _length: u64) {}
+    fn start_writeback(&self, _offset: u64, _length: u64) {}
 }
 
 /// The file system.
@@ -114,10 +114,10 @@ impl Disk for FileSystem {
         File::open(dir)?.sync_all()
     }
 
-    fn space(&self, dir: &Path) -> io::Result<Space> {
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
         let existing = dir.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
         let stat = rustix::fs::statvfs(existing)?;
-        Ok(Space { free: stat.f_bavail * stat.f_frsize, total: stat.f_blocks * stat.f_frsize })
+        Ok(DiskSpace { free: stat.f_bavail * stat.f_frsize, total: stat.f_blocks * stat.f_frsize })
     }
 }
 
@@ -178,7 +178,7 @@ impl DiskFile for RealFile {
         }
     }
 
-    fn begin_writing(&self, offset: u64, length: u64) {
+    fn start_writeback(&self, offset: u64, length: u64) {
         // The advice makes the system write these pages out soon; they stay in memory until
         // written. If it ignores the advice, it writes them later.
         let length = NonZeroU64::new(length);

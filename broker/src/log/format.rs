@@ -105,9 +105,9 @@ pub(crate) struct SegmentHeader {
 
 /// The file that a batch belongs to, as the first part of the batch's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Home(u32);
+pub(crate) struct BatchHome(u32);
 
-impl Home {
+impl BatchHome {
     pub(crate) fn new(topic: &TopicName, base: Seq) -> Self {
         let name = crc32c::crc32c(topic.as_str().as_bytes());
         Self(crc32c::crc32c_append(name, &base.0.to_le_bytes()))
@@ -162,7 +162,7 @@ pub(crate) enum FormatError {
     Checksum,
     /// The checksum is right, but the fields contradict each other.
     #[error("the fields of its header contradict each other")]
-    Senseless,
+    Inconsistent,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -219,7 +219,7 @@ impl SegmentHeader {
         let topic = name.ok().and_then(|name| TopicName::new(name).ok());
         Ok(Self {
             version,
-            topic: topic.ok_or(FormatError::Senseless)?,
+            topic: topic.ok_or(FormatError::Inconsistent)?,
             base: Seq(u64_at(bytes, 16)),
             previous_end: Seq(u64_at(bytes, 24)),
             reserved: Seq(u64_at(bytes, 32)),
@@ -235,7 +235,7 @@ impl BatchHeader {
     }
 
     /// Encodes the header for a batch at `offset`.
-    pub(crate) fn encode_at(&self, home: Home, offset: u64) -> [u8; BATCH_HEADER] {
+    pub(crate) fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
         self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
     }
 
@@ -266,7 +266,11 @@ impl BatchHeader {
 
     /// Decodes the header of a batch at `offset`, or of one without an address. Does not check the
     /// payload.
-    pub(crate) fn decode_at(bytes: &[u8], home: Home, offset: u64) -> Result<Self, FormatError> {
+    pub(crate) fn decode_at(
+        bytes: &[u8],
+        home: BatchHome,
+        offset: u64,
+    ) -> Result<Self, FormatError> {
         match Self::decode(bytes) {
             Err(FormatError::Magic) => {
                 Self::decode_with(bytes, *BATCH_MAGIC, |header| home.checksum(header, offset))
@@ -313,7 +317,7 @@ impl BatchHeader {
             && header.durable <= header.previous_end
             && header.first.0.checked_add(u64::from(header.count)).is_some()
             && (header.count == 0) == (header.bytes == 0);
-        if sane { Ok(header) } else { Err(FormatError::Senseless) }
+        if sane { Ok(header) } else { Err(FormatError::Inconsistent) }
     }
 }
 
@@ -349,8 +353,8 @@ mod tests {
         }
     }
 
-    fn home(topic: &str, base: u64) -> Home {
-        Home::new(&topic.parse().unwrap(), Seq(base))
+    fn home(topic: &str, base: u64) -> BatchHome {
+        BatchHome::new(&topic.parse().unwrap(), Seq(base))
     }
 
     #[test]

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 use super::disk::Disk;
-use super::format::{BatchHeader, Home, SegmentHeader, VERSION, VERSION_1};
-use super::simulated::SimulatedDisk;
-use super::{Found, Piece, SegmentLog, SegmentOptions, TopicLog};
+use super::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
+use super::simulated_disk::SimulatedDisk;
+use super::{LogPiece, LogRead, SegmentLog, SegmentOptions, TopicLog};
 use crate::fuzzing::Choices;
 
 const DIR: &str = "data/topics/t";
@@ -47,7 +47,7 @@ fn line(seq: u64) -> String {
 
 fn append(log: &SegmentLog, first: u64, count: u64) {
     let wire: String = (first..first + count).map(line).collect();
-    let piece = Piece {
+    let piece = LogPiece {
         first: Seq(first),
         count,
         unix_ms: 0,
@@ -73,7 +73,7 @@ fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
         // A batch larger than the buffer is an error.
         let Ok(found) = log.read(Seq(cursor), at, None, &mut buffer) else { return served };
         let next = match found {
-            Found::Lines { first, end, runs, at: position } => {
+            LogRead::Lines { first, end, runs, at: position } => {
                 assert_eq!(first.0, cursor, "lines begin at the cursor");
                 for (number, run) in runs {
                     assert!(number.0 == cursor || !honest, "every run begins after the one before");
@@ -88,13 +88,13 @@ fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
                 at = Some(position);
                 end.0
             }
-            Found::Lag(first, last) | Found::Gap(first, last) => {
+            LogRead::Lag(first, last) | LogRead::Gap(first, last) => {
                 assert!(first.0 == cursor && last >= first, "{first}..={last} at {cursor}");
                 let Some(next) = last.0.checked_add(1) else { return served };
                 next
             }
-            Found::Skip(_) => panic!("the read has no time limit"),
-            Found::End => return served,
+            LogRead::Skip(_) => panic!("the read has no time limit"),
+            LogRead::End => return served,
         };
         cursor = next;
     }
@@ -119,7 +119,7 @@ fn damaged(choices: &mut Choices<'_>) {
     let disk = WRITTEN.copy();
     let files = disk.files();
     let whole: Vec<u8> = files.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
-    while !choices.is_over() {
+    while !choices.is_exhausted() {
         let (path, _) = &files[usize::from(choices.byte()) % files.len()];
         let (kind, at, value) = (choices.byte() % 6, choices.pair(), choices.byte());
         let from = choices.pair() % whole.len();
@@ -187,7 +187,7 @@ fn crafted(choices: &mut Choices<'_>) {
             unix_ms: choices.number().cast_signed(),
         };
         let mut bytes = header.encode().to_vec();
-        let home = Home::new(&"t".parse().expect("the name is valid"), Seq(base));
+        let home = BatchHome::new(&"t".parse().expect("the name is valid"), Seq(base));
         for _ in 0..choices.byte() % 8 {
             batch(choices, home, &mut bytes);
         }
@@ -205,7 +205,7 @@ fn crafted(choices: &mut Choices<'_>) {
     let _ = log.bounds();
 }
 
-fn batch(choices: &mut Choices<'_>, home: Home, bytes: &mut Vec<u8>) {
+fn batch(choices: &mut Choices<'_>, home: BatchHome, bytes: &mut Vec<u8>) {
     let (first, lines) = (choices.number(), choices.byte() % 4);
     let payload: String =
         (0..u64::from(lines)).map(|n| line(first.wrapping_add(n) % 1000)).collect();

@@ -11,32 +11,32 @@
 //! | [`mod@format`] | headers of segments and batches |
 //! | [`committer`] | group commit: threads that write and sync the pending events of all logs |
 //! | [`disk`] | the file system calls, behind a trait |
-//! | [`index`] | where the batches of a segment begin, and which seqs have no event |
-//! | [`ending`] | where a log ends, and how it continues after a lost end |
-//! | [`read_only`] | a disk that drops all writes, for checks |
-//! | [`segment`] | a walk through the batches of one file, damaged or not |
-//! | [`segments`] | the log as segment files: append, sync, retention |
+//! | [`segment_index`] | where the batches of a segment begin, and which seqs have no event |
+//! | [`log_end`] | where a log ends, and how it continues after a lost end |
+//! | [`read_only_disk`] | a disk that drops all writes, for checks |
+//! | [`segment_walk`] | a walk through the batches of one file, damaged or not |
+//! | [`segment_log`] | the log as segment files: append, sync, retention |
 //! | [`recovery`] | opening a log, after an orderly stop or a crash |
-//! | [`reading`] | reading from a seq on; verification |
+//! | [`log_reader`] | reading from a seq on; verification |
 //!
 //! Everything here blocks. It runs on threads of [`topic`](crate::topic), never on those of the
 //! runtime.
 
 pub(crate) mod committer;
 pub(crate) mod disk;
-mod ending;
 pub(crate) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod index;
-pub(crate) mod read_only;
-mod reading;
+mod log_end;
+mod log_reader;
+pub(crate) mod read_only_disk;
 mod recovery;
-mod segment;
-mod segments;
+mod segment_index;
+mod segment_log;
+mod segment_walk;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests simulate power loss"))]
-pub(crate) mod simulated;
+pub(crate) mod simulated_disk;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,7 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 pub(crate) use self::recovery::Recovered;
-pub(crate) use self::segments::{SegmentLog, SegmentOptions};
+pub(crate) use self::segment_log::{SegmentLog, SegmentOptions};
 
 /// Maximum number of seqs that are reserved at once. Subscribers see an event only if the
 /// reservation of its seq is safe, so this bounds how far they can be ahead of the disk. A crash
@@ -58,7 +58,7 @@ pub(crate) const RESERVED_MAX: u64 = 1 << 16;
 
 /// Events to append: consecutive seqs, encoded as on the wire.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece {
+pub(crate) struct LogPiece {
     /// The seq of the first event.
     pub(crate) first: Seq,
     /// Number of events; at least 1.
@@ -73,7 +73,7 @@ pub(crate) struct Piece {
 
 /// Where a log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct LogBounds {
     /// The oldest seq kept; `end` if there is none.
     pub(crate) first: Seq,
     /// The seq after the newest event that was written.
@@ -88,7 +88,7 @@ pub(crate) struct Bounds {
 
 /// What is safe after a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Synced {
+pub(crate) struct SyncedMarks {
     /// Events before this seq survive a power loss.
     pub(crate) durable: Seq,
     /// Seqs below this are not assigned to other events after a power loss.
@@ -97,7 +97,7 @@ pub(crate) struct Synced {
 
 /// The result of a read from a seq on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LogRead {
     /// Whole lines without a gap, from event `first` up to before `end`. Reading continues at `at`.
     Lines {
         /// The seq of the first line.
@@ -107,7 +107,7 @@ pub(crate) enum Found {
         /// The place of each run of lines in the buffer, and the seq of its first line.
         runs: Vec<(Seq, std::ops::Range<usize>)>,
         /// Where reading continues.
-        at: Position,
+        at: ReadPosition,
     },
     /// These events were kept and are gone (inclusive range).
     Lag(Seq, Seq),
@@ -121,7 +121,7 @@ pub(crate) enum Found {
 
 /// The position of the newest events of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Newest {
+pub(crate) struct NewestEvents {
     /// How many of the requested events do not exist.
     pub(crate) missing: u64,
     /// The first of the events; if some are missing, the seq below which no event is kept.
@@ -132,7 +132,7 @@ pub(crate) struct Newest {
 
 /// A place in a log from which reading can continue without a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct ReadPosition {
     base: Seq,
     offset: u64,
     /// The next seq at this place. A reader at another seq must search.
@@ -166,12 +166,12 @@ pub(crate) struct Retention {
     /// Everything from this seq on is kept, regardless of the other limits.
     pub(crate) keep_from: Seq,
     /// Maximum number of files to remove in one call.
-    pub(crate) at_once: usize,
+    pub(crate) removals_max: usize,
 }
 
 /// The result of checking one file, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckedFile {
     /// The file.
     pub path: PathBuf,
     /// Number of readable events.
@@ -184,7 +184,7 @@ pub struct Checked {
     pub lost: Vec<(Seq, Seq)>,
 }
 
-impl Checked {
+impl CheckedFile {
     /// Whether the file differs from what was written.
     pub fn is_damaged(&self) -> bool {
         !(self.problems.is_empty() && self.lost.is_empty())
@@ -223,14 +223,14 @@ pub(crate) enum LogError {
 pub(crate) trait TopicLog: Debug + Send + Sync {
     /// Writes `pieces` and reserves the seqs below `reserve`. The seqs of the pieces ascend and may
     /// leave gaps. `next` is the seq after the pieces; without pieces, the next seq to assign.
-    fn append(&self, pieces: &[Piece], next: Seq, reserve: Seq) -> Result<(), LogError>;
+    fn append(&self, pieces: &[LogPiece], next: Seq, reserve: Seq) -> Result<(), LogError>;
 
     /// Writes one piece if that costs only one write to allocated space and no other thread is
     /// writing. Otherwise changes nothing and returns false; use [`append`](Self::append) then.
-    fn append_at_once(&self, piece: &Piece) -> bool;
+    fn try_append(&self, piece: &LogPiece) -> bool;
 
     /// Makes everything appended before the call durable. Other threads may append meanwhile.
-    fn sync(&self) -> Result<Synced, LogError>;
+    fn sync(&self) -> Result<SyncedMarks, LogError>;
 
     /// Whether the disk seems to have room again, after [`LogError::Full`].
     fn has_room(&self) -> bool;
@@ -240,20 +240,20 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
     fn read(
         &self,
         from: Seq,
-        at: Option<Position>,
+        at: Option<ReadPosition>,
         since: Option<i64>,
         buffer: &mut [u8],
-    ) -> Result<Found, LogError>;
+    ) -> Result<LogRead, LogError>;
 
     /// Finds the newest `count` events before a seq, without reading the disk. Seqs without an
     /// event do not count, nor do events that were damaged when their segment was indexed.
-    fn newest(&self, count: u64, before: Seq) -> Newest;
+    fn newest(&self, count: u64, before: Seq) -> NewestEvents;
 
     /// Builds the index of the segment that begins at `base`, for [`newest`](Self::newest).
     fn index(&self, base: Seq) -> Result<(), LogError>;
 
     /// Where the log begins and ends.
-    fn bounds(&self) -> Bounds;
+    fn bounds(&self) -> LogBounds;
 
     /// Removes the oldest segments as `retention` says; returns how many.
     fn retain(&self, retention: &Retention) -> Result<usize, LogError>;
@@ -266,5 +266,5 @@ pub(crate) trait TopicLog: Debug + Send + Sync {
     fn clear(&self) -> Result<(), LogError>;
 
     /// Checks every checksum.
-    fn verify(&self) -> Result<Vec<Checked>, LogError>;
+    fn verify(&self) -> Result<Vec<CheckedFile>, LogError>;
 }

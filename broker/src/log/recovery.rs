@@ -30,21 +30,22 @@ use tidings_protocol::Seq;
 
 use super::disk::{DiskFile, is_full};
 use super::format::{
-    BATCH_HEADER, BatchHeader, FormatError, Home, SEGMENT_HEADER, SegmentHeader, VERSION,
+    BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
 };
-use super::index::Index;
-use super::segment::{Place, Step, Walk, is_whole, payload};
-use super::segments::{
-    Active, Segment, SegmentLog, SegmentOptions, Shared, Writer, file_name, torn_path,
+use super::segment_index::SegmentIndex;
+use super::segment_log::{
+    ActiveSegment, LogWriter, Segment, SegmentLog, SegmentOptions, SegmentTable, file_name,
+    torn_path,
 };
+use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole, payload};
 use super::{LogEnd, RESERVED_MAX};
 
 /// More seqs than a segment can hold, to continue after an unreadable one.
-const LOST_NUMBERS: u64 = 1 << 26;
+const UNREADABLE_SEQS: u64 = 1 << 26;
 
 /// Number of newest segments in which batches are read. Recent ids are in them; a crash affects
 /// only the last one.
-const RECENT: usize = 2;
+const RECENT_SEGMENTS: usize = 2;
 
 /// Maximum bytes of cut-off data that are kept.
 const TORN_BYTES: u64 = 4 << 20;
@@ -81,8 +82,8 @@ impl SegmentLog {
     ) -> io::Result<(Self, Recovered)> {
         let first = options.first;
         let recovery = Recovery {
-            shared: Shared { end: first, ..Shared::default() },
-            writer: Writer { durable: first, reserved: first, ..Writer::default() },
+            shared: SegmentTable { end: first, ..SegmentTable::default() },
+            writer: LogWriter { durable: first, reserved: first, ..LogWriter::default() },
             found: Recovered { next: first, reserved: first, ..Recovered::default() },
             identified: VecDeque::new(),
             identified_max,
@@ -95,11 +96,11 @@ impl SegmentLog {
 
 struct Recovery {
     options: SegmentOptions,
-    shared: Shared,
-    writer: Writer,
+    shared: SegmentTable,
+    writer: LogWriter,
     found: Recovered,
     /// The newest batches with ids, ascending by seq.
-    identified: VecDeque<(Arc<dyn DiskFile>, Place)>,
+    identified: VecDeque<(Arc<dyn DiskFile>, BatchLocation)>,
     identified_max: usize,
     /// Seqs below this may have been assigned, although no file records it.
     floor: Seq,
@@ -107,8 +108,8 @@ struct Recovery {
 
 /// What all valid headers of a file say.
 #[derive(Default)]
-struct Survey {
-    first: Option<Place>,
+struct HeaderSurvey {
+    first: Option<BatchLocation>,
     /// Events before this seq had been synced.
     synced: Seq,
     /// Seqs below this may have been seen. The last header repeats what earlier ones say, unless an
@@ -117,8 +118,8 @@ struct Survey {
 }
 
 /// The part of a file to keep.
-struct Scan {
-    index: Index,
+struct SegmentScan {
+    index: SegmentIndex,
     /// The offset after the valid part.
     end: u64,
     /// The seq after the newest event of that part, or after those that were skipped.
@@ -132,20 +133,20 @@ struct Scan {
     /// The last batch records an orderly stop.
     is_stopped: bool,
     /// The offset at which the valid part ends, if it ends before what was durable.
-    lost_from: Option<u64>,
+    lost_offset: Option<u64>,
 }
 
 /// The synced part of a file. Data of it that cannot be read was lost by the disk.
 #[derive(Clone, Copy)]
-struct Safe {
+struct SyncedRange {
     /// Events before this seq.
     events: Seq,
     /// All bytes before this offset.
     bytes: u64,
 }
 
-impl Safe {
-    fn covers(self, place: &Place) -> bool {
+impl SyncedRange {
+    fn covers(self, place: &BatchLocation) -> bool {
         place.header.first < self.events || place.offset < self.bytes
     }
 }
@@ -156,17 +157,17 @@ impl Recovery {
         let bases = match self.options.disk.list(&dir) {
             Ok(names) => self.sort(names)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.conclude(),
-            Err(error) => return Err(named(&error, &dir)),
+            Err(error) => return Err(with_path(&error, &dir)),
         };
         // The directory was made durable before its first segment was created.
         self.writer.has_dir = !bases.is_empty();
         for (at, base) in bases.iter().enumerate() {
             let path = dir.join(file_name(*base));
             let newer = bases.len() - at - 1;
-            self.segment(*base, &path, newer).map_err(|error| named(&error, &path))?;
+            self.segment(*base, &path, newer).map_err(|error| with_path(&error, &path))?;
         }
         // The process may have been killed after a rename or removal, before it was durable.
-        self.options.disk.sync_dir(&dir).map_err(|error| named(&error, &dir))?;
+        self.options.disk.sync_dir(&dir).map_err(|error| with_path(&error, &dir))?;
         self.conclude()
     }
 
@@ -194,14 +195,14 @@ impl Recovery {
         let length = file.len()?;
         let header = self.header(&*file, base, path)?;
         if let Some(header) = &header
-            && newer >= RECENT
+            && newer >= RECENT_SEGMENTS
         {
             self.add(path, header, length);
             return Ok(());
         }
         // Nothing is appended to a file of an earlier version, or with a damaged header.
         let is_ours = header.as_ref().is_some_and(|header| header.version == VERSION);
-        let home = Home::new(&self.options.topic, base);
+        let home = BatchHome::new(&self.options.topic, base);
         let survey = survey(&*file, home, length)?;
         let header = match (header, survey.first) {
             (Some(header), _) => header,
@@ -214,14 +215,14 @@ impl Recovery {
         let stopped = if is_last { self.stopped(&*file, path)? } else { None };
         let bytes = stopped.as_ref().map_or(0, |stopped| stopped.bytes);
         self.add(path, &header, length);
-        let safe = Safe { events: synced, bytes };
+        let safe = SyncedRange { events: synced, bytes };
         let mut scan = self.scan(&file, home, base, length, safe, path)?;
         if let Some(reserved) = survey.reserved {
             // The last header may belong to torn data, or precede an earlier start.
             self.writer.reserved = reserved.max(scan.next);
         }
-        if let Some(stopped) = stopped.filter(|_| scan.lost_from.is_some()) {
-            self.lose_end(&stopped, path, &mut scan);
+        if let Some(stopped) = stopped.filter(|_| scan.lost_offset.is_some()) {
+            self.keep_lost_end(&stopped, path, &mut scan);
         } else if is_last {
             self.settle(&*file, home, path, length, synced, &mut scan)?;
         } else if scan.torn {
@@ -233,7 +234,7 @@ impl Recovery {
             segment.bytes = scan.end;
             if is_ours && !scan.damaged {
                 let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
-                self.writer.active = Some(Active { file, home, offset, allocated, index });
+                self.writer.active = Some(ActiveSegment { file, home, offset, allocated, index });
             }
         }
         Ok(())
@@ -251,7 +252,7 @@ impl Recovery {
     }
 
     /// Keeps the newest segment as it is, although some of its durable data is lost.
-    fn lose_end(&mut self, stopped: &LogEnd, path: &Path, scan: &mut Scan) {
+    fn keep_lost_end(&mut self, stopped: &LogEnd, path: &Path, scan: &mut SegmentScan) {
         let (from, until) = (self.shared.end.max(scan.next), stopped.end);
         let lost = match until.0.saturating_sub(from.0) {
             0 => "no event is lost".to_owned(),
@@ -274,11 +275,11 @@ impl Recovery {
     fn settle(
         &mut self,
         file: &dyn DiskFile,
-        home: Home,
+        home: BatchHome,
         path: &Path,
         length: u64,
         synced: Seq,
-        scan: &mut Scan,
+        scan: &mut SegmentScan,
     ) -> io::Result<()> {
         let is_bare = scan.end == length && !scan.is_stopped;
         if is_bare && takes_room(file, length) {
@@ -339,7 +340,7 @@ impl Recovery {
     }
 
     /// Reconstructs a damaged header from the first valid batch.
-    fn infer(&self, base: Seq, first: &Place) -> SegmentHeader {
+    fn infer(&self, base: Seq, first: &BatchLocation) -> SegmentHeader {
         let is_first = first.offset == SEGMENT_HEADER as u64;
         SegmentHeader {
             version: VERSION,
@@ -374,14 +375,14 @@ impl Recovery {
     fn scan(
         &mut self,
         file: &Arc<dyn DiskFile>,
-        home: Home,
+        home: BatchHome,
         base: Seq,
         length: u64,
-        safe: Safe,
+        safe: SyncedRange,
         path: &Path,
-    ) -> io::Result<Scan> {
-        let mut scan = Scan {
-            index: Index::new(base),
+    ) -> io::Result<SegmentScan> {
+        let mut scan = SegmentScan {
+            index: SegmentIndex::new(base),
             end: SEGMENT_HEADER as u64,
             // Events of this file before this seq are accounted for.
             next: base,
@@ -389,12 +390,12 @@ impl Recovery {
             torn: false,
             damaged: false,
             is_stopped: false,
-            lost_from: None,
+            lost_offset: None,
         };
-        let mut walk = Walk::new(&**file, home, scan.end, length);
+        let mut walk = SegmentWalk::new(&**file, home, scan.end, length);
         loop {
             match walk.next()? {
-                Step::Batch(place) => {
+                WalkStep::Batch(place) => {
                     let header = &place.header;
                     // A batch without events may directly follow the synced part.
                     if !safe.covers(&place) {
@@ -420,9 +421,11 @@ impl Recovery {
                     scan.end = place.end();
                     scan.is_stopped = header.clean;
                     scan.index.add(header, place.offset);
-                    self.learn(file, place);
+                    self.apply_header(file, place);
                 }
-                Step::Bad { offset, next } if safe.events > scan.next || offset < safe.bytes => {
+                WalkStep::Bad { offset, next }
+                    if safe.events > scan.next || offset < safe.bytes =>
+                {
                     scan.damaged = true;
                     scan.end = next.offset;
                     self.shared.end = self.shared.end.max(next.header.previous_end);
@@ -434,20 +437,20 @@ impl Recovery {
                         scan.next
                     ));
                 }
-                Step::Bad { offset, .. } => {
+                WalkStep::Bad { offset, .. } => {
                     (scan.end, scan.torn) = (offset, true);
                     return Ok(scan);
                 }
-                Step::End { offset, zeros } => {
+                WalkStep::End { offset, zeros } => {
                     (scan.end, scan.torn) = (offset, !zeros);
-                    scan.lost_from = (offset < safe.bytes).then_some(offset);
+                    scan.lost_offset = (offset < safe.bytes).then_some(offset);
                     return Ok(scan);
                 }
             }
         }
     }
 
-    fn learn(&mut self, file: &Arc<dyn DiskFile>, place: Place) {
+    fn apply_header(&mut self, file: &Arc<dyn DiskFile>, place: BatchLocation) {
         let header = &place.header;
         let end = if header.count > 0 { header.end() } else { header.previous_end };
         self.shared.end = self.shared.end.max(end);
@@ -492,9 +495,9 @@ impl Recovery {
     fn note_next(
         &self,
         file: &dyn DiskFile,
-        home: Home,
+        home: BatchHome,
         synced: Seq,
-        scan: &mut Scan,
+        scan: &mut SegmentScan,
     ) -> io::Result<()> {
         let end = self.shared.end;
         let next = self.writer.reserved.max(end);
@@ -510,7 +513,7 @@ impl Recovery {
             clean: false,
             identified: false,
         };
-        if !file.keeps_writes() {
+        if !file.is_writable() {
             return Ok(());
         }
         // Zeros after the record mark the end of the log.
@@ -584,18 +587,18 @@ impl Recovery {
 }
 
 /// Reads every valid header of a file.
-fn survey(file: &dyn DiskFile, home: Home, length: u64) -> io::Result<Survey> {
-    let mut survey = Survey::default();
-    let mut walk = Walk::new(file, home, SEGMENT_HEADER as u64, length);
+fn survey(file: &dyn DiskFile, home: BatchHome, length: u64) -> io::Result<HeaderSurvey> {
+    let mut survey = HeaderSurvey::default();
+    let mut walk = SegmentWalk::new(file, home, SEGMENT_HEADER as u64, length);
     loop {
         match walk.next()? {
-            Step::Batch(place) => {
+            WalkStep::Batch(place) => {
                 survey.first.get_or_insert(place);
                 survey.synced = survey.synced.max(place.header.durable);
                 survey.reserved = Some(place.header.reserved);
             }
-            Step::Bad { .. } => {}
-            Step::End { .. } => return Ok(survey),
+            WalkStep::Bad { .. } => {}
+            WalkStep::End { .. } => return Ok(survey),
         }
     }
 }
@@ -624,10 +627,10 @@ fn takes_room(file: &dyn DiskFile, length: u64) -> bool {
 
 /// A seq above all that the segment beginning at `base` can hold.
 fn beyond(base: Seq) -> Seq {
-    Seq(base.0.saturating_add(LOST_NUMBERS))
+    Seq(base.0.saturating_add(UNREADABLE_SEQS))
 }
 
 /// Adds the path of the file to an error.
-fn named(error: &io::Error, path: &Path) -> io::Error {
+fn with_path(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

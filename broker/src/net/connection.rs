@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Answers, Fate, MemberId, Mode, ProtocolError, Seq, Session, Slot, encode_greeting,
+    Answers, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot, encode_greeting,
 };
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
@@ -24,13 +24,13 @@ use super::outbound::Outbound;
 use super::staged::Staged;
 use super::stream::{Remote, Stream};
 use super::subscriptions::{Kind, Subscriptions};
-use crate::access::Pass;
-use crate::audit::{Party, What};
+use crate::access::Identity;
+use crate::audit::{AuditEvent, Initiator};
 use crate::clock::Moment;
-use crate::groups::Request;
-use crate::mailbox::{ConnId, Lines, Mailbox, Parcel, Taken};
+use crate::groups::TaskCommand;
+use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
-use crate::topic::{Form, Place, Topic, Topics};
+use crate::topic::{LineForm, Topic, Topics, WaiterSlot};
 
 /// Reads and writes of one connection before others have their turn.
 const TURNS_MAX: usize = 4;
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) session: Session,
     /// Who it is, and on which way those came for whom it speaks.
-    pub(super) pass: Pass,
+    pub(super) pass: Identity,
     /// Who is at the other end, and what becomes of saying so.
     pub(super) login: Box<Login>,
     /// What was read and not consumed: an unfinished line, or more if there is a backlog.
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     /// A line was not kept, so that there is nothing to say farewell to a peer for.
     pub(super) unkept: bool,
     /// Where it waits for an event to be safe: the topic's id and its place there.
-    settling: Option<(u64, Place)>,
+    settling: Option<(u64, WaiterSlot)>,
     /// What is owed, to peers the fate of what they published: the farewell says it all at once.
     pub(super) answers: Answers,
     /// Bytes of answers in `answers`; reset when it is empty, so never too low.
@@ -100,7 +100,7 @@ pub(super) struct Worker {
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
     /// What it said of tasks of one group since the group heard of it last: of what was read at once.
-    pub(super) requests: Vec<(Slot, Request)>,
+    pub(super) requests: Vec<(Slot, TaskCommand)>,
     /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
     pub(super) joined: Option<Slot>,
     /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet. It may be
@@ -170,23 +170,23 @@ impl Connection {
     }
 
     /// Notes what whoever is at the other end does, if that is kept.
-    pub(super) fn audit(&self, what: What<'_>) {
-        self.hub.audit.note(|| (what, self.party()));
+    pub(super) fn audit(&self, what: AuditEvent<'_>) {
+        self.hub.audit.record(|| (what, self.party()));
     }
 
-    pub(super) fn party(&self) -> Party {
-        Party::of(self.id.0, &self.login.remote, &self.pass)
+    pub(super) fn party(&self) -> Initiator {
+        Initiator::identified(self.id.0, &self.login.remote, &self.pass)
     }
 
     /// Says hello, before anything that comes in is looked at. From here on it hears the default
     /// topic, unless its first line says otherwise.
     fn greet(&mut self, cx: &mut Context<'_>) {
-        self.audit(What::Connected);
+        self.audit(AuditEvent::Connected);
         if let Err(error) = self.hub.belongs_to(&mut self.login.held, &self.pass) {
             self.is_peer = false;
             return self.end(Cause::Broker(error));
         }
-        let form = Form::Bare { origin: self.id };
+        let form = LineForm::Bare { origin: self.id };
         if let Some(topic) = self.notifier() {
             let reader = topic.subscribe(None, form, cx.waker().clone());
             self.subscriptions.add(reader, Kind::Peer);
@@ -238,7 +238,7 @@ impl Connection {
             && self.outbound.is_empty()
             && self.tasks.is_empty()
             && self.answers.len() == 1
-            && self.answers.unsafe_publish().is_some()
+            && self.answers.blocking_publish().is_some()
     }
 
     /// Counts what waits for it, and what it hears. Refused if that is too much for whose it is.
@@ -250,22 +250,23 @@ impl Connection {
         if self.ending.is_some() {
             return Ok(());
         }
-        held.set(Quantity::Parked, parked as u64)
+        held.set(Quantity::BufferedBytes, parked as u64)
     }
 
     /// Does what groups and the broker want; `waker` is woken when they want more.
     pub(super) fn take_parcels(&mut self, waker: &Waker) {
-        let Taken { parcels, renewing, closing } = self.mailbox.take(waker);
+        let MailboxBatch { messages: parcels, renew_requested: renewing, close_requested: closing } =
+            self.mailbox.drain(waker);
         if renewing {
             self.renew();
         }
         for parcel in parcels {
             match parcel {
-                Parcel::Answer { slot, line } => self.fill(slot, line),
-                Parcel::Progress { slot, line } => self.answers.progress(slot, line),
-                Parcel::Stored { slot, result } => self.stored(slot, result),
-                Parcel::Lines(lines) => self.take_group_lines(lines),
-                Parcel::End(error) => self.end(Cause::Broker(error)),
+                ConnMessage::Answer { slot, line } => self.fill(slot, line),
+                ConnMessage::Progress { slot, line } => self.answers.progress(slot, line),
+                ConnMessage::Stored { slot, result } => self.stored(slot, result),
+                ConnMessage::Lines(lines) => self.take_group_lines(lines),
+                ConnMessage::End(error) => self.end(Cause::Broker(error)),
             }
         }
         if closing {
@@ -273,7 +274,7 @@ impl Connection {
         }
     }
 
-    fn take_group_lines(&mut self, lines: Lines) {
+    fn take_group_lines(&mut self, lines: GroupLines) {
         let (answers, tasks) = lines.into_parts();
         for (slot, lines) in answers {
             self.fill(slot, lines);
@@ -370,13 +371,13 @@ impl Connection {
             let (topics, lost) = (&self.hub.topics, Cell::new(false));
             self.answers.drain(fates(topics, &lost), &mut lines);
             self.unkept |= lost.get();
-            if self.session.mode() == Mode::Peer {
+            if self.session.mode() == SessionMode::Peer {
                 lines.clear();
             }
             if self.answers.is_empty() {
                 self.answer_bytes = 0;
             }
-            let Some((topic, seq)) = self.answers.unsafe_publish() else { break };
+            let Some((topic, seq)) = self.answers.blocking_publish() else { break };
             let topic = topics.by_id(topic);
             if topic.is_some_and(|topic| self.wait_durable(&topic, seq, waker)) {
                 break;
@@ -384,7 +385,7 @@ impl Connection {
             // Nobody wakes it: the event has become safe since the look at its fate.
         }
         let joined = self.worker.as_ref().and_then(|worker| worker.joined);
-        let may_leave = joined.is_none_or(|slot| self.answers.has_left(slot));
+        let may_leave = joined.is_none_or(|slot| self.answers.is_drained(slot));
         let tasks = if may_leave { std::mem::take(&mut self.tasks) } else { BytesMut::new() };
         if lines.is_empty() {
             lines = tasks;
@@ -436,7 +437,7 @@ impl Connection {
     /// Whether a group must take some of what was published before more is read. A waker is woken
     /// when that may have changed.
     pub(super) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
-        self.published.as_ref().is_some_and(|topic| topic.is_held_up(waker))
+        self.published.as_ref().is_some_and(|topic| topic.is_backpressured(waker))
     }
 
     /// Whether more tasks wait than may for somebody who does not read.
@@ -511,7 +512,7 @@ impl Connection {
     fn half_line_deadline(&self) -> Option<Moment> {
         let owed = self.session.is_mid_line() && !self.backlog && self.ending.is_none();
         (owed && !self.is_congested() && !self.is_held_up(None))
-            .then(|| self.read_at + self.hub.limits.half_line_ms)
+            .then(|| self.read_at + self.hub.limits.partial_line_timeout_ms)
     }
 
     fn stall_deadline(&self) -> Option<Moment> {
@@ -523,10 +524,13 @@ impl Connection {
 }
 
 /// What has become of events; `lost` is set when one of them is lost.
-fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (Fate, Seq) + 'a {
+fn fates<'a>(
+    topics: &'a Topics,
+    lost: &'a Cell<bool>,
+) -> impl Fn(u64, Seq) -> (Durability, Seq) + 'a {
     |topic, seq| {
         let (fate, end) = topics.fate(topic, seq);
-        lost.set(lost.get() || matches!(fate, Fate::Lost(_)));
+        lost.set(lost.get() || matches!(fate, Durability::Lost(_)));
         (fate, end)
     }
 }
@@ -534,14 +538,14 @@ fn fates<'a>(topics: &'a Topics, lost: &'a Cell<bool>) -> impl Fn(u64, Seq) -> (
 impl Drop for Connection {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.id, peer = %self.login.remote, "closed");
-        self.audit(What::Left { why: self.login.why });
+        self.audit(AuditEvent::Disconnected { why: self.login.why });
         self.release_cursors();
-        self.mailbox.abandon();
+        self.mailbox.discard();
         self.hub.registry.leave(self.id);
         if let Some(worker) = &self.worker {
             self.hub.registry.disclaim(worker.member, self.id);
             if worker.known_to_groups || worker.has_waited {
-                self.hub.groups.gone(self.id);
+                self.hub.groups.connection_ended(self.id);
             }
         }
     }

@@ -13,10 +13,10 @@ use tidings_protocol::{Code, CursorName, ProtocolError, Seq, Slot, StartAt, Topi
 
 use super::connection::Connection;
 use super::subscriptions::Kind;
-use crate::catalog::Record;
-use crate::cursors::{Coming, CursorId};
-use crate::mailbox::Parcel;
-use crate::topic::{Place, Topic};
+use crate::catalog::CatalogRecord;
+use crate::cursors::{CursorId, PendingCursor};
+use crate::mailbox::ConnMessage;
+use crate::topic::{Topic, WaiterSlot};
 
 const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
@@ -35,14 +35,14 @@ pub(super) struct CursorUse {
 #[derive(Debug)]
 struct Unsettled {
     slot: Slot,
-    record: Record,
+    record: CatalogRecord,
     /// Of a new cursor.
-    coming: Option<Coming>,
+    coming: Option<PendingCursor>,
     topic: Arc<Topic>,
     /// The last event before the position.
     last: Seq,
     /// Where the connection waits for it.
-    place: Option<Place>,
+    place: Option<WaiterSlot>,
 }
 
 impl Connection {
@@ -57,7 +57,7 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         self.may_subscribe(name)?;
         let id = CursorId { topic: name.clone(), cursor };
-        let stored = self.hub.cursors.hold(&id, self.id, &self.mailbox, takeover)?;
+        let stored = self.hub.cursors.acquire(&id, self.id, &self.mailbox, takeover)?;
         let start = stored.map_or(from, |next| Some(StartAt::Seq(next)));
         let reader = match self.hub.topics.subscribe(name, start, waker.clone()) {
             Ok(reader) => reader,
@@ -67,7 +67,7 @@ impl Connection {
             }
         };
         let (topic, next) = (Arc::clone(reader.topic()), reader.cursor());
-        let slot = self.answers.later();
+        let slot = self.answers.reserve();
         self.subscriptions.add(reader, Kind::Command(slot));
         let usage = self.cursors.get_or_insert_default();
         usage.held.push(id.clone());
@@ -75,10 +75,10 @@ impl Connection {
             self.fill(slot, OK);
             return Ok(());
         }
-        let coming = Some(self.hub.cursors.comes(&id));
+        let coming = Some(self.hub.cursors.add_pending(&id));
         let CursorId { topic: name, cursor } = id;
         let record =
-            Record::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
+            CatalogRecord::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
         let last = Seq(next.0 - 1);
         usage.unsettled.push_back(Unsettled { slot, record, coming, topic, last, place: None });
         self.store_settled(waker);
@@ -94,7 +94,7 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         let usage = self.cursors.as_mut();
         let id = usage.and_then(|usage| usage.held.iter().find(|id| id.topic == *name));
-        let id = id.filter(|id| self.hub.cursors.is_held_by(id, self.id)).cloned();
+        let id = id.filter(|id| self.hub.cursors.is_used_by(id, self.id)).cloned();
         let topic = self.hub.topics.find(name.as_str());
         let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
             let text = format!(
@@ -102,12 +102,12 @@ impl Connection {
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         };
-        let next = topic.next_told();
+        let next = topic.public_head();
         if last >= next {
             let text = format!("next is {next}: {name} has not come to {last}");
             return Err(ProtocolError::new(Code::BadArgument, text));
         }
-        let slot = self.answers.later();
+        let slot = self.answers.reserve();
         let stored = self.hub.topics.catalog().contents().cursor(&name, &cursor);
         if stored.is_some_and(|stored| stored.next > last) {
             // It never moves backwards (`[K4]`).
@@ -115,7 +115,7 @@ impl Connection {
             return Ok(());
         }
         let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
-        let record = Record::Moved { topic: name, cursor, next, unix_ms };
+        let record = CatalogRecord::Moved { topic: name, cursor, next, unix_ms };
         let unsettled = Unsettled { slot, record, coming: None, topic, last, place: None };
         self.cursors.get_or_insert_default().unsettled.push_back(unsettled);
         self.store_settled(waker);
@@ -135,7 +135,7 @@ impl Connection {
             let mailbox = self.mailbox.clone();
             let done = move |result| {
                 drop(coming);
-                mailbox.send(Parcel::Stored { slot, result });
+                mailbox.send(ConnMessage::Stored { slot, result });
             };
             self.hub.topics.catalog().write(record, done);
         }

@@ -4,8 +4,8 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::{
-    Code, Command, GroupName, Hello, HelloAnswer, Hold, MemberId, Outcome, Prio, ProtocolError,
-    Return, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
+    Code, Command, GroupName, Hello, HelloAnswer, KeyRest, MemberId, Outcome, Prio, ProtocolError,
+    RetryMode, Slot, StartAt, TaskId, TopicName, encode_more, encode_ok, encode_pong,
 };
 
 use super::connection::{Connection, Worker};
@@ -13,12 +13,12 @@ use super::help::HELP;
 use super::staged::Staged;
 use super::subscriptions::Kind;
 use super::topics::{self, Reply, describe};
-use crate::access::{Power, Way};
-use crate::audit::What;
+use crate::access::{PrivilegedAttribute, Transport};
+use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::group::StagedLink;
-use crate::groups::{Caller, Request};
-use crate::mailbox::Parcel;
+use crate::groups::{Caller, TaskCommand};
+use crate::mailbox::ConnMessage;
 use crate::quota::Quantity;
 
 /// The version that `HELLO` tells.
@@ -42,12 +42,12 @@ impl Connection {
         if !of_task {
             self.send_requests();
         }
-        let allowed = self.pass.may(&command).inspect_err(|error| {
-            self.audit(What::Denied { topic: topic_of(&command), why: &error.text });
+        let allowed = self.pass.check_command(&command).inspect_err(|error| {
+            self.audit(AuditEvent::Denied { topic: topic_of(&command), why: &error.text });
         });
         let allowed = allowed.and_then(|()| {
             let made = self.hub.may_make(self.login.held.as_deref(), &command);
-            made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))
+            made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))
         });
         if let Err(error) = allowed {
             // A LINK is never answered (`[A1]`).
@@ -56,7 +56,7 @@ impl Connection {
             }
             return;
         }
-        self.hub.audit.asked(&command, self.id.0, || self.party());
+        self.hub.audit.record_command(&command, self.id.0, || self.party());
         match command {
             Command::Pub { .. } | Command::Quit => unreachable!("taken care of before"),
             Command::Hello(hello) => self.hello(&hello),
@@ -83,22 +83,23 @@ impl Connection {
             Command::Link { task, url, redirect, prio } => {
                 // Before others, those of other jobs too, it is only with the right to that.
                 let hub = self.hub.clone();
-                let prio = prio.filter(|_| hub.access.may_have(&self.pass, Power::Prio));
+                let prio = prio
+                    .filter(|_| hub.access.allows_attribute(&self.pass, PrivilegedAttribute::Prio));
                 let prio = prio.map_or(0, Prio::value);
                 let link = StagedLink { url: url.into(), redirect, prio };
                 self.worker().staged.stage(&hub.limits, task, link);
             }
-            Command::Ack { task, outcome, hold } => self.ack(task, outcome, hold),
-            Command::Nack { task, back, hold, reason } => {
+            Command::Ack { task, outcome, rest: hold } => self.ack(task, outcome, hold),
+            Command::Nack { task, retry: back, rest: hold, reason } => {
                 // One with again= may be refused, and then the task stays with its children. If
                 // not, they are in nobody's way.
-                if !matches!(back, Return::Again { .. }) {
+                if !matches!(back, RetryMode::OtherUrl { .. }) {
                     self.worker().staged.discard(&task);
                 }
-                self.submit(Request::Nack { task, back, hold, reason });
+                self.submit(TaskCommand::Nack { task, next_step: back, rest: hold, reason });
             }
-            Command::Touch { task, over, hold } => {
-                self.submit(Request::Touch { task, over, hold });
+            Command::Touch { task, request_ended: over, rest: hold } => {
+                self.submit(TaskCommand::Touch { task, request_over: over, rest: hold });
             }
             Command::Topic(manage) => topics::act(&self.hub.clone(), &manage, self.reply()),
             Command::Group(_) | Command::Job(_) | Command::Explain { .. } => {
@@ -106,7 +107,7 @@ impl Connection {
                 if matches!(&command, Command::Job(manage) if manage.action == "add")
                     && let Some(held) = &mut self.login.held
                 {
-                    held.published(1);
+                    held.count_published(1);
                 }
                 self.manage(&command);
             }
@@ -130,7 +131,7 @@ impl Connection {
         let mut lines = BytesMut::new();
         encode(&mut lines);
         self.answer_bytes += lines.len();
-        self.answers.ready(&lines);
+        self.answers.push_lines(&lines);
     }
 
     /// Enters a refusal.
@@ -186,13 +187,13 @@ impl Connection {
         if let Err(error) = self.hub.belongs_to(&mut self.login.held, &pass) {
             return self.refuse(&error);
         }
-        let is_another = !pass.is_of(&self.pass);
-        self.hub.audit.settle(self.id.0);
+        let is_another = !pass.is_same_principal(&self.pass);
+        self.hub.audit.identity_changed(self.id.0);
         self.pass = pass;
-        self.pass.go_by(way);
+        self.pass.set_transport(way);
         self.login.is_done(&self.pass);
-        if is_another && !self.pass.is_stranger() {
-            self.audit(What::LoggedIn);
+        if is_another && !self.pass.is_anonymous() {
+            self.audit(AuditEvent::LoggedIn);
         }
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "a client says who it is");
@@ -209,20 +210,20 @@ impl Connection {
 
     /// The way of those for whom it speaks from now on. There is none back, nor one for who has asked
     /// for what those may not have.
-    fn way_of(&self, via: Option<&str>) -> Result<Way, ProtocolError> {
-        let Some(via) = via else { return Ok(self.pass.way()) };
-        let way = via.parse::<Way>();
+    fn way_of(&self, via: Option<&str>) -> Result<Transport, ProtocolError> {
+        let Some(via) = via else { return Ok(self.pass.transport()) };
+        let way = via.parse::<Transport>();
         let way =
             way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
-        if self.pass.way() != way && self.pass.way() != Way::Line {
+        if self.pass.transport() != way && self.pass.transport() != Transport::Line {
             let text = format!(
                 "this connection speaks for those who came by {}",
-                self.pass.way().as_str()
+                self.pass.transport().as_str()
             );
             return Err(ProtocolError::new(Code::Denied, text));
         }
         let works = self.worker.as_ref().is_some_and(|worker| worker.known_to_groups);
-        if self.pass.way() != way && (works || self.subscriptions.len() > 0) {
+        if self.pass.transport() != way && (works || self.subscriptions.len() > 0) {
             let text = "this connection hears or works already; via= comes first";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
@@ -243,7 +244,7 @@ impl Connection {
         }
         if let Some(older) = self.hub.registry.claim(after, conn) {
             let text = "the same member came back on another connection";
-            older.send(Parcel::End(ProtocolError::new(Code::Replaced, text)));
+            older.send(ConnMessage::End(ProtocolError::new(Code::Replaced, text)));
         }
         Ok(after)
     }
@@ -272,7 +273,7 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         self.may_subscribe(name)?;
         let reader = self.hub.topics.subscribe(name, from, waker.clone())?;
-        let slot = self.answers.later();
+        let slot = self.answers.reserve();
         self.answers.fill(slot, Bytes::from_static(b"+OK\r\n"));
         self.subscriptions.add(reader, Kind::Command(slot));
         Ok(())
@@ -288,9 +289,9 @@ impl Connection {
         }
     }
 
-    fn ack(&mut self, task: TaskId, outcome: Outcome, hold: Hold) {
+    fn ack(&mut self, task: TaskId, outcome: Outcome, hold: KeyRest) {
         let (links, over_limit) = self.worker().staged.take(&task);
-        self.submit(Request::Ack { task, outcome, hold, links, over_limit });
+        self.submit(TaskCommand::Ack { task, outcome, rest: hold, links, over_limit });
     }
 
     /// Who asks, for groups.
@@ -300,7 +301,7 @@ impl Connection {
     }
 
     fn join(&mut self, group: &GroupName, credit: Option<u32>) -> Slot {
-        let (caller, slot) = (self.caller(), self.answers.later());
+        let (caller, slot) = (self.caller(), self.answers.reserve());
         if let Some(held) = &mut self.login.held
             && let Err(error) = held.set_credit(group, credit.unwrap_or(1))
         {
@@ -315,12 +316,12 @@ impl Connection {
     }
 
     /// Keeps what a member says of a task for its group, which hears what was read at once together.
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: TaskCommand) {
         let requests = &self.worker().requests;
         if requests.first().is_some_and(|(_, first)| first.task().group != request.task().group) {
             self.send_requests();
         }
-        let slot = self.answers.later();
+        let slot = self.answers.reserve();
         let worker = self.worker();
         worker.known_to_groups = true;
         worker.requests.push((slot, request));
@@ -343,13 +344,13 @@ impl Connection {
             && now.since(worker.heard_at) >= HEARD_EVERY_MS
         {
             worker.heard_at = now;
-            self.hub.groups.heard(self.id);
+            self.hub.groups.connection_active(self.id);
         }
     }
 
     /// The way back for an answer that comes later. There is one at a time, as it may be long.
     fn reply(&mut self) -> Reply {
-        let slot = self.answers.later();
+        let slot = self.answers.reserve();
         self.worker().asked = Some(slot);
         Reply { mailbox: self.mailbox.clone(), slot }
     }
@@ -364,7 +365,7 @@ impl Connection {
             let text = "this connection watches something already; another one can watch this";
             return self.refuse(&ProtocolError::new(Code::Limit, text));
         }
-        let (caller, slot) = (self.caller(), self.answers.later());
+        let (caller, slot) = (self.caller(), self.answers.reserve());
         // It may take for ever: the connection is heard meanwhile, also when it ends.
         let worker = self.worker();
         worker.has_waited |= waits || watches;
@@ -396,10 +397,10 @@ impl Connection {
                  bytes-in={}",
                 hub.registry.len(),
                 hub.registry.total(),
-                stats.turned_away.value(),
+                stats.rejected_connections.value(),
                 stats.lines.value(),
                 stats.events.value(),
-                stats.refused.value(),
+                stats.refused_lines.value(),
                 stats.bytes_in.value(),
             );
             encode_more(&text, lines);

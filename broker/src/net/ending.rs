@@ -11,17 +11,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Code, End, FAREWELL, Mode, ProtocolError};
+use tidings_protocol::{Code, FAREWELL, ProtocolError, SessionEnd, SessionMode};
 use tokio::io::AsyncWrite;
 
 use super::connection::{Connection, Step};
-use crate::audit::What;
+use crate::audit::AuditEvent;
 use crate::clock::Moment;
 
 /// Why a connection ends.
 pub(super) enum Cause {
     /// By what it sent, or by the end of that.
-    Session(End),
+    Session(SessionEnd),
     /// A line is silent half-way.
     HalfLine,
     /// Who has to log in has not.
@@ -54,7 +54,7 @@ impl Cause {
     /// For audit records.
     fn word(&self) -> &'static str {
         match self {
-            Self::Session(End::Violation(_)) => "refused",
+            Self::Session(SessionEnd::Violation(_)) => "refused",
             Self::Session(_) => "left",
             Self::HalfLine => "a line was silent half-way",
             Self::LateLogIn => "nobody logged in",
@@ -70,7 +70,7 @@ impl Connection {
     pub(super) fn end(&mut self, cause: Cause) {
         let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
         let stops = matches!(cause, Cause::Stop);
-        let closing_ms = if stops { limits.stop_ms } else { limits.closing_ms };
+        let closing_ms = if stops { limits.stop_ms } else { limits.closing_timeout_ms };
         let deadline = now + closing_ms;
         if let Some(ending) = &mut self.ending {
             if stops {
@@ -83,23 +83,26 @@ impl Connection {
         }
         self.login.why = cause.word();
         match &cause {
-            Cause::Session(End::Violation(error)) => self.audit(What::Refused { why: &error.text }),
+            Cause::Session(SessionEnd::Violation(error)) => {
+                self.audit(AuditEvent::Refused { why: &error.text })
+            }
             Cause::Broker(error) if error.code == Code::Revoked => {
-                self.audit(What::Revoked { why: &error.text });
+                self.audit(AuditEvent::Revoked { why: &error.text });
             }
             Cause::Broker(error) if error.code == Code::Unauthenticated => {
-                self.audit(What::Denied { topic: None, why: &error.text });
+                self.audit(AuditEvent::Denied { topic: None, why: &error.text });
             }
             _ => {}
         }
         let end = match cause {
-            Cause::Session(End::Violation(error)) | Cause::Broker(error) => Err(error),
+            Cause::Session(SessionEnd::Violation(error)) | Cause::Broker(error) => Err(error),
             Cause::HalfLine => {
-                let text = format!("a line was silent half-way for {} ms", limits.half_line_ms);
+                let text =
+                    format!("a line was silent half-way for {} ms", limits.partial_line_timeout_ms);
                 Err(ProtocolError::new(Code::Idle, text))
             }
             Cause::LateLogIn => {
-                let text = format!("nobody has logged in within {} ms", limits.log_in_ms);
+                let text = format!("nobody has logged in within {} ms", limits.login_timeout_ms);
                 Err(ProtocolError::new(Code::Idle, text))
             }
             Cause::Unread => {
@@ -136,16 +139,16 @@ impl Connection {
     }
 
     /// The last words to somebody who leaves in an orderly way.
-    fn part(&mut self, end: &End) -> Bytes {
+    fn part(&mut self, end: &SessionEnd) -> Bytes {
         if let Some(watching) = self.worker.as_mut().and_then(|worker| worker.watching.take()) {
             self.fill(watching, Bytes::from_static(b"+OK\r\n"));
         }
         match (self.session.mode(), end) {
-            (Mode::Client, End::Quit) => {
-                self.answers.ready(b"+OK\r\n");
+            (SessionMode::Client, SessionEnd::Quit) => {
+                self.answers.push_lines(b"+OK\r\n");
                 Bytes::new()
             }
-            (Mode::Client, _) | (_, End::Quit) => Bytes::new(),
+            (SessionMode::Client, _) | (_, SessionEnd::Quit) => Bytes::new(),
             _ => Bytes::from(format!("{FAREWELL}\r\n")),
         }
     }
@@ -155,7 +158,7 @@ impl Connection {
     fn dismiss(&self, error: &ProtocolError) -> Bytes {
         let mut line = BytesMut::new();
         // Who may not be a peer here is told that, too: it has typed a line that is no command.
-        if self.session.mode() == Mode::Client || error.code == Code::Unauthenticated {
+        if self.session.mode() == SessionMode::Client || error.code == Code::Unauthenticated {
             error.encode(&mut line);
         }
         line.freeze()
@@ -164,7 +167,7 @@ impl Connection {
     /// Something was written: whoever reads, however slowly, is not cut off.
     pub(super) fn end_later(&mut self) {
         if let Some(ending) = self.ending.as_mut().filter(|ending| !ending.hurries) {
-            ending.deadline = self.hub.clock.now() + self.hub.limits.closing_ms;
+            ending.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
         }
     }
 
@@ -191,7 +194,7 @@ impl Connection {
         // Whoever sees the end and comes back finds them free.
         self.release_cursors();
         let Some(ending) = &mut self.ending else { return Step::Waiting };
-        if self.unkept && self.session.mode() != Mode::Client {
+        if self.unkept && self.session.mode() != SessionMode::Client {
             ending.last_words = Bytes::new();
         }
         if !ending.last_words.is_empty() {

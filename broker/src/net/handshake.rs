@@ -31,11 +31,11 @@ pub(super) async fn handshake(
     limits: &Limits,
     stop: &CancellationToken,
 ) -> io::Result<(Stream, Option<Box<str>>)> {
-    let patience = Duration::from_millis(limits.handshake_ms);
+    let patience = Duration::from_millis(limits.handshake_timeout_ms);
     let linger = Duration::from_millis(limits.linger_ms);
     let stream = Shaking::new(stream, bytes_max);
     let accept = TlsAcceptor::from(config)
-        .accept_with(stream, |session| session.set_buffer_limit(Some(tls::AHEAD_BYTES_MIN)));
+        .accept_with(stream, |session| session.set_buffer_limit(Some(tls::ENCRYPT_BYTES_MIN)));
     let accepted = tokio::select! {
         biased;
         () = stop.cancelled() => return Err(io::Error::other("the broker stops")),
@@ -44,7 +44,7 @@ pub(super) async fn handshake(
     match accepted {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates();
-            let name = shown.and_then(<[_]>::first).and_then(tls::name);
+            let name = shown.and_then(<[_]>::first).and_then(tls::certificate_name);
             Ok((Stream::secure(stream), name))
         }
         Ok(Err((error, stream))) => {

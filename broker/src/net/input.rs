@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
-    Code, Command, End, Event, Mode, ProtocolError, Publishes, Seq, TaskId, TopicName,
+    Code, Command, ProtocolError, PublishBatch, Seq, SessionEnd, SessionEvent, SessionMode, TaskId,
+    TopicName,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connection::{Connection, Step};
 use super::ending::Cause;
-use crate::access::{shows_token, without_tokens};
-use crate::audit::What;
-use crate::topic::{Topic, id_of};
+use crate::access::{contains_token, redact_tokens};
+use crate::audit::AuditEvent;
+use crate::topic::{Topic, dedup_id};
 
 thread_local! {
     /// Where every connection of a worker thread reads into, during its turn.
@@ -72,11 +73,11 @@ impl Connection {
         let input = &scratch[..filled];
         let used = self.take_lines(input, end_of_input, cx.waker());
         if let Some(held) = &mut self.login.held {
-            held.settle((filled - kept) as u64, self.read_at);
+            held.charge((filled - kept) as u64, self.read_at);
         }
         if self.login.is_due()
             && !self.backlog
-            && filled - used >= self.hub.limits.stranger_bytes_max
+            && filled - used >= self.hub.limits.anonymous_bytes_max
         {
             let text = "a line that logs in is shorter than that";
             self.end(Cause::Broker(ProtocolError::new(Code::TooLong, text)));
@@ -94,7 +95,7 @@ impl Connection {
     fn read_bytes(&self, kept: usize) -> usize {
         let limits = &self.hub.limits;
         if self.login.is_due() {
-            return limits.stranger_bytes_max.saturating_sub(kept).max(1);
+            return limits.anonymous_bytes_max.saturating_sub(kept).max(1);
         }
         limits.read_bytes.max(1)
     }
@@ -125,7 +126,7 @@ impl Connection {
             }
             let unread = &input[used..];
             if looks > 0 {
-                if let Some((consumed, publishes)) = self.session.publishes(unread) {
+                if let Some((consumed, publishes)) = self.session.publish_batch(unread) {
                     used += consumed;
                     lines += publishes.len() as u64;
                     self.publish_all(publishes, &mut run);
@@ -144,7 +145,7 @@ impl Connection {
         if end_of_input && !self.backlog {
             let consumed = &input[used..];
             for event in self.session.finish(consumed) {
-                if event != Event::End(End::EndOfInput) {
+                if event != SessionEvent::End(SessionEnd::EndOfInput) {
                     lines += 1;
                     self.log_line(consumed);
                 }
@@ -158,34 +159,40 @@ impl Connection {
     }
 
     /// Does what the last line of `consumed`, or the end of all lines, means.
-    fn event<'a>(&mut self, event: Event<'a>, consumed: &[u8], run: &mut Run<'a>, waker: &Waker) {
+    fn event<'a>(
+        &mut self,
+        event: SessionEvent<'a>,
+        consumed: &[u8],
+        run: &mut Run<'a>,
+        waker: &Waker,
+    ) {
         match event {
-            Event::Publish(payload) => self.publish_as_peer(payload, run),
-            Event::Command(Command::Pub { topic, payload }) => {
+            SessionEvent::Publish(payload) => self.publish_as_peer(payload, run),
+            SessionEvent::Command(Command::Pub { topic, payload }) => {
                 self.leave_the_peers();
                 self.publish(topic, payload, run);
             }
-            Event::Command(command) => {
+            SessionEvent::Command(command) => {
                 self.leave_the_peers();
                 // Commands reach topics and groups in their order.
                 self.flush(run);
                 self.command(command, waker);
             }
-            Event::Refused { error, publish } => {
+            SessionEvent::Refused { error, publish } => {
                 self.leave_the_peers();
                 self.flush(run);
-                self.hub.stats.refused.add(1);
+                self.hub.stats.refused_lines.add(1);
                 if publish {
                     self.answers.publish_refused(&error);
                 } else {
                     self.refuse(&error);
                 }
             }
-            Event::Dropped(error) => self.dropped(&error, last_line(consumed)),
-            Event::End(end) => {
+            SessionEvent::Dropped(error) => self.dropped(&error, last_line(consumed)),
+            SessionEvent::End(end) => {
                 self.flush(run);
-                let patient = !matches!(end, End::Violation(_));
-                if patient && self.session.mode() == Mode::Client {
+                let patient = !matches!(end, SessionEnd::Violation(_));
+                if patient && self.session.mode() == SessionMode::Client {
                     self.leave_the_peers();
                 }
                 self.end(Cause::Session(end));
@@ -202,29 +209,30 @@ impl Connection {
     }
 
     fn dropped(&mut self, error: &ProtocolError, line: &[u8]) {
-        self.hub.stats.refused.add(1);
-        if self.session.mode() == Mode::Client {
+        self.hub.stats.refused_lines.add(1);
+        if self.session.mode() == SessionMode::Client {
             // A LINK: it is reported with the answer of its task, if that can be read.
             self.leave_the_peers();
             if let Some(task) = linked_task(line) {
                 let limits = &self.hub.clone().limits;
                 self.worker().staged.refuse(limits, task);
             }
-        } else if let Some(held_back) = self.hub.stats.dropped_log.pass(self.hub.clock.now()) {
+        } else if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now())
+        {
             // A peer has nobody else to be told by.
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's line is no event");
         }
     }
 
     /// Adds publishes to the run.
-    fn publish_all<'a>(&mut self, mut publishes: Publishes<'a>, run: &mut Run<'a>) {
+    fn publish_all<'a>(&mut self, mut publishes: PublishBatch<'a>, run: &mut Run<'a>) {
         self.leave_the_peers();
         let known =
             run.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
-        if !known || publishes.may_hold(" id=") {
+        if !known || publishes.may_contain(" id=") {
             // The first one finds the topic.
             let topic = publishes.topic;
-            let rest = if publishes.may_hold(" id=") { publishes.len() } else { 1 };
+            let rest = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
             for payload in publishes.by_ref().take(rest) {
                 self.publish(topic, payload, run);
             }
@@ -242,26 +250,26 @@ impl Connection {
 
     /// Adds a publish of a peer to the run.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut Run<'a>) {
-        let Some(name) = self.hub.access.notifier(&self.pass).cloned() else {
+        let Some(name) = self.hub.access.peer_topic(&self.pass).cloned() else {
             let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
             return self.end(Cause::Broker(ProtocolError::new(Code::Unauthenticated, text)));
         };
         // Who has typed a line before cannot log in any more, and everybody would read this.
-        if shows_token(payload) {
+        if contains_token(payload) {
             let text = "it shows a token, and everybody would read it";
             return self.dropped(&ProtocolError::new(Code::BadArgument, text), b"");
         }
-        if self.pass.is_stranger() {
-            self.pass = self.hub.access.peer(self.pass.way());
+        if self.pass.is_anonymous() {
+            self.pass = self.hub.access.peer(self.pass.transport());
         }
         self.publish(name.as_str(), payload, run);
     }
 
     /// Adds a publish to the run.
     fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut Run<'a>) {
-        if let Err(error) = self.hub.access.publish(&self.pass, name, payload) {
+        if let Err(error) = self.hub.access.check_publish(&self.pass, name, payload) {
             self.flush(run);
-            self.audit(What::Denied { topic: Some(name), why: &error.text });
+            self.audit(AuditEvent::Denied { topic: Some(name), why: &error.text });
             return self.refuse_publishes(&error, 1);
         }
         if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
@@ -269,13 +277,13 @@ impl Connection {
             match self.topic(name) {
                 Ok(topic) => run.topic = Some(topic),
                 Err(error) => {
-                    self.hub.stats.refused.add(1);
+                    self.hub.stats.refused_lines.add(1);
                     self.answers.publish_refused(&error);
                     return;
                 }
             }
         }
-        if let Some(id) = id_of(payload) {
+        if let Some(id) = dedup_id(payload) {
             run.ids.push((run.payloads.len(), id));
         }
         run.payloads.push(payload);
@@ -290,9 +298,9 @@ impl Connection {
             _ => {
                 let name = TopicName::new(name)?;
                 self.hub.may_make_topic(self.login.held.as_deref(), &name)?;
-                let only_publishes = self.pass.way().only_publishes();
+                let only_publishes = self.pass.transport().is_publish_only();
                 let topics = &self.hub.topics;
-                if only_publishes { topics.open_to_publish(&name) } else { topics.open(&name) }
+                if only_publishes { topics.open_for_publisher(&name) } else { topics.open(&name) }
             }
         }
     }
@@ -314,7 +322,7 @@ impl Connection {
                 }
             })
         } else {
-            topic.append_once(self.id, &payloads, &ids).map(|numbers| {
+            topic.append_deduplicated(self.id, &payloads, &ids).map(|numbers| {
                 for seq in numbers {
                     self.answers.publish(topic.id(), seq);
                 }
@@ -324,10 +332,10 @@ impl Connection {
             Ok(()) => {
                 self.hub.stats.events.add(count as u64);
                 if let Some(held) = &mut self.login.held {
-                    held.published(count as u64);
+                    held.count_published(count as u64);
                 }
                 let name = topic.name().as_str();
-                self.hub.audit.published(name, count as u64, self.id.0, || self.party());
+                self.hub.audit.record_published(name, count as u64, self.id.0, || self.party());
                 self.published = Some(topic);
             }
             Err(error) => self.refuse_publishes(&error, count),
@@ -338,15 +346,15 @@ impl Connection {
 
     /// The topic takes nothing at the moment.
     fn refuse_publishes(&mut self, error: &ProtocolError, count: usize) {
-        self.hub.stats.refused.add(count as u64);
-        if self.session.mode() == Mode::Client {
+        self.hub.stats.refused_lines.add(count as u64);
+        if self.session.mode() == SessionMode::Client {
             for _ in 0..count {
                 self.answers.publish_refused(error);
             }
             return;
         }
         self.unkept = true;
-        if let Some(held_back) = self.hub.stats.dropped_log.pass(self.hub.clock.now()) {
+        if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now()) {
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's lines were not kept");
         }
     }
@@ -358,7 +366,7 @@ impl Connection {
         if !(self.hub.logs_lines() || debugs) {
             return;
         }
-        let line: String = without_tokens(&String::from_utf8_lossy(last_line(consumed)))
+        let line: String = redact_tokens(&String::from_utf8_lossy(last_line(consumed)))
             .chars()
             .flat_map(|c| {
                 let escape = c.is_control().then(|| c.escape_default());

@@ -19,10 +19,10 @@ use super::Hub;
 use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::{Peer, Remote, Stream};
-use crate::access::Way;
-use crate::audit::{Party, What};
+use crate::access::Transport;
+use crate::audit::{AuditEvent, Initiator};
 use crate::mailbox::{ConnId, Mailbox};
-use crate::quota::Held;
+use crate::quota::Usage;
 use crate::tls::Tls;
 
 /// Connections that the kernel completes before they are accepted: a fleet that reconnects at
@@ -99,7 +99,7 @@ pub(crate) fn serve(
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     accept(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let entered = match enter(&hub, peer, Way::Line) {
+        let entered = match enter(&hub, peer, Transport::Line) {
             Ok(entered) => entered,
             // There is nobody yet to whom it could be said in words.
             Err(_) if hub.tls.is_some() => return,
@@ -127,7 +127,7 @@ pub(crate) fn serve_unix(
 ) {
     let connections = tasks.clone();
     accept(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let entered = match enter(&hub, peer, Way::Line) {
+        let entered = match enter(&hub, peer, Transport::Line) {
             Ok(entered) => entered,
             Err(error) => return turn_away(stream.into_std(), &error),
         };
@@ -186,12 +186,12 @@ pub(super) struct Entered {
     pub(super) conn: ConnId,
     pub(super) mailbox: Mailbox,
     /// What it has of what one may have.
-    pub(super) held: Held,
+    pub(super) held: Usage,
 }
 
 /// Counts a connection, unless there are too many, of all or from there.
-pub(super) fn enter(hub: &Hub, peer: Peer, way: Way) -> Result<Entered, ProtocolError> {
-    let entered = hub.quotas.connect(peer.network(), hub.clock.now()).and_then(|held| {
+pub(super) fn enter(hub: &Hub, peer: Peer, way: Transport) -> Result<Entered, ProtocolError> {
+    let entered = hub.quotas.begin_connection(peer.network(), hub.clock.now()).and_then(|held| {
         let (conn, mailbox) = hub.registry.enter().map_err(|_| {
             let max = hub.limits.connections_max;
             let text =
@@ -203,10 +203,12 @@ pub(super) fn enter(hub: &Hub, peer: Peer, way: Way) -> Result<Entered, Protocol
     match &entered {
         Ok(Entered { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
-            hub.stats.turned_away.add(1);
+            hub.stats.rejected_connections.add(1);
             let why = error.text.as_str();
-            hub.audit.note(|| (What::Limit { why }, Party::at(0, peer, way.as_str())));
-            if let Some(held_back) = hub.stats.turned_away_log.pass(hub.clock.now()) {
+            hub.audit.record(|| {
+                (AuditEvent::LimitReached { why }, Initiator::unidentified(0, peer, way.as_str()))
+            });
+            if let Some(held_back) = hub.stats.rejected_connections_log.allow(hub.clock.now()) {
                 tracing::warn!(%peer, error = error.text, held_back, "turned away");
             }
         }
@@ -230,7 +232,7 @@ async fn serve_secured(
     stop: CancellationToken,
 ) {
     let conn = entered.conn;
-    let Some(config) = hub.tls.as_ref().map(Tls::lines) else { return };
+    let Some(config) = hub.tls.as_ref().map(Tls::line_config) else { return };
     // Boxed, so that an idle connection does not keep the room that either of the two once took.
     match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
         Ok((stream, certificate)) => {
@@ -241,7 +243,9 @@ async fn serve_secured(
         Err(error) => {
             tracing::debug!(%conn, %peer, %error, "no TLS: closed");
             let why = format!("no TLS: {error}");
-            hub.audit.note(|| (What::Refused { why: &why }, Party::at(conn.0, peer, "line")));
+            hub.audit.record(|| {
+                (AuditEvent::Refused { why: &why }, Initiator::unidentified(conn.0, peer, "line"))
+            });
             hub.registry.leave(conn);
         }
     }

@@ -8,22 +8,22 @@ use super::Hub;
 use super::connection::Connection;
 use super::ending::Cause;
 use super::stream::{Peer, Remote};
-use crate::access::{Access, Pass, Proof, Unknown, Way};
-use crate::audit::What;
+use crate::access::{Access, Credential, Identity, LoginError, Transport};
+use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::quota::Held;
+use crate::quota::Usage;
 use crate::topic::Topic;
 
 /// The pass of whoever is at the other end, as far as the connection itself tells.
-pub(super) fn pass_of(access: &Access, way: Way, remote: &Remote) -> Pass {
+pub(super) fn pass_of(access: &Access, way: Transport, remote: &Remote) -> Identity {
     let proof = match (&remote.certificate, remote.peer) {
-        (Some(name), _) => Some(Proof::Certificate(name.clone())),
+        (Some(name), _) => Some(Credential::Certificate(name.clone())),
         #[cfg(unix)]
-        (None, Peer::Unix { uid, .. }) => Some(Proof::UnixUser(uid)),
+        (None, Peer::Unix { uid, .. }) => Some(Credential::UnixUser(uid)),
         (None, Peer::Tcp(_)) => None,
     };
-    let known = proof.and_then(|proof| access.enter(way, &proof));
-    known.unwrap_or_else(|| access.stranger(way))
+    let known = proof.and_then(|proof| access.identify(way, &proof));
+    known.unwrap_or_else(|| access.anonymous(way))
 }
 
 /// Whether somebody may show a token: nobody reads it on its way.
@@ -54,7 +54,7 @@ pub(super) struct Login {
     /// Who is at the other end, as far as the connection itself tells.
     pub(super) remote: Remote,
     /// What it has of what its address and its name may have.
-    pub(super) held: Held,
+    pub(super) held: Usage,
     /// Until when somebody has to log in who can do nothing else.
     by: Option<Moment>,
     /// A wrong token was shown: when that is answered, until which nothing is read, and where.
@@ -65,10 +65,10 @@ pub(super) struct Login {
 
 impl Login {
     /// What a connection begins with.
-    pub(super) fn begin(hub: &Hub, remote: Remote, held: Held) -> (Pass, Box<Self>) {
-        let pass = pass_of(&hub.access, Way::Line, &remote);
-        let must = pass.is_worthless() && hub.access.notifier(&pass).is_none();
-        let by = must.then(|| hub.clock.now() + hub.limits.log_in_ms);
+    pub(super) fn begin(hub: &Hub, remote: Remote, held: Usage) -> (Identity, Box<Self>) {
+        let pass = pass_of(&hub.access, Transport::Line, &remote);
+        let must = pass.has_no_permissions() && hub.access.peer_topic(&pass).is_none();
+        let by = must.then(|| hub.clock.now() + hub.limits.login_timeout_ms);
         (pass, Box::new(Self { remote, held, by, punished: None, why: "connection lost" }))
     }
 
@@ -83,8 +83,8 @@ impl Login {
     }
 
     /// Somebody has that pass now.
-    pub(super) fn is_done(&mut self, pass: &Pass) {
-        self.by.take_if(|_| !pass.is_worthless());
+    pub(super) fn is_done(&mut self, pass: &Identity) {
+        self.by.take_if(|_| !pass.has_no_permissions());
     }
 
     /// When something is to be done.
@@ -97,16 +97,16 @@ impl Login {
 impl Connection {
     /// The topic that it hears and publishes to as a peer, if it may be one.
     pub(super) fn notifier(&self) -> Option<Arc<Topic>> {
-        let name = TopicName::new(self.hub.access.notifier(&self.pass)?.as_str()).ok()?;
+        let name = TopicName::new(self.hub.access.peer_topic(&self.pass)?.as_str()).ok()?;
         self.hub.topics.open(&name).ok()
     }
 
     /// The pass of whoever shows this; without a token the one it has. A refusal was or will be said.
-    pub(super) fn show(&mut self, token: Option<&Token>) -> Result<Pass, ()> {
+    pub(super) fn show(&mut self, token: Option<&Token>) -> Result<Identity, ()> {
         let Some(token) = token else { return Ok(self.pass.clone()) };
         let refuse = |connection: &mut Self, error: ProtocolError| {
-            connection.hub.stats.refused.add(1);
-            connection.audit(What::FailedLogIn { why: &error.text });
+            connection.hub.stats.refused_lines.add(1);
+            connection.audit(AuditEvent::LogInFailed { why: &error.text });
             connection.refuse(&error);
         };
         if let Err(error) = may_show(&self.login.remote) {
@@ -114,16 +114,16 @@ impl Connection {
             return Err(());
         }
         let (now, source) = (self.hub.clock.now(), self.login.remote.peer.ip().into());
-        match self.hub.access.log_in(self.pass.way(), token, Some(source), now) {
+        match self.hub.access.log_in(self.pass.transport(), token, Some(source), now) {
             Ok(pass) => Ok(pass),
-            Err(Unknown::TooMany(wait_ms)) => {
+            Err(LoginError::TooManyFailures(wait_ms)) => {
                 refuse(self, too_many_tokens(wait_ms));
                 Err(())
             }
-            Err(Unknown::Wrong(delay_ms)) => {
-                self.hub.stats.refused.add(1);
-                self.audit(What::FailedLogIn { why: "no principal has this token" });
-                self.login.punished = Some((now + delay_ms, self.answers.later()));
+            Err(LoginError::InvalidToken(delay_ms)) => {
+                self.hub.stats.refused_lines.add(1);
+                self.audit(AuditEvent::LogInFailed { why: "no principal has this token" });
+                self.login.punished = Some((now + delay_ms, self.answers.reserve()));
                 Err(())
             }
         }
@@ -148,8 +148,8 @@ impl Connection {
     }
 
     /// Whether it may go on as somebody else. What it has as this one would outlive this one's revocation.
-    pub(super) fn may_become(&self, pass: &Pass) -> Result<(), ProtocolError> {
-        if pass.is_of(&self.pass) || !self.has_asked() {
+    pub(super) fn may_become(&self, pass: &Identity) -> Result<(), ProtocolError> {
+        if pass.is_same_principal(&self.pass) || !self.has_asked() {
             return Ok(());
         }
         let text = format!(
@@ -163,14 +163,18 @@ impl Connection {
     pub(super) fn renew(&mut self) {
         let renewed = self.hub.access.renew(&self.pass).map(|pass| {
             // Somebody may be known by now by what the connection itself tells.
-            let is_nobody = pass.is_stranger();
-            if is_nobody { pass_of(&self.hub.access, pass.way(), &self.login.remote) } else { pass }
+            let is_nobody = pass.is_anonymous();
+            if is_nobody {
+                pass_of(&self.hub.access, pass.transport(), &self.login.remote)
+            } else {
+                pass
+            }
         });
         let Some(pass) = renewed else {
             let text = format!("{} is not let in any more", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         };
-        if !pass.has_rights_of(&self.pass) && self.has_asked() {
+        if !pass.has_same_permissions(&self.pass) && self.has_asked() {
             let text = format!("what {} may do has changed; connect again", self.pass.name());
             return self.end(Cause::Broker(ProtocolError::new(Code::Revoked, text)));
         }

@@ -40,14 +40,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::registry::Registry;
 use crate::access::{Access, Principal};
-use crate::audit::{Audit, What};
-use crate::clean_stop::Ends;
+use crate::audit::{Audit, AuditEvent};
+use crate::clean_stop::LogEnds;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, Limits};
 use crate::cursors::Cursors;
 use crate::groups::{FoundGroups, GroupStorage, Groups};
 use crate::mailbox::ConnId;
-use crate::quota::{Made, Quotas};
+use crate::quota::{Created, Quotas};
 use crate::stats::Stats;
 use crate::tls::Tls;
 use crate::topic::Topics;
@@ -94,7 +94,7 @@ impl Hub {
             Arc::clone(&topics),
             config.group,
             config.limits.groups_max,
-            config.own_member,
+            config.embedded_member,
             clock,
             stop,
             groups,
@@ -117,33 +117,33 @@ impl Hub {
     }
 
     /// [`Groups::close_logs`].
-    pub(crate) fn close_groups(&self) -> Ends {
+    pub(crate) fn close_groups(&self) -> LogEnds {
         self.groups.close_logs()
     }
 
-    /// [`Groups::callbacks`].
+    /// [`Groups::watch_callbacks`].
     pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.groups.callbacks()
+        self.groups.watch_callbacks()
     }
 
     /// Does what is to be done from time to time. To be called every second or so.
     fn tend(&self) {
-        self.topics.tend();
-        self.cursors.tend(self.clock.now(), self.clock.unix_ms());
-        self.quotas.tend(&|made| self.has(made), self.clock.now());
-        self.audit.tend();
+        self.topics.maintain();
+        self.cursors.maintain(self.clock.now(), self.clock.unix_ms());
+        self.quotas.tick(&|made| self.has(made), self.clock.now());
+        self.audit.tick();
         if let Some(tls) = &self.tls {
-            tls.refresh();
+            tls.reload_if_changed();
         }
     }
 
     /// Whether something that somebody has made is there, and counts.
-    fn has(&self, made: &Made) -> bool {
+    fn has(&self, made: &Created) -> bool {
         match made {
-            Made::Topic(name) => self.topics.find(name.as_str()).is_some(),
-            Made::Cursor(id) => self.cursors.has(id),
-            Made::Group(name) => self.groups.has(name),
-            Made::Job(group, name) => self.groups.has_unfinished_job(group, name),
+            Created::Topic(name) => self.topics.find(name.as_str()).is_some(),
+            Created::Cursor(id) => self.cursors.exists(id),
+            Created::Group(name) => self.groups.has(name),
+            Created::Job(group, name) => self.groups.has_unfinished_job(group, name),
         }
     }
 
@@ -154,8 +154,8 @@ impl Hub {
 
     /// Who is known from now on; every connection is what its holder is then, or ends.
     pub(crate) fn admit(&self, principals: Vec<Principal>) {
-        for (name, change) in self.access.replace(principals) {
-            self.audit.note_own(&What::Principal { name: &name, change });
+        for (name, change) in self.access.replace_principals(principals) {
+            self.audit.record_broker(&AuditEvent::PrincipalChanged { name: &name, change });
         }
         self.registry.renew_all();
     }
@@ -166,9 +166,9 @@ impl Hub {
 
     /// What counts for connections that are open, and for all that come.
     pub(crate) fn reload(&self, config: &BrokerConfig) {
-        self.audit.note_own(&What::Reloaded);
-        self.access.regrant(config.access.grants);
-        self.quotas.change(&config.quotas);
+        self.audit.record_broker(&AuditEvent::Reloaded);
+        self.access.set_transport_policy(config.access.transport_policy);
+        self.quotas.set_limits(&config.quotas);
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }
 

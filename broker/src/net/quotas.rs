@@ -1,66 +1,70 @@
 //! What a connection has of what one may have, and what it wants more of.
 
-use tidings_protocol::{Command, CursorName, GroupName, Manage, ProtocolError, TopicName};
+use tidings_protocol::{Command, CursorName, GroupName, ManageCommand, ProtocolError, TopicName};
 
 use super::Hub;
-use crate::access::Pass;
+use crate::access::Identity;
 use crate::cursors::CursorId;
 use crate::groups::group_of;
-use crate::quota::{Held, Holding, Made};
+use crate::quota::{ConnectionUsage, Created, Usage};
 
 impl Hub {
     /// From now on a connection is that of somebody with that pass.
-    pub(super) fn belongs_to(&self, held: &mut Held, pass: &Pass) -> Result<(), ProtocolError> {
-        self.quotas.assign(held, pass.counted())
+    pub(super) fn belongs_to(
+        &self,
+        held: &mut Usage,
+        pass: &Identity,
+    ) -> Result<(), ProtocolError> {
+        self.quotas.assign_principal(held, pass.quota_name())
     }
 
     /// Whether a connection may bring into being what a command does, if it is new.
     pub(super) fn may_make(
         &self,
-        held: Option<&Holding>,
+        held: Option<&ConnectionUsage>,
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
         let Some(held) = held else { return Ok(()) };
-        made_by(command).iter().try_for_each(|new| held.make(new, &|made| self.has(made)))
+        made_by(command).iter().try_for_each(|new| held.create(new, &|made| self.has(made)))
     }
 
     /// The same for a topic to publish on.
     pub(super) fn may_make_topic(
         &self,
-        held: Option<&Holding>,
+        held: Option<&ConnectionUsage>,
         topic: &TopicName,
     ) -> Result<(), ProtocolError> {
         let Some(held) = held else { return Ok(()) };
-        held.make(&Made::Topic(topic.clone()), &|made| self.has(made))
+        held.create(&Created::Topic(topic.clone()), &|made| self.has(made))
     }
 }
 
 /// What a command brings into being if it is not there. What is wrong with it is said by whoever does it.
-fn made_by(command: &Command<'_>) -> Vec<Made> {
+fn made_by(command: &Command<'_>) -> Vec<Created> {
     match command {
         Command::Sub { topic, cursor, .. } => {
             let id =
                 |cursor: &CursorName| CursorId { topic: topic.clone(), cursor: cursor.clone() };
-            let cursor = cursor.as_ref().map(id).map(Made::Cursor);
-            [Made::Topic(topic.clone())].into_iter().chain(cursor).collect()
+            let cursor = cursor.as_ref().map(id).map(Created::Cursor);
+            [Created::Topic(topic.clone())].into_iter().chain(cursor).collect()
         }
         Command::Topic(manage) if manage.action == "create" => {
-            named(manage).map(Made::Topic).into_iter().collect()
+            named(manage).map(Created::Topic).into_iter().collect()
         }
         Command::Group(manage) if matches!(manage.action, "create" | "set") => {
-            let group = named(manage).map(Made::Group).filter(|_| manage.action == "create");
+            let group = named(manage).map(Created::Group).filter(|_| manage.action == "create");
             let topics = manage.setting("topics").unwrap_or_default().split(',');
-            let topics = topics.filter_map(|topic| topic.parse().ok()).map(Made::Topic);
+            let topics = topics.filter_map(|topic| topic.parse().ok()).map(Created::Topic);
             group.into_iter().chain(topics).collect()
         }
         Command::Job(manage) if manage.action == "open" => {
             let job = group_of(manage).ok().zip(named(manage));
-            job.map(|(group, job): (GroupName, _)| Made::Job(group, job)).into_iter().collect()
+            job.map(|(group, job): (GroupName, _)| Created::Job(group, job)).into_iter().collect()
         }
         _ => Vec::new(),
     }
 }
 
-fn named<N: std::str::FromStr>(manage: &Manage<'_>) -> Option<N> {
+fn named<N: std::str::FromStr>(manage: &ManageCommand<'_>) -> Option<N> {
     manage.required_name().ok()?.parse().ok()
 }

@@ -80,7 +80,7 @@ impl Registry {
     /// Has every connection renew its pass.
     pub(super) fn renew_all(&self) {
         let mailboxes: Vec<Mailbox> = self.state.lock().connections.values().cloned().collect();
-        mailboxes.iter().for_each(Mailbox::renew);
+        mailboxes.iter().for_each(Mailbox::request_renewal);
     }
 
     /// Connections now.

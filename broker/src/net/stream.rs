@@ -49,9 +49,9 @@ impl Secure {
         let written = write(Pin::new(&mut self.stream), cx);
         let session = self.stream.get_mut().1;
         let burst = match written {
-            _ if session.wants_write() => tls::AHEAD_BYTES_MIN,
+            _ if session.wants_write() => tls::ENCRYPT_BYTES_MIN,
             Poll::Ready(Ok(bytes)) if bytes >= self.burst => {
-                (2 * self.burst).min(tls::AHEAD_BYTES_MAX)
+                (2 * self.burst).min(tls::ENCRYPT_BYTES_MAX)
             }
             // Whoever hears little needs no more.
             _ => self.burst,
@@ -150,7 +150,7 @@ impl Stream {
     /// Within TLS, of which the beginning is over.
     pub(super) fn secure(mut stream: TlsStream<Shaking>) -> Self {
         stream.get_mut().0.is_over();
-        Self::Tls(Box::new(Secure { stream, burst: tls::AHEAD_BYTES_MIN, seen: 0 }))
+        Self::Tls(Box::new(Secure { stream, burst: tls::ENCRYPT_BYTES_MIN, seen: 0 }))
     }
 
     /// Whether something may be written. An error of the socket is found by writing.

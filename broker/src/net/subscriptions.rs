@@ -83,7 +83,7 @@ impl Subscriptions {
     pub(super) fn finish(&mut self) {
         self.finishing = true;
         for subscription in &mut self.list {
-            subscription.until = Some(subscription.reader.topic().next_told());
+            subscription.until = Some(subscription.reader.topic().public_head());
         }
     }
 
@@ -94,7 +94,7 @@ impl Subscriptions {
         for at in (self.turn..count).chain(0..self.turn.min(count)) {
             let subscription = &mut self.list[at];
             if let Kind::Command(slot) = subscription.kind
-                && !answers.has_left(slot)
+                && !answers.is_drained(slot)
             {
                 continue;
             }
@@ -107,7 +107,7 @@ impl Subscriptions {
         }
         if self.finishing {
             self.list.retain(|subscription| {
-                subscription.until.is_none_or(|until| subscription.reader.lacks(until))
+                subscription.until.is_none_or(|until| subscription.reader.has_unread_before(until))
             });
         }
     }
@@ -152,7 +152,7 @@ impl Subscription {
             let topic = self.reader.topic().name().as_str();
             let mut line = BytesMut::new();
             match (fetched, self.kind) {
-                (Fetched::Taken, _) => return,
+                (Fetched::Delivered, _) => return,
                 // Peers know no numbers, and nothing that was kept is missing.
                 (Fetched::Gap(_), Kind::Peer) => continue,
                 (Fetched::Lag(lag), Kind::Peer) => encode_peer_lag(lag.from, lag.to, &mut line),

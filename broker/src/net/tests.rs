@@ -404,7 +404,7 @@ async fn sixteen_lines_that_are_no_command_close() {
 // PROTOCOL: L10, E4
 #[tokio::test]
 async fn a_line_that_is_silent_half_way_has_a_deadline() {
-    let broker = broker(Limits { half_line_ms: 100, ..Limits::default() }).await;
+    let broker = broker(Limits { partial_line_timeout_ms: 100, ..Limits::default() }).await;
     let mut client = Peer::client(&broker).await;
     let mut listener = Peer::greeted(&broker).await;
     let mut peer = Peer::greeted(&broker).await;
@@ -578,7 +578,7 @@ async fn an_idle_connection_is_small() {
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let (stream, remote) = plain(stream);
     let entered =
-        super::listener::enter(&broker.hub, remote.peer, crate::access::Way::Line).unwrap();
+        super::listener::enter(&broker.hub, remote.peer, crate::access::Transport::Line).unwrap();
     let task = Connection::new(broker.hub.clone(), entered, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use tidings_protocol::{
-    Code, Manage, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
+    Code, ManageCommand, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
 };
 
 use super::Hub;
 use crate::catalog::TopicSettings;
 use crate::cursors::CursorId;
-use crate::log::Checked;
-use crate::mailbox::{Mailbox, Parcel};
+use crate::log::CheckedFile;
+use crate::mailbox::{ConnMessage, Mailbox};
 use crate::topic::{Health, Topic};
 
 /// Ranges of lost events of one file that are told one by one.
@@ -22,7 +22,7 @@ const RANGES_MAX: usize = 1000;
 const PROBLEMS_MAX: usize = 20;
 
 /// Does what `TOPIC` says; the answer goes where `reply` leads.
-pub(super) fn act(hub: &Hub, manage: &Manage<'_>, reply: Reply) {
+pub(super) fn act(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) {
     let refusal = reply.clone();
     let done = match manage.action {
         "ls" => list(hub, manage, reply),
@@ -44,7 +44,7 @@ pub(super) fn act(hub: &Hub, manage: &Manage<'_>, reply: Reply) {
     }
 }
 
-fn list(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn list(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
     let (topics, mut lines) = (hub.topics.list(), BytesMut::new());
     for topic in &topics {
@@ -54,14 +54,14 @@ fn list(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolErro
     Ok(())
 }
 
-fn show(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn show(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
     let topic = named(hub, manage)?;
     reply.send_behind(show_cursors(hub, &topic), Ok(describe(&topic)));
     Ok(())
 }
 
-fn create(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn create(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     let name: TopicName = manage.required_name()?.parse()?;
     let settings = TopicSettings::parse(&manage.settings, hub.topics.defaults())?;
     let text = format!("{name} {settings}");
@@ -69,7 +69,7 @@ fn create(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolEr
     hub.topics.create(&name, settings, done).map(|_topic| ())
 }
 
-fn configure(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn configure(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     let topic = named(hub, manage)?;
     if manage.settings.is_empty() {
         let text = format!("what should change? There are {}=", TopicSettings::KEYS.join("=, "));
@@ -81,7 +81,7 @@ fn configure(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), Protoco
     hub.topics.configure(&topic, settings, done)
 }
 
-fn delete(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn delete(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
     let topic = named(hub, manage)?;
     let text = topic.name().to_string();
@@ -89,7 +89,7 @@ fn delete(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolEr
     hub.topics.delete(&topic, done)
 }
 
-fn verify(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn verify(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     manage.allow_only(&[])?;
     let topic = named(hub, manage)?;
     let name = topic.name().clone();
@@ -101,7 +101,7 @@ fn verify(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolEr
     Ok(())
 }
 
-fn forget_cursor(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), ProtocolError> {
+fn forget_cursor(hub: &Hub, manage: &ManageCommand<'_>, reply: Reply) -> Result<(), ProtocolError> {
     manage.allow_only(&["cursor"])?;
     let topic = manage.required_name()?.parse()?;
     let cursor = manage.setting("cursor").ok_or_else(|| {
@@ -113,7 +113,7 @@ fn forget_cursor(hub: &Hub, manage: &Manage<'_>, reply: Reply) -> Result<(), Pro
     hub.cursors.forget(id, done)
 }
 
-fn named(hub: &Hub, manage: &Manage<'_>) -> Result<Arc<Topic>, ProtocolError> {
+fn named(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
     let name = manage.required_name()?;
     hub.topics.find(name).ok_or_else(|| {
         let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
@@ -123,14 +123,14 @@ fn named(hub: &Hub, manage: &Manage<'_>) -> Result<Arc<Topic>, ProtocolError> {
 
 /// The lines of `TOPIC show` on the cursors of a topic.
 fn show_cursors(hub: &Hub, topic: &Topic) -> BytesMut {
-    let (next, mut lines) = (topic.next_told(), BytesMut::new());
+    let (next, mut lines) = (topic.public_head(), BytesMut::new());
     for cursor in hub.cursors.list(topic.name()) {
         let text = format!(
             "cursor {} next={} behind={} held={} moved={}",
             cursor.name,
             cursor.next,
             next.0.saturating_sub(cursor.next.0),
-            if cursor.held { "yes" } else { "no" },
+            if cursor.in_use { "yes" } else { "no" },
             StartAt::Time(cursor.unix_ms),
         );
         encode_more(&text, &mut lines);
@@ -158,13 +158,13 @@ impl Reply {
             Ok(text) => encode_ok(&text, &mut lines),
             Err(error) => error.encode(&mut lines),
         }
-        self.mailbox.send(Parcel::Answer { slot: self.slot, line: lines.freeze() });
+        self.mailbox.send(ConnMessage::Answer { slot: self.slot, line: lines.freeze() });
     }
 }
 
 /// A topic in one line, for people and scripts.
 pub(super) fn describe(topic: &Topic) -> String {
-    let show = topic.show();
+    let show = topic.stats();
     let kept = show.head.0 - show.first_kept.0;
     let state = match show.health {
         Health::Good => "ok",
@@ -190,7 +190,7 @@ pub(super) fn describe(topic: &Topic) -> String {
 
 /// What was found in the files of a topic: a line for each file, one for each thing that is wrong
 /// with it, and the text of the last line.
-fn report(name: &TopicName, files: &[Checked], lines: &mut BytesMut) -> String {
+fn report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) -> String {
     let (mut bytes, mut events, mut lost, mut damaged) = (0, 0, 0, 0);
     for file in files {
         bytes += file.bytes;
@@ -203,7 +203,7 @@ fn report(name: &TopicName, files: &[Checked], lines: &mut BytesMut) -> String {
     format!("{name} files={count} bytes={bytes} events={events} lost={lost} damaged={damaged}")
 }
 
-fn report_file(file: &Checked, lines: &mut BytesMut) {
+fn report_file(file: &CheckedFile, lines: &mut BytesMut) {
     let name = file.path.file_name().unwrap_or_default().to_string_lossy();
     let lost = file.lost_events();
     let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
@@ -228,14 +228,14 @@ mod tests {
     // PROTOCOL: R8
     #[test]
     fn a_report_names_files_problems_and_what_is_lost() {
-        let good = Checked {
+        let good = CheckedFile {
             path: "/data/topics/t/00000000000000000001.log".into(),
             events: 100,
             bytes: 5_000,
             problems: Vec::new(),
             lost: Vec::new(),
         };
-        let bad = Checked {
+        let bad = CheckedFile {
             path: "/data/topics/t/00000000000000000101.log".into(),
             events: 10,
             bytes: 700,

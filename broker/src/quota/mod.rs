@@ -19,10 +19,10 @@
 //! everything, and the broker's own parts, have none.
 
 mod account;
-mod holding;
 mod quantity;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -34,12 +34,12 @@ use parking_lot::Mutex;
 use tidings_protocol::{Code, ProtocolError};
 
 use self::account::Account;
-pub(crate) use self::account::Made;
-pub(crate) use self::holding::{Exists, Holding};
-use self::quantity::CurrentQuota;
+pub(crate) use self::account::Created;
+use self::quantity::LiveQuota;
 pub use self::quantity::{Quantity, Quota};
+pub(crate) use self::usage::{ConnectionUsage, Exists};
 use crate::clock::Moment;
-use crate::throttle::Source;
+use crate::rate_limit::Source;
 
 /// Sources that are remembered only for their rates, about 200 bytes each.
 const SOURCES_MAX: usize = 16_384;
@@ -58,8 +58,8 @@ pub struct QuotaConfig {
 impl Default for QuotaConfig {
     fn default() -> Self {
         Self {
-            source: Quota::of_sources(),
-            principal: Quota::of_principals(),
+            source: Quota::source_default(),
+            principal: Quota::principal_default(),
             counts_loopback: false,
         }
     }
@@ -72,29 +72,29 @@ impl Default for QuotaConfig {
 /// that no connection has it.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    source: Arc<CurrentQuota>,
-    principal: Arc<CurrentQuota>,
+    source: Arc<LiveQuota>,
+    principal: Arc<LiveQuota>,
     counts_loopback: AtomicBool,
     sources: DashMap<Source, Arc<Account>>,
     /// The number of accounts in `sources` at which those without a connection are evicted.
     sources_max: usize,
     /// Held while a source is added: whether it fits in `sources_max` depends on all others.
-    adding: Mutex<()>,
+    source_insert: Mutex<()>,
     principals: DashMap<Box<str>, Arc<Account>>,
 }
 
 /// The usage of a connection, if anything of it is counted.
-pub(crate) type Held = Option<Box<Holding>>;
+pub(crate) type Usage = Option<Box<ConnectionUsage>>;
 
 impl Quotas {
     pub(crate) fn new(config: &QuotaConfig) -> Self {
         Self {
-            source: Arc::new(CurrentQuota::new(&config.source)),
-            principal: Arc::new(CurrentQuota::new(&config.principal)),
+            source: Arc::new(LiveQuota::new(&config.source)),
+            principal: Arc::new(LiveQuota::new(&config.principal)),
             counts_loopback: AtomicBool::new(config.counts_loopback),
             sources: DashMap::new(),
             sources_max: SOURCES_MAX,
-            adding: Mutex::default(),
+            source_insert: Mutex::default(),
             principals: DashMap::new(),
         }
     }
@@ -102,46 +102,55 @@ impl Quotas {
     /// Replaces the quotas. A client that exceeds a lowered limit keeps what it has and gets no
     /// more; what was not counted when it began is not counted later. Debts at a rate that has
     /// changed are forgotten.
-    pub(crate) fn change(&self, config: &QuotaConfig) {
+    pub(crate) fn set_limits(&self, config: &QuotaConfig) {
         self.counts_loopback.store(config.counts_loopback, Ordering::Relaxed);
-        let before = self.source.change(&config.source);
-        self.sources.iter().for_each(|account| account.forget_rates_of(&before));
-        let before = self.principal.change(&config.principal);
-        self.principals.iter().for_each(|account| account.forget_rates_of(&before));
+        let before = self.source.replace(&config.source);
+        self.sources.iter().for_each(|account| account.reset_changed_rates(&before));
+        let before = self.principal.replace(&config.principal);
+        self.principals.iter().for_each(|account| account.reset_changed_rates(&before));
     }
 
     /// Counts a new connection of this address. The error is [`Code::Limit`].
-    pub(crate) fn connect(&self, from: Option<IpAddr>, now: Moment) -> Result<Held, ProtocolError> {
+    pub(crate) fn begin_connection(
+        &self,
+        from: Option<IpAddr>,
+        now: Moment,
+    ) -> Result<Usage, ProtocolError> {
         let Some(address) = from else { return Ok(None) };
         let is_own = address.to_canonical().is_loopback();
-        if is_own && !self.counts_loopback.load(Ordering::Relaxed) || self.source.is_endless() {
+        if is_own && !self.counts_loopback.load(Ordering::Relaxed) || self.source.is_unlimited() {
             return Ok(None);
         }
-        let account = self.of_source(address.into(), now);
-        account.comes(now)?;
+        let account = self.source_account(address.into(), now);
+        account.count_connect(now)?;
         let mut held = None;
-        Holding::account(&mut held).begin_from(account)?;
+        ConnectionUsage::get_or_start(&mut held).set_source(account)?;
         Ok(held)
     }
 
     /// Counts the connection for this principal from now on, or for none. If that exceeds a limit,
     /// the error is [`Code::Limit`], and the connection stays with its former principal.
-    pub(crate) fn assign(&self, held: &mut Held, name: Option<&str>) -> Result<(), ProtocolError> {
-        let account =
-            name.filter(|_| !self.principal.is_endless()).map(|name| self.of_principal(name));
+    pub(crate) fn assign_principal(
+        &self,
+        held: &mut Usage,
+        name: Option<&str>,
+    ) -> Result<(), ProtocolError> {
+        let account = name
+            .filter(|_| !self.principal.is_unlimited())
+            .map(|name| self.principal_account(name));
         if held.is_none() && account.is_none() {
             return Ok(());
         }
-        Holding::account(held).belong_to(account)
+        ConnectionUsage::get_or_start(held).set_principal(account)
     }
 
-    fn of_source(&self, source: Source, now: Moment) -> Arc<Account> {
+    fn source_account(&self, source: Source, now: Moment) -> Arc<Account> {
         if let Some(account) = self.sources.get(&source).map(|account| Arc::clone(&account)) {
             return account;
         }
-        let _alone = self.adding.lock();
+        let _alone = self.source_insert.lock();
         if self.sources.len() >= self.sources_max && !self.sources.contains_key(&source) {
-            self.sources.retain(|_, account| has_connection(account) || account.is_wanted(now));
+            self.sources.retain(|_, account| has_connection(account) || account.is_needed(now));
             if self.sources.len() >= self.sources_max {
                 // A client with many networks is not slowed down by the rate of each.
                 self.sources.retain(|_, account| has_connection(account) || account.is_in_use());
@@ -152,7 +161,7 @@ impl Quotas {
         Arc::clone(&self.sources.entry(source).or_insert_with(new))
     }
 
-    fn of_principal(&self, name: &str) -> Arc<Account> {
+    fn principal_account(&self, name: &str) -> Arc<Account> {
         if let Some(account) = self.principals.get(name).map(|account| Arc::clone(&account)) {
             return account;
         }
@@ -161,21 +170,25 @@ impl Quotas {
     }
 
     /// Removes accounts that are not needed any more. To be called every second or so.
-    pub(crate) fn tend(&self, exists: &Exists<'_>, now: Moment) {
-        tend(&self.sources, exists, now);
-        tend(&self.principals, exists, now);
+    pub(crate) fn tick(&self, exists: &Exists<'_>, now: Moment) {
+        forget_unused(&self.sources, exists, now);
+        forget_unused(&self.principals, exists, now);
     }
 }
 
 /// `exists` calls topics and groups, so it is called without a guard, on clones of accounts. Only
 /// accounts that have created something are cloned: a clone keeps an account from being evicted.
-fn tend<K: Eq + Hash>(accounts: &DashMap<K, Arc<Account>>, exists: &Exists<'_>, now: Moment) {
-    let idle = accounts.iter().filter(|account| !has_connection(account) && account.has_made());
+fn forget_unused<K: Eq + Hash>(
+    accounts: &DashMap<K, Arc<Account>>,
+    exists: &Exists<'_>,
+    now: Moment,
+) {
+    let idle = accounts.iter().filter(|account| !has_connection(account) && account.has_created());
     let idle: Vec<Arc<Account>> = idle.map(|account| Arc::clone(&account)).collect();
     for account in idle {
-        account.forget_unless(exists, || Arc::strong_count(&account) > 2);
+        account.forget_deleted(exists, || Arc::strong_count(&account) > 2);
     }
-    accounts.retain(|_, account| has_connection(account) || account.is_wanted(now));
+    accounts.retain(|_, account| has_connection(account) || account.is_needed(now));
 }
 
 /// Whether a connection has an account of the map.
@@ -184,7 +197,7 @@ fn has_connection(account: &Arc<Account>) -> bool {
 }
 
 /// The refusal of more than `max`.
-fn too_much(who: &str, quantity: Quantity, max: u64) -> ProtocolError {
+fn over_quota(who: &str, quantity: Quantity, max: u64) -> ProtocolError {
     let text = format!("{who} has reached its limit of {max} {}", quantity.noun());
     ProtocolError::new(Code::Limit, text)
 }

@@ -29,7 +29,7 @@ pub enum Quantity {
     Credit,
     /// Bytes that wait in the broker for its connections: unfinished lines, unread answers and
     /// tasks, and children of tasks.
-    Parked,
+    BufferedBytes,
 }
 
 impl Quantity {
@@ -45,7 +45,7 @@ impl Quantity {
         Self::Groups,
         Self::Jobs,
         Self::Credit,
-        Self::Parked,
+        Self::BufferedBytes,
     ];
 
     /// Its name in flags.
@@ -61,7 +61,7 @@ impl Quantity {
             Self::Groups => "groups",
             Self::Jobs => "jobs",
             Self::Credit => "credit",
-            Self::Parked => "parked",
+            Self::BufferedBytes => "parked",
         }
     }
 
@@ -76,7 +76,7 @@ impl Quantity {
             Self::Groups => "groups that it created",
             Self::Jobs => "unfinished jobs",
             Self::Credit => "tasks at once (credit)",
-            Self::Parked => "bytes waiting for its connections",
+            Self::BufferedBytes => "bytes waiting for its connections",
             Self::Connections | Self::Subscriptions => self.as_str(),
         }
     }
@@ -105,12 +105,12 @@ pub struct Quota([u64; Quantity::ALL.len()]);
 
 impl Quota {
     /// No limits.
-    pub const ENDLESS: Self = Self([u64::MAX; Quantity::ALL.len()]);
+    pub const UNLIMITED: Self = Self([u64::MAX; Quantity::ALL.len()]);
 
     /// The default for a source: what a few busy programs use, and a twentieth of all there is. An
     /// office behind one address may need more.
-    pub(super) fn of_sources() -> Self {
-        Self::ENDLESS
+    pub(super) fn source_default() -> Self {
+        Self::UNLIMITED
             .with(Quantity::Connections, 256)
             .with(Quantity::Connects, 600)
             .with(Quantity::Events, 50_000)
@@ -121,12 +121,12 @@ impl Quota {
             .with(Quantity::Groups, 100)
             .with(Quantity::Jobs, 10_000)
             .with(Quantity::Credit, 100_000)
-            .with(Quantity::Parked, 64 << 20)
+            .with(Quantity::BufferedBytes, 64 << 20)
     }
 
     /// The default for a principal: a fleet shares a token. Rates are those of its sources.
-    pub(super) fn of_principals() -> Self {
-        Self::ENDLESS
+    pub(super) fn principal_default() -> Self {
+        Self::UNLIMITED
             .with(Quantity::Connections, 4_096)
             .with(Quantity::Topics, 250)
             .with(Quantity::Cursors, 1_000)
@@ -134,7 +134,7 @@ impl Quota {
             .with(Quantity::Groups, 250)
             .with(Quantity::Jobs, 50_000)
             .with(Quantity::Credit, 1_000_000)
-            .with(Quantity::Parked, 256 << 20)
+            .with(Quantity::BufferedBytes, 256 << 20)
     }
 
     /// Sets one limit; `u64::MAX` means unlimited. Rates are at least 1.
@@ -145,39 +145,39 @@ impl Quota {
     }
 
     /// The limit of a quantity; `u64::MAX` means unlimited.
-    pub fn of(&self, quantity: Quantity) -> u64 {
+    pub fn limit(&self, quantity: Quantity) -> u64 {
         self.0[quantity as usize]
     }
 }
 
 impl fmt::Debug for Quota {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = Quantity::ALL.iter().map(|quantity| (quantity.as_str(), self.of(*quantity)));
+        let each = Quantity::ALL.iter().map(|quantity| (quantity.as_str(), self.limit(*quantity)));
         out.debug_map().entries(each).finish()
     }
 }
 
 /// The current limits, which accounts read each time.
 #[derive(Debug)]
-pub(super) struct CurrentQuota([AtomicU64; Quantity::ALL.len()]);
+pub(super) struct LiveQuota([AtomicU64; Quantity::ALL.len()]);
 
-impl CurrentQuota {
+impl LiveQuota {
     pub(super) fn new(quota: &Quota) -> Self {
         Self(quota.0.map(AtomicU64::new))
     }
 
     /// Replaces the limits, and returns the old ones. What is held already stays.
-    pub(super) fn change(&self, quota: &Quota) -> Quota {
+    pub(super) fn replace(&self, quota: &Quota) -> Quota {
         Quota(std::array::from_fn(|at| self.0[at].swap(quota.0[at], Ordering::Relaxed)))
     }
 
     /// The limit of a quantity; `u64::MAX` means unlimited.
-    pub(super) fn of(&self, quantity: Quantity) -> u64 {
+    pub(super) fn limit(&self, quantity: Quantity) -> u64 {
         self.0[quantity as usize].load(Ordering::Relaxed)
     }
 
     /// Whether nothing is limited.
-    pub(super) fn is_endless(&self) -> bool {
+    pub(super) fn is_unlimited(&self) -> bool {
         self.0.iter().all(|max| max.load(Ordering::Relaxed) == u64::MAX)
     }
 }

@@ -7,7 +7,7 @@ use x509_cert::ext::pkix::{AuthorityInfoAccessSyntax, BasicConstraints};
 use x509_cert::name::Name;
 use x509_cert::{Certificate, TbsCertificate};
 
-use super::name::common_name;
+use super::certificate_name::common_name;
 
 /// The access method "caIssuers" (RFC 5280, 4.2.2.1).
 const CA_ISSUERS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.2");

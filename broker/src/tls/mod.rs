@@ -6,9 +6,9 @@
 //! - Lines and HTTP have different protocol names (ALPN). A browser that is led to the port of
 //!   lines offers only its own names, and fails in the handshake.
 
+mod certificate_name;
 mod chain;
-mod name;
-mod watch;
+mod file_watch;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,9 +25,9 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use tidings_protocol::ALPN;
 
+pub(crate) use self::certificate_name::certificate_name;
 use self::chain::Gap;
-pub(crate) use self::name::name;
-use self::watch::Watched;
+use self::file_watch::FileWatch;
 
 /// The name of HTTP in the handshake (ALPN).
 const ALPN_HTTP: &[u8] = b"http/1.1";
@@ -39,11 +39,11 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Bytes that are encrypted at once before the socket has accepted them, and thus the most that
 /// waits here for a client that does not read. This much, one record, if the socket did not take
 /// everything the last time;
-pub(crate) const AHEAD_BYTES_MIN: usize = 16 << 10;
+pub(crate) const ENCRYPT_BYTES_MIN: usize = 16 << 10;
 /// and in steps up to this much if it did, because each write costs the kernel and the reader.
 /// Together with the overhead of its records this is at most what the kernel buffers for a client
 /// that does not read (`Limits::unsent_bytes`).
-pub(crate) const AHEAD_BYTES_MAX: usize = (128 << 10) - 512;
+pub(crate) const ENCRYPT_BYTES_MAX: usize = (128 << 10) - 512;
 
 /// The files of keys and certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,22 +126,22 @@ pub enum TlsError {
 
 /// Bytes that are read in a handshake: today's have 2 KiB, and data directly behind one is read 4
 /// KiB at a time.
-const HELLO_BYTES_MAX: usize = 8 << 10;
+const HANDSHAKE_BYTES_MAX: usize = 8 << 10;
 
 /// The same if the client may show a certificate, with its chain.
-const CERTIFIED_BYTES_MAX: usize = 32 << 10;
+const CLIENT_CERT_HANDSHAKE_BYTES_MAX: usize = 32 << 10;
 
 /// The TLS configuration from the last good state of the files.
 #[derive(Debug)]
 pub(crate) struct Tls {
     config: TlsConfig,
-    current: ArcSwap<Current>,
-    watched: Mutex<Watched>,
+    current: ArcSwap<ListenerConfigs>,
+    file_watch: Mutex<FileWatch>,
 }
 
 /// One configuration for each listener; they differ in the protocol name.
 #[derive(Debug)]
-struct Current {
+struct ListenerConfigs {
     lines: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
 }
@@ -150,30 +150,34 @@ impl Tls {
     /// Reads the files. The error is the first mistake found.
     pub(crate) fn open(config: TlsConfig) -> Result<Self, TlsError> {
         // Before the files are read, so that a later change is noticed.
-        let watched = Watched::new(&config);
+        let watched = FileWatch::new(&config);
         let current = ArcSwap::from_pointee(load(&config)?);
-        Ok(Self { config, current, watched: Mutex::new(watched) })
+        Ok(Self { config, current, file_watch: Mutex::new(watched) })
     }
 
     /// The configuration of the line protocol, and the bytes that a handshake may have.
-    pub(crate) fn lines(&self) -> (Arc<ServerConfig>, usize) {
+    pub(crate) fn line_config(&self) -> (Arc<ServerConfig>, usize) {
         (Arc::clone(&self.current.load().lines), self.handshake_bytes_max())
     }
 
     /// The same for HTTP.
-    pub(crate) fn http(&self) -> (Arc<ServerConfig>, usize) {
+    pub(crate) fn http_config(&self) -> (Arc<ServerConfig>, usize) {
         (Arc::clone(&self.current.load().http), self.handshake_bytes_max())
     }
 
     fn handshake_bytes_max(&self) -> usize {
-        if self.config.client_ca.is_some() { CERTIFIED_BYTES_MAX } else { HELLO_BYTES_MAX }
+        if self.config.client_ca.is_some() {
+            CLIENT_CERT_HANDSHAKE_BYTES_MAX
+        } else {
+            HANDSHAKE_BYTES_MAX
+        }
     }
 
     /// Reloads the files if they have changed, and not since the last call. If they cannot be used,
     /// the old configuration stays, and the log reports it once for each change. To be called every
     /// second or so.
-    pub(crate) fn refresh(&self) {
-        if !self.watched.lock().have_settled(&self.config) {
+    pub(crate) fn reload_if_changed(&self) {
+        if !self.file_watch.lock().have_settled(&self.config) {
             return;
         }
         match load(&self.config) {
@@ -188,7 +192,7 @@ impl Tls {
     }
 }
 
-fn load(config: &TlsConfig) -> Result<Current, TlsError> {
+fn load(config: &TlsConfig) -> Result<ListenerConfigs, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let key = Arc::new(certified_key(config, &provider)?);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -210,7 +214,8 @@ fn load(config: &TlsConfig) -> Result<Current, TlsError> {
                     .allow_unauthenticated();
             if let Some(path) = &config.client_crl {
                 // An attacker may withhold a list, so a missing or expired one rejects the client.
-                verifier = verifier.with_crls(revoked(path)?).enforce_revocation_expiration();
+                verifier =
+                    verifier.with_crls(revocation_lists(path)?).enforce_revocation_expiration();
             }
             let verifier =
                 verifier.build().map_err(|error: VerifierBuilderError| unusable(&error))?;
@@ -223,7 +228,7 @@ fn load(config: &TlsConfig) -> Result<Current, TlsError> {
     let mut http = lines.clone();
     lines.alpn_protocols = vec![ALPN.to_vec()];
     http.alpn_protocols = vec![ALPN_HTTP.to_vec()];
-    Ok(Current { lines: Arc::new(lines), http: Arc::new(http) })
+    Ok(ListenerConfigs { lines: Arc::new(lines), http: Arc::new(http) })
 }
 
 fn certified_key(
@@ -307,7 +312,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// All revocation lists of a file, at least one.
-fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
     let found = found.map_err(|error| bad_pem(path, error))?;

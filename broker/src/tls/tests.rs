@@ -27,7 +27,7 @@ fn files(cert: &str, key: &str) -> (TempDir, TlsConfig) {
     (dir, TlsConfig { cert, key, client_ca: None, client_crl: None })
 }
 
-fn refused(cert: &str, key: &str) -> String {
+fn open_error(cert: &str, key: &str) -> String {
     let (dir, config) = files(cert, key);
     let text = Tls::open(config).map(drop).unwrap_err().to_string();
     text.replace(dir.path().to_str().unwrap(), "DIR")
@@ -39,24 +39,24 @@ fn mistakes_in_the_files_are_reported_with_their_names() {
     let (_dir, config) = files(&cert, &key);
     assert!(Tls::open(config).is_ok());
     let no_certificate = "DIR/cert contains no certificate: expected -----BEGIN CERTIFICATE-----";
-    assert_eq!(refused("", &key), no_certificate);
-    let swapped = refused(&key, &cert);
+    assert_eq!(open_error("", &key), no_certificate);
+    let swapped = open_error(&key, &cert);
     assert!(swapped.starts_with(no_certificate), "{swapped}");
     assert!(
         swapped.ends_with("it contains a private key, so --tls-cert and --tls-key may be swapped")
     );
     let no_key = "DIR/key contains no private key: expected -----BEGIN PRIVATE KEY-----";
-    assert!(refused(&cert, "").starts_with(no_key));
-    assert!(refused(&cert, &cert).starts_with(no_key));
+    assert!(open_error(&cert, "").starts_with(no_key));
+    assert!(open_error(&cert, &cert).starts_with(no_key));
     let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
-    let encrypted = refused(&cert, &encrypted);
+    let encrypted = open_error(&cert, &encrypted);
     assert!(encrypted.contains("DIR/key is encrypted") && encrypted.contains("openssl pkey"));
-    let mismatch = refused(&cert, &other);
+    let mismatch = open_error(&cert, &other);
     assert!(
         mismatch.starts_with("the key in DIR/key does not belong to the certificate in DIR/cert;")
     );
     let garbage = "-----BEGIN CERTIFICATE-----\n????\n-----END CERTIFICATE-----\n";
-    assert!(refused(garbage, &key).starts_with("cannot use DIR/cert: "));
+    assert!(open_error(garbage, &key).starts_with("cannot use DIR/cert: "));
     let none = || "/none".into();
     let missing = TlsConfig { cert: none(), key: none(), client_ca: None, client_crl: None };
     assert!(Tls::open(missing).unwrap_err().to_string().starts_with("cannot read /none: "));
@@ -66,14 +66,14 @@ fn mistakes_in_the_files_are_reported_with_their_names() {
 fn a_file_that_ends_within_a_block_is_named_with_what_is_missing() {
     let (cert, key) = pair();
     let cut = |text: &str| text[..text.len() / 2].to_owned();
-    let in_cert = refused(&cut(&cert), &key);
+    let in_cert = open_error(&cut(&cert), &key);
     assert_eq!(
         in_cert,
         "DIR/cert is cut off: -----END CERTIFICATE----- is missing; copy the whole file again"
     );
-    assert_eq!(refused(&format!("{cert}{}", cut(&cert)), &key), in_cert, "the second of two");
+    assert_eq!(open_error(&format!("{cert}{}", cut(&cert)), &key), in_cert, "the second of two");
     assert_eq!(
-        refused(&cert, &cut(&key)),
+        open_error(&cert, &cut(&key)),
         "DIR/key is cut off: -----END PRIVATE KEY----- is missing; copy the whole file again"
     );
 }
@@ -136,7 +136,7 @@ fn a_gap_in_the_chain_is_found() {
     // The clients may also have what is missing, so the broker starts.
     let (_dir, config) = files(&last, &key);
     assert!(Tls::open(config).is_ok());
-    let wrong_first = refused(&format!("{middle}{last}"), &key);
+    let wrong_first = open_error(&format!("{middle}{last}"), &key);
     assert!(
         wrong_first.ends_with("put the certificate of the key first in the file"),
         "{wrong_first}"
@@ -148,9 +148,9 @@ fn changed_files_are_applied_when_they_are_valid_and_stable() {
     let (first, second) = (pair(), pair());
     let (_dir, config) = files(&first.0, &first.1);
     let tls = Tls::open(config.clone()).unwrap();
-    let old = tls.lines().0;
-    let is_old = || Arc::ptr_eq(&old, &tls.lines().0);
-    tls.refresh();
+    let old = tls.line_config().0;
+    let is_old = || Arc::ptr_eq(&old, &tls.line_config().0);
+    tls.reload_if_changed();
     assert!(is_old(), "nothing has changed");
     // A new inode, so that the resolution of the file system's clock does not matter.
     let replace = |path: &Path, text: &str| {
@@ -160,23 +160,23 @@ fn changed_files_are_applied_when_they_are_valid_and_stable() {
     };
     replace(&config.cert, &second.0);
     for _ in 0..3 {
-        tls.refresh();
+        tls.reload_if_changed();
         assert!(is_old(), "without its key it cannot be used");
     }
     replace(&config.key, &second.1);
-    tls.refresh();
+    tls.reload_if_changed();
     assert!(is_old(), "the file may still be changing");
-    tls.refresh();
+    tls.reload_if_changed();
     assert!(!is_old());
-    let new = tls.lines().0;
+    let new = tls.line_config().0;
     fs::remove_file(&config.key).unwrap();
-    tls.refresh();
-    tls.refresh();
-    assert!(Arc::ptr_eq(&new, &tls.lines().0), "a missing file changes nothing");
+    tls.reload_if_changed();
+    tls.reload_if_changed();
+    assert!(Arc::ptr_eq(&new, &tls.line_config().0), "a missing file changes nothing");
 }
 
 /// The name of a certificate with this subject and these alternative names.
-fn called(common: &[DnType], text: &str, others: Vec<SanType>) -> Option<Box<str>> {
+fn name_of(common: &[DnType], text: &str, others: Vec<SanType>) -> Option<Box<str>> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     for kind in common {
@@ -184,7 +184,7 @@ fn called(common: &[DnType], text: &str, others: Vec<SanType>) -> Option<Box<str
     }
     params.subject_alt_names = others;
     let key = KeyPair::generate().unwrap();
-    name(params.self_signed(&key).unwrap().der())
+    certificate_name(params.self_signed(&key).unwrap().der())
 }
 
 #[test]
@@ -192,14 +192,14 @@ fn a_client_has_its_common_name_or_its_first_alternative_name() {
     let san = |text: &str| SanType::DnsName(text.try_into().unwrap());
     let uri = SanType::URI("spiffe://example.org/crawler".try_into().unwrap());
     let common = [DnType::CommonName];
-    assert_eq!(called(&common, "alice", vec![san("b.example")]).as_deref(), Some("alice"));
-    assert_eq!(called(&common, "Jürgen", vec![]).as_deref(), Some("Jürgen"));
-    assert_eq!(called(&[], "", vec![san("b.example"), uri.clone()]).as_deref(), Some("b.example"));
+    assert_eq!(name_of(&common, "alice", vec![san("b.example")]).as_deref(), Some("alice"));
+    assert_eq!(name_of(&common, "Jürgen", vec![]).as_deref(), Some("Jürgen"));
+    assert_eq!(name_of(&[], "", vec![san("b.example"), uri.clone()]).as_deref(), Some("b.example"));
     let is_uri = Some("spiffe://example.org/crawler");
-    assert_eq!(called(&[DnType::OrganizationName], "x", vec![uri]).as_deref(), is_uri);
-    assert_eq!(called(&[], "", vec![]), None);
+    assert_eq!(name_of(&[DnType::OrganizationName], "x", vec![uri]).as_deref(), is_uri);
+    assert_eq!(name_of(&[], "", vec![]), None);
     for odd in ["", "a b", "a\nb", "a\u{202e}b", "a\u{0}", "*", &"a".repeat(257)] {
-        assert_eq!(called(&common, odd, vec![san("b.example")]), None, "{odd:?}");
+        assert_eq!(name_of(&common, odd, vec![san("b.example")]), None, "{odd:?}");
     }
 }
 

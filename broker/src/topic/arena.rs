@@ -23,21 +23,21 @@ pub(super) struct Arena {
     /// The unsealed end of the newest block: the batch being encoded.
     open: BytesMut,
     /// Oldest first; `open` is the end of the last one.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<ArenaBlock>,
     /// Sum of the capacities of `blocks`.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Block {
+struct ArenaBlock {
     capacity: usize,
     /// Batches in the block that were not released.
-    live: usize,
+    live_batches: usize,
 }
 
 impl Arena {
     /// One block of exactly `bytes`, or none if 0.
-    pub(super) fn of(bytes: usize) -> Self {
+    pub(super) fn with_block(bytes: usize) -> Self {
         let mut arena = Self::default();
         if bytes > 0 {
             arena.add_block(bytes);
@@ -78,7 +78,7 @@ impl Arena {
         // Count what the allocator returned.
         let capacity = self.open.capacity();
         self.bytes += capacity;
-        self.blocks.push_back(Block { capacity, live: 0 });
+        self.blocks.push_back(ArenaBlock { capacity, live_batches: 0 });
     }
 
     /// The buffer to encode into. The caller has checked `has_room`.
@@ -92,7 +92,7 @@ impl Arena {
             return Bytes::new();
         }
         let block = self.blocks.back_mut().expect("an encoded batch lies in a block");
-        block.live += 1;
+        block.live_batches += 1;
         self.open.split().freeze()
     }
 
@@ -100,18 +100,18 @@ impl Arena {
     /// block is released and no reader holds a slice.
     pub(super) fn release(&mut self) {
         let block = self.blocks.front_mut().expect("every sealed batch lies in a block");
-        block.live -= 1;
+        block.live_batches -= 1;
         self.trim();
     }
 
     /// Copies a batch that was sealed elsewhere into this arena. The caller has checked `has_room`.
-    pub(super) fn adopt(&mut self, batch: &Bytes) -> Bytes {
+    pub(super) fn copy_in(&mut self, batch: &Bytes) -> Bytes {
         self.open.extend_from_slice(batch);
         self.seal()
     }
 
     fn trim(&mut self) {
-        while self.blocks.len() > 1 && self.blocks[0].live == 0 {
+        while self.blocks.len() > 1 && self.blocks[0].live_batches == 0 {
             let block = self.blocks.pop_front().expect("there is more than one block");
             self.bytes -= block.capacity;
         }

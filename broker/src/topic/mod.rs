@@ -14,23 +14,23 @@
 //! | module | what it is |
 //! |---|---|
 //! | `tail`, `batch`, `arena` | the newest events in memory |
-//! | `marks` | watermarks: which events are durable, and which may be shown |
+//! | `watermarks` | watermarks: which events are durable, and which may be shown |
 //! | `reader` | cursors |
-//! | `keeping` | writing to disk: commits, reserved seqs, retention, close |
-//! | `cold` | threads that read events which the tail has evicted |
-//! | `recent` | the dedup window: ids of recent events, to recognize a repeated publish |
-//! | `topics`, `memory` | all topics of a broker, and the memory budget that they share |
+//! | `commit` | writing to disk: commits, reserved seqs, retention, close |
+//! | `cold_reads` | threads that read events which the tail has evicted |
+//! | `dedup_window` | the dedup window: ids of recent events, to recognize a repeated publish |
+//! | `topics`, `tail_memory` | all topics of a broker, and the memory budget that they share |
 
 mod arena;
 mod batch;
-mod cold;
-mod keeping;
-mod marks;
-mod memory;
+mod cold_reads;
+mod commit;
+mod dedup_window;
 mod reader;
-mod recent;
 mod tail;
+mod tail_memory;
 mod topics;
+mod watermarks;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -40,26 +40,26 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
-use tidings_protocol::{Code, Fate, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
-use self::cold::Pending;
-use self::reader::{Newest, Start};
+use self::cold_reads::PendingRead;
+use self::reader::{NewestQuery, ReaderStart};
 use self::tail::Tail;
-use self::topics::Shared;
+use self::topics::TopicsShared;
 use crate::catalog::TopicSettings;
-use crate::log::{self, Position, RESERVED_MAX, TopicLog};
+use crate::log::{self, RESERVED_MAX, ReadPosition, TopicLog};
 use crate::mailbox::ConnId;
 
 pub(crate) use self::batch::count_lines;
-pub use self::marks::Health;
+pub(crate) use self::dedup_window::dedup_id;
 pub use self::reader::{Event, Events, Lag, Reader};
 pub(crate) use self::reader::{Fetched, waker_of};
-pub(crate) use self::recent::id_of;
-pub(crate) use self::tail::Form;
+pub(crate) use self::tail::LineForm;
 pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
-pub(crate) use tidings_concurrent::Place;
+pub use self::watermarks::Health;
+pub(crate) use tidings_concurrent::WaiterSlot;
 
 /// Seqs that a topic without a log reserves at once. Each reservation costs a sync of the catalog.
 const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;
@@ -70,19 +70,19 @@ pub struct Topic {
     name: TopicName,
     id: u64,
     /// Publishers must wait, because too much in the tail is not durable or not consumed.
-    pressed: AtomicBool,
+    has_backpressure: AtomicBool,
     deleted: AtomicBool,
     /// Bytes of the tail, readable without its lock, to compare tails.
-    bytes: AtomicUsize,
-    /// See [`Tail::next_told`].
-    shows_safe: bool,
+    tail_bytes: AtomicUsize,
+    /// See [`Tail::public_head`].
+    is_durable_only: bool,
     /// Number of ids in the dedup window.
-    ids: AtomicUsize,
+    dedup_ids: AtomicUsize,
     settings: Mutex<TopicSettings>,
     /// The watermarks can be read without the lock.
     tail: Watermarked<Tail>,
     log: Option<Arc<dyn TopicLog>>,
-    shared: Arc<Shared>,
+    shared: Arc<TopicsShared>,
 }
 
 impl Topic {
@@ -117,23 +117,23 @@ impl Topic {
         payloads: impl IntoIterator<Item = &'a str>,
     ) -> Result<Range<Seq>, ProtocolError> {
         let mut tail = self.tail.lock();
-        self.refuse(&tail)?;
+        self.check_accepts(&tail)?;
         let first = tail.head();
-        self.add(&mut tail, origin, payloads, false);
-        Ok(self.added(tail, first))
+        self.append_to_tail(&mut tail, origin, payloads, false);
+        Ok(self.finish_append(tail, first))
     }
 
     /// Appends events, some with an id. An event is skipped if its id is in the dedup window. `ids`
-    /// holds pairs of an index into `payloads`, ascending, and the hash from [`id_of`]. Returns the
+    /// holds pairs of an index into `payloads`, ascending, and the hash from [`dedup_id`]. Returns the
     /// seq of each event, new or repeated.
-    pub(crate) fn append_once(
+    pub(crate) fn append_deduplicated(
         self: &Arc<Self>,
         origin: ConnId,
         payloads: &[&str],
         ids: &[(usize, u128)],
     ) -> Result<Vec<Seq>, ProtocolError> {
         let mut tail = self.tail.lock();
-        self.refuse(&tail)?;
+        self.check_accepts(&tail)?;
         let first = tail.head();
         let (mut numbers, mut new) = (Vec::with_capacity(payloads.len()), Vec::new());
         let ids_max = self.shared.memory.ids_max();
@@ -141,21 +141,21 @@ impl Topic {
         for (at, payload) in payloads.iter().copied().enumerate() {
             let next = Seq(first.0 + new.len() as u64);
             let id = ids.next_if(|(of, _)| *of == at).map(|(_, id)| id);
-            let known = id.and_then(|id| tail.recent.find(id));
+            let known = id.and_then(|id| tail.dedup_window.find(id));
             if known.is_none() {
                 new.push(payload);
                 if let Some(id) = id {
-                    tail.recent.add(id, next, ids_max);
+                    tail.dedup_window.add(id, next, ids_max);
                 }
             }
             numbers.push(known.unwrap_or(next));
         }
-        self.add(&mut tail, origin, new, true);
-        self.added(tail, first);
+        self.append_to_tail(&mut tail, origin, new, true);
+        self.finish_append(tail, first);
         Ok(numbers)
     }
 
-    fn add<'a>(
+    fn append_to_tail<'a>(
         &self,
         tail: &mut Tail,
         origin: ConnId,
@@ -167,15 +167,15 @@ impl Topic {
     }
 
     /// The error for a publisher while the topic accepts no events.
-    fn refuse(&self, tail: &Tail) -> Result<(), ProtocolError> {
+    fn check_accepts(&self, tail: &Tail) -> Result<(), ProtocolError> {
         if self.is_deleted() {
             let text = format!("topic {} was just deleted; publish again", self.name);
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        if tail.marks.closed {
+        if tail.watermarks.closed {
             return Err(ProtocolError::new(Code::Closing, "the broker stops"));
         }
-        let Some(code) = tail.marks.health.refusal() else { return Ok(()) };
+        let Some(code) = tail.watermarks.health.refusal() else { return Ok(()) };
         let text = match code {
             Code::Full => {
                 format!("the disk is full: {} accepts no events until there is room", self.name)
@@ -190,43 +190,43 @@ impl Topic {
 
     /// Finishes an append that began at `first`: publishes the watermarks, requests a commit, and
     /// wakes readers.
-    fn added(self: &Arc<Self>, mut tail: MutexGuard<'_, Tail>, first: Seq) -> Range<Seq> {
+    fn finish_append(self: &Arc<Self>, mut tail: MutexGuard<'_, Tail>, first: Seq) -> Range<Seq> {
         let head = tail.head();
         if head == first {
             // A woken task may rely on finding an event.
             return first..head;
         }
         let grown = self.shared.memory.account(self, &mut tail);
-        let commit = self.wants_commit(&mut tail);
-        self.moved(tail);
+        let commit = self.claim_commit(&mut tail);
+        self.publish_watermarks(tail);
         if commit {
             self.request_commit(head);
         }
         if grown {
-            self.shared.memory.relieve();
+            self.shared.memory.evict_excess();
         }
         first..head
     }
 
     /// Publishes the watermarks after one has moved, and wakes the tasks that wait for it.
-    fn moved(&self, mut tail: MutexGuard<'_, Tail>) {
-        tail.show();
-        let pressed = self.shared.memory.is_held_up(&tail);
-        self.pressed.store(pressed, Ordering::Relaxed);
+    fn publish_watermarks(&self, mut tail: MutexGuard<'_, Tail>) {
+        tail.advance_visible();
+        let pressed = self.shared.memory.is_backpressured(&tail);
+        self.has_backpressure.store(pressed, Ordering::Relaxed);
         let publishers = if pressed { Vec::new() } else { tail.take_publishers() };
-        self.tail.moved(tail, publishers);
+        self.tail.publish_and_wake(tail, publishers);
     }
 
     /// Whether the caller must request a commit. If so, records that one is queued.
-    fn wants_commit(&self, tail: &mut Tail) -> bool {
+    fn claim_commit(&self, tail: &mut Tail) -> bool {
         let head = tail.head();
         // Without a log, the only work is to reserve seqs.
         let has_work = match self.log {
-            Some(_) => tail.marks.has_work(head),
-            None => tail.marks.lacks_numbers(head),
+            Some(_) => tail.watermarks.has_work(head),
+            None => tail.watermarks.needs_reservation(head),
         };
-        let wants = !tail.marks.queued && !self.is_deleted() && has_work;
-        tail.marks.queued |= wants;
+        let wants = !tail.watermarks.is_queued && !self.is_deleted() && has_work;
+        tail.watermarks.is_queued |= wants;
         wants
     }
 
@@ -241,8 +241,8 @@ impl Topic {
     }
 
     /// The next seq, as subscribers and operators see it.
-    pub(crate) fn next_told(&self) -> Seq {
-        if self.shows_safe { self.visible() } else { self.head() }
+    pub(crate) fn public_head(&self) -> Seq {
+        if self.is_durable_only { self.visible() } else { self.head() }
     }
 
     /// The seq after the newest event that subscribers may see.
@@ -256,24 +256,32 @@ impl Topic {
     }
 
     /// The state of an event, and the seq up to which the following events share it.
-    pub(crate) fn fate(&self, seq: Seq) -> (Fate, Seq) {
+    pub(crate) fn fate(&self, seq: Seq) -> (Durability, Seq) {
         let (durable, has_lost) = self.tail.mark_and_loss(Mark::Durable);
         if has_lost {
-            return self.tail.lock().marks.fate(seq);
+            return self.tail.lock().watermarks.fate(seq);
         }
         let durable = Seq(durable);
-        if seq < durable { (Fate::Safe, durable) } else { (Fate::Waiting, Seq(u64::MAX)) }
+        if seq < durable {
+            (Durability::Durable, durable)
+        } else {
+            (Durability::Pending, Seq(u64::MAX))
+        }
     }
 
     /// The first event that may or may not be on the disk, after a failed sync.
-    fn doubtful(&self) -> Seq {
-        if self.tail.has_lost() { self.tail.lock().marks.doubtful() } else { Seq(u64::MAX) }
+    fn uncertain_from(&self) -> Seq {
+        if self.tail.has_lost() {
+            self.tail.lock().watermarks.uncertain_from()
+        } else {
+            Seq(u64::MAX)
+        }
     }
 
     /// The end of what a reader that waits for this mark may read.
-    fn end(&self, mark: Mark) -> Seq {
+    fn readable_end(&self, mark: Mark) -> Seq {
         let (end, has_lost) = self.tail.mark_and_loss(mark);
-        if has_lost { Seq(end).min(self.tail.lock().marks.doubtful()) } else { Seq(end) }
+        if has_lost { Seq(end).min(self.tail.lock().watermarks.uncertain_from()) } else { Seq(end) }
     }
 
     /// Registers `waker` to be woken once the durable mark is beyond `seq`; `None` if it already
@@ -281,9 +289,9 @@ impl Topic {
     pub(crate) fn wait_durable(
         &self,
         seq: Seq,
-        place: Option<Place>,
+        place: Option<WaiterSlot>,
         waker: &Waker,
-    ) -> Option<Place> {
+    ) -> Option<WaiterSlot> {
         self.tail.wait_durable(seq.0, place, waker)
     }
 
@@ -300,17 +308,17 @@ impl Topic {
     ///
     /// `wake` is notified when there are events again after the reader had taken all.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        self.subscribe(Some(from), Form::Wire, waker_of(wake)).keeping()
+        self.subscribe(Some(from), LineForm::Wire, waker_of(wake)).as_consumer()
     }
 
     /// Whether publishers must wait, because too much in memory is not on the disk yet or was not
     /// consumed by a group. If so, `waker` is woken when that changes.
-    pub(crate) fn is_held_up(&self, waker: Option<&Waker>) -> bool {
-        if !self.pressed.load(Ordering::Relaxed) {
+    pub(crate) fn is_backpressured(&self, waker: Option<&Waker>) -> bool {
+        if !self.has_backpressure.load(Ordering::Relaxed) {
             return false;
         }
         let tail = &mut *self.tail.lock();
-        let held_up = self.shared.memory.is_held_up(tail);
+        let held_up = self.shared.memory.is_backpressured(tail);
         if let (true, Some(waker)) = (held_up, waker) {
             tail.wait_to_publish(waker);
         }
@@ -319,24 +327,24 @@ impl Topic {
 
     /// The seq before which every group has consumed the events.
     #[cfg(test)]
-    pub(crate) fn taken_by_all(&self) -> Option<Seq> {
-        self.tail.lock().taken_by_all()
+    pub(crate) fn consumed_by_all(&self) -> Option<Seq> {
+        self.tail.lock().consumed_by_all()
     }
 
     /// A group has consumed everything before `cursor`, so events kept only for it may be evicted.
-    fn taken(&self, keeper: usize, cursor: Seq) {
-        self.let_go(|tail| tail.taken(keeper, cursor));
+    fn set_consumed(&self, keeper: usize, cursor: Seq) {
+        self.update_consumers(|tail| tail.set_consumed(keeper, cursor));
     }
 
-    fn forget_keeper(&self, keeper: usize) {
-        self.let_go(|tail| tail.forget_keeper(keeper));
+    fn remove_consumer(&self, keeper: usize) {
+        self.update_consumers(|tail| tail.remove_consumer(keeper));
     }
 
-    fn let_go(&self, change: impl FnOnce(&mut Tail)) {
+    fn update_consumers(&self, change: impl FnOnce(&mut Tail)) {
         let mut tail = self.tail.lock();
         change(&mut tail);
         self.shared.memory.account(self, &mut tail);
-        self.moved(tail);
+        self.publish_watermarks(tail);
     }
 
     /// Creates a reader that wakes a task and takes events in the given form; by default it begins
@@ -344,23 +352,23 @@ impl Topic {
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         from: Option<StartAt>,
-        form: Form,
+        form: LineForm,
         waker: Waker,
     ) -> Reader {
         let start = {
             let tail = &mut *self.tail.lock();
-            tail.enter(form);
+            tail.add_reader(form);
             match form {
-                Form::Wire => self.resolve(tail, from),
-                Form::Bare { .. } => Start::at(tail.head()),
+                LineForm::Wire => self.resolve_start(tail, from),
+                LineForm::Bare { .. } => ReaderStart::at(tail.head()),
             }
         };
         Reader::new(Arc::clone(self), form, start, waker)
     }
 
     /// Resolves the position at which a reader begins.
-    fn resolve(&self, tail: &Tail, from: Option<StartAt>) -> Start {
-        let (here, next) = (tail.first_kept(), tail.next_told());
+    fn resolve_start(&self, tail: &Tail, from: Option<StartAt>) -> ReaderStart {
+        let (here, next) = (tail.first_kept(), tail.public_head());
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let first = kept.map_or(here, |kept| kept.first.min(here));
         let cursor = match from {
@@ -377,34 +385,34 @@ impl Topic {
                     // whether it was.
                     let some_gone = kept.oldest_unix_ms.is_some_and(|oldest| oldest > unix_ms);
                     let cursor = if some_gone { Seq(1) } else { first };
-                    return Start { since: Some(unix_ms), ..Start::at(cursor) };
+                    return ReaderStart { since: Some(unix_ms), ..ReaderStart::at(cursor) };
                 }
             },
         };
-        Start::at(cursor.clamp(Seq(1), next))
+        ReaderStart::at(cursor.clamp(Seq(1), next))
     }
 
     /// Finds the position of the newest `count` events; if there are fewer, returns `otherwise`.
-    fn resolve_newest(&self, tail: &Tail, count: u64, otherwise: Option<Seq>) -> Start {
+    fn resolve_newest(&self, tail: &Tail, count: u64, otherwise: Option<Seq>) -> ReaderStart {
         match tail.newest(count) {
-            Ok(seq) => Start::at(seq),
+            Ok(seq) => ReaderStart::at(seq),
             Err(count) => {
                 // The log may hold later events that may or may not be safe.
-                let before = tail.first_kept().min(tail.marks.doubtful());
-                let newest = Newest { count, before, otherwise };
+                let before = tail.first_kept().min(tail.watermarks.uncertain_from());
+                let newest = NewestQuery { count, before, otherwise };
                 let (cursor, unknown) = self.find_newest(newest);
-                Start { newest: unknown.map(|_| newest), ..Start::at(cursor) }
+                ReaderStart { newest: unknown.map(|_| newest), ..ReaderStart::at(cursor) }
             }
         }
     }
 
     /// Returns where these events begin, or a lower seq, and the segment of the log that must be
-    /// [indexed](Self::index) first.
-    fn find_newest(&self, newest: Newest) -> (Seq, Option<Seq>) {
-        let Newest { count, before, otherwise } = newest;
+    /// [indexed](Self::index_log) first.
+    fn find_newest(&self, newest: NewestQuery) -> (Seq, Option<Seq>) {
+        let NewestQuery { count, before, otherwise } = newest;
         let found = match &self.log {
             Some(log) => log.newest(count, before),
-            None => log::Newest { missing: count, from: before, unknown: None },
+            None => log::NewestEvents { missing: count, from: before, unknown: None },
         };
         if let (1.., None, Some(otherwise)) = (found.missing, found.unknown, otherwise) {
             return (otherwise, None);
@@ -415,7 +423,7 @@ impl Topic {
     }
 
     /// Requests an index of the segment that begins at `base`, for a reader at `from`.
-    fn index(&self, base: Seq, from: Seq, waker: &Waker) -> Option<Pending> {
+    fn index_log(&self, base: Seq, from: Seq, waker: &Waker) -> Option<PendingRead> {
         let log = self.log.as_ref()?;
         self.shared.cold().map(|cold| cold.index(log, base, from, waker))
     }
@@ -424,21 +432,21 @@ impl Topic {
     fn read_log(
         &self,
         from: Seq,
-        at: Option<Position>,
+        at: Option<ReadPosition>,
         since: Option<i64>,
         waker: &Waker,
-    ) -> Option<Pending> {
+    ) -> Option<PendingRead> {
         let log = self.log.as_ref()?;
         self.shared.cold().map(|cold| cold.read(log, from, at, since, waker))
     }
 
     /// Returns figures for operators.
-    pub fn show(&self) -> TopicShow {
+    pub fn stats(&self) -> TopicStats {
         let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
         let tail = self.tail.lock();
-        TopicShow {
-            head: tail.next_told(),
-            durable: tail.durable().min(tail.next_told()),
+        TopicStats {
+            head: tail.public_head(),
+            durable: tail.durable().min(tail.public_head()),
             first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
             bytes: tail.bytes(),
             batches: tail.batches(),
@@ -446,7 +454,7 @@ impl Topic {
             per_second: tail.rate(self.shared.clock.now()),
             log_bytes: kept.map_or(0, |kept| kept.bytes),
             segments: kept.map_or(0, |kept| kept.segments),
-            health: tail.marks.health,
+            health: tail.watermarks.health,
         }
     }
 
@@ -475,7 +483,7 @@ pub(crate) fn payloads<'a>(
 
 /// Figures of a topic, for operators.
 #[derive(Debug, Clone, Copy)]
-pub struct TopicShow {
+pub struct TopicStats {
     /// The next seq to assign.
     pub head: Seq,
     /// The first seq that is not as safe as the topic promises.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use bytes::Bytes;
-use tidings_concurrent::{Mark, Wait};
+use tidings_concurrent::{Mark, MarkWait};
 use tidings_protocol::Seq;
 use tokio::sync::Notify;
 
 use super::Topic;
 use super::batch::first_lines;
-use super::cold::{Pending, Read};
-use super::tail::Form;
-use crate::log::{Found, Position};
+use super::cold_reads::{PendingRead, ReadResult};
+use super::tail::LineForm;
+use crate::log::{LogRead, ReadPosition};
 
 /// Events that were kept and are gone: the seqs from `from` to `to`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +44,15 @@ pub struct Events {
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Start {
+pub(super) struct ReaderStart {
     pub(super) cursor: Seq,
     /// Skip events before this time.
     pub(super) since: Option<i64>,
     /// The cursor is at the first of these events, or below it.
-    pub(super) newest: Option<Newest>,
+    pub(super) newest: Option<NewestQuery>,
 }
 
-impl Start {
+impl ReaderStart {
     pub(super) fn at(cursor: Seq) -> Self {
         Self { cursor, since: None, newest: None }
     }
@@ -60,7 +60,7 @@ impl Start {
 
 /// A request for the newest events of a log before a seq.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Newest {
+pub(super) struct NewestQuery {
     pub(super) count: u64,
     pub(super) before: Seq,
     /// Where the reader begins if there are fewer. By default it begins at the missing ones, so
@@ -75,31 +75,31 @@ pub(super) struct Newest {
 #[derive(Debug)]
 pub struct Reader {
     topic: Arc<Topic>,
-    form: Form,
+    form: LineForm,
     /// The index of a group's reader among the tail's consumers. Such a reader takes durable events
     /// only, although the disk may hold more, and the topic keeps everything that it has not
     /// consumed.
-    keeper: Option<usize>,
+    consumer: Option<usize>,
     cursor: Seq,
     /// Skip events before this time.
     since: Option<i64>,
     /// The cursor first moves up to where these events begin.
-    newest: Option<Newest>,
+    newest: Option<NewestQuery>,
     waker: Waker,
     /// Whether the reader had everything at the last call.
-    wait: Wait,
+    wait: MarkWait,
     /// The pending read of the log, and the first seq that was in memory when it was requested.
     /// Events before that seq that the log does not have were never kept.
-    pending: Option<(Pending, Seq)>,
+    pending: Option<(PendingRead, Seq)>,
     /// Where to continue in the log.
-    position: Option<Position>,
+    position: Option<ReadPosition>,
 }
 
 /// The result of [`Reader::fetch`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fetched {
     /// All available events, perhaps none, were passed on.
-    Taken,
+    Delivered,
     /// These events were kept and are gone; the next call continues after them.
     Lag(Lag),
     /// No kept event ever had these seqs; the next call continues after them.
@@ -107,17 +107,17 @@ pub(crate) enum Fetched {
 }
 
 impl Reader {
-    pub(super) fn new(topic: Arc<Topic>, form: Form, start: Start, waker: Waker) -> Self {
-        let Start { cursor, since, newest } = start;
+    pub(super) fn new(topic: Arc<Topic>, form: LineForm, start: ReaderStart, waker: Waker) -> Self {
+        let ReaderStart { cursor, since, newest } = start;
         Self {
             topic,
             form,
-            keeper: None,
+            consumer: None,
             cursor,
             since,
             newest,
             waker,
-            wait: Wait::new(Mark::Visible),
+            wait: MarkWait::new(Mark::Visible),
             pending: None,
             position: None,
         }
@@ -125,9 +125,9 @@ impl Reader {
 
     /// Makes this a group's reader: it stops at the durable mark, and the topic keeps what it has
     /// not consumed.
-    pub(super) fn keeping(mut self) -> Self {
-        self.keeper = Some(self.topic.tail.lock().keep(self.cursor));
-        self.wait = Wait::new(Mark::Durable);
+    pub(super) fn as_consumer(mut self) -> Self {
+        self.consumer = Some(self.topic.tail.lock().add_consumer(self.cursor));
+        self.wait = MarkWait::new(Mark::Durable);
         self
     }
 
@@ -142,7 +142,7 @@ impl Reader {
     }
 
     /// Replaces the waker. The caller must call the reader again, as after a wake-up.
-    pub(crate) fn woken_by(&mut self, waker: &Waker) {
+    pub(crate) fn set_waker(&mut self, waker: &Waker) {
         if self.waker.will_wake(waker) {
             return;
         }
@@ -153,19 +153,19 @@ impl Reader {
     }
 
     /// The end of what the reader may take.
-    fn end(&self) -> Seq {
-        self.topic.end(self.wait.mark())
+    fn readable_end(&self) -> Seq {
+        self.topic.readable_end(self.wait.mark())
     }
 
     /// Whether there are events that the reader can take, without waiting.
     pub(crate) fn is_behind(&self) -> bool {
-        self.cursor < self.end()
+        self.cursor < self.readable_end()
     }
 
     /// Whether the reader has not taken everything before `until`. Events of uncertain fate are not
     /// waited for.
-    pub(crate) fn lacks(&self, until: Seq) -> bool {
-        self.cursor < until.min(self.topic.doubtful())
+    pub(crate) fn has_unread_before(&self, until: Seq) -> bool {
+        self.cursor < until.min(self.topic.uncertain_from())
     }
 
     /// Whether a read of the disk is pending. Its result will wake the reader, and occupies a
@@ -187,29 +187,29 @@ impl Reader {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
         }
-        if !self.has_begun() && !self.begin() {
-            return Fetched::Taken;
+        if !self.is_start_resolved() && !self.resolve_start() {
+            return Fetched::Delivered;
         }
-        if self.wait.goes_on(&self.topic.tail) {
-            return Fetched::Taken;
+        if self.wait.is_pending(&self.topic.tail) {
+            return Fetched::Delivered;
         }
         self.wait.end();
         let topic = Arc::clone(&self.topic);
         let tail = &mut *topic.tail.lock();
-        let mark = if self.keeper.is_some() { tail.durable() } else { tail.visible() };
+        let mark = if self.consumer.is_some() { tail.durable() } else { tail.visible() };
         // The reader may have seen more before a sync failed.
-        let end = mark.min(tail.marks.doubtful()).max(self.cursor);
+        let end = mark.min(tail.watermarks.uncertain_from()).max(self.cursor);
         let first_kept = tail.first_kept().min(end);
         if self.cursor < first_kept {
-            if self.form == Form::Wire && topic.log.is_some() {
-                self.ask(first_kept);
-                return Fetched::Taken;
+            if self.form == LineForm::Wire && topic.log.is_some() {
+                self.request_read(first_kept);
+                return Fetched::Delivered;
             }
             let resume = match self.form {
-                Form::Wire => first_kept,
-                Form::Bare { .. } => Seq((tail.head().0 - 1).max(first_kept.0)),
+                LineForm::Wire => first_kept,
+                LineForm::Bare { .. } => Seq((tail.head().0 - 1).max(first_kept.0)),
             };
-            return Fetched::Lag(self.miss(resume));
+            return Fetched::Lag(self.skip_to(resume));
         }
         if let Some(since) = self.since.take()
             && let Some(first) = tail.resolve_time(since)
@@ -217,51 +217,51 @@ impl Reader {
             self.cursor = self.cursor.max(first.min(end));
         }
         if self.cursor < end
-            && let Some(next) = tail.hole(self.cursor, end)
+            && let Some(next) = tail.gap_end(self.cursor, end)
         {
-            return Fetched::Gap(self.miss(next));
+            return Fetched::Gap(self.skip_to(next));
         }
         self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
         if self.cursor >= end {
             self.wait.begin(tail, &self.waker);
         }
-        Fetched::Taken
+        Fetched::Delivered
     }
 
     /// Whether the cursor has reached its start position.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn is_start_resolved(&self) -> bool {
         self.newest.is_none()
     }
 
     /// Moves the cursor towards its start position, as far as that is known. If the log must be
     /// read to find it, requests that and returns false.
-    fn begin(&mut self) -> bool {
+    fn resolve_start(&mut self) -> bool {
         let Some(newest) = self.newest else { return true };
         let (cursor, unknown) = self.topic.find_newest(newest);
         self.cursor = cursor;
         match unknown {
             Some(base) => {
-                let pending = self.topic.index(base, cursor, &self.waker);
+                let pending = self.topic.index_log(base, cursor, &self.waker);
                 self.pending = pending.map(|pending| (pending, newest.before));
             }
             None => self.newest = None,
         }
-        self.has_begun()
+        self.is_start_resolved()
     }
 
     /// Handles the result of a pending read, if there is one, and requests the next read if there
     /// is more.
     fn fetch_pending(&mut self, take: &mut impl FnMut(Seq, Bytes)) -> Option<Fetched> {
         let (pending, in_memory) = self.pending.as_ref()?;
-        let Some(read) = pending.take() else { return Some(Fetched::Taken) };
+        let Some(read) = pending.take() else { return Some(Fetched::Delivered) };
         let (from, in_memory) = (pending.from, *in_memory);
         self.pending = None;
         debug_assert!(from == self.cursor, "a move of the cursor cancels the pending read");
         let found = match read {
-            Read::Lines(runs, end, at) => {
+            ReadResult::Lines(runs, end, at) => {
                 // The log also holds events that are being written, and that are neither visible
                 // nor durable yet.
-                let until = self.end();
+                let until = self.readable_end();
                 if until <= from {
                     return None;
                 }
@@ -278,41 +278,41 @@ impl Reader {
                 let first_kept = self.topic.tail.lock().first_kept();
                 if self.cursor < first_kept.min(until) {
                     // Read the next lines while these are sent.
-                    self.ask(first_kept);
+                    self.request_read(first_kept);
                 }
-                return Some(Fetched::Taken);
+                return Some(Fetched::Delivered);
             }
-            Read::Other(Ok(found)) => found,
-            Read::Other(Err(error)) => {
+            ReadResult::Log(Ok(found)) => found,
+            ReadResult::Log(Err(error)) => {
                 tracing::error!(topic = %self.topic.name, %error, "cannot read events from the log");
                 self.newest = None;
-                Found::Lag(from, Seq(in_memory.0 - 1))
+                LogRead::Lag(from, Seq(in_memory.0 - 1))
             }
         };
         match found {
-            Found::Lag(_, to) => Some(Fetched::Lag(self.miss(Seq(to.0 + 1)))),
-            Found::Gap(_, to) => Some(Fetched::Gap(self.miss(Seq(to.0 + 1)))),
-            Found::Skip(to) => {
+            LogRead::Lag(_, to) => Some(Fetched::Lag(self.skip_to(Seq(to.0 + 1)))),
+            LogRead::Gap(_, to) => Some(Fetched::Gap(self.skip_to(Seq(to.0 + 1)))),
+            LogRead::Skip(to) => {
                 self.cursor = to;
                 None
             }
-            Found::End => {
-                let next = in_memory.min(self.topic.doubtful());
-                (from < next).then(|| Fetched::Gap(self.miss(next)))
+            LogRead::End => {
+                let next = in_memory.min(self.topic.uncertain_from());
+                (from < next).then(|| Fetched::Gap(self.skip_to(next)))
             }
-            Found::Lines { .. } => unreachable!("lines are handled above"),
+            LogRead::Lines { .. } => unreachable!("lines are handled above"),
         }
     }
 
     /// Requests the events from the cursor up to `in_memory` from the log.
-    fn ask(&mut self, in_memory: Seq) {
+    fn request_read(&mut self, in_memory: Seq) {
         let (position, since) = (self.position.take(), self.since);
         let pending = self.topic.read_log(self.cursor, position, since, &self.waker);
         self.pending = pending.map(|pending| (pending, in_memory));
     }
 
     /// Continues at `next`, and returns the range that was missed.
-    fn miss(&mut self, next: Seq) -> Lag {
+    fn skip_to(&mut self, next: Seq) -> Lag {
         let lag = Lag { from: self.cursor, to: Seq(next.0 - 1) };
         (self.cursor, self.position) = (next, None);
         lag
@@ -328,7 +328,7 @@ impl Reader {
     }
 
     /// Returns the next durable events, at most `events_max`, and the range that was missed before
-    /// them. Copies each payload. A topic on disk keeps the events until `let_go` says that they
+    /// them. Copies each payload. A topic on disk keeps the events until `set_consumed` says that they
     /// are not needed again. A topic in memory frees them at once, because a restart loses them
     /// anyway.
     pub fn next_events(&mut self, events_max: usize) -> Events {
@@ -337,7 +337,7 @@ impl Reader {
             let mut runs = Vec::new();
             let before = self.cursor;
             match self.fetch(1, 1, |first, bytes| runs.push((first, bytes))) {
-                Fetched::Taken => {}
+                Fetched::Delivered => {}
                 Fetched::Lag(lag) if found.events.is_empty() => {
                     found.lag = Some(lag);
                     continue;
@@ -363,15 +363,15 @@ impl Reader {
             }
         }
         if self.topic.log.is_none() {
-            self.let_go(self.cursor);
+            self.set_consumed(self.cursor);
         }
         found
     }
 
     /// The events before `next` will not be requested again, not even after a crash.
-    pub(crate) fn let_go(&self, next: Seq) {
-        if let Some(keeper) = self.keeper {
-            self.topic.taken(keeper, next);
+    pub(crate) fn set_consumed(&self, next: Seq) {
+        if let Some(keeper) = self.consumer {
+            self.topic.set_consumed(keeper, next);
         }
     }
 }
@@ -380,23 +380,23 @@ impl Drop for Reader {
     fn drop(&mut self) {
         {
             let tail = &mut *self.topic.tail.lock();
-            tail.leave(self.form);
+            tail.remove_reader(self.form);
             self.wait.leave(tail);
         }
-        if let Some(keeper) = self.keeper {
-            self.topic.forget_keeper(keeper);
+        if let Some(keeper) = self.consumer {
+            self.topic.remove_consumer(keeper);
         }
     }
 }
 
 /// A waker that notifies the task waiting on a `Notify`, now or at its next wait.
 pub(crate) fn waker_of(wake: Arc<Notify>) -> Waker {
-    Waker::from(Arc::new(Notifies(wake)))
+    Waker::from(Arc::new(NotifyWaker(wake)))
 }
 
-struct Notifies(Arc<Notify>);
+struct NotifyWaker(Arc<Notify>);
 
-impl Wake for Notifies {
+impl Wake for NotifyWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }

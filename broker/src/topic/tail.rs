@@ -10,17 +10,17 @@ use tidings_protocol::{MsgEncoder, Seq};
 
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
-use super::marks::{Health, Marks};
-use super::recent::Recent;
+use super::dedup_window::DedupWindow;
+use super::watermarks::{Health, TopicWatermarks};
 use crate::clock::Moment;
-use crate::log::Piece;
+use crate::log::LogPiece;
 use crate::mailbox::ConnId;
 
 /// A batch is sealed at this size, so that a reader receives about as many bytes as it requested.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Number of newest batches that are searched linearly before a binary search.
-const NEAR: usize = 4;
+const LINEAR_SEARCH_BATCHES: usize = 4;
 
 /// Bytes that `MSG <topic> <seq> <payload>` CRLF adds to topic and payload: the word, the spaces,
 /// the longest seq and the line end.
@@ -31,7 +31,7 @@ const RATE_MS: f64 = 10_000.0;
 
 /// The form of the lines that a reader receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum LineForm {
     /// `MSG <topic> <seq> <payload>`.
     Wire,
     /// The payload alone, for peers. A peer does not receive the events that it sent (`origin`).
@@ -49,72 +49,76 @@ pub(super) struct Tail {
     /// The seq after the newest event that readers may see; always between batches.
     visible: Seq,
     /// Which events are durable, reserved or lost.
-    pub(super) marks: Marks,
+    pub(super) watermarks: TopicWatermarks,
     /// The topic has a log: durable events can be read there, so only the others must stay here.
-    logged: bool,
+    is_logged: bool,
     /// Oldest first. A crash or a full disk leaves gaps.
     batches: VecDeque<Batch>,
     wire: Arena,
     bare: Arena,
     /// Bytes of batches that are not durable yet.
-    ahead_bytes: usize,
+    uncommitted_bytes: usize,
     /// Readers see only durable events. Otherwise an event could be seen, lost in a crash, and
     /// published again under another seq.
-    pub(super) shows_safe: bool,
+    pub(super) is_durable_only: bool,
     /// Readers of bare lines. While there are none, bare lines are not encoded.
     bare_readers: usize,
     readers: usize,
     /// The cursor of each group. Everything from the lowest one on is kept, here or in the log.
-    keepers: Slab<Seq>,
+    consumers: Slab<Seq>,
     /// Publishers that wait until less data must stay in memory.
-    publishers: Vec<Waker>,
+    waiting_publishers: Vec<Waker>,
     /// Readers that have read everything. An append takes and wakes all of them.
-    waiting: Waiters,
+    visible_waiters: Waiters,
     /// Tasks that wait for the durable mark: groups and confirmations.
-    settling: Waiters,
+    durable_waiters: Waiters,
     /// The ids of the newest events.
-    pub(super) recent: Recent,
+    pub(super) dedup_window: DedupWindow,
     /// Append time of the newest evicted batch.
     evicted_unix_ms: Option<i64>,
-    rate: Rate,
+    rate: EventRate,
 }
 
 impl Tail {
     /// An empty tail that begins at `next`. `newest_unix_ms` is the append time of the event before
     /// it.
-    pub(super) fn new(marks: Marks, logged: bool, newest_unix_ms: Option<i64>) -> Self {
+    pub(super) fn new(
+        watermarks: TopicWatermarks,
+        is_logged: bool,
+        newest_unix_ms: Option<i64>,
+    ) -> Self {
         Self {
-            head: marks.durable,
-            visible: marks.durable,
-            marks,
-            logged,
+            head: watermarks.durable,
+            visible: watermarks.durable,
+            watermarks,
+            is_logged,
             batches: VecDeque::new(),
             wire: Arena::default(),
             bare: Arena::default(),
-            ahead_bytes: 0,
-            shows_safe: false,
+            uncommitted_bytes: 0,
+            is_durable_only: false,
             bare_readers: 0,
             readers: 0,
-            keepers: Slab::new(),
-            publishers: Vec::new(),
-            waiting: Waiters::default(),
-            settling: Waiters::default(),
-            recent: Recent::default(),
+            consumers: Slab::new(),
+            waiting_publishers: Vec::new(),
+            visible_waiters: Waiters::default(),
+            durable_waiters: Waiters::default(),
+            dedup_window: DedupWindow::default(),
             evicted_unix_ms: newest_unix_ms,
-            rate: Rate::default(),
+            rate: EventRate::default(),
         }
     }
 
     /// Restricts readers to durable events from now on.
-    pub(super) fn show_when_safe(&mut self) {
-        self.shows_safe = true;
-        self.marks.reserve_none();
+    pub(super) fn show_durable_only(&mut self) {
+        self.is_durable_only = true;
+        self.watermarks.disable_reservation();
     }
 
     /// The next seq, as others may know it. If readers see durable events only, an assigned seq
     /// that is not durable may be assigned again.
-    pub(super) fn next_told(&self) -> Seq {
-        if self.shows_safe { self.visible } else { self.head }
+    pub(super) fn public_head(&self) -> Seq {
+        if self.is_durable_only { self.visible } else { self.head }
     }
 
     pub(super) fn head(&self) -> Seq {
@@ -124,7 +128,7 @@ impl Tail {
     /// The first seq that is not yet as safe as the topic promises; `<= head`, always between
     /// batches.
     pub(super) fn durable(&self) -> Seq {
-        self.marks.durable
+        self.watermarks.durable
     }
 
     /// The seq after the newest event that readers may see.
@@ -200,7 +204,7 @@ impl Tail {
         let count = self.head.0 - first.0;
         if count > 0 {
             let (wire, bare) = (self.wire.seal(), self.bare.seal());
-            self.ahead_bytes += wire.len();
+            self.uncommitted_bytes += wire.len();
             self.batches.push_back(Batch {
                 first,
                 count,
@@ -216,37 +220,37 @@ impl Tail {
 
     /// Advances the visible mark. In memory, a visible event is as safe as the topic promises, and
     /// its seq must not be assigned again either.
-    pub(super) fn show(&mut self) {
+    pub(super) fn advance_visible(&mut self) {
         let before = self.visible;
-        if self.head <= self.marks.reserved {
+        if self.head <= self.watermarks.reserved {
             self.visible = self.head;
         } else {
-            let reserved = self.marks.reserved;
+            let reserved = self.watermarks.reserved;
             let shown = self.batches.partition_point(|batch| batch.end() <= reserved);
             let end = shown.checked_sub(1).map(|newest| self.batches[newest].end());
             self.visible = end.map_or(before, |end| end.max(before));
         }
-        if self.shows_safe {
-            self.visible = self.visible.min(self.marks.durable.max(before));
+        if self.is_durable_only {
+            self.visible = self.visible.min(self.watermarks.durable.max(before));
         }
-        if !self.logged {
-            self.ahead_bytes = 0;
-            self.marks.durable = self.marks.durable.max(self.visible);
-            self.marks.taken = self.marks.durable;
+        if !self.is_logged {
+            self.uncommitted_bytes = 0;
+            self.watermarks.durable = self.watermarks.durable.max(self.visible);
+            self.watermarks.submitted = self.watermarks.durable;
         }
     }
 
     /// Takes the batches that were not handed to the log yet: up to `bytes_max`, and at least one.
-    pub(super) fn take_pieces(&mut self, bytes_max: usize) -> Vec<Piece> {
-        let start = self.after(self.marks.taken);
+    pub(super) fn take_pieces(&mut self, bytes_max: usize) -> Vec<LogPiece> {
+        let start = self.batch_index(self.watermarks.submitted);
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         for batch in self.batches.range(start..).filter(|batch| !batch.lost) {
             if bytes > 0 && bytes + batch.wire.len() > bytes_max {
                 break;
             }
             bytes += batch.wire.len();
-            self.marks.taken = batch.end();
-            pieces.push(Piece {
+            self.watermarks.submitted = batch.end();
+            pieces.push(LogPiece {
                 first: batch.first,
                 count: batch.count,
                 unix_ms: batch.unix_ms,
@@ -259,34 +263,34 @@ impl Tail {
 
     /// Bytes that wait for the committer.
     pub(super) fn waiting_bytes(&self) -> usize {
-        let start = self.after(self.marks.taken);
+        let start = self.batch_index(self.watermarks.submitted);
         self.batches.range(start..).map(|batch| batch.wire.len()).sum()
     }
 
     /// Records that events before `durable` are safe and seqs before `reserved` are reserved.
-    pub(super) fn settle(&mut self, durable: Seq, reserved: Seq) {
-        let (start, end) = (self.after(self.marks.durable), self.after(durable));
+    pub(super) fn set_durable(&mut self, durable: Seq, reserved: Seq) {
+        let (start, end) = (self.batch_index(self.watermarks.durable), self.batch_index(durable));
         let settled: usize = self.batches.range(start..end).map(|batch| batch.wire.len()).sum();
-        self.ahead_bytes -= settled;
-        self.marks.settle(durable, reserved);
+        self.uncommitted_bytes -= settled;
+        self.watermarks.advance(durable, reserved);
     }
 
     /// Records that seqs before `reserved` are reserved, and clears an earlier failure.
-    pub(super) fn reserved(&mut self, reserved: Seq) {
-        self.marks.queued = false;
-        self.marks.health = Health::Good;
-        self.marks.settle(self.marks.durable, reserved);
+    pub(super) fn set_reserved(&mut self, reserved: Seq) {
+        self.watermarks.is_queued = false;
+        self.watermarks.health = Health::Good;
+        self.watermarks.advance(self.watermarks.durable, reserved);
     }
 
     /// Marks every event that is not durable as lost.
-    pub(super) fn lose(&mut self, health: Health) {
-        let lost = self.marks.lose(self.head, health);
+    pub(super) fn mark_lost(&mut self, health: Health) {
+        let lost = self.watermarks.mark_lost(self.head, health);
         let start = self.batches.partition_point(|batch| batch.end() <= lost.start);
         for batch in self.batches.range_mut(start..) {
             batch.lost = true;
         }
-        self.recent.forget_from(lost.start);
-        self.ahead_bytes = 0;
+        self.dedup_window.forget_from(lost.start);
+        self.uncommitted_bytes = 0;
     }
 
     /// Evicts the oldest batches until at most `bytes_max` are allocated or one batch is left.
@@ -295,67 +299,68 @@ impl Tail {
     }
 
     /// Adds a group that consumes events.
-    pub(super) fn keep(&mut self, cursor: Seq) -> usize {
-        self.keepers.insert(cursor)
+    pub(super) fn add_consumer(&mut self, cursor: Seq) -> usize {
+        self.consumers.insert(cursor)
     }
 
     /// A group has consumed everything before `cursor`.
-    pub(super) fn taken(&mut self, keeper: usize, cursor: Seq) {
-        self.keepers[keeper] = cursor;
+    pub(super) fn set_consumed(&mut self, keeper: usize, cursor: Seq) {
+        self.consumers[keeper] = cursor;
     }
 
-    pub(super) fn forget_keeper(&mut self, keeper: usize) {
-        self.keepers.remove(keeper);
+    pub(super) fn remove_consumer(&mut self, keeper: usize) {
+        self.consumers.remove(keeper);
     }
 
     /// The seq before which every group has consumed the events.
-    pub(super) fn taken_by_all(&self) -> Option<Seq> {
-        self.keepers.iter().map(|(_, cursor)| *cursor).min()
+    pub(super) fn consumed_by_all(&self) -> Option<Seq> {
+        self.consumers.iter().map(|(_, cursor)| *cursor).min()
     }
 
     /// Whether the oldest batch must stay: it is not durable yet or, without a log, a group has not
     /// consumed it.
-    fn is_kept(&self) -> bool {
+    fn is_oldest_needed(&self) -> bool {
         let end = self.batches.front().map_or(self.head, Batch::end);
-        let needed = if self.logged { Some(self.marks.durable) } else { self.taken_by_all() };
+        let needed =
+            if self.is_logged { Some(self.watermarks.durable) } else { self.consumed_by_all() };
         needed.is_some_and(|needed| needed < end)
     }
 
     /// Whether publishers must wait, because too much in memory is not durable or was not consumed
     /// by a group. A topic that accepts no events rejects publishers at once, so none waits for it.
-    pub(super) fn is_held_up(&self, bytes_max: usize, ahead_max: usize) -> bool {
-        if self.marks.health != Health::Good {
+    pub(super) fn is_backpressured(&self, bytes_max: usize, ahead_max: usize) -> bool {
+        if self.watermarks.health != Health::Good {
             return false;
         }
-        if self.logged {
-            let waits_for_numbers = !self.shows_safe && self.head > self.marks.reserved;
-            return self.ahead_bytes > ahead_max || waits_for_numbers;
+        if self.is_logged {
+            let waits_for_numbers = !self.is_durable_only && self.head > self.watermarks.reserved;
+            return self.uncommitted_bytes > ahead_max || waits_for_numbers;
         }
-        self.head > self.marks.reserved
-            || self.bytes() > bytes_max && self.batches.len() > 1 && self.is_kept()
+        self.head > self.watermarks.reserved
+            || self.bytes() > bytes_max && self.batches.len() > 1 && self.is_oldest_needed()
     }
 
     /// Wakes a publisher when a group has consumed something.
     pub(super) fn wait_to_publish(&mut self, waker: &Waker) {
-        if !self.publishers.iter().any(|waiting| waiting.will_wake(waker)) {
-            self.publishers.push(waker.clone());
+        if !self.waiting_publishers.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.waiting_publishers.push(waker.clone());
         }
     }
 
     /// Takes the waiting publishers.
     pub(super) fn take_publishers(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.publishers)
+        std::mem::take(&mut self.waiting_publishers)
     }
 
     /// Frees at least a quarter of the memory, because all tails together exceed their limit.
     /// Evicts the oldest events, and no more than necessary.
-    pub(super) fn give_way(&mut self) {
+    pub(super) fn evict_quarter(&mut self) {
         let bytes_max = self.bytes() / 4 * 3;
         while self.bytes() > bytes_max
             && self.wire.blocks().max(self.bare.blocks()) > 1
             && self.evict().is_some()
         {}
-        if self.bytes() > bytes_max && !self.is_kept() {
+        if self.bytes() > bytes_max && !self.is_oldest_needed() {
             // The remaining batches lie in a block that is too large for them.
             let mut kept: usize = self.batches.iter().map(Batch::bytes).sum();
             while kept > bytes_max
@@ -370,18 +375,18 @@ impl Tail {
     /// Moves the batches into memory of exactly their size. A reader that still holds slices keeps
     /// the old memory alive until it drops them.
     fn repack(&mut self) {
-        self.wire = Arena::of(self.batches.iter().map(|batch| batch.wire.len()).sum());
-        self.bare = Arena::of(self.batches.iter().map(|batch| batch.bare.len()).sum());
+        self.wire = Arena::with_block(self.batches.iter().map(|batch| batch.wire.len()).sum());
+        self.bare = Arena::with_block(self.batches.iter().map(|batch| batch.bare.len()).sum());
         for batch in &mut self.batches {
-            batch.wire = self.wire.adopt(&batch.wire);
-            batch.bare = self.bare.adopt(&batch.bare);
+            batch.wire = self.wire.copy_in(&batch.wire);
+            batch.bare = self.bare.copy_in(&batch.bare);
         }
         self.batches.shrink_to_fit();
     }
 
     /// Evicts the oldest batch; `None` if there is none or it must stay.
     fn evict(&mut self) -> Option<Batch> {
-        if self.is_kept() {
+        if self.is_oldest_needed() {
             return None;
         }
         let oldest = self.batches.pop_front()?;
@@ -396,21 +401,21 @@ impl Tail {
         Some(oldest)
     }
 
-    pub(super) fn enter(&mut self, form: Form) {
+    pub(super) fn add_reader(&mut self, form: LineForm) {
         self.readers += 1;
-        self.bare_readers += usize::from(form != Form::Wire);
+        self.bare_readers += usize::from(form != LineForm::Wire);
     }
 
-    pub(super) fn leave(&mut self, form: Form) {
+    pub(super) fn remove_reader(&mut self, form: LineForm) {
         self.readers -= 1;
-        self.bare_readers -= usize::from(form != Form::Wire);
+        self.bare_readers -= usize::from(form != LineForm::Wire);
     }
 
     /// The seq of the first of the newest `count` events; if there are fewer here, how many are
     /// missing. Lost events do not count.
     pub(super) fn newest(&self, count: u64) -> Result<Seq, u64> {
-        let next = self.next_told();
-        if !self.marks.has_lost() {
+        let next = self.public_head();
+        if !self.watermarks.has_lost() {
             // Then every seq here has an event.
             let here = next.0.saturating_sub(self.first_kept().0);
             return if count <= here { Ok(Seq(next.0 - count)) } else { Err(count - here) };
@@ -435,8 +440,8 @@ impl Tail {
     }
 
     /// The first batch that ends after `cursor`. Nearly all readers want the newest one.
-    fn after(&self, cursor: Seq) -> usize {
-        let near = self.batches.len().saturating_sub(NEAR);
+    fn batch_index(&self, cursor: Seq) -> usize {
+        let near = self.batches.len().saturating_sub(LINEAR_SEARCH_BATCHES);
         match self.batches.get(near) {
             Some(batch) if batch.end() <= cursor => {
                 let newest = self.batches.range(near..);
@@ -454,12 +459,12 @@ impl Tail {
         &self,
         mut cursor: Seq,
         end: Seq,
-        form: Form,
+        form: LineForm,
         bytes_max: usize,
         slices_max: usize,
         mut take: impl FnMut(Seq, Bytes),
     ) -> Seq {
-        let start = self.after(cursor);
+        let start = self.batch_index(cursor);
         let (mut bytes, mut slices) = (0, 0);
         for batch in self.batches.range(start..) {
             let hole = batch.lost || batch.first > cursor;
@@ -467,10 +472,10 @@ impl Tail {
                 break;
             }
             let encoded = match form {
-                Form::Wire => Some(&batch.wire),
+                LineForm::Wire => Some(&batch.wire),
                 // A peer begins at the head after it was counted as a reader, so its bare lines
                 // exist.
-                Form::Bare { origin } => (batch.origin != origin).then_some(&batch.bare),
+                LineForm::Bare { origin } => (batch.origin != origin).then_some(&batch.bare),
             };
             if let Some(encoded) = encoded {
                 let encoded = skip_lines(encoded, cursor.0 - batch.first.0);
@@ -485,8 +490,8 @@ impl Tail {
 
     /// If no event is at `cursor`, the seq of the next event. `cursor < end`, and both are at or
     /// above `first_kept`.
-    pub(super) fn hole(&self, cursor: Seq, end: Seq) -> Option<Seq> {
-        let start = self.after(cursor);
+    pub(super) fn gap_end(&self, cursor: Seq, end: Seq) -> Option<Seq> {
+        let start = self.batch_index(cursor);
         let there = self.batches.range(start..).find(|batch| !batch.lost);
         let next = there.map_or(end, |batch| batch.first.min(end));
         (next > cursor).then_some(next)
@@ -498,27 +503,27 @@ impl Watermarks for Tail {
         Levels {
             head: self.head.0,
             visible: self.visible.0,
-            durable: self.marks.durable.0,
-            has_lost: self.marks.has_lost(),
+            durable: self.watermarks.durable.0,
+            has_lost: self.watermarks.has_lost(),
         }
     }
 
     fn waiters(&mut self, mark: Mark) -> &mut Waiters {
         match mark {
-            Mark::Visible => &mut self.waiting,
-            Mark::Durable => &mut self.settling,
+            Mark::Visible => &mut self.visible_waiters,
+            Mark::Durable => &mut self.durable_waiters,
         }
     }
 }
 
 /// An exponentially decaying average of events per second.
 #[derive(Debug, Default)]
-struct Rate {
+struct EventRate {
     per_second: f64,
     at: Moment,
 }
 
-impl Rate {
+impl EventRate {
     #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
     fn add(&mut self, events: u64, now: Moment) {
         self.per_second = self.at(now) + events as f64 * 1_000.0 / RATE_MS;

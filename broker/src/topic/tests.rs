@@ -2,9 +2,9 @@
 
 mod disk;
 mod faults;
-mod lives;
 mod model;
 mod newest;
+mod simulation;
 
 use std::fmt::Write;
 use std::io;
@@ -17,20 +17,20 @@ use crate::catalog::{Catalog, Sync};
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::log::disk::Disk;
-use crate::log::simulated::SimulatedDisk;
+use crate::log::simulated_disk::SimulatedDisk;
 
 impl Topic {
     /// Events published from now on wait, as if the disk were slow.
     pub(crate) fn hold(&self) {
-        self.tail.lock().marks.queued = true;
+        self.tail.lock().watermarks.is_queued = true;
     }
 
     /// The [held](Self::hold) events are lost on a full disk, which then has room again.
     pub(crate) fn lose_held(&self) {
         let mut tail = self.tail.lock();
-        tail.lose(Health::Full);
-        (tail.marks.health, tail.marks.queued) = (Health::Good, false);
-        self.moved(tail);
+        tail.mark_lost(Health::Full);
+        (tail.watermarks.health, tail.watermarks.is_queued) = (Health::Good, false);
+        self.publish_watermarks(tail);
     }
 }
 
@@ -77,11 +77,11 @@ fn topic(tail_bytes_max: usize) -> Arc<Topic> {
 }
 
 fn wire(topic: &Arc<Topic>, from: Option<StartAt>) -> Reader {
-    topic.subscribe(from, Form::Wire, Waker::noop().clone())
+    topic.subscribe(from, LineForm::Wire, Waker::noop().clone())
 }
 
 fn peer(topic: &Arc<Topic>, origin: u64) -> Reader {
-    let form = Form::Bare { origin: ConnId(origin) };
+    let form = LineForm::Bare { origin: ConnId(origin) };
     topic.subscribe(None, form, Waker::noop().clone())
 }
 
@@ -115,7 +115,7 @@ fn events_are_numbered_from_one_and_encoded_as_they_are_sent() {
     assert_eq!(text(&mut reader), "MSG new-url 1 a\r\nMSG new-url 2 b c\r\n");
     assert_eq!(topic.append(ConnId(1), []).unwrap(), Seq(3)..Seq(3));
     assert_eq!(text(&mut reader), "");
-    assert_eq!((topic.head(), topic.durable(), topic.show().first_kept), (Seq(3), Seq(3), Seq(1)));
+    assert_eq!((topic.head(), topic.durable(), topic.stats().first_kept), (Seq(3), Seq(3), Seq(1)));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn missed_events_are_reported() {
     for _ in 0..20 {
         append(&topic, 1, &[&big]);
     }
-    let first = topic.show().first_kept.0;
+    let first = topic.stats().first_kept.0;
     assert!((2..20).contains(&first), "{first}");
     let heard = text(&mut reader);
     assert!(heard.starts_with(&format!("LAG 1 {}\r\nMSG new-url {first} x", first - 1)));
@@ -206,24 +206,24 @@ fn a_peer_receives_the_events_of_others_only() {
 fn bare_lines_are_encoded_only_for_readers_of_them() {
     let topic = topic(1 << 20);
     append(&topic, 1, &["a"]);
-    let unheard = topic.show().bytes;
+    let unheard = topic.stats().bytes;
     let mut heard = peer(&topic, 9);
     append(&topic, 1, &["b"]);
-    assert!(topic.show().bytes > unheard);
+    assert!(topic.stats().bytes > unheard);
     assert_eq!(text(&mut heard), "b\r\n");
     drop(heard);
     append(&topic, 1, &["c"]);
     let mut late = peer(&topic, 9);
     append(&topic, 1, &["d"]);
     assert_eq!(text(&mut late), "d\r\n");
-    assert_eq!(topic.show().readers, 1);
+    assert_eq!(topic.stats().readers, 1);
 }
 
 #[test]
 fn waiting_readers_are_woken_once_per_append() {
     let topic = topic(1 << 20);
     let wakes = Arc::new(Wakes::default());
-    let mut reader = topic.subscribe(None, Form::Wire, Waker::from(Arc::clone(&wakes)));
+    let mut reader = topic.subscribe(None, LineForm::Wire, Waker::from(Arc::clone(&wakes)));
     append(&topic, 1, &["unasked"]);
     assert_eq!(wakes.take(), 0, "a new reader does not wait yet");
     text(&mut reader);
@@ -269,7 +269,7 @@ fn groups_receive_a_lag_together_with_the_next_events() {
         append(&topic, 1, &[&"x".repeat(3_000)]);
     }
     let mut reader = topic.reader(StartAt::Seq(Seq(1)), Arc::new(Notify::new()));
-    let first = topic.show().first_kept;
+    let first = topic.stats().first_kept;
     let found = reader.next_events(100);
     assert_eq!(found.lag, Some(Lag { from: Seq(1), to: Seq(first.0 - 1) }));
     assert_eq!(found.events.first().map(|event| event.seq), Some(first));
@@ -301,7 +301,7 @@ fn a_large_append_becomes_batches_of_limited_size() {
     let topic = topic(16 << 20);
     let payloads = vec!["x"; 40_000];
     append(&topic, 1, &payloads);
-    assert!(topic.show().batches > 10);
+    assert!(topic.stats().batches > 10);
     let mut reader = wire(&topic, Some(StartAt::First));
     let mut lines = 0;
     while reader.is_behind() {
@@ -318,7 +318,7 @@ fn a_large_append_becomes_batches_of_limited_size() {
 fn all_tails_share_a_limit_and_the_largest_evicts() {
     let limits = Limits {
         tail_bytes_max: 1 << 20,
-        tails_bytes_max: 2 << 20,
+        all_tails_bytes_max: 2 << 20,
         topics_max: 100,
         ..Limits::default()
     };
@@ -331,17 +331,17 @@ fn all_tails_share_a_limit_and_the_largest_evicts() {
             let topic = topics.open(&name.parse().unwrap()).unwrap();
             append(&topic, 1, &[&payload]);
         }
-        let bytes: usize = topics.list().iter().map(|topic| topic.show().bytes).sum();
-        assert!(bytes <= limits.tails_bytes_max, "round {round}: {bytes}");
+        let bytes: usize = topics.list().iter().map(|topic| topic.stats().bytes).sum();
+        assert!(bytes <= limits.all_tails_bytes_max, "round {round}: {bytes}");
     }
     assert_eq!(text(&mut wire(&small, Some(StartAt::First))), "MSG small 1 kept\r\n");
 }
 
 #[test]
 fn many_topics_share_the_memory() {
-    let limits = Limits { tails_bytes_max: 2 << 20, ..Limits::default() };
+    let limits = Limits { all_tails_bytes_max: 2 << 20, ..Limits::default() };
     let topics = topics(&limits);
-    let used = || topics.list().iter().map(|topic| topic.show().bytes).sum::<usize>();
+    let used = || topics.list().iter().map(|topic| topic.stats().bytes).sum::<usize>();
     let open = |n: usize| topics.open(&format!("t{n}").parse().unwrap()).unwrap();
     let payload = "x".repeat(500);
     // One after the other, so that each topic has large blocks before it must free memory.
@@ -350,15 +350,18 @@ fn many_topics_share_the_memory() {
         let _peer = peer(&topic, 9);
         for _ in 0..55 {
             append(&topic, 1, &[payload.as_str(); 20]);
-            assert!(used() <= limits.tails_bytes_max, "topic {n}: {}", used());
+            assert!(used() <= limits.all_tails_bytes_max, "topic {n}: {}", used());
         }
     }
     let kept = |topic: &Arc<Topic>| {
-        let show = topic.show();
+        let show = topic.stats();
         usize::try_from(show.head.0 - show.first_kept.0).unwrap() * payload.len()
     };
     let all: usize = topics.list().iter().map(kept).sum();
-    assert!(all > limits.tails_bytes_max / 4, "only {all} bytes of events are kept in both forms");
+    assert!(
+        all > limits.all_tails_bytes_max / 4,
+        "only {all} bytes of events are kept in both forms"
+    );
     for n in 0..32 {
         assert!(kept(&open(n)) > 0, "topic {n} keeps no event");
     }
@@ -368,10 +371,10 @@ fn many_topics_share_the_memory() {
 
 #[test]
 fn an_emptied_tail_continues() {
-    let topic = topics(&Limits { tails_bytes_max: 1_000, ..Limits::default() }).default_topic();
+    let topic = topics(&Limits { all_tails_bytes_max: 1_000, ..Limits::default() }).default_topic();
     let mut reader = wire(&topic, None);
     append(&topic, 1, &["x".repeat(2_000).as_str()]);
-    assert_eq!(topic.show().bytes, 0);
+    assert_eq!(topic.stats().bytes, 0);
     assert_eq!(text(&mut reader), "LAG 1 1\r\n");
     for from in [StartAt::First, StartAt::Last, StartAt::Time(i64::MAX)] {
         assert_eq!(wire(&topic, Some(from)).cursor(), Seq(2), "{from:?}");
@@ -402,7 +405,8 @@ fn a_reader_receives_whole_batches_before_a_mark() {
     let tail = topic.tail.lock();
     let read = |cursor, end| {
         let mut pieces = 0;
-        let next = tail.read(Seq(cursor), Seq(end), Form::Wire, usize::MAX, 64, |_, _| pieces += 1);
+        let next =
+            tail.read(Seq(cursor), Seq(end), LineForm::Wire, usize::MAX, 64, |_, _| pieces += 1);
         (next, pieces)
     };
     assert_eq!(read(1, 4), (Seq(4), 2));
@@ -447,7 +451,7 @@ fn events_not_consumed_by_a_group_are_kept_and_publishers_wait() {
     }
     let woken = Arc::new(Notify::new());
     let waker = waker_of(woken.clone());
-    assert!(topic.is_held_up(Some(&waker)), "a megabyte in a tail of 64 KiB");
+    assert!(topic.is_backpressured(Some(&waker)), "a megabyte in a tail of 64 KiB");
     let mut taken = 0;
     loop {
         let found = group.next_events(100);
@@ -458,8 +462,8 @@ fn events_not_consumed_by_a_group_are_kept_and_publishers_wait() {
         taken += found.events.len();
     }
     assert_eq!(taken, 1000);
-    assert!(!topic.is_held_up(Some(&waker)));
-    assert!(topic.show().bytes <= 2 * TAIL_BYTES, "{}", topic.show().bytes);
+    assert!(!topic.is_backpressured(Some(&waker)));
+    assert!(topic.stats().bytes <= 2 * TAIL_BYTES, "{}", topic.stats().bytes);
     let mut notified = std::pin::pin!(woken.notified());
     let mut context = std::task::Context::from_waker(Waker::noop());
     assert!(notified.as_mut().poll(&mut context).is_ready(), "the publisher was woken");

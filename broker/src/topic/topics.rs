@@ -10,33 +10,33 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
-use tidings_concurrent::{Arrivals, Watermarked};
+use tidings_concurrent::{NewTopicWaiters, Watermarked};
 use tidings_protocol::{
-    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Fate, JOB_DONE_TOPIC, ProtocolError, Seq, StartAt,
-    TopicName,
+    Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, ProtocolError, Seq,
+    StartAt, TopicName,
 };
 
-use super::cold::ColdReads;
-use super::marks::Marks;
-use super::memory::Memory;
+use super::cold_reads::ColdReads;
+use super::dedup_window::{IDS_MAX, dedup_id};
 use super::reader::Reader;
-use super::recent::{IDS_MAX, id_of};
-use super::tail::{Form, Tail};
+use super::tail::{LineForm, Tail};
+use super::tail_memory::TailMemory;
+use super::watermarks::TopicWatermarks;
 use super::{RESERVED_IN_MEMORY, Topic};
-use crate::catalog::{Catalog, Record, Sync, TopicSettings};
-use crate::clean_stop::{self, CleanStop, Ends};
+use crate::catalog::{Catalog, CatalogRecord, Sync, TopicSettings};
+use crate::clean_stop::{self, CleanStop, LogEnds};
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::log::committer::{Commit, Committers};
+use crate::log::committer::{CommitLog, Committers};
 use crate::log::disk::Disk;
-use crate::log::{Checked, Recovered, SegmentLog, SegmentOptions, TopicLog};
+use crate::log::{CheckedFile, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
 /// Topics that always exist: the default topic, which is made first, and those on which groups
 /// publish.
 const FIXED: [&str; 3] = [DEFAULT_TOPIC, JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
 /// The fixed topics on which each event of a group must appear exactly once.
-const SHOWN_WHEN_SAFE: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
+const DURABLE_ONLY: [&str; 2] = [JOB_DONE_TOPIC, DEAD_LETTER_TOPIC];
 
 /// The seq of a topic's first event.
 const FIRST_SEQ: Seq = Seq(1);
@@ -60,49 +60,49 @@ pub(crate) struct Storage {
 /// All topics of a broker.
 #[derive(Debug)]
 pub struct Topics {
-    index: RwLock<Index>,
-    shared: Arc<Shared>,
+    index: RwLock<TopicIndex>,
+    shared: Arc<TopicsShared>,
     defaults: TopicSettings,
     count_max: usize,
-    /// A run of [`tend`](Self::tend) has not finished.
-    tending: Arc<AtomicBool>,
+    /// A run of [`maintain`](Self::maintain) has not finished.
+    is_maintaining: Arc<AtomicBool>,
     /// A topic is being verified. That can take long, so only one runs at a time and the other
     /// threads stay free for readers.
-    verifying: Arc<AtomicBool>,
-    pub(crate) arrivals: Arrivals,
+    is_verifying: Arc<AtomicBool>,
+    pub(crate) new_topic_waiters: NewTopicWaiters,
 }
 
 /// The state that the topics of a broker share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) memory: Memory,
+pub(super) struct TopicsShared {
+    pub(super) memory: TailMemory,
     pub(super) catalog: Catalog,
     pub(super) clock: Clock,
-    store: Option<Store>,
+    store: Option<TopicStore>,
 }
 
 #[derive(Debug)]
-struct Store {
+struct TopicStore {
     storage: Storage,
     committers: Arc<Committers>,
     cold: ColdReads,
 }
 
 #[derive(Debug, Default)]
-struct Index {
+struct TopicIndex {
     by_name: HashMap<TopicName, Arc<Topic>>,
     by_id: HashMap<u64, Arc<Topic>>,
     /// Names of topics that are being deleted.
-    leaving: HashSet<TopicName>,
+    deleting: HashSet<TopicName>,
     next_id: u64,
     /// The broker is stopping.
     closed: bool,
 }
 
-impl Shared {
+impl TopicsShared {
     pub(super) fn commit(&self, topic: &Arc<Topic>) {
         if let Some(store) = &self.store {
-            store.committers.push(Arc::clone(topic) as Arc<dyn Commit>);
+            store.committers.enqueue(Arc::clone(topic) as Arc<dyn CommitLog>);
         }
     }
 
@@ -133,20 +133,20 @@ impl Topics {
         storage: Option<Storage>,
         defaults: TopicSettings,
     ) -> io::Result<Arc<Self>> {
-        let store = storage.map(|storage| Store {
+        let store = storage.map(|storage| TopicStore {
             storage,
             committers: Arc::new(Committers::start()),
-            cold: ColdReads::start(limits.cold_bytes_max),
+            cold: ColdReads::start(limits.cold_read_bytes_max),
         });
-        let shared = Shared { memory: Memory::new(limits), catalog, clock, store };
+        let shared = TopicsShared { memory: TailMemory::new(limits), catalog, clock, store };
         let topics = Arc::new(Self {
             index: RwLock::default(),
             shared: Arc::new(shared),
             defaults,
             count_max: limits.topics_max.max(FIXED.len()),
-            tending: Arc::default(),
-            verifying: Arc::default(),
-            arrivals: Arrivals::default(),
+            is_maintaining: Arc::default(),
+            is_verifying: Arc::default(),
+            new_topic_waiters: NewTopicWaiters::default(),
         });
         if let Err(error) = topics.recover() {
             // After a failed start, no thread may write to the files that the next start reads.
@@ -155,7 +155,7 @@ impl Topics {
         }
         for name in FIXED {
             let name = TopicName::new(name).expect("the names of the fixed topics are valid");
-            let topic = topics.open_unbounded(&mut topics.index.write(), &name, None);
+            let topic = topics.open_unchecked(&mut topics.index.write(), &name, None);
             topic.reserve();
         }
         Ok(topics)
@@ -208,29 +208,31 @@ impl Topics {
                 log.clear().map_err(|error| io::Error::other(error.to_string()))?;
                 continue;
             }
-            self.recovered(&name, settings, log, &recovered);
+            self.insert_recovered(&name, settings, log, &recovered);
         }
         let with_settings: Vec<_> =
             self.shared.catalog.contents().with_settings().map(|(name, _)| name.clone()).collect();
         for name in with_settings {
-            self.open_unbounded(&mut self.index.write(), &name, None).reserve();
+            self.open_unchecked(&mut self.index.write(), &name, None).reserve();
         }
         Ok(())
     }
 
-    fn recovered(
+    fn insert_recovered(
         &self,
         name: &TopicName,
         settings: TopicSettings,
         log: SegmentLog,
         recovered: &Recovered,
     ) {
-        let marks = Marks::new(recovered.next, recovered.reserved);
+        let marks = TopicWatermarks::new(recovered.next, recovered.reserved);
         let mut tail = Tail::new(marks, true, Some(recovered.newest_unix_ms));
         for (first, lines) in &recovered.identified {
             for (seq, payload) in super::payloads(name, *first, lines) {
-                if let Some(id) = id_of(&payload).filter(|id| tail.recent.find(*id).is_none()) {
-                    tail.recent.add(id, seq, self.shared.memory.ids_max());
+                if let Some(id) =
+                    dedup_id(&payload).filter(|id| tail.dedup_window.find(*id).is_none())
+                {
+                    tail.dedup_window.add(id, seq, self.shared.memory.ids_max());
                 }
             }
         }
@@ -256,7 +258,7 @@ impl Topics {
             first: deleted.unwrap_or(FIRST_SEQ),
             segment_bytes: SEGMENT_BYTES.min(settings.retain_bytes / SEGMENTS_MIN),
             reserve_part: 1,
-            stopped: storage.stopped.end_of(&clean_stop::of_topic(name)).cloned(),
+            stopped: storage.stopped.end_of(&clean_stop::topic_log(name)).cloned(),
         }
     }
 
@@ -278,10 +280,10 @@ impl Topics {
                 "this broker has no data directory: use sync=memory, or start it with --data";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        self.admit(index, name)?;
-        let topic = self.open_unbounded(index, name, Some(settings));
+        self.check_new(index, name)?;
+        let topic = self.open_unchecked(index, name, Some(settings));
         topic.reserve();
-        self.shared.catalog.write(Record::Settings { topic: name.clone(), settings }, done);
+        self.shared.catalog.write(CatalogRecord::Settings { topic: name.clone(), settings }, done);
         Ok(topic)
     }
 
@@ -300,12 +302,15 @@ impl Topics {
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         let (topic, name) = (Arc::clone(topic), topic.name().clone());
-        self.shared.catalog.write(Record::Settings { topic: name, settings }, move |result| {
-            if result.is_ok() {
-                *topic.settings.lock() = settings;
-            }
-            done(result);
-        });
+        self.shared.catalog.write(
+            CatalogRecord::Settings { topic: name, settings },
+            move |result| {
+                if result.is_ok() {
+                    *topic.settings.lock() = settings;
+                }
+                done(result);
+            },
+        );
         Ok(())
     }
 
@@ -332,7 +337,7 @@ impl Topics {
                     format!("topic {name} has {} readers; disconnect them first", tail.readers());
                 return Err(ProtocolError::new(Code::Busy, text));
             }
-            if tail.durable() < tail.head() || tail.marks.queued && topic.log.is_some() {
+            if tail.durable() < tail.head() || tail.watermarks.is_queued && topic.log.is_some() {
                 let text = format!("events of {name} are being written; try again");
                 return Err(ProtocolError::new(Code::Busy, text));
             }
@@ -342,12 +347,12 @@ impl Topics {
         };
         index.by_name.remove(&name);
         index.by_id.remove(&topic.id);
-        index.leaving.insert(name.clone());
+        index.deleting.insert(name.clone());
         // `admit` rejects the name while it is being deleted. `done` may run within this call, so
         // no lock is held.
         drop(index);
         let (topics, topic) = (Arc::clone(self), Arc::clone(topic));
-        let record = Record::Deleted { topic: name.clone(), next };
+        let record = CatalogRecord::Deleted { topic: name.clone(), next };
         self.shared.catalog.write(record, move |result| {
             if let Err(error) = result {
                 topics.restore(&topic);
@@ -356,11 +361,11 @@ impl Topics {
             let shared = Arc::clone(&topics.shared);
             let clear = move || {
                 let cleared = topic.clear();
-                topics.index.write().leaving.remove(&name);
+                topics.index.write().deleting.remove(&name);
                 done(cleared);
             };
             match shared.cold() {
-                Some(cold) => cold.run(clear),
+                Some(cold) => cold.spawn_blocking(clear),
                 None => clear(),
             }
         });
@@ -370,7 +375,7 @@ impl Topics {
     /// Restores a topic, because its deletion could not be stored. No event was removed yet.
     fn restore(&self, topic: &Arc<Topic>) {
         let mut index = self.index.write();
-        index.leaving.remove(&topic.name);
+        index.deleting.remove(&topic.name);
         index.by_name.insert(topic.name.clone(), Arc::clone(topic));
         index.by_id.insert(topic.id, Arc::clone(topic));
         let tail = &mut *topic.tail.lock();
@@ -384,26 +389,26 @@ impl Topics {
     pub(crate) fn verify(
         &self,
         topic: &Topic,
-        done: impl FnOnce(Result<Vec<Checked>, ProtocolError>) + Send + 'static,
+        done: impl FnOnce(Result<Vec<CheckedFile>, ProtocolError>) + Send + 'static,
     ) {
         let (Some(cold), Some(log)) = (self.shared.cold(), topic.log.clone()) else {
             return done(Ok(Vec::new()));
         };
-        if self.verifying.swap(true, Ordering::AcqRel) {
+        if self.is_verifying.swap(true, Ordering::AcqRel) {
             let text = "another topic is being verified; try again when that is done";
             return done(Err(ProtocolError::new(Code::Busy, text)));
         }
-        let verifying = Arc::clone(&self.verifying);
-        cold.run(move || {
+        let verifying = Arc::clone(&self.is_verifying);
+        cold.spawn_blocking(move || {
             let checked = log.verify();
             verifying.store(false, Ordering::Release);
             done(checked.map_err(|error| ProtocolError::new(Code::Internal, error.to_string())));
         });
     }
 
-    fn open_unbounded(
+    fn open_unchecked(
         &self,
-        index: &mut Index,
+        index: &mut TopicIndex,
         name: &TopicName,
         settings: Option<TopicSettings>,
     ) -> Arc<Topic> {
@@ -420,37 +425,37 @@ impl Topics {
         if let Some(store) = store.filter(|_| settings.sync != Sync::Memory) {
             let options = self.options(&store.storage, name, &settings);
             let options = SegmentOptions { first: next, ..options };
-            let tail = Tail::new(Marks::new(next, next), true, None);
+            let tail = Tail::new(TopicWatermarks::new(next, next), true, None);
             let log: Arc<dyn TopicLog> = Arc::new(SegmentLog::fresh(options));
             return self.insert(index, name, settings, tail, Some(log));
         }
         // Without a data directory nothing survives a restart, so no seq can be assigned twice.
         let reserved = if store.is_some() { next } else { Seq(u64::MAX) };
-        let marks = Marks::in_memory(next, reserved, RESERVED_IN_MEMORY);
+        let marks = TopicWatermarks::in_memory(next, reserved, RESERVED_IN_MEMORY);
         self.insert(index, name, settings, Tail::new(marks, false, None), None)
     }
 
     fn insert(
         &self,
-        index: &mut Index,
+        index: &mut TopicIndex,
         name: &TopicName,
         settings: TopicSettings,
         mut tail: Tail,
         log: Option<Arc<dyn TopicLog>>,
     ) -> Arc<Topic> {
-        if SHOWN_WHEN_SAFE.contains(&name.as_str()) && log.is_some() {
-            tail.show_when_safe();
+        if DURABLE_ONLY.contains(&name.as_str()) && log.is_some() {
+            tail.show_durable_only();
         }
         let id = index.next_id;
         index.next_id += 1;
         let topic = Arc::new(Topic {
             name: name.clone(),
             id,
-            pressed: AtomicBool::new(false),
+            has_backpressure: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
-            bytes: AtomicUsize::new(0),
-            shows_safe: tail.shows_safe,
-            ids: AtomicUsize::new(0),
+            tail_bytes: AtomicUsize::new(0),
+            is_durable_only: tail.is_durable_only,
+            dedup_ids: AtomicUsize::new(0),
             settings: Mutex::new(settings),
             tail: Watermarked::new(tail),
             log,
@@ -459,7 +464,7 @@ impl Topics {
         index.by_name.insert(name.clone(), Arc::clone(&topic));
         index.by_id.insert(id, Arc::clone(&topic));
         self.shared.memory.add(&topic);
-        self.arrivals.announce();
+        self.new_topic_waiters.wake_all();
         topic
     }
 
@@ -481,7 +486,7 @@ impl Topics {
     ) -> Result<Reader, ProtocolError> {
         if let Some(StartAt::Seq(seq)) = from {
             // Checked before the topic is created, so that an error changes nothing.
-            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.next_told());
+            let next = self.find(name.as_str()).map_or(FIRST_SEQ, |topic| topic.public_head());
             if seq > next {
                 let text = format!(
                     "next is {next}; topic {name} has not reached {seq}: was the broker restarted \
@@ -490,7 +495,7 @@ impl Topics {
                 return Err(ProtocolError::new(Code::Conflict, text));
             }
         }
-        let reader = self.open(name)?.subscribe(from, Form::Wire, waker);
+        let reader = self.open(name)?.subscribe(from, LineForm::Wire, waker);
         if reader.topic().is_deleted() {
             let text = format!("topic {name} was just deleted; subscribe again");
             return Err(ProtocolError::new(Code::Busy, text));
@@ -528,10 +533,10 @@ impl Topics {
 
     /// The state of an event of the topic with this [`Topic::id`], and the seq up to which the
     /// following events share it. All events of a deleted topic had been safe.
-    pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Fate, Seq) {
+    pub(crate) fn fate(&self, id: u64, seq: Seq) -> (Durability, Seq) {
         match self.index.read().by_id.get(&id) {
             Some(topic) => topic.fate(seq),
-            None => (Fate::Safe, Seq(u64::MAX)),
+            None => (Durability::Durable, Seq(u64::MAX)),
         }
     }
 
@@ -542,15 +547,15 @@ impl Topics {
 
     /// Maintains all topics: due syncs, retention, recovery from a full disk. Call it about once a
     /// second. Does not block.
-    pub(crate) fn tend(self: &Arc<Self>) {
+    pub(crate) fn maintain(self: &Arc<Self>) {
         let Some(cold) = self.shared.cold() else { return };
-        if self.tending.swap(true, Ordering::AcqRel) {
+        if self.is_maintaining.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (topics, tending) = (self.list(), Arc::clone(&self.tending));
-        cold.run(move || {
+        let (topics, tending) = (self.list(), Arc::clone(&self.is_maintaining));
+        cold.spawn_blocking(move || {
             for topic in topics {
-                topic.tend();
+                topic.maintain();
             }
             tending.store(false, Ordering::Release);
         });
@@ -558,7 +563,7 @@ impl Topics {
 
     /// Writes all pending events, and records where every topic ends. Returns the ends of the logs.
     /// Blocks.
-    pub(crate) fn close(&self) -> Ends {
+    pub(crate) fn close(&self) -> LogEnds {
         self.index.write().closed = true;
         // Connections may still publish. A seq assigned after the end was recorded would be
         // assigned again.
@@ -569,15 +574,15 @@ impl Topics {
         if let Some(store) = &self.shared.store {
             store.committers.close();
         }
-        let mut ends: Ends = Vec::new();
+        let mut ends: LogEnds = Vec::new();
         for topic in &topics {
-            ends.extend(topic.close().map(|end| (clean_stop::of_topic(topic.name()), end)));
+            ends.extend(topic.close().map(|end| (clean_stop::topic_log(topic.name()), end)));
         }
         if let Some(store) = &self.shared.store {
             store.cold.close();
         }
         let catalog = self.shared.catalog.close();
-        ends.extend(catalog.map(|end| (clean_stop::of_catalog(), end)));
+        ends.extend(catalog.map(|end| (clean_stop::catalog_log(), end)));
         ends
     }
 }

@@ -3,15 +3,15 @@
 //!
 //! The `job-done` events that name a callback are fed to a group. So each callback waits, is
 //! retried and ends as a dead letter like any other entry. A message is a POST of JSON
-//! ([`Ending`]). Every attempt carries the same id, and is signed if a key is configured.
+//! ([`Callback`]). Every attempt carries the same id, and is signed if a key is configured.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "messages carry the time at which they are sent, and reconnecting waits"
 )]
 
-pub(crate) mod ending;
-mod hosts;
+pub(crate) mod callback;
+mod host_limits;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,17 +23,17 @@ use hyper::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use tidings_protocol::client::{self, ClientError, ClientOptions};
 use tidings_protocol::{
-    CALLBACK_GROUP, CanonicalUrl, GroupName, Hold, JOB_DONE_TOPIC, Outcome, Return, TopicName,
+    CALLBACK_GROUP, CanonicalUrl, GroupName, JOB_DONE_TOPIC, KeyRest, Outcome, RetryMode, TopicName,
 };
 use tidings_subscriber::outcome::{Failure, Reason};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-pub use self::ending::{Ending, EndingError};
-use self::hosts::Hosts;
-use crate::complaints::Complaints;
-use crate::outgoing::{Answered, Outgoing};
-use crate::worker::{self, End, Handler, Task, WorkerConfig, WorkerError};
+pub use self::callback::{Callback, CallbackError};
+use self::host_limits::HostLimits;
+use crate::outgoing::{OutgoingClient, OutgoingResponse};
+use crate::rate_limited_log::RateLimitedLog;
+use crate::worker::{self, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask};
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -41,33 +41,34 @@ const NAME: &str = "tidings-callbacks";
 /// Settings of the group if it does not exist. Ten attempts take an hour and a half, so the
 /// callbacks of a server that is down overnight end as dead letters. The lease is the time until a
 /// retry after a crash.
-const SETTINGS: &[(&str, &str)] = &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
+const GROUP_SETTINGS: &[(&str, &str)] =
+    &[("lease", "10s"), ("max-attempts", "10"), ("backoff", "10s")];
 
 /// Concurrent requests.
 const CREDIT: u32 = 64;
 
 /// Pause between attempts to create the group.
-const AGAIN: Duration = Duration::from_secs(5);
+const GROUP_RETRY: Duration = Duration::from_secs(5);
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
-const ID: HeaderName = HeaderName::from_static("webhook-id");
-const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 
 /// Signs a message: returns the headers for its id, the time at which it is sent in seconds of Unix
 /// time, and its body.
-pub type Sign = Box<dyn Fn(&str, u64, &[u8]) -> HeaderMap + Send + Sync>;
+pub type Signer = Box<dyn Fn(&str, u64, &[u8]) -> HeaderMap + Send + Sync>;
 
 /// Where the worker takes callbacks from, and how it sends them.
-pub struct Config {
+pub struct CallbackConfig {
     /// Address of the broker.
     pub broker: String,
     /// Sends the requests.
-    pub outgoing: Outgoing,
+    pub outgoing: OutgoingClient,
     /// Signs messages; without it they are sent unsigned.
-    pub sign: Option<Sign>,
+    pub signer: Option<Signer>,
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for CallbackConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").field("broker", &self.broker).finish_non_exhaustive()
     }
@@ -75,12 +76,14 @@ impl fmt::Debug for Config {
 
 /// Sends callbacks until `stop` is cancelled, and then returns unfinished tasks to the group. After
 /// an error it connects to the broker again.
-pub async fn run(config: Config, stop: CancellationToken) {
-    let caller = Caller(Arc::new(Inner {
+pub async fn run(config: CallbackConfig, stop: CancellationToken) {
+    let caller = CallbackHandler(Arc::new(Inner {
         config,
         stop: stop.clone(),
-        hosts: Hosts::default(),
-        forbidden: Mutex::new(Complaints::new("callbacks to addresses that are not allowed")),
+        host_limits: HostLimits::default(),
+        forbidden_log: Mutex::new(RateLimitedLog::new(
+            "callbacks to addresses that are not allowed",
+        )),
     }));
     let mut logged = None;
     loop {
@@ -92,29 +95,29 @@ pub async fn run(config: Config, stop: CancellationToken) {
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = sleep(AGAIN) => {}
+            () = sleep(GROUP_RETRY) => {}
         }
     }
 }
 
 #[derive(Clone)]
-struct Caller(Arc<Inner>);
+struct CallbackHandler(Arc<Inner>);
 
 struct Inner {
-    config: Config,
+    config: CallbackConfig,
     stop: CancellationToken,
-    hosts: Hosts,
-    forbidden: Mutex<Complaints>,
+    host_limits: HostLimits,
+    forbidden_log: Mutex<RateLimitedLog>,
 }
 
-impl Caller {
-    async fn work_until_stopped(&self) -> Result<(), worker::PrepareError> {
+impl CallbackHandler {
+    async fn work_until_stopped(&self) -> Result<(), worker::EnsureGroupError> {
         let broker = &self.0.config.broker;
         let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
         let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
         let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
         let connected = client::connect(broker, options).await?;
-        worker::prepare(&connected.0, &group, &topic, "none", SETTINGS).await?;
+        worker::ensure_group(&connected.0, &group, &topic, "none", GROUP_SETTINGS).await?;
         let config =
             WorkerConfig { broker: broker.clone(), name: NAME, group, credit: CREDIT, count: None };
         match worker::run(config, connected, self.clone(), self.0.stop.clone()).await {
@@ -125,32 +128,34 @@ impl Caller {
     }
 
     /// Sends one message, once.
-    async fn tell(&self, ending: &Ending) -> End {
-        let Inner { config, forbidden, .. } = &*self.0;
-        let Ending { id, url, body, job } = ending;
+    async fn send(&self, ending: &Callback) -> TaskEnd {
+        let Inner { config, forbidden_log: forbidden, .. } = &*self.0;
+        let Callback { id, url, body, job } = ending;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_s = since_epoch.as_secs();
-        let mut headers = match &config.sign {
+        let mut headers = match &config.signer {
             Some(sign) => sign(id, unix_s, body),
             None => HeaderMap::new(),
         };
         headers.insert(
-            ID,
+            WEBHOOK_ID,
             HeaderValue::from_str(id).expect("letters, digits, - and _ are valid in a header"),
         );
-        headers.insert(TIMESTAMP, HeaderValue::from(unix_s));
+        headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(unix_s));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Only the status and the headers of the response matter.
         let sent = config.outgoing.send(Method::POST, url, headers, body.clone(), 0).await;
         let end = match &sent {
-            Ok(answered) => judge(answered, url),
+            Ok(answered) => end_of_response(answered, url),
             Err(Failure { reason: reason @ Reason::Address, text }) => {
                 forbidden.lock().add(1, format_args!("of job {job}: {}: {text}", url.host()));
-                End::failed(format!("{}: {text}", reason.as_str()))
+                TaskEnd::failed(format!("{}: {text}", reason.as_str()))
             }
-            Err(Failure { reason, text }) => End::failed(format!("{}: {text}", reason.as_str())),
+            Err(Failure { reason, text }) => {
+                TaskEnd::failed(format!("{}: {text}", reason.as_str()))
+            }
         };
-        if let End::Back(_, _, Some(reason)) = &end {
+        if let TaskEnd::Nack(_, _, Some(reason)) = &end {
             tracing::info!(%job, id, host = url.host(), reason);
         } else {
             tracing::debug!(%job, id, host = url.host(), ?end);
@@ -160,13 +165,13 @@ impl Caller {
 }
 
 /// What a response means for the task.
-fn judge(answered: &Answered, url: &CanonicalUrl<'_>) -> End {
+fn end_of_response(answered: &OutgoingResponse, url: &CanonicalUrl<'_>) -> TaskEnd {
     let status = answered.status;
     if status.is_success() {
-        return End::done();
+        return TaskEnd::done();
     }
     if status == StatusCode::GONE {
-        return End::Final(Outcome::Failed, Hold::default());
+        return TaskEnd::Ack(Outcome::Failed, KeyRest::default());
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = answered.redirect(url) {
@@ -174,34 +179,38 @@ fn judge(answered: &Answered, url: &CanonicalUrl<'_>) -> End {
     }
     // In addition to the group's own backoff, which does not wait for `Retry-After`.
     let not_before_ms = answered.retry_after().and_then(|wait| wait.as_millis().try_into().ok());
-    let hold = Hold { not_before_ms, ..Hold::default() };
-    End::Back(Return::Retry { after_ms: None }, hold, Some(reason))
+    let hold = KeyRest { not_before_ms, ..KeyRest::default() };
+    TaskEnd::Nack(RetryMode::Counted { after_ms: None }, hold, Some(reason))
 }
 
-impl Handler for Caller {
+impl TaskHandler for CallbackHandler {
     type Error = Infallible;
 
-    async fn work(&self, task: &Task, lost: &CancellationToken) -> Result<End, Infallible> {
-        let ending = match Ending::parse(&task.payload) {
+    async fn handle(
+        &self,
+        task: &WorkerTask,
+        lost: &CancellationToken,
+    ) -> Result<TaskEnd, Infallible> {
+        let ending = match Callback::parse(&task.payload) {
             Ok(Some(ending)) => ending,
-            Ok(None) => return Ok(End::done()),
+            Ok(None) => return Ok(TaskEnd::done()),
             Err(error) => {
                 tracing::info!(task = %task.id, %error);
-                return Ok(End::Final(Outcome::Failed, Hold::default()));
+                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
             }
         };
-        let _turn = match self.0.hosts.turn(ending.url.host()) {
+        let _turn = match self.0.host_limits.acquire(ending.url.host()) {
             Ok(turn) => turn,
             Err(busy_ms) => {
-                let back = Return::Uncounted { after_ms: Some(busy_ms) };
-                return Ok(End::Back(back, Hold::default(), None));
+                let back = RetryMode::Uncounted { after_ms: Some(busy_ms) };
+                return Ok(TaskEnd::Nack(back, KeyRest::default(), None));
             }
         };
         Ok(tokio::select! {
             biased;
-            () = self.0.stop.cancelled() => End::BrokenOff,
-            () = lost.cancelled() => End::untouched(),
-            end = self.tell(&ending) => end,
+            () = self.0.stop.cancelled() => TaskEnd::Interrupted,
+            () = lost.cancelled() => TaskEnd::not_started(),
+            end = self.send(&ending) => end,
         })
     }
 
@@ -214,23 +223,23 @@ impl Handler for Caller {
 mod tests {
     use super::*;
 
-    fn answered(status: u16, headers: &[(HeaderName, &'static str)]) -> End {
+    fn answered(status: u16, headers: &[(HeaderName, &'static str)]) -> TaskEnd {
         let headers = headers.iter().cloned();
-        let answered = Answered {
+        let answered = OutgoingResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect(),
             body: bytes::Bytes::new(),
-            is_whole: true,
+            is_complete: true,
         };
-        judge(&answered, &CanonicalUrl::parse("http://a.example/done").unwrap())
+        end_of_response(&answered, &CanonicalUrl::parse("http://a.example/done").unwrap())
     }
 
     // PROTOCOL: F4
     #[test]
     fn a_response_ends_the_task_or_gives_a_reason_to_retry() {
         use hyper::header::{LOCATION, RETRY_AFTER};
-        let gone = End::Final(Outcome::Failed, Hold::default());
-        for (status, end) in [(200, End::done()), (204, End::done()), (410, gone)] {
+        let gone = TaskEnd::Ack(Outcome::Failed, KeyRest::default());
+        for (status, end) in [(200, TaskEnd::done()), (204, TaskEnd::done()), (410, gone)] {
             assert_eq!(answered(status, &[(RETRY_AFTER, "7")]), end, "{status}");
         }
         for (status, headers, not_before_ms, reason) in [
@@ -247,9 +256,9 @@ mod tests {
             ),
             (304, &[(LOCATION, "/x")], None, "HTTP status 304"),
         ] {
-            let hold = Hold { not_before_ms, pace_ms: None };
-            let back = Return::Retry { after_ms: None };
-            let end = End::Back(back, hold, Some(reason.to_owned()));
+            let hold = KeyRest { not_before_ms, pace_ms: None };
+            let back = RetryMode::Counted { after_ms: None };
+            let end = TaskEnd::Nack(back, hold, Some(reason.to_owned()));
             assert_eq!(answered(status, headers), end, "{status}");
         }
     }

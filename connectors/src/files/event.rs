@@ -5,8 +5,8 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 use tidings_protocol::push_attribute;
 
 use super::{
-    name::encode,
-    tracker::{Announced, Stamp},
+    path_encoding::encode,
+    tracker::{FileEvent, FileStamp},
 };
 
 /// Hexadecimal digits of an id: 64 bits.
@@ -18,15 +18,15 @@ const ID_DIGITS: usize = 16;
 /// The id of a file depends on its path and content alone, so each process publishes it under the
 /// same id. The id of a batch is unique within a state file, that of an error within one `run` of
 /// the process.
-pub(super) fn payload(root: &Path, announced: &Announced, run: &str, number: u64) -> String {
+pub(super) fn payload(root: &Path, announced: &FileEvent, run: &str, number: u64) -> String {
     let attributes = match announced {
-        Announced::File(_, stamp) => {
+        FileEvent::File(_, stamp) => {
             vec![("size", stamp.size.to_string()), ("modified", modified_ms(*stamp).to_string())]
         }
-        Announced::Batch { files, .. } => {
+        FileEvent::Batch { files, .. } => {
             vec![("batch", "end".into()), ("files", files.to_string())]
         }
-        Announced::Trouble(_, word) => vec![("error", (*word).to_owned())],
+        FileEvent::Error(_, word) => vec![("error", (*word).to_owned())],
     };
     let path = path(root, announced);
     let path = path.as_os_str().as_bytes();
@@ -39,30 +39,30 @@ pub(super) fn payload(root: &Path, announced: &Announced, run: &str, number: u64
 }
 
 /// The absolute path.
-pub(super) fn path(root: &Path, announced: &Announced) -> std::path::PathBuf {
+pub(super) fn path(root: &Path, announced: &FileEvent) -> std::path::PathBuf {
     match announced {
-        Announced::File(name, _) | Announced::Trouble(name, _) if !name.is_empty() => {
+        FileEvent::File(name, _) | FileEvent::Error(name, _) if !name.is_empty() => {
             root.join(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)))
         }
         _ => root.to_owned(),
     }
 }
 
-fn id(path: &[u8], announced: &Announced, run: &str, number: u64) -> String {
+fn id(path: &[u8], announced: &FileEvent, run: &str, number: u64) -> String {
     let mut hasher = blake3::Hasher::new();
     // Paths contain no NUL, so no other input hashes to the same bytes.
     hasher.update(path).update(b"\0");
     match announced {
-        Announced::File(_, Stamp { inode, size, modified_s, modified_ns }) => {
+        FileEvent::File(_, FileStamp { inode, size, modified_s, modified_ns }) => {
             hasher.update(format!("file {inode} {size} {modified_s} {modified_ns}").as_bytes())
         }
-        Announced::Batch { number, .. } => hasher.update(format!("batch {number}").as_bytes()),
-        Announced::Trouble(..) => hasher.update(format!("trouble {run} {number}").as_bytes()),
+        FileEvent::Batch { number, .. } => hasher.update(format!("batch {number}").as_bytes()),
+        FileEvent::Error(..) => hasher.update(format!("trouble {run} {number}").as_bytes()),
     };
     hasher.finalize().to_hex()[..ID_DIGITS].to_owned()
 }
 
-fn modified_ms(stamp: Stamp) -> i64 {
+fn modified_ms(stamp: FileStamp) -> i64 {
     stamp.modified_s.saturating_mul(1_000).saturating_add(i64::from(stamp.modified_ns / 1_000_000))
 }
 
@@ -71,11 +71,11 @@ mod tests {
     use tidings_protocol::Payload;
 
     use super::*;
-    use crate::files::tracker::Name;
+    use crate::files::tracker::RelativePath;
 
-    fn file(name: &[u8], modified_ns: u32) -> Announced {
-        let stamp = Stamp { inode: 1, size: 3, modified_s: 1_795_290_973, modified_ns };
-        Announced::File(Name::from(name), stamp)
+    fn file(name: &[u8], modified_ns: u32) -> FileEvent {
+        let stamp = FileStamp { inode: 1, size: 3, modified_s: 1_795_290_973, modified_ns };
+        FileEvent::File(RelativePath::from(name), stamp)
     }
 
     #[test]
@@ -97,18 +97,18 @@ mod tests {
 
     #[test]
     fn only_the_same_file_has_the_same_id() {
-        let id = |announced: &Announced, run, number| {
+        let id = |announced: &FileEvent, run, number| {
             let text = payload(Path::new("/d"), announced, run, number);
             text.rsplit_once("id=").unwrap().1.to_owned()
         };
         assert_eq!(id(&file(b"a", 0), "r", 1), id(&file(b"a", 0), "s", 2));
         assert_ne!(id(&file(b"a", 0), "r", 1), id(&file(b"a", 1), "r", 1));
         assert_ne!(id(&file(b"a", 0), "r", 1), id(&file(b"b", 0), "r", 1));
-        let trouble = Announced::Trouble(Name::from(*b"sub/"), "denied");
+        let trouble = FileEvent::Error(RelativePath::from(*b"sub/"), "denied");
         assert_ne!(id(&trouble, "r", 1), id(&trouble, "r", 2));
         let text = payload(Path::new("/d"), &trouble, "r", 1);
         assert!(text.starts_with("/d/sub error=denied id="), "{text}");
-        let end = Announced::Batch { number: 4, files: 12 };
+        let end = FileEvent::Batch { number: 4, files: 12 };
         let text = payload(Path::new("/d"), &end, "r", 1);
         assert!(text.starts_with("/d batch=end files=12 id="), "{text}");
     }

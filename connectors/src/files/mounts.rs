@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// NFS, SMB (three kinds), 9P, AFS (two), Coda, Ceph, FUSE (sshfs, s3fs, virtiofs ..), NCP, Lustre,
 /// GFS2, OCFS2, `BeeGFS`, GPFS, and shared folders of virtual machines (two kinds).
-const SHARED: [u32; 18] = [
+const SHARED_FILE_SYSTEMS: [u32; 18] = [
     0x6969,
     0x517B,
     0xFF53_4D42,
@@ -33,7 +33,7 @@ pub(super) fn is_shared(path: &Path) -> bool {
         clippy::cast_sign_loss,
         reason = "only the lower 32 bits count"
     )]
-    rustix::fs::statfs(path).is_ok_and(|stat| SHARED.contains(&(stat.f_type as u32)))
+    rustix::fs::statfs(path).is_ok_and(|stat| SHARED_FILE_SYSTEMS.contains(&(stat.f_type as u32)))
 }
 
 #[cfg(test)]

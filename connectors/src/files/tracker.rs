@@ -9,7 +9,7 @@
 //! A file that was renamed into place is complete. A file that was closed after writing, found by a
 //! scan or linked into place is complete when it has not changed for the settle time. A file that
 //! was created and is open is complete when it is closed; without a close event, when no process
-//! has it open for writing and it has not changed for a minute (`UNCLOSED`). A file is published
+//! has it open for writing and it has not changed for a minute (`UNCLOSED_QUIET_TIME`). A file is published
 //! once, and again only when it was replaced or has changed.
 
 use std::{
@@ -19,13 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-mod due;
 mod interface;
+mod next_step;
 
-use self::due::{Due, Heard};
 pub use self::interface::{
-    Announced, IN_FLIGHT_MAX, Input, NO_TROUBLE, Name, Output, Rules, Stamp,
+    FileEvent, FileStamp, IN_FLIGHT_MAX, NO_ERROR, RelativePath, TrackerConfig, TrackerInput,
+    TrackerOutput,
 };
+use self::next_step::{NextStep, OpenState};
 
 /// The pause before a file that is open for writing is inspected again. It is long, because inotify
 /// reports the close anyway where it works.
@@ -33,7 +34,7 @@ const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// How a file was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum Observation {
     Found,
     Created,
     Closed,
@@ -42,13 +43,13 @@ enum Seen {
 
 /// An existing file.
 #[derive(Debug, Default)]
-struct Entry {
+struct TrackedFile {
     /// As it was published.
-    told: Option<Stamp>,
+    published: Option<FileStamp>,
     /// As it is being published.
-    telling: Option<Stamp>,
-    /// As it will be published next; differs from `told` and `telling`.
-    next: Option<(Stamp, Due)>,
+    publishing: Option<FileStamp>,
+    /// As it will be published next; differs from `published` and `publishing`.
+    next: Option<(FileStamp, NextStep)>,
     /// It was removed while it was being published.
     is_gone: bool,
     /// The last scan that saw it.
@@ -56,46 +57,46 @@ struct Entry {
 }
 
 #[derive(Debug)]
-enum Flight {
-    File(Name),
+enum InFlight {
+    File(RelativePath),
     Batch { files: u64 },
-    Trouble(Name, &'static str),
+    Error(RelativePath, &'static str),
 }
 
-/// Tracks the files of one directory. Pass in one [`Input`], take [`Output`]s until there are none,
-/// and pass in [`Input::Tick`] at the [`deadline`](Tracker::deadline).
+/// Tracks the files of one directory. Pass in one [`TrackerInput`], take [`TrackerOutput`]s until there are none,
+/// and pass in [`TrackerInput::Tick`] at the [`deadline`](Tracker::deadline).
 #[derive(Debug)]
 pub struct Tracker {
-    rules: Rules,
-    entries: BTreeMap<Name, Entry>,
-    /// The files with `next` at [`Due::At`], by time.
-    deadlines: BTreeSet<(Instant, Name)>,
+    rules: TrackerConfig,
+    files: BTreeMap<RelativePath, TrackedFile>,
+    /// The files with `next` at [`NextStep::InspectAt`], by time.
+    deadlines: BTreeSet<(Instant, RelativePath)>,
     /// Files that are being inspected.
-    looking: usize,
-    /// Files that are [`Due::Ready`] and not being published, in this order. May contain files that
+    inspecting: usize,
+    /// Files that are [`NextStep::Ready`] and not being published, in this order. May contain files that
     /// no longer are.
-    ready: VecDeque<Name>,
-    flights: BTreeMap<u64, Flight>,
-    flights_begun: u64,
+    ready: VecDeque<RelativePath>,
+    in_flight: BTreeMap<u64, InFlight>,
+    last_number: u64,
     /// Nothing is published before this time.
-    hold_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// Current errors, and for each the last word that was published or is being published.
-    troubles: BTreeMap<Name, (&'static str, &'static str)>,
+    errors: BTreeMap<RelativePath, (&'static str, &'static str)>,
     /// Files with an error that has changed and is not published yet.
-    troubled: VecDeque<Name>,
+    changed_errors: VecDeque<RelativePath>,
     scan: u64,
     is_scanning: bool,
     has_scanned: bool,
-    batch: Batch,
+    batch: BatchState,
     /// Files that changed or were open during a run with `once`.
     skipped: u64,
     /// The number of files is over the limit.
-    untracked: bool,
-    outputs: VecDeque<Output>,
+    is_over_limit: bool,
+    outputs: VecDeque<TrackerOutput>,
 }
 
 #[derive(Debug, Default)]
-struct Batch {
+struct BatchState {
     number: u64,
     /// Files published since the last batch ended.
     files: u64,
@@ -106,82 +107,88 @@ struct Batch {
 impl Tracker {
     /// Starts with the files that were published earlier, and the current batch.
     pub fn new(
-        rules: Rules,
-        told: impl IntoIterator<Item = (Name, Stamp)>,
+        rules: TrackerConfig,
+        told: impl IntoIterator<Item = (RelativePath, FileStamp)>,
         batch_number: u64,
         batch_files: u64,
     ) -> Self {
-        let entry = |stamp| Entry { told: Some(stamp), ..Entry::default() };
+        let entry = |stamp| TrackedFile { published: Some(stamp), ..TrackedFile::default() };
         Self {
             rules,
-            entries: told.into_iter().map(|(name, stamp)| (name, entry(stamp))).collect(),
+            files: told.into_iter().map(|(name, stamp)| (name, entry(stamp))).collect(),
             deadlines: BTreeSet::new(),
-            looking: 0,
+            inspecting: 0,
             ready: VecDeque::new(),
-            flights: BTreeMap::new(),
-            flights_begun: 0,
-            hold_until: None,
-            troubles: BTreeMap::new(),
-            troubled: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            last_number: 0,
+            paused_until: None,
+            errors: BTreeMap::new(),
+            changed_errors: VecDeque::new(),
             scan: 0,
             is_scanning: false,
             has_scanned: false,
-            batch: Batch { number: batch_number, files: batch_files, ..Batch::default() },
+            batch: BatchState { number: batch_number, files: batch_files, ..BatchState::default() },
             skipped: 0,
-            untracked: false,
+            is_over_limit: false,
             outputs: VecDeque::new(),
         }
     }
 
     /// Handles an input.
-    pub fn handle(&mut self, input: Input, now: Instant) {
+    pub fn handle(&mut self, input: TrackerInput, now: Instant) {
         match input {
-            Input::Found(name, stamp) => self.observe(name, stamp, Seen::Found, now),
-            Input::Created(name, stamp) => self.observe(name, stamp, Seen::Created, now),
-            Input::Opened(name) => self.opened(&name, now),
-            Input::ClosedUnwritten(name) => self.closed_unwritten(&name, now),
-            Input::Closed(name, stamp) => self.observe(name, stamp, Seen::Closed, now),
-            Input::Placed(name, stamp) => self.observe(name, stamp, Seen::Placed, now),
-            Input::Gone(name) => self.remove(&name, now),
-            Input::GoneBelow(directory) => {
+            TrackerInput::Found(name, stamp) => self.observe(name, stamp, Observation::Found, now),
+            TrackerInput::Created(name, stamp) => {
+                self.observe(name, stamp, Observation::Created, now)
+            }
+            TrackerInput::Opened(name) => self.opened(&name, now),
+            TrackerInput::ClosedNoWrite(name) => self.closed_unwritten(&name, now),
+            TrackerInput::ClosedAfterWrite(name, stamp) => {
+                self.observe(name, stamp, Observation::Closed, now)
+            }
+            TrackerInput::MovedIn(name, stamp) => {
+                self.observe(name, stamp, Observation::Placed, now)
+            }
+            TrackerInput::Removed(name) => self.remove(&name, now),
+            TrackerInput::RemovedBelow(directory) => {
                 for name in self.below(&directory) {
                     self.remove(&name, now);
                 }
-                self.troubles.retain(|name, _| !name.starts_with(&directory));
+                self.errors.retain(|name, _| !name.starts_with(&directory));
             }
-            Input::ScanBegins => {
+            TrackerInput::ScanStarted => {
                 self.scan += 1;
                 self.is_scanning = true;
-                self.untracked = false;
+                self.is_over_limit = false;
                 self.forget_open(now);
             }
-            Input::ScanEnds(unread) => self.end_scan(&unread, now),
-            Input::Looked(name, stamp) => self.looked(name, stamp, now),
-            Input::Busy(name) => self.busy(name, now),
-            Input::Trouble(name, word) => self.trouble(name, word),
-            Input::Confirmed(number) => self.confirmed(number, now),
-            Input::Refused(number) => self.refused(number, now),
-            Input::Tick => {}
+            TrackerInput::ScanFinished(unread) => self.end_scan(&unread, now),
+            TrackerInput::Inspected(name, stamp) => self.inspected(name, stamp, now),
+            TrackerInput::Busy(name) => self.busy(name, now),
+            TrackerInput::ErrorChanged(name, word) => self.set_error(name, word),
+            TrackerInput::Confirmed(number) => self.confirmed(number, now),
+            TrackerInput::Refused(number) => self.refused(number, now),
+            TrackerInput::Tick => {}
         }
-        self.pump(now);
+        self.advance(now);
     }
 
     /// The next output; check after each input.
-    pub fn poll(&mut self) -> Option<Output> {
+    pub fn poll(&mut self) -> Option<TrackerOutput> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Tick`] is due; may change with each input.
+    /// When [`TrackerInput::Tick`] is due; may change with each input.
     pub fn deadline(&self) -> Option<Instant> {
         let settled = self.deadlines.first().map(|(at, _)| *at);
-        let paused = self.hold_until.filter(|_| self.has_ready());
+        let paused = self.paused_until.filter(|_| self.has_ready());
         [settled, paused, self.batch_due()].into_iter().flatten().min()
     }
 
     /// Whether no file is settling, being inspected, ready or being published.
     pub fn is_idle(&self) -> bool {
-        let nothing_comes = self.deadlines.is_empty() && self.looking == 0 && !self.is_scanning;
-        nothing_comes && self.flights.is_empty() && !self.has_ready()
+        let nothing_comes = self.deadlines.is_empty() && self.inspecting == 0 && !self.is_scanning;
+        nothing_comes && self.in_flight.is_empty() && !self.has_ready()
     }
 
     /// Whether everything that the first scan found is published and its batch has ended.
@@ -196,13 +203,13 @@ impl Tracker {
     }
 
     /// Published files, which must be stored across restarts.
-    pub fn told(&self) -> impl Iterator<Item = (&Name, Stamp)> {
-        self.entries.iter().filter_map(|(name, entry)| Some((name, entry.told?)))
+    pub fn published(&self) -> impl Iterator<Item = (&RelativePath, FileStamp)> {
+        self.files.iter().filter_map(|(name, entry)| Some((name, entry.published?)))
     }
 
     /// Files that are tracked.
     pub fn tracked(&self) -> usize {
-        self.entries.len()
+        self.files.len()
     }
 
     /// The number of the current batch, and its files so far.
@@ -211,52 +218,54 @@ impl Tracker {
     }
 
     fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.troubled.is_empty()
+        !self.ready.is_empty() || !self.changed_errors.is_empty()
     }
 
-    fn below(&self, directory: &[u8]) -> Vec<Name> {
+    fn below(&self, directory: &[u8]) -> Vec<RelativePath> {
         let from = (Bound::Included(directory), Bound::Unbounded);
-        let from = self.entries.range::<[u8], _>(from);
+        let from = self.files.range::<[u8], _>(from);
         let below = from.take_while(|(name, _)| name.starts_with(directory));
         below.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    fn entry(&mut self, name: &Name) -> Option<&mut Entry> {
-        let is_full = self.entries.len() >= self.rules.files_max;
-        if is_full && !self.entries.contains_key(name) {
-            if !std::mem::replace(&mut self.untracked, true) {
-                self.trouble(Arc::from([]), Some("too-many-files"));
+    fn entry(&mut self, name: &RelativePath) -> Option<&mut TrackedFile> {
+        let is_full = self.files.len() >= self.rules.files_max;
+        if is_full && !self.files.contains_key(name) {
+            if !std::mem::replace(&mut self.is_over_limit, true) {
+                self.set_error(Arc::from([]), Some("too-many-files"));
             }
             return None;
         }
-        Some(self.entries.entry(Arc::clone(name)).or_default())
+        Some(self.files.entry(Arc::clone(name)).or_default())
     }
 
-    fn observe(&mut self, name: Name, stamp: Stamp, seen: Seen, now: Instant) {
+    fn observe(&mut self, name: RelativePath, stamp: FileStamp, seen: Observation, now: Instant) {
         let (scan, settle) = (self.scan, self.rules.settle);
         let Some(entry) = self.entry(&name) else { return };
         entry.scan = scan;
         entry.is_gone = false;
         let before = entry.next;
-        if entry.telling.or(entry.told) == Some(stamp) {
+        if entry.publishing.or(entry.published) == Some(stamp) {
             // Published or being published like this; changes in between do not matter.
             entry.next = None;
         } else {
-            let heard = match (seen, before.map(|(_, due)| due.heard())) {
-                (Seen::Created, _) => Heard::Made,
-                (Seen::Closed, _) => Heard::Closed,
+            let heard = match (seen, before.map(|(_, due)| due.open_state())) {
+                (Observation::Created, _) => OpenState::Created,
+                (Observation::Closed, _) => OpenState::Closed,
                 // A scan does not change whether the file is open.
-                (_, Some(heard @ (Heard::Made | Heard::Opened(_)))) => heard,
-                _ => Heard::Nothing,
+                (_, Some(heard @ (OpenState::Created | OpenState::Open(_)))) => heard,
+                _ => OpenState::Unknown,
             };
-            let at = now + heard.quiet(settle);
+            let at = now + heard.quiet_time(settle);
             let due = match (before.filter(|(next, _)| *next == stamp), seen) {
-                (_, Seen::Placed) => Due::Ready,
+                (_, Observation::Placed) => NextStep::Ready,
                 // The content has not changed since.
-                (Some((_, Due::At { at: before, .. })), Seen::Closed) => {
-                    Due::At { at: at.min(before), heard }
+                (Some((_, NextStep::InspectAt { at: before, .. })), Observation::Closed) => {
+                    NextStep::InspectAt { at: at.min(before), open_state: heard }
                 }
-                (None, _) | (Some((_, Due::At { .. })), Seen::Created) => Due::At { at, heard },
+                (None, _) | (Some((_, NextStep::InspectAt { .. })), Observation::Created) => {
+                    NextStep::InspectAt { at, open_state: heard }
+                }
                 (Some((_, due)), _) => due,
             };
             entry.next = Some((stamp, due));
@@ -270,47 +279,47 @@ impl Tracker {
     }
 
     /// Enters the next step of a file into the queue or the deadlines.
-    fn schedule(&mut self, name: Name, next: Option<(Stamp, Due)>) {
+    fn schedule(&mut self, name: RelativePath, next: Option<(FileStamp, NextStep)>) {
         match next {
-            Some((_, Due::At { at, .. })) => {
+            Some((_, NextStep::InspectAt { at, .. })) => {
                 self.deadlines.insert((at, name));
             }
-            Some((_, Due::Ready)) => self.ready.push_back(name),
+            Some((_, NextStep::Ready)) => self.ready.push_back(name),
             _ => {}
         }
     }
 
-    fn unschedule(&mut self, name: &Name, next: Option<(Stamp, Due)>) {
-        if let Some((_, Due::At { at, .. })) = next {
+    fn unschedule(&mut self, name: &RelativePath, next: Option<(FileStamp, NextStep)>) {
+        if let Some((_, NextStep::InspectAt { at, .. })) = next {
             self.deadlines.remove(&(at, Arc::clone(name)));
         }
     }
 
     /// A process has opened the file. The first one after its creation is its writer.
-    fn opened(&mut self, name: &Name, now: Instant) {
+    fn opened(&mut self, name: &RelativePath, now: Instant) {
         let settle = self.rules.settle;
-        self.redue(name, |due| match due {
-            Due::At { heard: Heard::Made, .. } => {
-                let heard = Heard::Opened(1);
-                Due::At { at: now + heard.quiet(settle), heard }
+        self.update_next_step(name, |due| match due {
+            NextStep::InspectAt { open_state: OpenState::Created, .. } => {
+                let heard = OpenState::Open(1);
+                NextStep::InspectAt { at: now + heard.quiet_time(settle), open_state: heard }
             }
-            Due::At { at, heard: Heard::Opened(times) } => {
-                Due::At { at, heard: Heard::Opened(times.saturating_add(1)) }
+            NextStep::InspectAt { at, open_state: OpenState::Open(times) } => {
+                NextStep::InspectAt { at, open_state: OpenState::Open(times.saturating_add(1)) }
             }
             due => due,
         });
     }
 
     /// A process that did not write has closed the file.
-    fn closed_unwritten(&mut self, name: &Name, now: Instant) {
+    fn closed_unwritten(&mut self, name: &RelativePath, now: Instant) {
         let settle = self.rules.settle;
-        self.redue(name, |due| match due {
-            Due::At { heard: Heard::Opened(..=1), .. } => {
-                let heard = Heard::Made;
-                Due::At { at: now + heard.quiet(settle), heard }
+        self.update_next_step(name, |due| match due {
+            NextStep::InspectAt { open_state: OpenState::Open(..=1), .. } => {
+                let heard = OpenState::Created;
+                NextStep::InspectAt { at: now + heard.quiet_time(settle), open_state: heard }
             }
-            Due::At { at, heard: Heard::Opened(times) } => {
-                Due::At { at, heard: Heard::Opened(times - 1) }
+            NextStep::InspectAt { at, open_state: OpenState::Open(times) } => {
+                NextStep::InspectAt { at, open_state: OpenState::Open(times - 1) }
             }
             due => due,
         });
@@ -321,9 +330,9 @@ impl Tracker {
         let settle = self.rules.settle;
         let names: Vec<_> = self.deadlines.iter().map(|(_, name)| Arc::clone(name)).collect();
         for name in names {
-            self.redue(&name, |due| match due {
-                Due::At { at, heard: Heard::Made | Heard::Opened(_) } => {
-                    Due::At { at: at.min(now + settle), heard: Heard::Nothing }
+            self.update_next_step(&name, |due| match due {
+                NextStep::InspectAt { at, open_state: OpenState::Created | OpenState::Open(_) } => {
+                    NextStep::InspectAt { at: at.min(now + settle), open_state: OpenState::Unknown }
                 }
                 due => due,
             });
@@ -331,8 +340,8 @@ impl Tracker {
     }
 
     /// Changes the next step of a file.
-    fn redue(&mut self, name: &Name, change: impl FnOnce(Due) -> Due) {
-        let Some(entry) = self.entries.get_mut(name) else { return };
+    fn update_next_step(&mut self, name: &RelativePath, change: impl FnOnce(NextStep) -> NextStep) {
+        let Some(entry) = self.files.get_mut(name) else { return };
         let before = entry.next;
         let Some((stamp, due)) = before else { return };
         entry.next = Some((stamp, change(due)));
@@ -343,139 +352,142 @@ impl Tracker {
         }
     }
 
-    fn remove(&mut self, name: &Name, now: Instant) {
-        let Some(entry) = self.entries.get_mut(name) else { return };
+    fn remove(&mut self, name: &RelativePath, now: Instant) {
+        let Some(entry) = self.files.get_mut(name) else { return };
         self.batch.quiet_since = Some(now);
         let next = entry.next.take();
-        if entry.telling.is_some() {
+        if entry.publishing.is_some() {
             entry.is_gone = true;
         } else {
-            let entry = self.entries.remove(name).expect("the entry was just found");
-            if entry.told.is_some() {
-                self.outputs.push_back(Output::Forget(Arc::clone(name)));
+            let entry = self.files.remove(name).expect("the entry was just found");
+            if entry.published.is_some() {
+                self.outputs.push_back(TrackerOutput::Forget(Arc::clone(name)));
             }
         }
         self.unschedule(name, next);
     }
 
-    fn end_scan(&mut self, unread: &[Name], now: Instant) {
+    fn end_scan(&mut self, unread: &[RelativePath], now: Instant) {
         let is_unread = |name: &[u8]| unread.iter().any(|below| name.starts_with(below));
         let missed =
-            self.entries.iter().filter(|(name, entry)| entry.scan != self.scan && !is_unread(name));
+            self.files.iter().filter(|(name, entry)| entry.scan != self.scan && !is_unread(name));
         for name in missed.map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>() {
             self.remove(&name, now);
         }
-        if !self.untracked && self.troubles.get(&[][..]).is_some_and(|it| it.0 == "too-many-files")
+        if !self.is_over_limit
+            && self.errors.get(&[][..]).is_some_and(|it| it.0 == "too-many-files")
         {
-            self.trouble(Arc::from([]), None);
+            self.set_error(Arc::from([]), None);
         }
         self.is_scanning = false;
         self.has_scanned = true;
         self.batch.quiet_since = Some(now);
     }
 
-    fn looked(&mut self, name: Name, stamp: Option<Stamp>, now: Instant) {
-        self.looking -= 1;
+    fn inspected(&mut self, name: RelativePath, stamp: Option<FileStamp>, now: Instant) {
+        self.inspecting -= 1;
         let Some(stamp) = stamp else { return self.remove(&name, now) };
         let once = self.rules.once;
-        let Some(entry) = self.entries.get_mut(&name) else { return };
+        let Some(entry) = self.files.get_mut(&name) else { return };
         match entry.next {
-            Some((next, Due::Looking(_))) if next == stamp => {
-                entry.next = Some((stamp, Due::Ready));
+            Some((next, NextStep::Inspecting(_))) if next == stamp => {
+                entry.next = Some((stamp, NextStep::Ready));
                 self.ready.push_back(name);
             }
-            Some((_, Due::Looking(_))) if once => {
+            Some((_, NextStep::Inspecting(_))) if once => {
                 entry.next = None;
                 self.skipped += 1;
             }
-            Some((_, Due::Looking(_))) => self.observe(name, stamp, Seen::Found, now),
+            Some((_, NextStep::Inspecting(_))) => {
+                self.observe(name, stamp, Observation::Found, now)
+            }
             // It has changed in between, and will be inspected again.
             _ => {}
         }
     }
 
-    fn busy(&mut self, name: Name, now: Instant) {
-        self.looking -= 1;
+    fn busy(&mut self, name: RelativePath, now: Instant) {
+        self.inspecting -= 1;
         let (once, settle) = (self.rules.once, self.rules.settle);
-        let Some(entry) = self.entries.get_mut(&name) else { return };
-        let Some((stamp, Due::Looking(heard))) = entry.next else { return };
+        let Some(entry) = self.files.get_mut(&name) else { return };
+        let Some((stamp, NextStep::Inspecting(heard))) = entry.next else { return };
         if once {
             entry.next = None;
             self.skipped += 1;
         } else {
-            let at = now + heard.quiet(settle).max(BUSY_RETRY);
-            let next = Some((stamp, Due::At { at, heard }));
+            let at = now + heard.quiet_time(settle).max(BUSY_RETRY);
+            let next = Some((stamp, NextStep::InspectAt { at, open_state: heard }));
             entry.next = next;
             self.schedule(name, next);
         }
     }
 
-    fn trouble(&mut self, name: Name, word: Option<&'static str>) {
-        let word = word.unwrap_or(NO_TROUBLE);
-        match self.troubles.get_mut(&name) {
+    fn set_error(&mut self, name: RelativePath, word: Option<&'static str>) {
+        let word = word.unwrap_or(NO_ERROR);
+        match self.errors.get_mut(&name) {
             Some((now, _)) => *now = word,
-            None if word == NO_TROUBLE => return,
+            None if word == NO_ERROR => return,
             None => {
-                self.troubles.insert(Arc::clone(&name), (word, NO_TROUBLE));
+                self.errors.insert(Arc::clone(&name), (word, NO_ERROR));
             }
         }
-        if !self.troubled.contains(&name) {
-            self.troubled.push_back(name);
+        if !self.changed_errors.contains(&name) {
+            self.changed_errors.push_back(name);
         }
     }
 
     fn confirmed(&mut self, number: u64, now: Instant) {
-        match self.flights.remove(&number) {
-            Some(Flight::File(name)) => {
-                let Some(entry) = self.entries.get_mut(&name) else { return };
-                entry.told = entry.telling.take();
-                let stamp = entry.told.expect("a file in flight has a stamp");
+        match self.in_flight.remove(&number) {
+            Some(InFlight::File(name)) => {
+                let Some(entry) = self.files.get_mut(&name) else { return };
+                entry.published = entry.publishing.take();
+                let stamp = entry.published.expect("a file in flight has a stamp");
                 self.batch.files += 1;
                 self.batch.quiet_since = Some(now);
-                self.outputs.push_back(Output::Remember(Arc::clone(&name), stamp));
+                self.outputs.push_back(TrackerOutput::Save(Arc::clone(&name), stamp));
                 if entry.is_gone {
                     self.remove(&name, now);
-                } else if matches!(entry.next, Some((_, Due::Ready))) {
+                } else if matches!(entry.next, Some((_, NextStep::Ready))) {
                     self.ready.push_back(name);
                 }
             }
-            Some(Flight::Batch { files }) => {
-                self.outputs.push_back(Output::BatchEnded(self.batch.number));
+            Some(InFlight::Batch { files }) => {
+                self.outputs.push_back(TrackerOutput::BatchEnded(self.batch.number));
                 self.batch.number += 1;
                 self.batch.files -= files;
                 self.batch.is_ending = false;
             }
-            Some(Flight::Trouble(..)) | None => {}
+            Some(InFlight::Error(..)) | None => {}
         }
     }
 
     fn refused(&mut self, number: u64, now: Instant) {
-        self.hold_until = Some(now + self.rules.retry);
-        match self.flights.remove(&number) {
-            Some(Flight::File(name)) => {
-                let Some(entry) = self.entries.get_mut(&name) else { return };
-                let stamp = entry.telling.take().expect("a file in flight has a stamp");
+        self.paused_until = Some(now + self.rules.retry);
+        match self.in_flight.remove(&number) {
+            Some(InFlight::File(name)) => {
+                let Some(entry) = self.files.get_mut(&name) else { return };
+                let stamp = entry.publishing.take().expect("a file in flight has a stamp");
                 if entry.is_gone {
                     return self.remove(&name, now);
                 }
                 if entry.next.is_none() {
-                    entry.next = Some((stamp, Due::Ready));
+                    entry.next = Some((stamp, NextStep::Ready));
                 }
-                if matches!(entry.next, Some((_, Due::Ready))) {
+                if matches!(entry.next, Some((_, NextStep::Ready))) {
                     self.ready.push_back(name);
                 }
             }
-            Some(Flight::Batch { .. }) => self.batch.is_ending = false,
-            Some(Flight::Trouble(name, word)) => {
-                if let Some((_, told)) = self.troubles.get_mut(&name) {
+            Some(InFlight::Batch { .. }) => self.batch.is_ending = false,
+            Some(InFlight::Error(name, word)) => {
+                if let Some((_, told)) = self.errors.get_mut(&name) {
                     // Neither the old nor the new word is published, so the next word is published
                     // in any case.
                     *told = "";
-                } else if word == NO_TROUBLE {
-                    self.troubles.insert(Arc::clone(&name), (NO_TROUBLE, ""));
+                } else if word == NO_ERROR {
+                    self.errors.insert(Arc::clone(&name), (NO_ERROR, ""));
                 }
-                if !self.troubled.contains(&name) {
-                    self.troubled.push_back(name);
+                if !self.changed_errors.contains(&name) {
+                    self.changed_errors.push_back(name);
                 }
             }
             None => {}
@@ -483,70 +495,70 @@ impl Tracker {
     }
 
     /// Inspects what is due, and publishes as many files as allowed.
-    fn pump(&mut self, now: Instant) {
+    fn advance(&mut self, now: Instant) {
         while let Some((at, _)) = self.deadlines.first()
             && *at <= now
         {
             let (_, name) = self.deadlines.pop_first().expect("the entry was just found");
-            let entry = self.entries.get_mut(&name).expect("a scheduled file is tracked");
-            let Some((stamp, Due::At { heard, .. })) = entry.next else {
+            let entry = self.files.get_mut(&name).expect("a scheduled file is tracked");
+            let Some((stamp, NextStep::InspectAt { open_state: heard, .. })) = entry.next else {
                 panic!("a scheduled file waits for its deadline");
             };
-            entry.next = Some((stamp, Due::Looking(heard)));
-            let is_closed = heard == Heard::Closed;
-            self.looking += 1;
-            self.outputs.push_back(Output::Look { name, is_closed });
+            entry.next = Some((stamp, NextStep::Inspecting(heard)));
+            let is_closed = heard == OpenState::Closed;
+            self.inspecting += 1;
+            self.outputs.push_back(TrackerOutput::Inspect { name, is_closed });
         }
-        if self.hold_until.is_some_and(|until| now < until) {
+        if self.paused_until.is_some_and(|until| now < until) {
             return;
         }
-        self.hold_until = None;
-        while self.flights.len() < IN_FLIGHT_MAX {
-            if let Some(name) = self.troubled.pop_front() {
-                self.announce_trouble(&name);
+        self.paused_until = None;
+        while self.in_flight.len() < IN_FLIGHT_MAX {
+            if let Some(name) = self.changed_errors.pop_front() {
+                self.publish_error(&name);
             } else if let Some(name) = self.ready.pop_front() {
-                self.announce_file(name);
+                self.publish_file(name);
             } else {
                 break;
             }
         }
         if self.batch_due().is_some_and(|due| due <= now) {
-            let Batch { number, files, .. } = self.batch;
+            let BatchState { number, files, .. } = self.batch;
             self.batch.is_ending = true;
-            self.announce(Flight::Batch { files }, Announced::Batch { number, files });
+            self.publish(InFlight::Batch { files }, FileEvent::Batch { number, files });
         }
     }
 
-    fn announce(&mut self, flight: Flight, announced: Announced) {
-        self.flights_begun += 1;
-        self.flights.insert(self.flights_begun, flight);
-        self.outputs.push_back(Output::Announce(self.flights_begun, announced));
+    fn publish(&mut self, flight: InFlight, announced: FileEvent) {
+        self.last_number += 1;
+        self.in_flight.insert(self.last_number, flight);
+        self.outputs.push_back(TrackerOutput::Publish(self.last_number, announced));
     }
 
-    fn announce_file(&mut self, name: Name) {
-        let Some(entry) = self.entries.get_mut(&name) else { return };
+    fn publish_file(&mut self, name: RelativePath) {
+        let Some(entry) = self.files.get_mut(&name) else { return };
         // The version in flight comes first; its confirmation continues with this one.
-        if entry.telling.is_some() {
+        if entry.publishing.is_some() {
             return;
         }
-        let Some((stamp, Due::Ready)) = entry.next else { return };
+        let Some((stamp, NextStep::Ready)) = entry.next else { return };
         entry.next = None;
-        entry.telling = Some(stamp);
-        self.announce(Flight::File(Arc::clone(&name)), Announced::File(name, stamp));
+        entry.publishing = Some(stamp);
+        self.publish(InFlight::File(Arc::clone(&name)), FileEvent::File(name, stamp));
     }
 
-    fn announce_trouble(&mut self, name: &Name) {
-        let Some((word, told)) = self.troubles.get_mut(name) else { return };
+    fn publish_error(&mut self, name: &RelativePath) {
+        let Some((word, told)) = self.errors.get_mut(name) else { return };
         let word = *word;
         if *told != word {
             *told = word;
-            self.announce(
-                Flight::Trouble(Arc::clone(name), word),
-                Announced::Trouble(Arc::clone(name), word),
+            self.publish(
+                InFlight::Error(Arc::clone(name), word),
+                FileEvent::Error(Arc::clone(name), word),
             );
         }
-        if word == NO_TROUBLE {
-            self.troubles.remove(name);
+        if word == NO_ERROR {
+            self.errors.remove(name);
         }
     }
 
@@ -557,7 +569,7 @@ impl Tracker {
         let may_end = self.batch.files > 0 && !self.batch.is_ending && self.has_scanned;
         // Nothing is published while the broker refuses events.
         let due = self.batch.quiet_since.filter(|_| may_end && self.is_idle())? + quiet;
-        Some(self.hold_until.map_or(due, |until| until.max(due)))
+        Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 }
 

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::request::{Kind, Wish};
 use super::store::{Content, Due};
-use crate::outgoing::Answered;
+use crate::outgoing::OutgoingResponse;
 
 /// Bytes of chance in a challenge, which nobody guesses.
 const CHALLENGE_BYTES: usize = 32;
@@ -51,9 +51,9 @@ impl Challenge {
     }
 
     /// Whether the answer shows it.
-    pub(super) fn is_met(&self, answered: &Answered) -> bool {
+    pub(super) fn is_met(&self, answered: &OutgoingResponse) -> bool {
         let is_right = match self {
-            Self::Asked { text, .. } => answered.is_whole && answered.body == text.as_bytes(),
+            Self::Asked { text, .. } => answered.is_complete && answered.body == text.as_bytes(),
             Self::Told => true,
         };
         is_right && answered.status.is_success()
@@ -210,11 +210,11 @@ mod tests {
     fn only_the_whole_challenge_and_nothing_else_meets_it() {
         let challenge = Challenge::of(&wish(Kind::WebSub, Some(60), "https://r.example/cb"));
         let Challenge::Asked { text, .. } = &challenge else { panic!("{challenge:?}") };
-        let answered = |status: u16, body: &str, is_whole| Answered {
+        let answered = |status: u16, body: &str, is_whole| OutgoingResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: HeaderMap::new(),
             body: body.to_owned().into(),
-            is_whole,
+            is_complete: is_whole,
         };
         assert!(challenge.is_met(&answered(204, text, true)));
         assert!(!challenge.is_met(&answered(200, text, false)));

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidings_broker::access::lies_below;
+use tidings_broker::access::is_below;
 
 use super::request::{Request, Rules, Wish};
 
@@ -19,10 +19,10 @@ pub(crate) fn form(bytes: &[u8]) {
         lease_min: Duration::from_hours(1),
         lease_max: Duration::from_hours(720),
     };
-    let is_own = |topic: &_| rules.prefixes.iter().any(|prefix| lies_below(topic, prefix));
+    let is_own = |topic: &_| rules.prefixes.iter().any(|prefix| is_below(topic, prefix));
     let check = |wish: &Wish| {
         assert!(is_own(&wish.topic.url), "{} is somebody else's", wish.topic.url);
-        assert!(!lies_below(&wish.callback, &rules.hub), "{} is the hub itself", wish.callback);
+        assert!(!is_below(&wish.callback, &rules.hub), "{} is the hub itself", wish.callback);
         for text in [wish.topic.named.as_str(), wish.topic.url.as_str(), wish.callback.as_str()] {
             assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
         }

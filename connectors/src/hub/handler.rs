@@ -8,7 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
-use tidings_protocol::{CanonicalUrl, ClientError, Hold, Outcome, Payload, Return, push_attribute};
+use tidings_protocol::{
+    CanonicalUrl, ClientError, KeyRest, Outcome, Payload, RetryMode, push_attribute,
+};
 use tidings_subscriber::outcome::{Failure, Reason};
 use tokio_util::sync::CancellationToken;
 
@@ -16,8 +18,8 @@ use super::deliver::{self, Challenge};
 use super::request::Wish;
 use super::store::{Content, Due, Granted, Id, Stored};
 use super::{Hub, SENDING, host_of, unix_ms};
-use crate::outgoing::Answered;
-use crate::worker::{End, Handler, Task};
+use crate::outgoing::OutgoingResponse;
+use crate::worker::{TaskEnd, TaskHandler, WorkerTask};
 
 /// Bytes of a topic's content, and of all that are kept in memory.
 pub(super) const CONTENT_BYTES_MAX: usize = 4 << 20;
@@ -66,14 +68,18 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Handler for HubHandler {
+impl TaskHandler for HubHandler {
     type Error = Infallible;
 
-    async fn work(&self, task: &Task, lost: &CancellationToken) -> Result<End, Infallible> {
+    async fn handle(
+        &self,
+        task: &WorkerTask,
+        lost: &CancellationToken,
+    ) -> Result<TaskEnd, Infallible> {
         Ok(tokio::select! {
             biased;
-            () = lost.cancelled() => End::untouched(),
-            () = self.stop.cancelled() => End::BrokenOff,
+            () = lost.cancelled() => TaskEnd::not_started(),
+            () = self.stop.cancelled() => TaskEnd::Interrupted,
             end = self.hub.work(&task.payload) => end,
         })
     }
@@ -84,11 +90,15 @@ impl Handler for HubHandler {
 }
 
 impl Hub {
-    async fn work(&self, payload: &str) -> End {
+    async fn work(&self, payload: &str) -> TaskEnd {
         let payload = Payload::parse(payload);
         let Some(target) = payload.target() else { return self.unknown(payload.text()) };
         let Some(_turn) = self.turn(target) else {
-            return End::Back(Return::Uncounted { after_ms: Some(BUSY_MS) }, Hold::default(), None);
+            return TaskEnd::Nack(
+                RetryMode::Uncounted { after_ms: Some(BUSY_MS) },
+                KeyRest::default(),
+                None,
+            );
         };
         let number = |key| payload.attribute(key).and_then(|id| id.parse::<Id>().ok());
         let is_last = payload.attribute("last") == Some("yes");
@@ -109,7 +119,11 @@ impl Hub {
                 Trouble::Store(error) => tracing::error!(%error, "hub.db"),
                 Trouble::Broker(error) => tracing::error!(%error, "the hub cannot publish"),
             }
-            End::Back(Return::Uncounted { after_ms: Some(STORE_MS) }, Hold::default(), None)
+            TaskEnd::Nack(
+                RetryMode::Uncounted { after_ms: Some(STORE_MS) },
+                KeyRest::default(),
+                None,
+            )
         })
     }
 
@@ -119,9 +133,9 @@ impl Hub {
     }
 
     /// Asks whoever is to be told, or not any more, whether it wants that. What it says is final.
-    async fn verify(&self, id: Id, is_last: bool) -> Result<End, Trouble> {
+    async fn verify(&self, id: Id, is_last: bool) -> Result<TaskEnd, Trouble> {
         let Some(wish) = self.ask(move |store| store.wish(id)).await? else {
-            return Ok(End::done());
+            return Ok(TaskEnd::done());
         };
         let challenge = Challenge::of(&wish);
         let sent = match &challenge {
@@ -150,7 +164,7 @@ impl Hub {
                     Granted::Void => {}
                     Granted::Full => self.deny(&wish).await,
                 }
-                Ok(End::done())
+                Ok(TaskEnd::done())
             }
             Ok(answered)
                 if !is_last && Reason::of_status(answered.status.as_u16()).is_transient() =>
@@ -167,14 +181,16 @@ impl Hub {
                     status,
                     "a subscriber of the hub does not want what it was asked"
                 );
-                Ok(End::done())
+                Ok(TaskEnd::done())
             }
-            Err(failure) if failure.is_transient() && !is_last => Ok(End::failed(word(&failure))),
+            Err(failure) if failure.is_transient() && !is_last => {
+                Ok(TaskEnd::failed(word(&failure)))
+            }
             Err(failure) => {
                 self.ask(move |store| store.forget(id)).await?;
                 self.awaited.settle(id, false);
                 self.complain(&failure, host);
-                Ok(End::Final(Outcome::Failed, Hold::default()))
+                Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()))
             }
         }
     }
@@ -189,18 +205,18 @@ impl Hub {
     }
 
     /// Looks at a topic, and has all its subscribers told if it has changed.
-    async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<End, Trouble> {
+    async fn fetch(&self, url: &CanonicalUrl<'_>) -> Result<TaskEnd, Trouble> {
         let topic = url.to_string();
         let asked = topic.clone();
         if !self.ask(move |store| store.has_subscribers(&asked, unix_ms())).await? {
-            return Ok(End::done());
+            return Ok(TaskEnd::done());
         }
         let (answered, why_not) = match self.read(url).await {
             Ok(read) => read,
-            Err(failure) if failure.is_transient() => return Ok(End::failed(word(&failure))),
+            Err(failure) if failure.is_transient() => return Ok(TaskEnd::failed(word(&failure))),
             Err(failure) => {
                 tracing::warn!(topic, %failure, "the hub cannot fetch a topic");
-                return Ok(End::Final(Outcome::Failed, Hold::default()));
+                return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
             }
         };
         if let Some(reason) = why_not {
@@ -209,7 +225,7 @@ impl Hub {
                 return Ok(back(&answered));
             }
             tracing::warn!(topic, status, %reason, "the hub cannot distribute a topic");
-            return Ok(End::Final(Outcome::Failed, Hold::default()));
+            return Ok(TaskEnd::Ack(Outcome::Failed, KeyRest::default()));
         }
         let content_type = deliver::content_type(&answered.headers);
         let body = answered.body;
@@ -218,7 +234,7 @@ impl Hub {
         if let Some(stored) = stored.await? {
             self.announce(stored).await?;
         }
-        Ok(End::done())
+        Ok(TaskEnd::done())
     }
 
     /// Asks the site itself for a topic, and says why what it answers is no content, if it is none. Its redirects are followed
@@ -226,7 +242,7 @@ impl Hub {
     async fn read(
         &self,
         topic: &CanonicalUrl<'_>,
-    ) -> Result<(Answered, Option<Cow<'static, str>>), Failure> {
+    ) -> Result<(OutgoingResponse, Option<Cow<'static, str>>), Failure> {
         // What is new must not be what some cache still has.
         let mut headers = HeaderMap::new();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -284,7 +300,7 @@ impl Hub {
     }
 
     /// Sends a subscriber the newest that it misses, until it misses nothing.
-    async fn deliver(&self, id: Id, is_last: bool) -> Result<End, Trouble> {
+    async fn deliver(&self, id: Id, is_last: bool) -> Result<TaskEnd, Trouble> {
         loop {
             if let Some(end) = self.deliver_once(id, is_last).await? {
                 return Ok(end);
@@ -293,12 +309,12 @@ impl Hub {
     }
 
     /// `None`: it was taken. By then something newer may be there, of which nobody else tells this subscriber.
-    async fn deliver_once(&self, id: Id, is_last: bool) -> Result<Option<End>, Trouble> {
+    async fn deliver_once(&self, id: Id, is_last: bool) -> Result<Option<TaskEnd>, Trouble> {
         let Some(due) = self.ask(move |store| store.due(id, unix_ms())).await? else {
-            return Ok(Some(End::done()));
+            return Ok(Some(TaskEnd::done()));
         };
         let Some(content) = self.content(&due).await? else {
-            return Ok(Some(End::done()));
+            return Ok(Some(TaskEnd::done()));
         };
         let sent = if deliver::has_content(due.kind) {
             let headers = deliver::headers(&due, &content, &self.config.rules.hub);
@@ -315,10 +331,10 @@ impl Hub {
             Ok(answered) if answered.status == StatusCode::GONE => {
                 self.ask(move |store| store.remove(id)).await?;
                 tracing::info!(host, topic = due.named, "a subscriber of the hub is gone (410)");
-                return Ok(Some(End::done()));
+                return Ok(Some(TaskEnd::done()));
             }
             Ok(answered) => back(answered),
-            Err(failure) => End::failed(word(failure)),
+            Err(failure) => TaskEnd::failed(word(failure)),
         };
         let bounds = self.config.bounds;
         if self.ask(move |store| store.failed(id, is_last, &bounds, unix_ms())).await? {
@@ -327,7 +343,7 @@ impl Hub {
                 topic = due.named,
                 "a subscriber of the hub is dropped, as nothing has reached it for so long"
             );
-            return Ok(Some(End::Final(Outcome::Failed, Hold::default())));
+            return Ok(Some(TaskEnd::Ack(Outcome::Failed, KeyRest::default())));
         }
         if let Err(failure) = &sent
             && failure.reason == Reason::Address
@@ -352,7 +368,11 @@ impl Hub {
     }
 
     /// Tells somebody that a topic has changed, as rssCloud does it.
-    async fn tell(&self, callback: &CanonicalUrl<'_>, named: &str) -> Result<Answered, Failure> {
+    async fn tell(
+        &self,
+        callback: &CanonicalUrl<'_>,
+        named: &str,
+    ) -> Result<OutgoingResponse, Failure> {
         let (headers, body) = deliver::notice(named);
         self.send(Method::POST, callback, headers, body, 0).await
     }
@@ -364,15 +384,15 @@ impl Hub {
         headers: HeaderMap,
         body: Bytes,
         body_max: usize,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<OutgoingResponse, Failure> {
         self.outgoing.send(method, url, headers, body, body_max).await
     }
 
     /// An event that is none of the hub's.
-    fn unknown(&self, what: &str) -> End {
+    fn unknown(&self, what: &str) -> TaskEnd {
         let event: String = what.chars().take(SHOWN_CHARS_MAX).collect();
         self.complaints.unknown.lock().add(1, format_args!("it is {event:?}"));
-        End::Final(Outcome::Failed, Hold::default())
+        TaskEnd::Ack(Outcome::Failed, KeyRest::default())
     }
 
     /// A request that was not made, since it must not be, or that will never do.
@@ -381,12 +401,12 @@ impl Hub {
     }
 }
 
-fn why_no_content(answered: &Answered) -> Option<&'static str> {
+fn why_no_content(answered: &OutgoingResponse) -> Option<&'static str> {
     let codings = answered.headers.get_all(CONTENT_ENCODING).iter();
     let mut codings = codings.map(HeaderValue::as_bytes);
     if codings.any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
         Some("it comes compressed, though that was not asked for")
-    } else if !answered.is_whole {
+    } else if !answered.is_complete {
         Some("it is longer than 4 MiB")
     } else if answered.status != StatusCode::OK {
         Some("its status")
@@ -396,10 +416,10 @@ fn why_no_content(answered: &Answered) -> Option<&'static str> {
 }
 
 /// It goes back for what was answered, for as long as that says.
-fn back(answered: &Answered) -> End {
+fn back(answered: &OutgoingResponse) -> TaskEnd {
     let after_ms = answered.retry_after().and_then(|wait| u64::try_from(wait.as_millis()).ok());
     let reason = format!("status_{}", answered.status.as_u16());
-    End::Back(Return::Retry { after_ms }, Hold::default(), Some(reason))
+    TaskEnd::Nack(RetryMode::Counted { after_ms }, KeyRest::default(), Some(reason))
 }
 
 /// A failure as one word.

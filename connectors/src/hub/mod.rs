@@ -40,7 +40,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tidings_protocol::client::{self, Client, ClientOptions, Deliveries};
 use tidings_protocol::{
-    CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, MemberId, Net, TopicName,
+    CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
 };
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, sleep};
@@ -51,8 +51,8 @@ use self::contents::Contents;
 use self::handler::{CONTENT_BYTES_MAX, HubHandler};
 use self::line::Line;
 use self::store::{Store, UnixMs};
-use crate::complaints::Complaints;
-use crate::outgoing::Outgoing;
+use crate::outgoing::OutgoingClient;
+use crate::rate_limited_log::RateLimitedLog;
 use crate::worker::{self, WorkerConfig, WorkerError};
 
 pub use self::receiver::{Answer, DESCRIPTION, PATHS};
@@ -119,7 +119,7 @@ impl Work {
         };
         let connected =
             client::connect(broker, options).await.map_err(|error| error.to_string())?;
-        worker::prepare(&connected.0, &self.group(), &self.topic(), KEY, &self.settings)
+        worker::ensure_group(&connected.0, &self.group(), &self.topic(), KEY, &self.settings)
             .await
             .map_err(|error| error.to_string())?;
         Ok(connected)
@@ -142,7 +142,7 @@ pub struct HubConfig {
     /// How much it takes.
     pub bounds: Bounds,
     /// From where publishers ping.
-    pub publishers: Vec<Net>,
+    pub publishers: Vec<IpNetwork>,
 }
 
 /// A running hub.
@@ -153,9 +153,9 @@ pub struct Hub {
     /// In the ids of its events: another one where the file is another one, whose numbers begin anew.
     mark: String,
     /// To subscribers, who are strangers.
-    outgoing: Outgoing,
+    outgoing: OutgoingClient,
     /// To the site itself.
-    own_site: Outgoing,
+    own_site: OutgoingClient,
     line: Line,
     /// What is being worked on: of one topic, and of one subscription, never two things at once, so that none overtakes
     /// the other.
@@ -169,11 +169,11 @@ pub struct Hub {
 #[derive(Debug)]
 struct HubComplaints {
     /// Subscribers at addresses that must not be asked, or that will never do.
-    unreachable: Mutex<Complaints>,
+    unreachable: Mutex<RateLimitedLog>,
     /// Wishes for which there is no room.
-    full: Mutex<Complaints>,
+    full: Mutex<RateLimitedLog>,
     /// Events that are none of the hub's.
-    unknown: Mutex<Complaints>,
+    unknown: Mutex<RateLimitedLog>,
 }
 
 /// A connection of one who shares the events of a group.
@@ -188,8 +188,8 @@ impl Hub {
     pub async fn start(
         config: HubConfig,
         path: &Path,
-        outgoing: Outgoing,
-        own_site: Outgoing,
+        outgoing: OutgoingClient,
+        own_site: OutgoingClient,
     ) -> Result<(Arc<Self>, Joined), String> {
         let file = path.to_owned();
         let store = spawn_blocking(move || Store::open(&file)).await;
@@ -295,8 +295,8 @@ impl Hub {
     }
 }
 
-fn complaints(what: &'static str) -> Mutex<Complaints> {
-    Mutex::new(Complaints::new(what))
+fn complaints(what: &'static str) -> Mutex<RateLimitedLog> {
+    Mutex::new(RateLimitedLog::new(what))
 }
 
 /// A host as the value of an attribute.

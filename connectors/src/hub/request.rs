@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tidings_broker::access::lies_below;
+use tidings_broker::access::is_below;
 use tidings_protocol::CanonicalUrl;
 use url::form_urlencoded;
 
@@ -180,7 +180,7 @@ impl Rules {
             return Err(bad("the topic is no URL, or too long"));
         }
         let url = CanonicalUrl::parse(text).map_err(|_| bad("the topic is no http(s) URL"))?;
-        if !self.prefixes.iter().any(|prefix| lies_below(&url, prefix)) {
+        if !self.prefixes.iter().any(|prefix| is_below(&url, prefix)) {
             return Err(Refused { status: 404, text: "this hub has no such topic" });
         }
         Ok(Topic { url: url.into_owned(), named: text.to_owned() })
@@ -188,7 +188,7 @@ impl Rules {
 
     /// Whether a topic is one of this hub, which may have been told otherwise since it was subscribed to.
     pub(super) fn has(&self, topic: &CanonicalUrl<'_>) -> bool {
-        self.prefixes.iter().any(|prefix| lies_below(topic, prefix))
+        self.prefixes.iter().any(|prefix| is_below(topic, prefix))
     }
 
     /// Where somebody is called back.
@@ -203,7 +203,7 @@ impl Rules {
         url.check_callable().map_err(|_| {
             bad("the callback's host has an xn-- label that is no valid IDNA, which this hub cannot send to")
         })?;
-        if lies_below(&url, &self.hub) {
+        if is_below(&url, &self.hub) {
             return Err(bad("the callback is this hub"));
         }
         Ok(url.into_owned())

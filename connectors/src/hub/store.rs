@@ -437,7 +437,7 @@ fn create(connection: &mut Connection, found: i64) -> Outcome<()> {
         }
         for table in SCHEMA.tables {
             transaction.execute_batch(&table.add_column())?;
-            table.follow(&transaction)?;
+            table.add_digest_triggers(&transaction)?;
         }
         if found == 0 {
             let member = MemberId::random().to_string();
@@ -446,7 +446,7 @@ fn create(connection: &mut Connection, found: i64) -> Outcome<()> {
         transaction.pragma_update(None, "user_version", VERSION)?;
         return transaction.commit();
     }
-    SCHEMA.tables.iter().try_for_each(|table| table.follow(connection))
+    SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
 }
 
 /// Lets go of contents that nobody misses any more, of the topics that `is_of` names.

@@ -1,4 +1,4 @@
-//! The HTTP client of [`super::Outgoing`]: reqwest, which connects only to addresses that the
+//! The HTTP client of [`super::OutgoingClient`]: reqwest, which connects only to addresses that the
 //! [`Connector`] allows.
 //!
 //! reqwest skips its resolver for a host that is written as an address. So the address is checked
@@ -38,11 +38,11 @@ const IDLE_CONNECTIONS_MAX: usize = 4;
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Builds a client that resolves names with `resolver`.
-pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> Client {
+pub(super) fn build_client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> Client {
     // Without this, proxies of the environment apply.
     let mut builder = Client::builder().no_proxy();
     if let Some(proxy) = connector.proxy() {
-        builder = builder.proxy(through(proxy));
+        builder = builder.proxy(reqwest_proxy(proxy));
     }
     let head_bytes_max = u32::try_from(HEAD_BYTES_MAX).expect("the limit fits 32 bits");
     builder
@@ -51,7 +51,7 @@ pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> 
         .retry(retry::never())
         .referer(false)
         .dns_resolver(resolver)
-        .connector_layer(CheckLayer(Arc::clone(connector)))
+        .connector_layer(AddressCheckLayer(Arc::clone(connector)))
         .connect_timeout(connector.timeout())
         .http1_title_case_headers()
         .http1_max_headers(HEADERS_MAX)
@@ -62,9 +62,9 @@ pub(super) fn client(connector: &Arc<Connector>, resolver: Arc<dyn Resolve>) -> 
         .expect("the settings are constants, and TLS is configured")
 }
 
-fn through(proxy: &Proxy) -> reqwest::Proxy {
+fn reqwest_proxy(proxy: &Proxy) -> reqwest::Proxy {
     let through = reqwest::Proxy::all(proxy.url()).expect("the proxy URL was parsed before");
-    match (proxy.authorization(), proxy.login()) {
+    match (proxy.authorization(), proxy.socks_login()) {
         (Some(authorization), _) => through.custom_http_auth(authorization.clone()),
         (None, Some((user, password))) => {
             // reqwest escapes all characters except `%`.
@@ -76,9 +76,9 @@ fn through(proxy: &Proxy) -> reqwest::Proxy {
 }
 
 /// Resolves names to allowed addresses.
-pub(super) struct AllowedAddresses(pub(super) Arc<Connector>);
+pub(super) struct AllowedResolver(pub(super) Arc<Connector>);
 
-impl Resolve for AllowedAddresses {
+impl Resolve for AllowedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let connector = Arc::clone(&self.0);
         Box::pin(async move {
@@ -90,23 +90,23 @@ impl Resolve for AllowedAddresses {
 
 /// Checks the address of each new connection.
 #[derive(Clone)]
-struct CheckLayer(Arc<Connector>);
+struct AddressCheckLayer(Arc<Connector>);
 
-impl<S> Layer<S> for CheckLayer {
-    type Service = Check<S>;
+impl<S> Layer<S> for AddressCheckLayer {
+    type Service = AddressCheck<S>;
 
-    fn layer(&self, inner: S) -> Check<S> {
-        Check { inner, connector: Arc::clone(&self.0) }
+    fn layer(&self, inner: S) -> AddressCheck<S> {
+        AddressCheck { inner, connector: Arc::clone(&self.0) }
     }
 }
 
 #[derive(Clone)]
-struct Check<S> {
+struct AddressCheck<S> {
     inner: S,
     connector: Arc<Connector>,
 }
 
-impl<S, R> Service<R> for Check<S>
+impl<S, R> Service<R> for AddressCheck<S>
 where
     S: Service<R, Error = BoxError>,
     S::Response: Connection,

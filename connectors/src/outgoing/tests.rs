@@ -30,12 +30,16 @@ fn config() -> CrawlerConfig {
     CrawlerConfig { allow_private: AllowPrivate::All, ..CrawlerConfig::default() }
 }
 
-fn outgoing_with(config: &CrawlerConfig, roots: RootCertStore, timeout: Duration) -> Outgoing {
+fn outgoing_with(
+    config: &CrawlerConfig,
+    roots: RootCertStore,
+    timeout: Duration,
+) -> OutgoingClient {
     let connector = Connector::with(config, Arc::new(SystemLookup), roots).unwrap();
-    Outgoing::new(connector, HeaderValue::from_static("tester/1"), timeout)
+    OutgoingClient::new(connector, HeaderValue::from_static("tester/1"), timeout)
 }
 
-fn outgoing() -> Outgoing {
+fn outgoing() -> OutgoingClient {
     outgoing_with(&config(), RootCertStore::empty(), PATIENCE)
 }
 
@@ -71,7 +75,11 @@ impl Server {
     }
 
     /// Sends an empty POST.
-    async fn ask(&self, outgoing: &Outgoing, body_max: usize) -> Result<Answered, Failure> {
+    async fn ask(
+        &self,
+        outgoing: &OutgoingClient,
+        body_max: usize,
+    ) -> Result<OutgoingResponse, Failure> {
         let url = format!("{}/hook", self.url);
         post(outgoing, &url, body_max).await
     }
@@ -92,7 +100,11 @@ async fn request(stream: &mut TcpStream) -> String {
     }
 }
 
-async fn post(outgoing: &Outgoing, url: &str, body_max: usize) -> Result<Answered, Failure> {
+async fn post(
+    outgoing: &OutgoingClient,
+    url: &str,
+    body_max: usize,
+) -> Result<OutgoingResponse, Failure> {
     let url = CanonicalUrl::parse(url).unwrap();
     outgoing.send(Method::POST, &url, HeaderMap::new(), Bytes::new(), body_max).await
 }
@@ -112,7 +124,7 @@ async fn a_request_has_the_given_method_headers_and_body() {
     let answered = outgoing().send(Method::PUT, &url, headers, body, 10).await.unwrap();
     assert_eq!((answered.status, &answered.body[..]), (StatusCode::ACCEPTED, &b"ok"[..]));
     assert_eq!(answered.headers["x-a"], "b");
-    assert!(answered.is_whole);
+    assert!(answered.is_complete);
     let received = server.task.await.unwrap();
     let (head, body) = received.split_once("\r\n\r\n").unwrap();
     assert_eq!(body, "some body");
@@ -158,7 +170,7 @@ async fn a_body_is_read_up_to_the_limit() {
         let server = Server::responding(answer).await;
         let answered = server.ask(&outgoing(), 4).await.unwrap();
         assert_eq!(answered.body, body, "{answer:?}");
-        assert_eq!(answered.is_whole, is_whole_at_4, "{answer:?}");
+        assert_eq!(answered.is_complete, is_whole_at_4, "{answer:?}");
     }
 }
 
@@ -173,11 +185,11 @@ async fn a_head_is_enough_where_no_body_is_wanted() {
         })
         .await;
         let answered = server.ask(&outgoing(), 0).await.unwrap();
-        assert!(answered.body.is_empty() && !answered.is_whole, "{head:?}");
+        assert!(answered.body.is_empty() && !answered.is_complete, "{head:?}");
         server.task.await.unwrap();
     }
     let server = Server::responding("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
-    assert!(server.ask(&outgoing(), 0).await.unwrap().is_whole);
+    assert!(server.ask(&outgoing(), 0).await.unwrap().is_complete);
 }
 
 #[tokio::test]
@@ -301,7 +313,7 @@ async fn a_connection_to_a_forbidden_address_carries_no_byte() {
         Connector::with(&CrawlerConfig::default(), Arc::new(SystemLookup), RootCertStore::empty());
     let connector = Arc::new(connector.unwrap());
     for url in [format!("http://rebound.example:{port}/"), format!("http://127.0.0.1:{port}/")] {
-        let client = client(&connector, Arc::new(Rebound));
+        let client = build_client(&connector, Arc::new(Rebound));
         let (sent, accepted) = tokio::join!(client.get(url).send(), async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut bytes = Vec::new();
@@ -503,11 +515,11 @@ async fn http2_is_used_where_it_was_negotiated() {
     let prefix = format!("POST {} /hook text/x tester/1 ", url.authority());
     assert_eq!(answered.status, StatusCode::CREATED);
     assert_eq!(answered.body.strip_prefix(prefix.as_bytes()), Some(&body[..]));
-    assert!(answered.is_whole);
+    assert!(answered.is_complete);
 
     let answered = post(&outgoing, &format!("{base}/long"), 70_000).await.unwrap();
-    assert_eq!((answered.body.len(), answered.is_whole), (70_000, false));
-    assert!(!post(&outgoing, &format!("{base}/long"), 0).await.unwrap().is_whole);
+    assert_eq!((answered.body.len(), answered.is_complete), (70_000, false));
+    assert!(!post(&outgoing, &format!("{base}/long"), 0).await.unwrap().is_complete);
     assert!(post(&outgoing, &format!("{base}/flood"), 10).await.is_err());
 }
 

@@ -3,24 +3,24 @@
 use std::time::{Duration, Instant};
 
 /// Pause while the process does not run.
-const HELD_RETRY: Duration = Duration::from_secs(1);
+const NO_PROCESS_RETRY: Duration = Duration::from_secs(1);
 
 /// Pause before a program that has left files is signalled again, at first and at most. Signals in
 /// quick succession merge into one, and the program may have started before the signal.
-const AGAIN_MIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_mins(1);
+const RESIGNAL_MIN: Duration = Duration::from_secs(1);
+const RESIGNAL_MAX: Duration = Duration::from_mins(1);
 
 /// Computes when the next signal is due. Pure.
 #[derive(Debug)]
-pub struct Schedule {
+pub struct SignalSchedule {
     due: Option<Instant>,
-    again: Duration,
+    resignal_after: Duration,
 }
 
-impl Schedule {
+impl SignalSchedule {
     /// No signal is due.
     pub fn new() -> Self {
-        Self { due: None, again: AGAIN_MIN }
+        Self { due: None, resignal_after: RESIGNAL_MIN }
     }
 
     /// When to send the next signal; may change with each of the other calls.
@@ -29,9 +29,9 @@ impl Schedule {
     }
 
     /// A file was added or found.
-    pub fn filled(&mut self, now: Instant) {
+    pub fn file_added(&mut self, now: Instant) {
         self.due = Some(now);
-        self.again = AGAIN_MIN;
+        self.resignal_after = RESIGNAL_MIN;
     }
 
     /// The program was signalled; `files` were in the directory.
@@ -39,14 +39,14 @@ impl Schedule {
         if files == 0 {
             *self = Self::new();
         } else {
-            self.due = Some(now + self.again);
-            self.again = (self.again * 2).min(AGAIN_MAX);
+            self.due = Some(now + self.resignal_after);
+            self.resignal_after = (self.resignal_after * 2).min(RESIGNAL_MAX);
         }
     }
 
     /// The process does not run.
-    pub fn held(&mut self, now: Instant) {
-        self.due = Some(now + HELD_RETRY);
+    pub fn no_process(&mut self, now: Instant) {
+        self.due = Some(now + NO_PROCESS_RETRY);
     }
 
     /// The directory was empty when the signal was due, so no signal is needed.
@@ -55,7 +55,7 @@ impl Schedule {
     }
 }
 
-impl Default for Schedule {
+impl Default for SignalSchedule {
     fn default() -> Self {
         Self::new()
     }
@@ -69,25 +69,25 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
     fn a_program_is_signalled_until_the_directory_is_empty() {
         let now = Instant::now();
-        let mut schedule = Schedule::new();
+        let mut schedule = SignalSchedule::new();
         assert_eq!(schedule.due(), None);
-        schedule.filled(now);
+        schedule.file_added(now);
         assert_eq!(schedule.due(), Some(now));
-        schedule.held(now);
-        assert_eq!(schedule.due(), Some(now + HELD_RETRY));
+        schedule.no_process(now);
+        assert_eq!(schedule.due(), Some(now + NO_PROCESS_RETRY));
         schedule.signalled(3, now);
-        assert_eq!(schedule.due(), Some(now + AGAIN_MIN));
+        assert_eq!(schedule.due(), Some(now + RESIGNAL_MIN));
         for _ in 0..20 {
             schedule.signalled(1, now);
         }
-        assert_eq!(schedule.due(), Some(now + AGAIN_MAX));
+        assert_eq!(schedule.due(), Some(now + RESIGNAL_MAX));
         // New files do not wait for that pause.
-        schedule.filled(now);
+        schedule.file_added(now);
         schedule.signalled(4, now);
-        assert_eq!(schedule.due(), Some(now + AGAIN_MIN));
+        assert_eq!(schedule.due(), Some(now + RESIGNAL_MIN));
         schedule.signalled(0, now);
         assert_eq!(schedule.due(), None);
-        schedule.filled(now);
+        schedule.file_added(now);
         schedule.emptied();
         assert_eq!(schedule.due(), None);
     }

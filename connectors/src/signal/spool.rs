@@ -18,7 +18,7 @@ const CURSOR: &str = ".cursor";
 
 /// The directory.
 #[derive(Debug)]
-pub struct Spool {
+pub struct SignalSpool {
     dir: PathBuf,
     topic: TopicName,
     /// The number of files, or more: the program may have removed some since.
@@ -27,7 +27,7 @@ pub struct Spool {
     is_full: bool,
 }
 
-impl Spool {
+impl SignalSpool {
     /// Opens the directory for the events of a topic, and creates it if it is missing. Incomplete
     /// files of a crash are removed; their events arrive again.
     pub fn open(dir: &Path, topic: TopicName) -> io::Result<Self> {
@@ -46,7 +46,7 @@ impl Spool {
 
     /// Writes an event: its URL or path alone, or the whole payload if it has neither. The names of
     /// files sort like the events. [`sync`](Self::sync) makes it durable.
-    pub fn put(&mut self, seq: Seq, payload: &str) -> io::Result<()> {
+    pub fn write_event(&mut self, seq: Seq, payload: &str) -> io::Result<()> {
         let line = Payload::parse(payload).target().unwrap_or(payload);
         // As wide as the largest seq, so that names sort like numbers.
         let name = format!("{}-{:020}", self.topic, seq.0);
@@ -132,9 +132,9 @@ mod tests {
     fn events_are_files_in_their_order_with_one_line_each() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/spool");
-        let mut spool = Spool::open(&dir, "t".parse().unwrap()).unwrap();
-        spool.put(Seq(9), "http://a.example/ prio=5").unwrap();
-        spool.put(Seq(10), "some text").unwrap();
+        let mut spool = SignalSpool::open(&dir, "t".parse().unwrap()).unwrap();
+        spool.write_event(Seq(9), "http://a.example/ prio=5").unwrap();
+        spool.write_event(Seq(10), "some text").unwrap();
         spool.sync().unwrap();
         let expected = ["t-00000000000000000009", "t-00000000000000000010"];
         assert_eq!(names(&dir), expected);
@@ -149,10 +149,10 @@ mod tests {
     fn a_full_directory_has_room_when_a_tenth_is_free() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("lost+found")).unwrap();
-        let mut spool = Spool::open(folder.path(), "t".parse().unwrap()).unwrap();
+        let mut spool = SignalSpool::open(folder.path(), "t".parse().unwrap()).unwrap();
         for seq in 1..=20 {
             assert!(spool.has_room(20).unwrap(), "{seq}");
-            spool.put(Seq(seq), "x").unwrap();
+            spool.write_event(Seq(seq), "x").unwrap();
         }
         assert!(!spool.has_room(20).unwrap());
         fs::remove_file(folder.path().join("t-00000000000000000001")).unwrap();
@@ -167,7 +167,7 @@ mod tests {
         for name in [".unfinished-t-1", ".unfinished-other-1", "theirs"] {
             fs::write(folder.path().join(name), "x").unwrap();
         }
-        let mut spool = Spool::open(folder.path(), "t".parse().unwrap()).unwrap();
+        let mut spool = SignalSpool::open(folder.path(), "t".parse().unwrap()).unwrap();
         assert_eq!(spool.count().unwrap(), 1);
         assert_eq!(names(folder.path()), [".unfinished-other-1", "theirs"]);
     }

@@ -17,7 +17,7 @@ use rustix::{
 };
 
 /// How much younger than the file a process may seem: both times are accurate to about a second.
-const SLACK: Duration = Duration::from_secs(2);
+const START_TIME_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Bytes of a pid file that are read.
 const PID_FILE_BYTES: usize = 64;
@@ -29,14 +29,14 @@ const COMM_BYTES: usize = 15;
 struct Interpreter {
     name: &'static str,
     /// Short options with a value, in the same argument or in the next.
-    valued: &'static str,
+    value_flags: &'static str,
     /// Short options with an optional value, which is the rest of the argument.
-    attached: &'static str,
+    attached_flags: &'static str,
     /// Whole options with a value in the next argument.
-    valued_words: &'static [&'static str],
+    value_options: &'static [&'static str],
     /// Short options that replace the script: the code is an argument or a module.
-    scriptless: &'static str,
-    scriptless_words: &'static [&'static str],
+    no_script_flags: &'static str,
+    no_script_options: &'static [&'static str],
 }
 
 const fn interpreter(
@@ -45,28 +45,35 @@ const fn interpreter(
     scriptless: &'static str,
 ) -> Interpreter {
     let (valued_words, scriptless_words): (&[_], &[_]) = (&[], &[]);
-    Interpreter { name, valued, attached: "", valued_words, scriptless, scriptless_words }
+    Interpreter {
+        name,
+        value_flags: valued,
+        attached_flags: "",
+        value_options: valued_words,
+        no_script_flags: scriptless,
+        no_script_options: scriptless_words,
+    }
 }
 
 const INTERPRETERS: [Interpreter; 10] = [
-    Interpreter { attached: "CDFMVimx", ..interpreter("perl", "I", "eE") },
+    Interpreter { attached_flags: "CDFMVimx", ..interpreter("perl", "I", "eE") },
     interpreter("python", "QWX", "cm"),
-    Interpreter { attached: "FKTWx", ..interpreter("ruby", "CEIr", "e") },
+    Interpreter { attached_flags: "FKTWx", ..interpreter("ruby", "CEIr", "e") },
     Interpreter {
-        valued_words: &["--require", "--import", "--loader", "--conditions", "--env-file"],
-        scriptless_words: &["--eval", "--print", "--test"],
+        value_options: &["--require", "--import", "--loader", "--conditions", "--env-file"],
+        no_script_options: &["--eval", "--print", "--test"],
         ..interpreter("node", "Cr", "ep")
     },
     Interpreter {
-        valued_words: &["--define", "--php-ini"],
-        scriptless_words: &["--run", "--server"],
+        value_options: &["--define", "--php-ini"],
+        no_script_options: &["--run", "--server"],
         ..interpreter("php", "cdz", "BRSr")
     },
     interpreter("sh", "o", "cs"),
-    Interpreter { valued_words: &["--rcfile", "--init-file"], ..interpreter("bash", "oO", "cs") },
+    Interpreter { value_options: &["--rcfile", "--init-file"], ..interpreter("bash", "oO", "cs") },
     interpreter("dash", "o", "cs"),
     Interpreter {
-        valued_words: &[
+        value_options: &[
             "-cp",
             "-classpath",
             "--class-path",
@@ -76,10 +83,10 @@ const INTERPRETERS: [Interpreter; 10] = [
             "--add-opens",
             "--add-exports",
         ],
-        scriptless_words: &["-m", "--module"],
+        no_script_options: &["-m", "--module"],
         ..interpreter("java", "", "")
     },
-    Interpreter { valued_words: &["-encoding"], ..interpreter("tclsh", "", "") },
+    Interpreter { value_options: &["-encoding"], ..interpreter("tclsh", "", "") },
 ];
 
 /// Signals that can be sent, with their numbers on Linux.
@@ -117,48 +124,48 @@ impl FromStr for SignalName {
 
 /// Why no process was signalled. Shown on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum SignalError {
     /// The pid file is missing or has no number.
-    NoNumber(String),
+    NoPid(String),
     /// No process has this number.
     NotRunning(i32),
     /// The process is younger than the file.
     Stale(i32),
     /// The process has another name.
-    Another {
+    WrongProgram {
         /// Its number.
         pid: i32,
         /// Its name.
         is: String,
     },
     /// The process does not handle the signal, or not yet, and would be ended by it.
-    Unprepared(i32),
+    NoHandler(i32),
     /// The system denies it.
-    Refused(i32, String),
+    Denied(i32, String),
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for SignalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNumber(reason) => write!(f, "{reason}"),
+            Self::NoPid(reason) => write!(f, "{reason}"),
             Self::NotRunning(pid) => write!(f, "process {pid} is not running"),
             Self::Stale(pid) => {
                 write!(f, "process {pid} is younger than the pid file, so it is another program")
             }
-            Self::Another { pid, is } => {
+            Self::WrongProgram { pid, is } => {
                 write!(f, "process {pid} is {is}, not the expected program")
             }
-            Self::Unprepared(pid) => {
+            Self::NoHandler(pid) => {
                 write!(f, "process {pid} has no handler for the signal, which would end it")
             }
-            Self::Refused(pid, reason) => write!(f, "process {pid} cannot be signalled: {reason}"),
+            Self::Denied(pid, reason) => write!(f, "process {pid} cannot be signalled: {reason}"),
         }
     }
 }
 
 /// The process to signal.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct SignalTarget {
     /// The pid file.
     pub pid_file: PathBuf,
     /// The name that the program must have: a path if it contains `/`, otherwise a file name. For a
@@ -170,7 +177,7 @@ pub struct Target {
 
 /// What the kernel reports about a process.
 #[derive(Debug, Default)]
-struct Facts {
+struct ProcessInfo {
     /// Path of the program, if it is readable.
     exe: Option<PathBuf>,
     comm: String,
@@ -181,40 +188,40 @@ struct Facts {
     handled: u64,
 }
 
-impl Target {
+impl SignalTarget {
     /// Signals the program and returns the number of its process, or why it was not signalled.
-    pub fn send(&self) -> Result<i32, Held> {
+    pub fn send(&self) -> Result<i32, SignalError> {
         let (pid, written) = read_pid_file(&self.pid_file)?;
         let raw = pid.as_raw_pid();
         let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-            Errno::SRCH | Errno::INVAL => Held::NotRunning(raw),
-            error => Held::Refused(raw, error.to_string()),
+            Errno::SRCH | Errno::INVAL => SignalError::NotRunning(raw),
+            error => SignalError::Denied(raw, error.to_string()),
         })?;
         // If the process ends now, the data may be that of another process, but the signal reaches
         // none.
-        let facts = facts(raw).map_err(|_| Held::NotRunning(raw))?;
-        self.judge(raw, &facts, written)?;
+        let facts = read_process(raw).map_err(|_| SignalError::NotRunning(raw))?;
+        self.check(raw, &facts, written)?;
         pidfd_send_signal(&handle, self.signal.0).map_err(|error| match error {
-            Errno::SRCH => Held::NotRunning(raw),
-            error => Held::Refused(raw, error.to_string()),
+            Errno::SRCH => SignalError::NotRunning(raw),
+            error => SignalError::Denied(raw, error.to_string()),
         })?;
         Ok(raw)
     }
 
-    fn judge(&self, pid: i32, facts: &Facts, written: Duration) -> Result<(), Held> {
+    fn check(&self, pid: i32, facts: &ProcessInfo, written: Duration) -> Result<(), SignalError> {
         if facts.has_ended {
-            return Err(Held::NotRunning(pid));
+            return Err(SignalError::NotRunning(pid));
         }
-        if facts.started > written + SLACK {
-            return Err(Held::Stale(pid));
+        if facts.started > written + START_TIME_TOLERANCE {
+            return Err(SignalError::Stale(pid));
         }
-        if self.program.as_ref().is_some_and(|program| !is_called(program, facts)) {
+        if self.program.as_ref().is_some_and(|program| !has_name(program, facts)) {
             let is = facts.exe.as_ref().map_or(facts.comm.clone(), |exe| exe.display().to_string());
-            return Err(Held::Another { pid, is: is.escape_debug().to_string() });
+            return Err(SignalError::WrongProgram { pid, is: is.escape_debug().to_string() });
         }
         let number = self.signal.0.as_raw();
         if facts.handled >> (number - 1) & 1 == 0 && ends_by_default(self.signal.0) {
-            return Err(Held::Unprepared(pid));
+            return Err(SignalError::NoHandler(pid));
         }
         Ok(())
     }
@@ -226,7 +233,7 @@ fn ends_by_default(signal: Signal) -> bool {
 }
 
 /// Whether the process has this name.
-fn is_called(program: &str, facts: &Facts) -> bool {
+fn has_name(program: &str, facts: &ProcessInfo) -> bool {
     let exe = facts.exe.as_deref();
     if program.contains('/') {
         return exe.is_some_and(|exe| exe == Path::new(program))
@@ -243,13 +250,13 @@ fn is_called(program: &str, facts: &Facts) -> bool {
 }
 
 /// The script that an interpreter runs.
-fn script(facts: &Facts) -> Option<&str> {
+fn script(facts: &ProcessInfo) -> Option<&str> {
     let exe = facts.exe.as_ref()?.file_name()?.to_string_lossy();
     let bare = exe.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     let interpreter = INTERPRETERS.iter().find(|it| it.name == bare)?;
     let mut args = facts.args.iter().skip(1).map(String::as_str);
     while let Some(arg) = args.next() {
-        match interpreter.option(arg) {
+        match interpreter.classify(arg) {
             Argument::Script if arg == "--" => return args.next(),
             Argument::Script => return Some(arg),
             Argument::Option => {}
@@ -274,27 +281,27 @@ enum Argument {
 }
 
 impl Interpreter {
-    fn option(&self, arg: &str) -> Argument {
+    fn classify(&self, arg: &str) -> Argument {
         let Some(letters) = arg.strip_prefix('-').filter(|_| arg != "--") else {
             return Argument::Script;
         };
-        if self.scriptless_words.contains(&arg) {
+        if self.no_script_options.contains(&arg) {
             return Argument::NoScript;
         }
-        if self.valued_words.contains(&arg) {
+        if self.value_options.contains(&arg) {
             return Argument::OptionAndValue;
         }
         if letters.starts_with('-') {
             return Argument::Option;
         }
         for (at, letter) in letters.char_indices() {
-            if self.scriptless.contains(letter) {
+            if self.no_script_flags.contains(letter) {
                 return Argument::NoScript;
             }
-            if self.attached.contains(letter) {
+            if self.attached_flags.contains(letter) {
                 return Argument::Option;
             }
-            if self.valued.contains(letter) {
+            if self.value_flags.contains(letter) {
                 let is_last = at + letter.len_utf8() == letters.len();
                 return if is_last { Argument::OptionAndValue } else { Argument::Option };
             }
@@ -303,16 +310,16 @@ impl Interpreter {
     }
 }
 
-fn read_pid_file(path: &Path) -> Result<(Pid, Duration), Held> {
+fn read_pid_file(path: &Path) -> Result<(Pid, Duration), SignalError> {
     let shown = path.display();
-    let failed = |error: io::Error| Held::NoNumber(format!("{shown}: {error}"));
+    let failed = |error: io::Error| SignalError::NoPid(format!("{shown}: {error}"));
     let metadata = fs::metadata(path).map_err(failed)?;
     let text = fs::read(path).map_err(failed)?;
     let text = String::from_utf8_lossy(&text[..text.len().min(PID_FILE_BYTES)]).into_owned();
     let number = text.split_whitespace().next().and_then(|word| word.parse().ok());
     let pid = number.filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let pid =
-        pid.ok_or_else(|| Held::NoNumber(format!("{shown} does not contain a process id")))?;
+        pid.ok_or_else(|| SignalError::NoPid(format!("{shown} does not contain a process id")))?;
     let modified = metadata.modified().map_err(failed)?;
     Ok((pid, since_epoch(modified)))
 }
@@ -321,14 +328,14 @@ fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn facts(pid: i32) -> io::Result<Facts> {
+fn read_process(pid: i32) -> io::Result<ProcessInfo> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let stat = fs::read(proc.join("stat"))?;
     let status = fs::read(proc.join("status"))?;
     let boot = fs::read_to_string("/proc/stat")?;
     let ticks = rustix::param::clock_ticks_per_second();
     let (stat, status) = (String::from_utf8_lossy(&stat), String::from_utf8_lossy(&status));
-    let mut facts = parse(&stat, &status, &boot, ticks)
+    let mut facts = parse_process(&stat, &status, &boot, ticks)
         .ok_or_else(|| io::Error::other("/proc has an unknown format"))?;
     let exe = fs::read_link(proc.join("exe")).ok();
     // A program keeps its name if its file was replaced on the disk.
@@ -343,7 +350,12 @@ fn facts(pid: i32) -> io::Result<Facts> {
 }
 
 /// Parses `/proc/<pid>/stat`, `/proc/<pid>/status` and `/proc/stat`.
-fn parse(stat: &str, status: &str, boot: &str, ticks_per_second: u64) -> Option<Facts> {
+fn parse_process(
+    stat: &str,
+    status: &str,
+    boot: &str,
+    ticks_per_second: u64,
+) -> Option<ProcessInfo> {
     // The name is in parentheses, and may contain some itself.
     let (before, behind) = stat.rsplit_once(") ")?;
     let (_, comm) = before.split_once(" (")?;
@@ -357,12 +369,12 @@ fn parse(stat: &str, status: &str, boot: &str, ticks_per_second: u64) -> Option<
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         u64::from_str_radix(line.trim(), 16).ok()
     };
-    Some(Facts {
+    Some(ProcessInfo {
         comm: comm.to_owned(),
         has_ended: matches!(*words.first()?, "Z" | "X"),
         started: Duration::from_secs(booted) + Duration::from_millis(ms),
         handled: mask("SigCgt:")? | mask("SigIgn:")? | mask("SigBlk:")?,
-        ..Facts::default()
+        ..ProcessInfo::default()
     })
 }
 
@@ -372,14 +384,18 @@ mod tests {
 
     const WRITTEN: Duration = Duration::from_secs(1_000_000);
 
-    fn target(program: Option<&str>) -> Target {
+    fn target(program: Option<&str>) -> SignalTarget {
         let pid_file = PathBuf::from("x.pid");
-        Target { pid_file, program: program.map(str::to_owned), signal: "USR1".parse().unwrap() }
+        SignalTarget {
+            pid_file,
+            program: program.map(str::to_owned),
+            signal: "USR1".parse().unwrap(),
+        }
     }
 
     /// A Perl script with a handler for SIGUSR1, started before the file was written.
-    fn crawler() -> Facts {
-        Facts {
+    fn crawler() -> ProcessInfo {
+        ProcessInfo {
             exe: Some("/usr/bin/perl5.36".into()),
             comm: "perl".to_owned(),
             args: ["perl", "-w", "/opt/crawl.pl", "-x"].map(str::to_owned).to_vec(),
@@ -392,26 +408,27 @@ mod tests {
     #[test]
     fn only_a_process_with_the_name_is_signalled() {
         for name in ["crawl.pl", "/opt/crawl.pl", "perl", "perl5.36", "/usr/bin/perl5.36"] {
-            assert_eq!(target(Some(name)).judge(7, &crawler(), WRITTEN), Ok(()), "{name}");
+            assert_eq!(target(Some(name)).check(7, &crawler(), WRITTEN), Ok(()), "{name}");
         }
         for name in ["crawl", "-x", "-w", "/opt/crawl", "vim", ""] {
-            let judged = target(Some(name)).judge(7, &crawler(), WRITTEN);
+            let judged = target(Some(name)).check(7, &crawler(), WRITTEN);
             let is = "/usr/bin/perl5.36".to_owned();
-            assert_eq!(judged, Err(Held::Another { pid: 7, is }), "{name}");
+            assert_eq!(judged, Err(SignalError::WrongProgram { pid: 7, is }), "{name}");
         }
         // An editor that has the script open is not the script.
-        let editor = Facts { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
-        assert!(target(Some("crawl.pl")).judge(7, &editor, WRITTEN).is_err());
+        let editor =
+            ProcessInfo { exe: Some("/usr/bin/vim".into()), comm: "vim".into(), ..crawler() };
+        assert!(target(Some("crawl.pl")).check(7, &editor, WRITTEN).is_err());
         // A program with another name that begins alike is another one.
-        let other = Facts {
+        let other = ProcessInfo {
             exe: Some("/usr/bin/a-long-program-other".into()),
             comm: "a-long-program-".into(),
             ..crawler()
         };
-        assert!(target(Some("a-long-program-name")).judge(7, &other, WRITTEN).is_err());
+        assert!(target(Some("a-long-program-name")).check(7, &other, WRITTEN).is_err());
         // For the process of another user only this name is known, and it is truncated.
-        let theirs = Facts { exe: None, comm: "a-long-program-".into(), ..crawler() };
-        assert_eq!(target(Some("a-long-program-name")).judge(7, &theirs, WRITTEN), Ok(()));
+        let theirs = ProcessInfo { exe: None, comm: "a-long-program-".into(), ..crawler() };
+        assert_eq!(target(Some("a-long-program-name")).check(7, &theirs, WRITTEN), Ok(()));
     }
 
     #[test]
@@ -432,52 +449,55 @@ mod tests {
         ] {
             let args: Vec<_> = line.split(' ').map(str::to_owned).collect();
             let exe = Some(PathBuf::from(format!("/usr/bin/{}", args[0])));
-            let facts = Facts { exe, args, ..crawler() };
+            let facts = ProcessInfo { exe, args, ..crawler() };
             assert_eq!(script(&facts), is, "{line}");
         }
     }
 
     #[test]
     fn a_process_that_is_younger_than_the_file_is_another() {
-        let judge = |started| target(None).judge(7, &Facts { started, ..crawler() }, WRITTEN);
-        assert_eq!(judge(WRITTEN + SLACK), Ok(()));
-        assert_eq!(judge(WRITTEN + SLACK + Duration::from_millis(1)), Err(Held::Stale(7)));
-        let ended = Facts { has_ended: true, ..crawler() };
-        assert_eq!(target(None).judge(7, &ended, WRITTEN), Err(Held::NotRunning(7)));
+        let judge = |started| target(None).check(7, &ProcessInfo { started, ..crawler() }, WRITTEN);
+        assert_eq!(judge(WRITTEN + START_TIME_TOLERANCE), Ok(()));
+        assert_eq!(
+            judge(WRITTEN + START_TIME_TOLERANCE + Duration::from_millis(1)),
+            Err(SignalError::Stale(7))
+        );
+        let ended = ProcessInfo { has_ended: true, ..crawler() };
+        assert_eq!(target(None).check(7, &ended, WRITTEN), Err(SignalError::NotRunning(7)));
     }
 
     #[test]
     fn a_process_that_the_signal_would_end_is_not_signalled() {
-        let unprepared = Facts { handled: 0, ..crawler() };
-        assert_eq!(target(None).judge(7, &unprepared, WRITTEN), Err(Held::Unprepared(7)));
+        let unprepared = ProcessInfo { handled: 0, ..crawler() };
+        assert_eq!(target(None).check(7, &unprepared, WRITTEN), Err(SignalError::NoHandler(7)));
         let mut harmless = target(None);
         harmless.signal = "SIGWINCH".parse().unwrap();
-        assert_eq!(harmless.judge(7, &unprepared, WRITTEN), Ok(()));
+        assert_eq!(harmless.check(7, &unprepared, WRITTEN), Ok(()));
     }
 
     #[test]
     fn a_process_with_any_name_is_parsed() {
         let stat = "42 (a) R (b c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 250 20";
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000000200\n";
-        let facts = parse(stat, status, "cpu 1\nbtime 1000\n", 100).unwrap();
+        let facts = parse_process(stat, status, "cpu 1\nbtime 1000\n", 100).unwrap();
         assert_eq!((facts.comm.as_str(), facts.has_ended), ("a) R (b c", false));
         assert_eq!(facts.started, Duration::from_millis(1_002_500));
         assert_eq!(facts.handled, 0x201);
         for cut in 0..stat.len() - "250 20".len() {
-            assert!(parse(&stat[..cut], status, "btime 1000\n", 100).is_none(), "{cut}");
+            assert!(parse_process(&stat[..cut], status, "btime 1000\n", 100).is_none(), "{cut}");
         }
-        assert!(parse(stat, status, "", 100).is_none());
-        assert!(super::facts(std::process::id().cast_signed()).is_ok());
+        assert!(parse_process(stat, status, "", 100).is_none());
+        assert!(read_process(std::process::id().cast_signed()).is_ok());
     }
 
     #[test]
     fn only_a_positive_number_is_a_pid() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pid");
-        assert!(matches!(read_pid_file(&path), Err(Held::NoNumber(_))));
+        assert!(matches!(read_pid_file(&path), Err(SignalError::NoPid(_))));
         for text in ["", "0", "-1", "-7", "x", "99999999999", "1.5", "\u{0}7"] {
             fs::write(&path, text).unwrap();
-            assert!(matches!(read_pid_file(&path), Err(Held::NoNumber(_))), "{text:?}");
+            assert!(matches!(read_pid_file(&path), Err(SignalError::NoPid(_))), "{text:?}");
         }
         fs::write(&path, " 12\n").unwrap();
         assert_eq!(read_pid_file(&path).unwrap().0.as_raw_pid(), 12);

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 
 use super::WebSubConfig;
 use super::subscription::{Asked, Subscription, Teller, Wish};
-use crate::outgoing::{Answered, Outgoing};
+use crate::outgoing::{OutgoingClient, OutgoingResponse};
 
 /// Bytes of an answer that are read: what it says in words.
 const ANSWER_BYTES_MAX: usize = 4 << 10;
@@ -24,7 +24,7 @@ pub(super) const CALLBACKS: &str = "websub/";
 
 /// Asks, and says what was answered, if that is no yes.
 pub(super) async fn ask(
-    outgoing: &Outgoing,
+    outgoing: &OutgoingClient,
     config: &WebSubConfig,
     one: &Subscription,
     wish: Wish,
@@ -78,7 +78,11 @@ fn notify_form(public_url: &str, one: &Subscription) -> String {
         .finish()
 }
 
-async fn send(outgoing: &Outgoing, to: &str, form: &str) -> Result<Answered, Failure> {
+async fn send(
+    outgoing: &OutgoingClient,
+    to: &str,
+    form: &str,
+) -> Result<OutgoingResponse, Failure> {
     let no_url = |text: String| Failure::new(Reason::BadHttp, text);
     let mut url = CanonicalUrl::parse(to).map_err(|error| no_url(error.to_string()))?.into_owned();
     let body = Bytes::copy_from_slice(form.as_bytes());
@@ -103,7 +107,7 @@ async fn send(outgoing: &Outgoing, to: &str, form: &str) -> Result<Answered, Fai
     Err(no_url(format!("more than {HOPS_MAX} redirects")))
 }
 
-fn judge(one: &Subscription, answer: &Answered) -> (Asked, Option<String>) {
+fn judge(one: &Subscription, answer: &OutgoingResponse) -> (Asked, Option<String>) {
     let text = String::from_utf8_lossy(&answer.body);
     let is_cloud = matches!(one.teller, Teller::Cloud { .. });
     let says_no = is_cloud && is_no(&text);
@@ -131,7 +135,7 @@ fn is_no(text: &str) -> bool {
 }
 
 /// In seconds; a date is not looked at.
-fn retry_after(answer: &Answered) -> Option<Duration> {
+fn retry_after(answer: &OutgoingResponse) -> Option<Duration> {
     let value = answer.headers.get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
 }
@@ -183,7 +187,7 @@ mod tests {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
             let status = StatusCode::from_u16(status).unwrap();
             let body = Bytes::from_static(body.as_bytes());
-            let answer = Answered { status, headers, body, is_whole: true };
+            let answer = OutgoingResponse { status, headers, body, is_complete: true };
             judge(&Subscription::new("f".into(), "f".into(), teller.clone(), 0), &answer)
         };
         assert_eq!(judged(&hub, 202, "").0, Asked::Accepted);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::{Hubs, watch::Known};
+use tidings_subscriber::feed::{Hubs, watched_feed::KnownItems};
 
 use super::store::{Store, StoreError};
 use super::subscription::{Kind, Subscription, Teller};
@@ -141,7 +141,7 @@ impl Book {
         feed: &CanonicalUrl<'_>,
         watched: Watched<'_>,
         hubs: &Hubs,
-        known: Known,
+        known: KnownItems,
         now_ms: u64,
     ) -> Result<(), StoreError> {
         let tellers = Teller::all(feed, hubs);
@@ -201,18 +201,18 @@ impl Book {
     }
 
     /// These items of its feed are known, too.
-    pub(super) fn learn(&mut self, token: &str, others: Known) -> Result<(), StoreError> {
+    pub(super) fn learn(&mut self, token: &str, others: KnownItems) -> Result<(), StoreError> {
         let mut known = self.store.known(token)?;
         let before = known.clone();
         if self.all.get(token).is_some_and(|one| one.kind == Kind::Page) {
-            known.learn_version(others);
+            known.merge_version(others);
         } else {
-            known.learn(others);
+            known.merge(others);
         }
         if known == before { Ok(()) } else { self.store.keep_known(token, known) }
     }
 
-    pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
+    pub(super) fn known(&self, token: &str) -> Result<KnownItems, StoreError> {
         self.store.known(token)
     }
 

@@ -1,4 +1,4 @@
-use tidings_subscriber::feed::Entry;
+use tidings_subscriber::feed::FeedEntry;
 
 use super::super::subscription::{Asked, Lease, Wish};
 use super::*;
@@ -16,7 +16,7 @@ fn open() -> (tempfile::TempDir, Book) {
 fn found(book: &mut Book, feed: &str, hubs: &[&str], now_ms: u64) {
     let url = CanonicalUrl::parse(feed).unwrap();
     let hubs = Hubs { hubs: hubs.iter().map(ToString::to_string).collect(), ..Hubs::default() };
-    let known = Known::newest(&[Entry { id: feed.into(), ..Entry::default() }], 9);
+    let known = KnownItems::newest(&[FeedEntry { id: feed.into(), ..FeedEntry::default() }], 9);
     let watched = Watched { url: feed, kind: Kind::Feed };
     book.found(&url, watched, &hubs, known, now_ms).unwrap();
 }
@@ -128,9 +128,9 @@ fn of_a_page_the_newest_version_is_known() {
     let (_directory, mut book) = open();
     let url = CanonicalUrl::parse(FEED).unwrap();
     let hubs = Hubs { hubs: vec![A.to_owned()], ..Hubs::default() };
-    let mut versions = Known::default();
+    let mut versions = KnownItems::default();
     let mut version = |version| {
-        versions.take_version(version);
+        versions.set_version(version);
         versions.clone()
     };
     let (first, second) = (version(1), version(2));

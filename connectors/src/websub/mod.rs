@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use self::service::Service;
 use self::store::Store;
 pub use self::store::{DIGESTS, StoreError};
-use crate::outgoing::Outgoing;
+use crate::outgoing::OutgoingClient;
 
 /// Where everything is.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub struct WebSub(Arc<Service>);
 
 impl WebSub {
     /// Reads what was agreed in earlier lives.
-    pub fn open(config: WebSubConfig, outgoing: Outgoing) -> Result<Self, StoreError> {
+    pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
         Service::open(config, outgoing).map(|service| Self(Arc::new(service)))
     }
 

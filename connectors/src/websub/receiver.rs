@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tidings_broker::{Receiver, Reply, Replying};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::watch::{Known, NewItem, Print};
+use tidings_subscriber::feed::watched_feed::{ItemFingerprint, KnownItems, NewItem};
 use tidings_subscriber::feed::{self, Feed, event};
 use url::form_urlencoded;
 
@@ -194,7 +194,7 @@ impl Service {
         one: &Subscription,
         content_type: Option<String>,
         body: Bytes,
-    ) -> Result<Option<Print>, Trouble> {
+    ) -> Result<Option<ItemFingerprint>, Trouble> {
         let (token, base) = (one.token.clone(), one.feed.clone());
         let is_page = one.kind == Kind::Page;
         let mut known = self.with(move |book| book.known(&token)).await?;
@@ -202,9 +202,9 @@ impl Service {
             let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
             let new = new_of(&feed, is_page, &base, &mut known);
             let url = CanonicalUrl::parse(&base).ok();
-            let events = new.iter().filter_map(|item| event::of_item(url.as_ref()?, item));
+            let events = new.iter().filter_map(|item| event::item_event(url.as_ref()?, item));
             let events: Vec<_> = events.collect();
-            (known, events, new.first().filter(|_| is_page).map(|item| item.print))
+            (known, events, new.first().filter(|_| is_page).map(|item| item.fingerprint))
         })
         .await;
         if events.is_empty() {
@@ -213,7 +213,7 @@ impl Service {
         let count = events.len();
         self.take_share(count).map_err(Trouble::TooMuch)?;
         stream::iter(events)
-            .map(|event| async move { self.publish(event::ITEMS, &event).await })
+            .map(|event| async move { self.publish(event::ITEM_TOPIC, &event).await })
             .buffered(ITEMS_AT_ONCE)
             .try_collect::<()>()
             .await
@@ -225,13 +225,13 @@ impl Service {
 }
 
 /// The new items of a delivery, which are known from now on; at most so many of the newest. Of a page that is its version.
-fn new_of(feed: &Feed, is_page: bool, url: &str, known: &mut Known) -> Vec<NewItem> {
+fn new_of(feed: &Feed, is_page: bool, url: &str, known: &mut KnownItems) -> Vec<NewItem> {
     if is_page {
         // A feed is none, so the look that follows finds out what that means.
-        let print = feed.version.and_then(|version| known.take_version(version));
+        let print = feed.version.and_then(|version| known.set_version(version));
         return print.map(|print| NewItem::of_page(url, print)).into_iter().collect();
     }
-    let mut new = known.take_delivered(&feed.entries);
+    let mut new = known.add_delivered(&feed.entries);
     new.drain(..new.len().saturating_sub(ITEMS_MAX as usize));
     new
 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_broker::clock::Moment;
-use tidings_broker::{Bucket, Rate};
+use tidings_broker::{Rate, TokenBucket};
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries, Delivery};
 use tidings_protocol::{
-    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, Manage, Payload, Seq, StartAt, TopicName,
-    field, field_number, format_ms, push_attribute,
+    CanonicalUrl, Command, CursorName, DEFAULT_GROUP, ManageCommand, Payload, Seq, StartAt,
+    TopicName, field, field_number, format_ms, push_attribute,
 };
 use tidings_subscriber::feed::event;
-use tidings_subscriber::feed::watch::Print;
+use tidings_subscriber::feed::watched_feed::ItemFingerprint;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
@@ -30,8 +30,8 @@ use super::receiver::ITEMS_MAX;
 use super::store::StoreError;
 use super::subscription::{Asked, Kind, Teller, Wish};
 use super::{WebSubConfig, milliseconds, unix_ms};
-use crate::complaints::Complaints;
-use crate::outgoing::Outgoing;
+use crate::outgoing::OutgoingClient;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// The label that the broker shows, and the name of the cursor.
 const NAME: &str = "tidings-websub";
@@ -70,7 +70,7 @@ pub(super) struct Service {
     book: Arc<Mutex<Book>>,
     tokens: Arc<RwLock<HashSet<String>>>,
     cursor: CursorName,
-    outgoing: Outgoing,
+    outgoing: OutgoingClient,
     /// Until when feeds are taken to be watched still, by their tokens.
     watched: Mutex<HashMap<String, Instant>>,
     /// Until when feeds are not looked at once more, by their tokens.
@@ -79,9 +79,9 @@ pub(super) struct Service {
     client: watch::Sender<Option<Client>>,
     /// Something may be due earlier than it was.
     changed: Notify,
-    complaints: Mutex<Complaints>,
+    complaints: Mutex<RateLimitedLog>,
     /// What all hubs together may bring, in items; since when it is counted.
-    share: Mutex<Bucket>,
+    share: Mutex<TokenBucket>,
     began: Instant,
 }
 
@@ -102,7 +102,7 @@ pub(super) enum Trouble {
 }
 
 impl Service {
-    pub(super) fn open(config: WebSubConfig, outgoing: Outgoing) -> Result<Self, StoreError> {
+    pub(super) fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
         let book = Book::open(&config.database)?;
         let tokens = book.tokens();
         // A book that was begun anew hears everything once more.
@@ -110,7 +110,7 @@ impl Service {
         let book = Arc::new(Mutex::new(book));
         let (client, changed) = (watch::Sender::new(None), Notify::new());
         let (watched, looked) = Default::default();
-        let complaints = Mutex::new(Complaints::new("WebSub: what cannot be done now"));
+        let complaints = Mutex::new(RateLimitedLog::new("WebSub: what cannot be done now"));
         Ok(Self {
             config,
             book,
@@ -139,7 +139,7 @@ impl Service {
     /// The same items are brought again: they could not be published.
     pub(super) fn give_share_back(&self, items: usize) {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        self.share.lock().give_back(self.share_rate(), items);
+        self.share.lock().refund(self.share_rate(), items);
     }
 
     fn share_rate(&self) -> Rate {
@@ -187,7 +187,7 @@ impl Service {
         watched: &str,
         until_ms: u64,
         after: Option<&str>,
-        item: Option<Print>,
+        item: Option<ItemFingerprint>,
     ) -> Result<(), Trouble> {
         let mut event = watched.to_owned();
         push_attribute(&mut event, event::PUSHED, &until_ms.to_string());
@@ -197,7 +197,7 @@ impl Service {
         if let Some(after) = after {
             push_attribute(&mut event, "after", after);
         }
-        self.publish(event::SCHEDULES, &event).await
+        self.publish(event::SCHEDULE_TOPIC, &event).await
     }
 
     /// How long to wait until the next look at this feed, which has been told of just now.
@@ -277,7 +277,7 @@ impl Service {
     }
 
     async fn serve(self: &Arc<Self>, client: Client, mut deliveries: Deliveries) -> Trouble {
-        let topic: TopicName = event::HUBS.parse().expect("a constant that is a name");
+        let topic: TopicName = event::HUB_TOPIC.parse().expect("a constant that is a name");
         let subscribe = Command::Sub {
             topic: topic.clone(),
             from: Some(StartAt::First),
@@ -338,7 +338,7 @@ impl Service {
         seq: Seq,
         payload: &str,
     ) -> Result<(), Trouble> {
-        if let Some((feed, hubs, known)) = event::read_hubs(payload) {
+        if let Some((feed, hubs, known)) = event::parse_hub_event(payload) {
             let payload = Payload::parse(payload);
             let is_silent = payload.attribute(event::SILENT).is_some();
             let is_page = payload.attribute(event::PAGE).is_some();
@@ -460,7 +460,7 @@ async fn every(client: &Client, watched: &str) -> Result<Option<String>, Trouble
     for key in [Some(url.host()), Some(url.domain()), None] {
         let mut settings = vec![("limit", SCHEDULES_MAX)];
         settings.extend(key.map(|key| ("key", key)));
-        let schedules = Manage { action: "schedules", name: Some(DEFAULT_GROUP), settings };
+        let schedules = ManageCommand { action: "schedules", name: Some(DEFAULT_GROUP), settings };
         let answer = client.request(&Command::Group(schedules)).await?;
         let is_it = |line: &&String| line.split(' ').next() == Some(watched);
         if let Some(line) = answer.more.iter().find(is_it) {

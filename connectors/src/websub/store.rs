@@ -4,9 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tidings_subscriber::database::Reading;
+use tidings_subscriber::database::ReadOnlyDatabase;
 use tidings_subscriber::digest::{self, Schema, Table};
-use tidings_subscriber::feed::watch::Known;
+use tidings_subscriber::feed::watched_feed::KnownItems;
 
 use super::subscription::Subscription;
 
@@ -74,7 +74,7 @@ impl Store {
             if version < VERSION && !connection.column_exists(None, table.name, "digest")? {
                 connection.execute_batch(&table.add_column())?;
             }
-            table.follow(&connection)?;
+            table.add_digest_triggers(&connection)?;
         }
         connection.pragma_update(None, "user_version", VERSION)?;
         let mut id: i32 =
@@ -102,7 +102,7 @@ impl Store {
         if !path.exists() {
             return Ok(Vec::new());
         }
-        let mut reading = Reading::open(path)?;
+        let mut reading = ReadOnlyDatabase::open(path)?;
         loop {
             let read = check_version(&reading.connection).and_then(|_| all(&reading.connection));
             if reading.is_current() {
@@ -134,15 +134,15 @@ impl Store {
     }
 
     /// The items of its feed that are known.
-    pub(super) fn known(&self, token: &str) -> Result<Known, StoreError> {
+    pub(super) fn known(&self, token: &str) -> Result<KnownItems, StoreError> {
         let query = "SELECT known FROM subscription WHERE token = ?1";
         let known: Option<String> =
             self.connection.query_row(query, [token], |row| row.get(0)).optional()?;
-        Ok(known.and_then(|known| Known::from_str(&known).ok()).unwrap_or_default())
+        Ok(known.and_then(|known| KnownItems::from_str(&known).ok()).unwrap_or_default())
     }
 
     /// Remembers them.
-    pub(super) fn keep_known(&self, token: &str, known: Known) -> Result<(), StoreError> {
+    pub(super) fn keep_known(&self, token: &str, known: KnownItems) -> Result<(), StoreError> {
         let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
         self.connection.execute(update, params![token, String::from(known)])?;
         Ok(())
@@ -171,7 +171,7 @@ fn random_id() -> i32 {
 #[cfg(test)]
 mod tests {
     use tidings_subscriber::database;
-    use tidings_subscriber::feed::Entry;
+    use tidings_subscriber::feed::FeedEntry;
 
     use super::super::subscription::Teller;
     use super::*;
@@ -182,7 +182,7 @@ mod tests {
         let path = directory.path().join("websub.db");
         let teller = Teller::Cloud { register: "http://a.example/".into() };
         let mut one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
-        let known = Known::newest(&[Entry { id: "1".into(), ..Entry::default() }], 9);
+        let known = KnownItems::newest(&[FeedEntry { id: "1".into(), ..FeedEntry::default() }], 9);
         let id;
         {
             let store = Store::open(&path).unwrap();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(store.known("other").unwrap(), known);
         store.remove("other").unwrap();
         assert_eq!(store.all().unwrap(), []);
-        assert_eq!(store.known(&one.token).unwrap(), Known::default());
+        assert_eq!(store.known(&one.token).unwrap(), KnownItems::default());
         store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
         assert!(matches!(Store::open(&path), Err(StoreError::Newer(3))));

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, future::poll_fn, pin::Pin, task::ready};
 
 use tidings_protocol::{
     Code, Seq,
-    client::{self, Client, ClientError, ClientOptions, Deliveries, Published, Security},
+    client::{self, Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -14,7 +14,7 @@ use super::{
     frames::Event,
     limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX},
 };
-use crate::complaints::Complaints;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// A way into the broker that survives its restarts: what it has not confirmed is sent again, and may be there twice then.
 ///
@@ -33,14 +33,14 @@ pub(crate) struct Inlet {
     again_at: Option<Instant>,
     bytes: usize,
     pub(crate) confirmed: u64,
-    pub(crate) dropped: Complaints,
-    trouble: Complaints,
+    pub(crate) dropped: RateLimitedLog,
+    trouble: RateLimitedLog,
 }
 
 struct Sent {
     event: Event,
     /// None: on a connection that is gone.
-    published: Option<Published>,
+    published: Option<PendingConfirmation>,
 }
 
 impl Inlet {
@@ -56,8 +56,8 @@ impl Inlet {
             again_at: None,
             bytes: 0,
             confirmed: 0,
-            dropped: Complaints::new("messages dropped"),
-            trouble: Complaints::new("the broker could not be reached or has no room"),
+            dropped: RateLimitedLog::new("messages dropped"),
+            trouble: RateLimitedLog::new("the broker could not be reached or has no room"),
         }
     }
 

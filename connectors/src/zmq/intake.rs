@@ -16,7 +16,7 @@ use super::{
     reach::reach,
     socket::{Frames, Puller, Subscriber},
 };
-use crate::complaints::Complaints;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// Messages between two looks at whether it is to stop.
 const BATCH: usize = 64;
@@ -166,14 +166,14 @@ pub(crate) async fn run(
 pub(crate) struct Places {
     last: HashMap<TopicName, Seq>,
     /// Numbers that never came. Some may have been empty (`GAP`).
-    missed: Complaints,
+    missed: RateLimitedLog,
     /// Messages with a number that was there before, as after a restart of the other side.
     repeated: u64,
 }
 
 impl Places {
     fn new() -> Self {
-        Self { last: HashMap::new(), missed: Complaints::new("messages missed"), repeated: 0 }
+        Self { last: HashMap::new(), missed: RateLimitedLog::new("messages missed"), repeated: 0 }
     }
 
     fn note(&mut self, frames: &Frames) {

@@ -12,8 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use tidings_protocol::{
-    Code, Command, CursorName, Manage, Seq, StartAt, TopicName,
-    client::{self, Answer, Answering, Client, ClientError, ClientOptions, Deliveries, Delivery},
+    Code, Command, CursorName, ManageCommand, Seq, StartAt, TopicName,
+    client::{
+        self, Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery,
+        PendingAnswer,
+    },
 };
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +26,7 @@ use super::{
     limits::{COME_BACK, TICK},
     socket::Publisher,
 };
-use crate::complaints::Complaints;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// The durable cursors, and the label that the broker shows.
 const NAME: &str = "zmq-pub";
@@ -41,12 +44,12 @@ pub(crate) struct Outlet<'a> {
     cursor: CursorName,
     topics: HashMap<TopicName, Followed>,
     /// Questions to the broker, in whose order it answers.
-    asked: VecDeque<(Question, Answering)>,
+    asked: VecDeque<(Question, PendingAnswer)>,
     /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was here before.
     begins: bool,
     is_listing: bool,
-    refused: Complaints,
-    gone: Complaints,
+    refused: RateLimitedLog,
+    gone: RateLimitedLog,
 }
 
 /// A topic.
@@ -90,8 +93,8 @@ impl<'a> Outlet<'a> {
             asked: VecDeque::new(),
             begins: false,
             is_listing: false,
-            refused: Complaints::new("the broker refused something"),
-            gone: Complaints::new("events that were gone before they could be sent"),
+            refused: RateLimitedLog::new("the broker refused something"),
+            gone: RateLimitedLog::new("events that were gone before they could be sent"),
         };
         outlet.begin().await?;
         outlet.follow(&mut deliveries, &mut socket, stop).await?;
@@ -124,7 +127,7 @@ impl<'a> Outlet<'a> {
     }
 
     /// The topics of a list that are to be sent.
-    fn names(&self, list: &Answer) -> Vec<TopicName> {
+    fn names(&self, list: &CommandAnswer) -> Vec<TopicName> {
         let wanted = |name: &str| {
             self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name))
         };
@@ -228,7 +231,7 @@ impl<'a> Outlet<'a> {
     }
 
     async fn ask(&mut self, question: Question, command: &Command<'_>) -> Result<(), ClientError> {
-        let answering = self.client.start(&[], command).await?;
+        let answering = self.client.start_request(&[], command).await?;
         self.asked.push_back((question, answering));
         Ok(())
     }
@@ -247,7 +250,7 @@ impl<'a> Outlet<'a> {
     async fn take(
         &mut self,
         question: Question,
-        answer: Result<Answer, ClientError>,
+        answer: Result<CommandAnswer, ClientError>,
     ) -> Result<(), ClientError> {
         let error = match (question, answer) {
             (Question::List, Ok(list)) => {
@@ -267,7 +270,7 @@ impl<'a> Outlet<'a> {
             {
                 let forget = vec![("cursor", NAME)];
                 let forget = topic_command("forget", Some(topic.as_str()), forget);
-                let answering = self.client.start(&[], &forget).await?;
+                let answering = self.client.start_request(&[], &forget).await?;
                 self.asked.push_back((Question::Forget(topic), answering));
                 return Ok(());
             }
@@ -307,8 +310,8 @@ impl<'a> Outlet<'a> {
 
 /// The next answer, for ever if there is none. Cancel-safe.
 async fn answered(
-    asked: &mut VecDeque<(Question, Answering)>,
-) -> (Question, Result<Answer, ClientError>) {
+    asked: &mut VecDeque<(Question, PendingAnswer)>,
+) -> (Question, Result<CommandAnswer, ClientError>) {
     let Some((_, answering)) = asked.front_mut() else { return future::pending().await };
     let answer = answering.await;
     let (question, _) = asked.pop_front().expect("it was just answered");
@@ -320,7 +323,7 @@ fn topic_command<'a>(
     name: Option<&'a str>,
     settings: Vec<(&'a str, &'a str)>,
 ) -> Command<'a> {
-    Command::Topic(Manage { action, name, settings })
+    Command::Topic(ManageCommand { action, name, settings })
 }
 
 /// Whether a line of `TOPIC show` is about the cursor of this name.

@@ -5,10 +5,10 @@ use super::*;
 const ALL: fn(u64) -> Seq = |_| Seq(u64::MAX);
 
 /// Durable below the mark of the stream, pending from there on.
-fn marked(mark: impl Fn(u64) -> Seq) -> impl Fn(u64, Seq) -> (Fate, Seq) {
+fn marked(mark: impl Fn(u64) -> Seq) -> impl Fn(u64, Seq) -> (Durability, Seq) {
     move |stream, seq| match mark(stream) {
-        mark if seq < mark => (Fate::Safe, mark),
-        _ => (Fate::Waiting, Seq(u64::MAX)),
+        mark if seq < mark => (Durability::Durable, mark),
+        _ => (Durability::Pending, Seq(u64::MAX)),
     }
 }
 
@@ -22,7 +22,7 @@ fn drained(answers: &mut Answers, durable: impl Fn(u64) -> Seq) -> String {
 }
 
 #[track_caller]
-fn drained_by(answers: &mut Answers, fate: impl Fn(u64, Seq) -> (Fate, Seq)) -> String {
+fn drained_by(answers: &mut Answers, fate: impl Fn(u64, Seq) -> (Durability, Seq)) -> String {
     let mut out = BytesMut::new();
     answers.drain(fate, &mut out);
     String::from_utf8(out.to_vec()).unwrap()
@@ -84,12 +84,12 @@ fn a_refusal_waits_for_the_publish_before_it() {
 #[test]
 fn later_answers_keep_their_place() {
     let mut answers = Answers::new();
-    answers.ready(b"a\r\n");
-    let first = answers.later();
-    answers.ready(b"b\r\n");
-    let second = answers.later();
-    answers.ready(b"c\r\n");
-    answers.ready(b"d\r\n");
+    answers.push_lines(b"a\r\n");
+    let first = answers.reserve();
+    answers.push_lines(b"b\r\n");
+    let second = answers.reserve();
+    answers.push_lines(b"c\r\n");
+    answers.push_lines(b"d\r\n");
     answers.fill(second, Bytes::from_static(b"2\r\n"));
     assert_eq!(drained(&mut answers, ALL), "a\r\n");
     answers.fill(first, Bytes::from_static(b"1\r\n"));
@@ -105,8 +105,8 @@ fn only_the_newest_progress_is_sent_before_its_answer() {
     let mut answers = Answers::new();
     let line = |text: &'static str| Bytes::from_static(text.as_bytes());
     answers.publish(0, Seq(7));
-    let watch = answers.later();
-    answers.ready(b"+OK\r\n");
+    let watch = answers.reserve();
+    answers.push_lines(b"+OK\r\n");
     answers.progress(watch, line("+ 1\r\n"));
     answers.progress(watch, line("+ 2\r\n"));
     assert_eq!(drained(&mut answers, |_| Seq(7)), "", "a publish before it is pending");
@@ -118,7 +118,7 @@ fn only_the_newest_progress_is_sent_before_its_answer() {
     answers.fill(watch, line("+OK end\r\n"));
     assert_eq!(drained(&mut answers, ALL), "+ 4\r\n+OK end\r\n+OK\r\n");
     answers.progress(watch, line("+ late\r\n"));
-    answers.later();
+    answers.reserve();
     assert_eq!(drained(&mut answers, ALL), "", "it has been answered");
 }
 
@@ -148,11 +148,11 @@ fn pending_answers_fold_into_few_entries() {
 #[test]
 fn lost_events_are_refused_in_their_place() {
     let fates = |_, Seq(seq)| match seq {
-        0..12 => (Fate::Safe, Seq(12)),
-        12..15 => (Fate::Lost(Code::Full), Seq(15)),
-        15..20 => (Fate::Lost(Code::NotDurable), Seq(20)),
-        20..22 => (Fate::Safe, Seq(22)),
-        22.. => (Fate::Waiting, Seq(u64::MAX)),
+        0..12 => (Durability::Durable, Seq(12)),
+        12..15 => (Durability::Lost(Code::Full), Seq(15)),
+        15..20 => (Durability::Lost(Code::NotDurable), Seq(20)),
+        20..22 => (Durability::Durable, Seq(22)),
+        22.. => (Durability::Pending, Seq(u64::MAX)),
     };
     let full = "the disk is full: the event was not kept, although subscribers may have received it; \
                 publish it again later";
@@ -188,7 +188,7 @@ fn a_long_run_of_lost_events_folds_into_one_entry() {
     for seq in 0..1_000 {
         answers.publish(seq % 2, Seq(1 + seq));
     }
-    answers.fold(|_, Seq(seq)| (Fate::Lost(Code::Full), Seq(seq + 1)));
+    answers.fold(|_, Seq(seq)| (Durability::Lost(Code::Full), Seq(seq + 1)));
     assert_eq!(answers.len(), 1);
     assert!(drained(&mut answers, ALL).starts_with("-ERR full n=1-1000 the disk is full"));
 }
@@ -203,7 +203,7 @@ enum Step {
     /// Fills one of the reserved slots.
     Fill(usize),
     /// Decides the durability of the next events of a stream, as far as they exist.
-    Decide(u64, usize, Fate),
+    Decide(u64, usize, Durability),
     Fold,
     Drain,
 }
@@ -223,23 +223,23 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn fate() -> impl Strategy<Value = Durability> {
     prop_oneof![
-        4 => Just(Fate::Safe),
-        1 => Just(Fate::Lost(Code::Full)),
-        1 => Just(Fate::Lost(Code::NotDurable)),
+        4 => Just(Durability::Durable),
+        1 => Just(Durability::Lost(Code::Full)),
+        1 => Just(Durability::Lost(Code::NotDurable)),
     ]
 }
 
 /// The durability of the events of a stream from seq 1 on, as far as it is decided.
-type Fates = [Vec<Fate>; 2];
+type Fates = [Vec<Durability>; 2];
 
-fn decided(fates: &Fates) -> impl Fn(u64, Seq) -> (Fate, Seq) + '_ {
+fn decided(fates: &Fates) -> impl Fn(u64, Seq) -> (Durability, Seq) + '_ {
     |stream, seq| {
         let of_stream = &fates[usize::try_from(stream).unwrap()];
         let mut from_seq = of_stream.iter().skip(usize::try_from(seq.0).unwrap() - 1);
         let Some(first) = from_seq.next() else {
-            return (Fate::Waiting, Seq(u64::MAX));
+            return (Durability::Pending, Seq(u64::MAX));
         };
         (*first, Seq(seq.0 + 1 + from_seq.take_while(|fate| *fate == first).count() as u64))
     }
@@ -308,10 +308,10 @@ proptest! {
                 }
                 Step::Ready => {
                     lines += 1;
-                    answers.ready(format!("+OK line {lines}\r\n").as_bytes());
+                    answers.push_lines(format!("+OK line {lines}\r\n").as_bytes());
                     model.push_back(Expected::Line(format!("+OK line {lines}")));
                 }
-                Step::Later => model.push_back(Expected::Slot(answers.later(), None)),
+                Step::Later => model.push_back(Expected::Slot(answers.reserve(), None)),
                 Step::Fill(which) => {
                     let open: Vec<_> = model
                         .iter_mut()
@@ -344,9 +344,9 @@ proptest! {
                         let line = match entry {
                             Expected::Published { stream, seq, n } => {
                                 match decided(&fates)(*stream, Seq(*seq)).0 {
-                                    Fate::Waiting => break,
-                                    Fate::Lost(code) => format!("refused {n} {code}"),
-                                    Fate::Safe => {
+                                    Durability::Pending => break,
+                                    Durability::Lost(code) => format!("refused {n} {code}"),
+                                    Durability::Durable => {
                                         expected.push(format!("confirmed {n}"));
                                         last = Some(*seq);
                                         model.pop_front();

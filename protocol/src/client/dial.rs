@@ -75,14 +75,14 @@ impl TokenSource {
     }
 }
 
-type Reading = Box<dyn AsyncRead + Unpin + Send>;
-type Writing = Box<dyn AsyncWrite + Unpin + Send>;
+type BoxedReader = Box<dyn AsyncRead + Unpin + Send>;
+type BoxedWriter = Box<dyn AsyncWrite + Unpin + Send>;
 
 /// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
 pub(super) async fn dial(
     address: &str,
     Security { tls, token }: &Security,
-) -> Result<(Reading, Writing), ClientError> {
+) -> Result<(BoxedReader, BoxedWriter), ClientError> {
     let failed = |error: io::Error| ClientError::Connect {
         address: address.to_owned(),
         reason: error.to_string(),
@@ -101,7 +101,7 @@ pub(super) async fn dial(
     }
     let unsafe_ = |reason: String| ClientError::Tls { address: address.to_owned(), reason };
     // A mistake in the files is reported even if no broker is running.
-    let config = tls.as_ref().map(config).transpose().map_err(unsafe_)?;
+    let config = tls.as_ref().map(tls_config).transpose().map_err(unsafe_)?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     // The client batches lines itself, so the kernel need not wait for more.
     let _ = stream.set_nodelay(true);
@@ -122,8 +122,8 @@ pub(super) async fn dial(
         unsafe_(format!("{host} is not a host name or address, so no certificate can match it"))
     })?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    let stream = stream.map_err(|error| match cause(&error) {
-        Some(tls) => unsafe_(judge(tls, host)),
+    let stream = stream.map_err(|error| match tls_cause(&error) {
+        Some(tls) => unsafe_(handshake_error(tls, host)),
         None => failed(error),
     })?;
     let (reader, writer) = tokio::io::split(stream);
@@ -137,7 +137,7 @@ fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(4)
 }
 
-fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
+fn tls_config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = ca {
         for authority in certificates(path)? {
@@ -160,7 +160,7 @@ fn config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConfig, 
         None => builder.with_root_certificates(roots),
         Some(path) => {
             let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-                .with_crls(revoked(path)?)
+                .with_crls(revocation_lists(path)?)
                 .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| format!("{}: {error}", path.display()))?;
@@ -198,7 +198,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 /// All revocation lists of a file, at least one.
-fn revoked(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists: Result<Vec<_>, _> =
         CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
     let lists = lists.map_err(|error| format!("{}: {error}", path.display()))?;
@@ -213,9 +213,9 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Explains a failed handshake, and says what to do.
-fn judge(error: &rustls::Error, host: &str) -> String {
+fn handshake_error(error: &rustls::Error, host: &str) -> String {
     match error {
-        rustls::Error::InvalidCertificate(error) => judge_certificate(error, host),
+        rustls::Error::InvalidCertificate(error) => certificate_error_text(error, host),
         rustls::Error::InvalidMessage(_) => {
             "the server does not speak TLS; if it is the broker, leave --tls out".into()
         }
@@ -226,21 +226,21 @@ fn judge(error: &rustls::Error, host: &str) -> String {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the server does not offer the line protocol".into()
         }
-        error => in_words(error),
+        error => tls_error_text(error),
     }
 }
 
 /// The TLS error inside an error of a socket.
-fn cause(error: &io::Error) -> Option<&rustls::Error> {
+fn tls_cause(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
 /// The text of an error after the handshake, such as a rejected client certificate.
-pub(super) fn reason(error: &io::Error) -> String {
-    cause(error).map_or_else(|| error.to_string(), in_words)
+pub(super) fn io_error_text(error: &io::Error) -> String {
+    tls_cause(error).map_or_else(|| error.to_string(), tls_error_text)
 }
 
-fn in_words(error: &rustls::Error) -> String {
+fn tls_error_text(error: &rustls::Error) -> String {
     use AlertDescription as Alert;
 
     match error {
@@ -261,21 +261,21 @@ fn in_words(error: &rustls::Error) -> String {
     }
 }
 
-fn judge_certificate(error: &CertificateError, host: &str) -> String {
+fn certificate_error_text(error: &CertificateError, host: &str) -> String {
     match error {
         CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
-            let names: Vec<_> = presented.iter().map(|name| plain(name)).collect();
+            let names: Vec<_> = presented.iter().map(|name| dns_name(name)).collect();
             format!("the certificate is for {}, not for {host}", names.join(", "))
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the certificate is not for {host}: it has no matching subjectAltName")
         }
         CertificateError::ExpiredContext { not_after, .. } => {
-            format!("the certificate expired on {}", date(*not_after))
+            format!("the certificate expired on {}", format_date(*not_after))
         }
         CertificateError::Expired => "the certificate has expired".into(),
         CertificateError::NotValidYetContext { not_before, .. } => {
-            let from = date(*not_before);
+            let from = format_date(*not_before);
             format!("the certificate is not valid before {from}, or the clock here is wrong")
         }
         CertificateError::UnknownIssuer => {
@@ -308,12 +308,12 @@ fn judge_certificate(error: &CertificateError, host: &str) -> String {
 }
 
 /// `broker.example` from `DnsName("broker.example")`, the form in which rustls lists names.
-fn plain(presented: &str) -> &str {
+fn dns_name(presented: &str) -> &str {
     let inner = presented.split_once('(').map_or(presented, |(_, inner)| inner);
     inner.trim_end_matches(')').trim_matches('"')
 }
 
-fn date(time: UnixTime) -> String {
+fn format_date(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).map_or_else(|_| "?".to_owned(), |time| time.to_string())
 }

@@ -6,7 +6,7 @@ use tokio::io::{
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::Manage;
+use crate::ManageCommand;
 use crate::reply::AckAnswer;
 
 /// The broker's end of a connection, controlled by the test.
@@ -232,7 +232,7 @@ async fn refusals_at_the_front_are_removed() {
 async fn everything_pending_fails_when_the_connection_ends() {
     let (client, mut deliveries, broker) = connected().await;
     let published = client.publish(&topic(), "a").await.unwrap();
-    let answer = client.start(&[], &Command::Stats).await.unwrap();
+    let answer = client.start_request(&[], &Command::Stats).await.unwrap();
     drop(broker);
     let closed = Err(ClientError::Closed("the broker closed it".into()));
     assert_eq!(published.await, closed.clone());
@@ -246,7 +246,7 @@ async fn everything_pending_fails_when_the_connection_ends() {
 #[tokio::test]
 async fn the_broker_says_why_it_ends_a_connection() {
     let (client, mut deliveries, mut broker) = connected().await;
-    let answer = client.start(&[], &Command::Ping).await.unwrap();
+    let answer = client.start_request(&[], &Command::Ping).await.unwrap();
     broker.say("-ERR replaced by another connection").await;
     let ended = ClientError::Ended(ProtocolError::new(Code::Replaced, "by another connection"));
     assert_eq!(answer.await, Err(ended.clone()));
@@ -258,16 +258,16 @@ async fn the_broker_says_why_it_ends_a_connection() {
 #[tokio::test]
 async fn answers_come_in_the_order_of_the_commands_between_deliveries() {
     let (client, mut deliveries, mut broker) = connected().await;
-    let stats = client.start(&[], &Command::Stats).await.unwrap();
-    let help = client.start(&[], &Command::Help).await.unwrap();
-    let again = client.start(&[], &Command::Help).await.unwrap();
+    let stats = client.start_request(&[], &Command::Stats).await.unwrap();
+    let help = client.start_request(&[], &Command::Help).await.unwrap();
+    let again = client.start_request(&[], &Command::Help).await.unwrap();
     broker
         .say("+ topics=1\nMSG t 5 hello  you \nMSG t 6 x\n+ peers=2\n+OK all\n-ERR not-yet later\n+OK")
         .await;
     let more = vec!["topics=1".to_owned(), "peers=2".to_owned()];
-    assert_eq!(stats.await, Ok(Answer { ok: "all".into(), more }));
+    assert_eq!(stats.await, Ok(CommandAnswer { ok: "all".into(), more }));
     assert_eq!(refused(help.await), Code::NotYet);
-    assert_eq!(again.await, Ok(Answer { ok: String::new(), more: vec![] }));
+    assert_eq!(again.await, Ok(CommandAnswer { ok: String::new(), more: vec![] }));
     let msg = |seq, payload: &str| {
         Some(Delivery::Msg { topic: topic(), seq: Seq(seq), payload: payload.to_owned() })
     };
@@ -302,10 +302,10 @@ async fn links_and_their_ack_are_sent_as_one_piece() {
     let ack = Command::Ack {
         task: task.clone(),
         outcome: crate::Outcome::Done,
-        hold: crate::Hold::default(),
+        rest: crate::KeyRest::default(),
     };
-    let answer = client.start(&links, &ack).await.unwrap();
-    let other = client.start(&[], &Command::Ping).await.unwrap();
+    let answer = client.start_request(&links, &ack).await.unwrap();
+    let other = client.start_request(&[], &Command::Ping).await.unwrap();
     for line in ["LINK g:1.2.3 http://a/", "LINK g:1.2.3 http://c/", "ACK g:1.2.3", "PING"] {
         assert_eq!(broker.hear().await, line);
     }
@@ -343,7 +343,7 @@ async fn publishing_waits_while_too_much_is_unconfirmed() {
     });
     let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
     let mut published = Vec::new();
-    for _ in 0..link::PUBLISH_WINDOW_BYTES / (crate::PAYLOAD_BYTES_MAX + 200) {
+    for _ in 0..connection::PUBLISH_WINDOW_BYTES / (crate::PAYLOAD_BYTES_MAX + 200) {
         published.push(client.publish(&topic(), &payload).await.unwrap());
     }
     let topic = topic();
@@ -383,7 +383,7 @@ async fn a_waiting_publish_fails_when_the_connection_ends() {
 async fn answers_arrive_when_deliveries_are_not_taken() {
     let (client, deliveries, mut broker) = connected().await;
     drop(deliveries);
-    let answer = client.start(&[], &Command::Ping).await.unwrap();
+    let answer = client.start_request(&[], &Command::Ping).await.unwrap();
     let payload = "x".repeat(crate::PAYLOAD_BYTES_MAX);
     for seq in 1..200 {
         broker.say(&format!("MSG t {seq} {payload}")).await;
@@ -423,7 +423,7 @@ async fn the_last_line_is_received_though_writing_fails() {
     let (client, mut deliveries, mut broker) = connected().await;
     broker.say("-ERR closing the broker stops").await;
     drop(broker);
-    drop(client.start(&[], &Command::Ping).await);
+    drop(client.start_request(&[], &Command::Ping).await);
     assert_eq!(deliveries.next().await, None);
     assert!(matches!(deliveries.reason(), ClientError::Ended(_)));
 }
@@ -432,7 +432,7 @@ async fn the_last_line_is_received_though_writing_fails() {
 async fn a_silent_connection_stays_open() {
     let (client, _deliveries, mut broker) = connected().await;
     tokio::time::advance(Duration::from_hours(7 * 24)).await;
-    let answer = client.start(&[], &Command::Ping).await.unwrap();
+    let answer = client.start_request(&[], &Command::Ping).await.unwrap();
     assert_eq!(broker.hear().await, "PING", "and nothing was sent before");
     broker.say("PONG clock=1").await;
     assert_eq!(answer.await.unwrap().ok, "clock=1");
@@ -466,10 +466,10 @@ fn random_members_differ() {
 #[tokio::test]
 async fn lines_before_a_watched_answer_are_delivered_at_once() {
     let (client, mut deliveries, mut broker) = connected().await;
-    let listed = client.start(&[], &Command::Stats).await.unwrap();
-    let watch = Manage { action: "watch", name: Some("docs"), settings: Vec::new() };
+    let listed = client.start_request(&[], &Command::Stats).await.unwrap();
+    let watch = ManageCommand { action: "watch", name: Some("docs"), settings: Vec::new() };
     let watching = client.watch(&Command::Job(watch)).await.unwrap();
-    let ping = client.start(&[], &Command::Ping).await.unwrap();
+    let ping = client.start_request(&[], &Command::Ping).await.unwrap();
     assert_eq!(broker.hear().await, "STATS");
     assert_eq!(broker.hear().await, "JOB watch docs");
     broker.say("+ of the list\n+OK list\n+ docs completed=1").await;
@@ -477,6 +477,9 @@ async fn lines_before_a_watched_answer_are_delivered_at_once() {
     assert_eq!(deliveries.next().await, Some(Delivery::More("docs completed=1".into())));
     broker.say("+ docs completed=2\n+OK docs result=done\nPONG clock=1").await;
     assert_eq!(deliveries.next().await, Some(Delivery::More("docs completed=2".into())));
-    assert_eq!(watching.await, Ok(Answer { ok: "docs result=done".into(), more: Vec::new() }));
+    assert_eq!(
+        watching.await,
+        Ok(CommandAnswer { ok: "docs result=done".into(), more: Vec::new() })
+    );
     ping.await.unwrap();
 }

@@ -153,14 +153,14 @@ fn links() {
 
 #[test]
 fn acks() {
-    let hold = Hold { not_before_ms: Some(30_000), pace_ms: Some(250) };
-    let ack = |outcome, hold| Command::Ack { task: task(), outcome, hold };
-    both_ways("ACK crawlers:7.42.1", &ack(Outcome::Done, Hold::default()));
+    let hold = KeyRest { not_before_ms: Some(30_000), pace_ms: Some(250) };
+    let ack = |outcome, hold| Command::Ack { task: task(), outcome, rest: hold };
+    both_ways("ACK crawlers:7.42.1", &ack(Outcome::Done, KeyRest::default()));
     let line = "ACK crawlers:7.42.1 outcome=failed not-before=30s pace=250ms";
     both_ways(line, &ack(Outcome::Failed, hold));
     for outcome in Outcome::ALL {
         let line = format!("ACK crawlers:7.42.1 outcome={outcome}");
-        assert_eq!(Command::parse(&line), Ok(ack(outcome, Hold::default())));
+        assert_eq!(Command::parse(&line), Ok(ack(outcome, KeyRest::default())));
     }
     refused("ACK", Code::BadArgument, "ACK <id>");
     refused("ACK crawlers:7.42.1 outcome=Done", Code::BadArgument, "done, redirect, failed");
@@ -173,41 +173,41 @@ fn acks() {
 fn nacks() {
     let nack = |back, reason: Option<&str>| Command::Nack {
         task: task(),
-        back,
-        hold: Hold::default(),
+        retry: back,
+        rest: KeyRest::default(),
         reason: reason.map(str::to_owned),
     };
     let id = "crawlers:7.42.1";
-    both_ways(&format!("NACK {id}"), &nack(Return::Retry { after_ms: None }, None));
-    let back = Return::Retry { after_ms: Some(60_000) };
+    both_ways(&format!("NACK {id}"), &nack(RetryMode::Counted { after_ms: None }, None));
+    let back = RetryMode::Counted { after_ms: Some(60_000) };
     both_ways(&format!("NACK {id} after=1m reason=timed_out"), &nack(back, Some("timed_out")));
-    let back = Return::Uncounted { after_ms: Some(0) };
+    let back = RetryMode::Uncounted { after_ms: Some(0) };
     both_ways(&format!("NACK {id} after=0 count=no"), &nack(back, None));
-    let back = Return::Again { url: "http://a/?b=c".into() };
+    let back = RetryMode::OtherUrl { url: "http://a/?b=c".into() };
     both_ways(&format!("NACK {id} again=http://a/?b=c"), &nack(back, None));
     for with in ["after=1s", "count=no", "count=yes"] {
         refused(&format!("NACK {id} again=http://a/ {with}"), Code::BadArgument, "combined");
     }
     let mut out = Vec::new();
-    nack(Return::Retry { after_ms: None }, Some("it\r\nfailed, 2 times")).encode(&mut out);
+    nack(RetryMode::Counted { after_ms: None }, Some("it\r\nfailed, 2 times")).encode(&mut out);
     assert_eq!(out, b"NACK crawlers:7.42.1 reason=it__failed,_2_times\n");
     out.clear();
-    nack(Return::Retry { after_ms: None }, Some(&"ä".repeat(300))).encode(&mut out);
+    nack(RetryMode::Counted { after_ms: None }, Some(&"ä".repeat(300))).encode(&mut out);
     assert!(Command::parse(std::str::from_utf8(&out).unwrap().trim_end()).is_ok());
 }
 
 #[test]
 fn touches() {
-    let hold = Hold { not_before_ms: None, pace_ms: Some(2000) };
-    let touch = |over, hold| Command::Touch { task: task(), over, hold };
-    both_ways("TOUCH crawlers:7.42.1", &touch(false, Hold::default()));
+    let hold = KeyRest { not_before_ms: None, pace_ms: Some(2000) };
+    let touch = |over, hold| Command::Touch { task: task(), request_ended: over, rest: hold };
+    both_ways("TOUCH crawlers:7.42.1", &touch(false, KeyRest::default()));
     both_ways("TOUCH crawlers:7.42.1 over=yes pace=2s", &touch(true, hold));
     refused("TOUCH crawlers:7.42.1 over", Code::BadArgument, "key=value");
 }
 
 #[test]
 fn manage_commands() {
-    let manage = Manage {
+    let manage = ManageCommand {
         action: "open",
         name: Some("docs"),
         settings: vec![("scope", "host"), ("max-pages", "5")],
@@ -218,12 +218,12 @@ fn manage_commands() {
     assert_eq!(manage.setting("depth"), None);
     assert!(manage.allow_only(&["scope", "max-pages"]).is_ok());
     assert_eq!(manage.allow_only(&["scope"]).unwrap_err().code, Code::BadArgument);
-    let ls = Manage { action: "ls", name: None, settings: vec![] };
+    let ls = ManageCommand { action: "ls", name: None, settings: vec![] };
     assert_eq!(ls.required_name().unwrap_err().code, Code::BadArgument);
     both_ways("TOPIC ls", &Command::Topic(ls));
     both_ways(
         "TOPIC ls a=b",
-        &Command::Topic(Manage { action: "ls", name: None, settings: vec![("a", "b")] }),
+        &Command::Topic(ManageCommand { action: "ls", name: None, settings: vec![("a", "b")] }),
     );
     refused("JOB", Code::BadArgument, "action");
     refused("JOB Open x", Code::BadArgument, "action");
@@ -266,9 +266,9 @@ fn name() -> impl Strategy<Value = String> {
     "[A-Za-z0-9][A-Za-z0-9._-]{0,20}"
 }
 
-fn hold() -> impl Strategy<Value = Hold> {
+fn hold() -> impl Strategy<Value = KeyRest> {
     let duration = || proptest::option::of(0..=crate::DURATION_MS_MAX);
-    (duration(), duration()).prop_map(|(not_before_ms, pace_ms)| Hold { not_before_ms, pace_ms })
+    (duration(), duration()).prop_map(|(not_before_ms, pace_ms)| KeyRest { not_before_ms, pace_ms })
 }
 
 fn task_id() -> impl Strategy<Value = TaskId> {
@@ -297,7 +297,7 @@ struct Parts {
     names: (String, String),
     words: (Option<String>, String),
     task: TaskId,
-    hold: Hold,
+    hold: KeyRest,
     from: Option<StartAt>,
     numbers: (u64, Option<u32>, i16),
     flag: bool,
@@ -330,13 +330,18 @@ fn command_of(parts: &Parts) -> Command<'_> {
     let Parts { kind, names: (a, b), words, task, hold, from, numbers, flag, settings } = parts;
     let (hold, from, flag, task) = (*hold, *from, *flag, task.clone());
     let topic = a.parse().unwrap();
-    let manage = || Manage {
+    let manage = || ManageCommand {
         action: "do-it",
         name: flag.then_some(b.as_str()),
         settings: settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
     };
     let after_ms = hold.not_before_ms;
-    let nack = |back| Command::Nack { task: task.clone(), back, hold, reason: words.0.clone() };
+    let nack = |back| Command::Nack {
+        task: task.clone(),
+        retry: back,
+        rest: hold,
+        reason: words.0.clone(),
+    };
     match kind {
         0 => Command::Hello(Hello {
             name: words.0.clone(),
@@ -359,12 +364,12 @@ fn command_of(parts: &Parts) -> Command<'_> {
         }
         7 => {
             let outcome = Outcome::ALL[usize::from(numbers.2.unsigned_abs()) % 6];
-            Command::Ack { task, outcome, hold }
+            Command::Ack { task, outcome, rest: hold }
         }
-        8 => nack(Return::Retry { after_ms }),
-        9 => nack(Return::Uncounted { after_ms }),
-        10 => nack(Return::Again { url: words.1.clone() }),
-        11 => Command::Touch { task, over: flag, hold },
+        8 => nack(RetryMode::Counted { after_ms }),
+        9 => nack(RetryMode::Uncounted { after_ms }),
+        10 => nack(RetryMode::OtherUrl { url: words.1.clone() }),
+        11 => Command::Touch { task, request_ended: flag, rest: hold },
         12 => Command::Group(manage()),
         13 => Command::Job(manage()),
         _ => Command::Explain { what: &words.1, group: flag.then(|| a.parse().unwrap()) },

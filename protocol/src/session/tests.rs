@@ -28,15 +28,15 @@ fn events<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
     events
 }
 
-fn shown(event: &Event<'_>) -> String {
+fn shown(event: &SessionEvent<'_>) -> String {
     match event {
-        Event::Publish(text) => format!("publish {text}"),
-        Event::Command(command) => format!("command {}", command.verb().as_str()),
-        Event::Refused { error, publish: false } => format!("refused {}", error.code),
-        Event::Refused { error, publish: true } => format!("publish refused {}", error.code),
-        Event::Dropped(error) => format!("dropped {}", error.code),
-        Event::End(End::Violation(error)) => format!("violation {}", error.code),
-        Event::End(end) => format!("{end:?}"),
+        SessionEvent::Publish(text) => format!("publish {text}"),
+        SessionEvent::Command(command) => format!("command {}", command.verb().as_str()),
+        SessionEvent::Refused { error, publish: false } => format!("refused {}", error.code),
+        SessionEvent::Refused { error, publish: true } => format!("publish refused {}", error.code),
+        SessionEvent::Dropped(error) => format!("dropped {}", error.code),
+        SessionEvent::End(SessionEnd::Violation(error)) => format!("violation {}", error.code),
+        SessionEvent::End(end) => format!("{end:?}"),
     }
 }
 
@@ -95,8 +95,8 @@ fn a_peer_leaves_with_quit_or_exit_as_a_whole_line_in_any_case() {
 #[test]
 fn quit_as_a_first_line_is_the_command() {
     let mut session = Session::new();
-    assert_eq!(session.next(b"QUIT\nPING\n"), (5, Some(Event::End(End::Quit))));
-    assert_eq!(session.mode(), Mode::Client);
+    assert_eq!(session.next(b"QUIT\nPING\n"), (5, Some(SessionEvent::End(SessionEnd::Quit))));
+    assert_eq!(session.mode(), SessionMode::Client);
     check("PING\nQUIT\nPING\n", &["command PING", "Quit"]);
     check(
         "PING\nquit\nPING\n",
@@ -368,7 +368,7 @@ fn an_unfinished_line_is_reported_as_mid_line() {
     assert_eq!(session.next(b"PI"), (0, None));
     assert!(session.is_mid_line());
     let (used, event) = session.next(b"PING\n");
-    assert_eq!((used, event), (5, Some(Event::Command(Command::Ping))));
+    assert_eq!((used, event), (5, Some(SessionEvent::Command(Command::Ping))));
     assert_eq!(session.next(b""), (0, None));
     assert!(!session.is_mid_line());
 }

@@ -13,10 +13,10 @@ use tidings_bench::{
     openssl, publish::Publish, replay::Replay, stalled::Stalled, wire::Sync,
 };
 
-use super::{EXAMPLES, Measure, Outcome, guard::Guard};
+use super::{Benchmark, EXAMPLES, Outcome, protection::ProtectionFlags};
 use crate::{
     address::BrokerAddress,
-    output::{count, plural},
+    output::{format_count, plural},
 };
 
 /// The time before the first run, in which caches and buffers fill.
@@ -25,7 +25,7 @@ pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 /// The flags of every subcommand.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Common {
+pub(crate) struct CommonFlags {
     /// Bytes of a payload
     #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=61_440))]
     pub(super) size: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Common {
         require_equals = true,
         default_missing_value = "own"
     )]
-    pub(super) sse: Option<SseAt>,
+    pub(super) sse: Option<SseTarget>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -67,14 +67,14 @@ pub(crate) struct Common {
 
 /// The address of the event streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SseAt {
+pub(crate) enum SseTarget {
     /// The broker that is started.
     Own,
     /// This address.
     Broker(BrokerAddress),
 }
 
-impl FromStr for SseAt {
+impl FromStr for SseTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -92,7 +92,7 @@ fn parse_pin(text: &str) -> Result<(usize, usize), String> {
 
 /// The length of a measurement.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Length {
+pub(crate) struct RunFlags {
     /// Length of a run
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Length {
     pub(super) runs: u16,
 }
 
-impl Length {
+impl RunFlags {
     pub(super) fn run(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
@@ -128,19 +128,19 @@ pub(crate) struct FanOutArgs {
     window: u64,
 
     #[command(flatten)]
-    guard: Guard,
+    guard: ProtectionFlags,
 
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for FanOutArgs {
+impl Benchmark for FanOutArgs {
     const NAME: &'static str = "fan-out";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -171,7 +171,7 @@ impl Measure for FanOutArgs {
         if !guard.is_some() {
             return fan.measure(target, watch).map(Outcome::from);
         }
-        let (own, wire) = guard.start_beside(common)?;
+        let (own, wire) = guard.start_second(common)?;
         let server = own.server();
         let guarded =
             Target { wire: &wire, address: server.address(), server: Some(server), ..target };
@@ -197,16 +197,16 @@ pub(crate) struct FanInArgs {
     window: u64,
 
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for FanInArgs {
+impl Benchmark for FanInArgs {
     const NAME: &'static str = "fan-in";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -235,7 +235,7 @@ impl Measure for FanInArgs {
     }
 }
 
-fn fan(publishers: u16, subscribers: u16, window: u64, length: &Length) -> Fan {
+fn fan(publishers: u16, subscribers: u16, window: u64, length: &RunFlags) -> Fan {
     Fan {
         publishers: publishers.into(),
         subscribers: subscribers.into(),
@@ -246,12 +246,12 @@ fn fan(publishers: u16, subscribers: u16, window: u64, length: &Length) -> Fan {
     }
 }
 
-fn fan_title(publishers: u16, subscribers: u16, window: u64, length: &Length) -> String {
+fn fan_title(publishers: u16, subscribers: u16, window: u64, length: &RunFlags) -> String {
     format!(
         "{} to {}, window {}, {}",
         plural(publishers.into(), "publisher"),
         plural(subscribers.into(), "subscriber"),
-        count(window),
+        format_count(window),
         length.title()
     )
 }
@@ -268,16 +268,16 @@ pub(crate) struct LatencyArgs {
     subscribers: u16,
 
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for LatencyArgs {
+impl Benchmark for LatencyArgs {
     const NAME: &'static str = "latency";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -288,7 +288,7 @@ impl Measure for LatencyArgs {
     fn title(&self) -> String {
         format!(
             "{} events/s to {}, {}",
-            count(self.rate.into()),
+            format_count(self.rate.into()),
             plural(self.subscribers.into(), "subscriber"),
             self.length.title()
         )
@@ -323,16 +323,16 @@ pub(crate) struct IdleArgs {
     events: u16,
 
     #[command(flatten)]
-    guard: Guard,
+    guard: ProtectionFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for IdleArgs {
+impl Benchmark for IdleArgs {
     const NAME: &'static str = "idle";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -345,7 +345,7 @@ impl Measure for IdleArgs {
         })
     }
 
-    fn guard(&self) -> Guard {
+    fn guard(&self) -> ProtectionFlags {
         self.guard
     }
 
@@ -381,18 +381,18 @@ pub(crate) struct PublishArgs {
     window: u64,
 
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for PublishArgs {
+impl Benchmark for PublishArgs {
     const NAME: &'static str = "publish";
 
-    const IS_ABOUT_DISK: bool = true;
+    const MEASURES_DISK: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -404,7 +404,7 @@ impl Measure for PublishArgs {
         format!(
             "{}, window {}, {}",
             plural(self.publishers.into(), "publisher"),
-            count(self.window),
+            format_count(self.window),
             self.length.title()
         )
     }
@@ -440,15 +440,15 @@ pub(crate) struct ReplayArgs {
     runs: u16,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for ReplayArgs {
+impl Benchmark for ReplayArgs {
     const NAME: &'static str = "replay";
 
-    const IS_ABOUT_DISK: bool = true;
+    const MEASURES_DISK: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -475,16 +475,16 @@ impl Measure for ReplayArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConnectArgs {
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for ConnectArgs {
+impl Benchmark for ConnectArgs {
     const NAME: &'static str = "connect";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -527,13 +527,13 @@ pub(crate) struct StalledArgs {
     seconds: u64,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for StalledArgs {
+impl Benchmark for StalledArgs {
     const NAME: &'static str = "stalled";
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -546,7 +546,7 @@ impl Measure for StalledArgs {
             "{} to {}, of which one stops reading, window {}, {} s before and after",
             plural(self.publishers.into(), "publisher"),
             plural(self.subscribers.into(), "subscriber"),
-            count(self.window),
+            format_count(self.window),
             self.seconds
         )
     }

@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use tidings_bench::{Server, Target, Watch, frontier::Frontier};
 
-use super::{EXAMPLES, Measure, Outcome, flags::Common};
+use super::{Benchmark, EXAMPLES, Outcome, flags::CommonFlags};
 use crate::{
-    output::{count, plural},
-    own_broker::OwnBroker,
+    broker_process::BrokerProcess,
+    output::{format_count, plural},
 };
 
 /// The flags of `tidings bench frontier`.
@@ -33,15 +33,15 @@ pub(crate) struct FrontierArgs {
     rate: Option<u64>,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for FrontierArgs {
+impl Benchmark for FrontierArgs {
     const NAME: &'static str = "frontier";
 
-    const IS_ABOUT_DISK: bool = true;
+    const MEASURES_DISK: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -52,9 +52,9 @@ impl Measure for FrontierArgs {
     fn title(&self) -> String {
         format!(
             "{} URLs on {}, {} links a page",
-            count(self.urls),
+            format_count(self.urls),
             plural(self.hosts, "host"),
-            count(self.links)
+            format_count(self.links)
         )
     }
 
@@ -70,7 +70,7 @@ impl Measure for FrontierArgs {
             return frontier.measure(target, None, watch).map(Outcome::from);
         };
         let processor = self.common.pin.map(|(server, _)| server);
-        let launch = || OwnBroker::launch(data, self.common.threads, processor);
+        let launch = || BrokerProcess::launch(data, self.common.threads, processor);
         let again = || launch().and_then(Server::start);
         frontier.measure(target, Some(&again), watch).map(Outcome::from)
     }

@@ -2,7 +2,7 @@
 
 mod flags;
 mod frontier;
-mod guard;
+mod protection;
 mod queue;
 mod report;
 
@@ -22,19 +22,19 @@ use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, sse::Sse,
 
 use self::{
     flags::{
-        Common, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs, ReplayArgs,
-        SseAt, StalledArgs,
+        CommonFlags, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs,
+        ReplayArgs, SseTarget, StalledArgs,
     },
     frontier::FrontierArgs,
-    guard::Guard,
+    protection::ProtectionFlags,
     queue::QueueArgs,
-    report::Report,
+    report::BenchReport,
 };
 use crate::{
     address::BrokerAddress,
+    broker_process::{BrokerProcess, DataDir},
     failure::Failure,
     output::Console,
-    own_broker::{DataDir, OwnBroker},
 };
 
 const EXAMPLES: &str = "\
@@ -76,18 +76,18 @@ pub(crate) enum Bench {
 }
 
 /// A measurement.
-trait Measure {
+trait Benchmark {
     /// Its name on the command line.
     const NAME: &'static str;
 
     /// Whether it measures the disk, unless `--sync memory` is set.
-    const IS_ABOUT_DISK: bool = false;
+    const MEASURES_DISK: bool = false;
 
-    fn common(&self) -> &Common;
+    fn common(&self) -> &CommonFlags;
 
     /// The protection of the broker.
-    fn guard(&self) -> Guard {
-        Guard::default()
+    fn guard(&self) -> ProtectionFlags {
+        ProtectionFlags::default()
     }
 
     /// The settings, for JSON.
@@ -151,7 +151,7 @@ fn dispatch(bench: &Bench, stop: &AtomicBool) -> Result<(), Failure> {
     }
 }
 
-fn measure<M: Measure>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
+fn measure<M: Benchmark>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
     let report = report(bench, stop)?;
     let mut console = Console::new();
     if bench.common().json {
@@ -160,15 +160,15 @@ fn measure<M: Measure>(bench: &M, stop: &AtomicBool) -> Result<(), Failure> {
     report.table().iter().try_for_each(|line| console.line(line))
 }
 
-fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
+fn report<M: Benchmark>(bench: &M, stop: &AtomicBool) -> anyhow::Result<BenchReport> {
     let common = bench.common();
     let http = match &common.sse {
         None => None,
-        Some(SseAt::Broker(http)) => Some(find(http)?),
-        Some(SseAt::Own) if common.broker.is_some() => {
+        Some(SseTarget::Broker(http)) => Some(resolve(http)?),
+        Some(SseTarget::Own) if common.broker.is_some() => {
             bail!("with --broker, name the address: --sse=HOST:PORT")
         }
-        Some(SseAt::Own) => Some(server::free_address()?),
+        Some(SseTarget::Own) => Some(server::free_address()?),
     };
     let (own, by_lines) = if common.broker.is_some() {
         (None, Tidings::open(common.sync))
@@ -178,11 +178,11 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     };
     let lines = match (&common.broker, &own) {
         (_, Some(own)) => own.server().address(),
-        (Some(broker), None) => find(broker)?,
+        (Some(broker), None) => resolve(broker)?,
         (None, None) => unreachable!("without --broker one was started"),
     };
-    let data = own.as_ref().map(OwnBroker::data);
-    let is_durable = common.sync.map_or(M::IS_ABOUT_DISK, Sync::is_durable);
+    let data = own.as_ref().map(BrokerProcess::data);
+    let is_durable = common.sync.map_or(M::MEASURES_DISK, Sync::is_durable);
     let mut settings = settings(bench);
     let mut notes = Vec::new();
     if let Some(data) = data.filter(|_| is_durable) {
@@ -203,35 +203,35 @@ fn report<M: Measure>(bench: &M, stop: &AtomicBool) -> anyhow::Result<Report> {
     let target = Target {
         wire: if http.is_some() { &by_http } else { &by_lines },
         address: http.unwrap_or(lines),
-        topic: &topic(),
+        topic: &new_topic_name(),
         payload_bytes: usize::try_from(common.size)?,
-        server: own.as_ref().map(OwnBroker::server),
+        server: own.as_ref().map(BrokerProcess::server),
     };
     let Outcome { figures, words } = bench.measure(target, data, &mut watch)?;
     let broker =
         common.broker.as_ref().map_or("a broker of its own".to_owned(), ToString::to_string);
     let by = if http.is_some() { ", by Server-Sent Events" } else { "" };
     let title = format!("{}, {broker}: {}, {} bytes{by}", M::NAME, bench.title(), common.size);
-    Ok(Report { title, settings, figures, words, notes })
+    Ok(BenchReport { title, settings, figures, words, notes })
 }
 
-fn find(broker: &BrokerAddress) -> anyhow::Result<SocketAddr> {
+fn resolve(broker: &BrokerAddress) -> anyhow::Result<SocketAddr> {
     let mut found =
         broker.as_str().to_socket_addrs().with_context(|| format!("cannot resolve {broker}"))?;
     found.next().with_context(|| format!("{broker} has no address"))
 }
 
-fn start<M: Measure>(bench: &M, http: Option<u16>) -> anyhow::Result<(OwnBroker, Tidings)> {
+fn start<M: Benchmark>(bench: &M, http: Option<u16>) -> anyhow::Result<(BrokerProcess, Tidings)> {
     let common = bench.common();
     let data = DataDir::new(common.data.as_deref(), "")?;
     // Without `--sync` the topic has the broker's default, which may be durable.
-    if common.sync.map_or(M::IS_ABOUT_DISK, Sync::is_durable) {
+    if common.sync.map_or(M::MEASURES_DISK, Sync::is_durable) {
         disk::refuse_memory(data.path())?;
     }
     bench.guard().start(common, data, http)
 }
 
-fn settings<M: Measure>(bench: &M) -> Map<String, Value> {
+fn settings<M: Benchmark>(bench: &M) -> Map<String, Value> {
     let common = bench.common();
     let mut settings = Map::new();
     settings.insert("bench".to_owned(), json!(M::NAME));
@@ -272,7 +272,7 @@ fn note_disk(
 
 /// A new topic name.
 #[expect(clippy::disallowed_methods, reason = "the clock makes the name new")]
-fn topic() -> String {
+fn new_topic_name() -> String {
     let unix_ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
     // Short enough for a name without a heap allocation.
     format!("bench-{:x}-{unix_ms:x}", std::process::id())

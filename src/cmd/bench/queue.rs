@@ -10,10 +10,10 @@ use tidings_bench::{
 };
 
 use super::{
-    EXAMPLES, Measure, Outcome,
-    flags::{Common, Length, WARM_UP},
+    Benchmark, EXAMPLES, Outcome,
+    flags::{CommonFlags, RunFlags, WARM_UP},
 };
-use crate::output::{count, plural};
+use crate::output::{format_count, plural};
 
 /// The flags of `tidings bench queue`.
 #[derive(Debug, Clone, Args)]
@@ -36,18 +36,18 @@ pub(crate) struct QueueArgs {
     window: u64,
 
     #[command(flatten)]
-    length: Length,
+    length: RunFlags,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonFlags,
 }
 
-impl Measure for QueueArgs {
+impl Benchmark for QueueArgs {
     const NAME: &'static str = "queue";
 
-    const IS_ABOUT_DISK: bool = true;
+    const MEASURES_DISK: bool = true;
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonFlags {
         &self.common
     }
 
@@ -66,8 +66,8 @@ impl Measure for QueueArgs {
             "{}, {}, credit {}, window {}, {}",
             plural(self.workers.into(), "worker"),
             plural(self.keys.into(), "key"),
-            count(self.credit),
-            count(self.window),
+            format_count(self.credit),
+            format_count(self.window),
             self.length.title()
         )
     }

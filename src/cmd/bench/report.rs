@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 use tidings_bench::Figure;
 
-use crate::output::count;
+use crate::output::format_count;
 
 /// The settings and results of a measurement.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     pub(super) title: String,
     pub(super) settings: Map<String, Value>,
     pub(super) figures: Vec<Figure>,
@@ -16,7 +16,7 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
 }
 
-impl Report {
+impl BenchReport {
     /// The report as lines.
     pub(super) fn table(&self) -> Vec<String> {
         let mut lines = vec![self.title.clone()];
@@ -44,7 +44,7 @@ impl Report {
 fn row(figure: &Figure) -> Option<String> {
     let shown = |value: f64| match figure.digits {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
-        0 => count(value as u64),
+        0 => format_count(value as u64),
         digits => format!("{value:.digits$}"),
     };
     let (median, (low, high)) = (shown(figure.median()?), figure.spread()?);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn json_has_settings_and_figures() {
-        let report = Report {
+        let report = BenchReport {
             title: String::new(),
             settings: Map::from_iter([("size".to_owned(), json!(128))]),
             figures: vec![RATE.with([1.0, 2.0, 3.0])],

@@ -6,9 +6,9 @@ use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, named, note_rest, print_table},
-    output::{Console, count, printable, time},
-    waiting::Waiting,
+    manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table},
+    output::{Console, format_count, format_duration, printable},
+    waiting::WaitingHost,
 };
 
 const EXAMPLES: &str = "\
@@ -47,22 +47,31 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.job.as_ref().map(|job| ("job", job.as_str())));
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let answer = broker.ask(&command("keys", &args.group, settings)).await?;
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("keys", &args.group, settings)).await?;
     let mut console = Console::new();
     if args.output.json {
-        let keys = answer.more.iter().map(|line| named(line, "key"));
+        let keys = answer.more.iter().map(|line| named_object(line, "key"));
         return keys.into_iter().try_for_each(|one| console.line(&one.to_string()));
     }
     let heads = ["KEY", "WAITING>", "PROCESSING>", "LEFT>"];
-    print_table(&mut console, &heads, answer.more.iter().map(|line| row(&Waiting::parse(line))))?;
-    note_rest(&mut console, &answer.ok);
+    print_table(
+        &mut console,
+        &heads,
+        answer.more.iter().map(|line| row(&WaitingHost::parse(line))),
+    )?;
+    note_unlisted(&mut console, &answer.ok);
     Ok(())
 }
 
-fn row(waiting: &Waiting) -> Vec<String> {
-    let Waiting { host, tasks, processing, left } = waiting;
-    vec![printable(host, KEY_CHARS_MAX), count(*tasks), count(*processing), time(*left)]
+fn row(waiting: &WaitingHost) -> Vec<String> {
+    let WaitingHost { host, tasks, processing, left } = waiting;
+    vec![
+        printable(host, KEY_CHARS_MAX),
+        format_count(*tasks),
+        format_count(*processing),
+        format_duration(*left),
+    ]
 }
 
 #[cfg(test)]
@@ -72,7 +81,7 @@ mod tests {
     #[test]
     fn a_key_is_a_row() {
         let line = "a.example waiting=1205 processing=1 left-ms=1204700 new=7";
-        assert_eq!(row(&Waiting::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
-        assert_eq!(row(&Waiting::parse("b")), ["b", "0", "0", "0 ms"]);
+        assert_eq!(row(&WaitingHost::parse(line)), ["a.example", "1,205", "1", "20m 04s"]);
+        assert_eq!(row(&WaitingHost::parse("b")), ["b", "0", "0", "0 ms"]);
     }
 }

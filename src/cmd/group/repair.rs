@@ -8,7 +8,7 @@ use tidings_protocol::GroupName;
 
 use crate::{
     failure::Failure,
-    output::{Console, count, plural},
+    output::{Console, format_count, plural},
 };
 
 const EXAMPLES: &str = "\
@@ -66,7 +66,7 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
                     .line(&format!("  {} after that were dropped", plural(dropped, "record")))?;
             }
             for (kind, number) in &repaired.dropped {
-                console.line(&format!("    {kind}: {}", count(*number)))?;
+                console.line(&format!("    {kind}: {}", format_count(*number)))?;
             }
         }
         None => console.line(&format!("{group}: nothing was restored"))?,

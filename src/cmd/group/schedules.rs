@@ -6,7 +6,7 @@ use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
 use super::{NAME, command, tasks::duration};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, first_word, named, note_rest, print_table},
+    manage::{BrokerClient, OutputFlags, first_word, named_object, note_unlisted, print_table},
     output::{Console, printable},
 };
 
@@ -49,16 +49,16 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
     let limit = args.limit.to_string();
     let mut settings = vec![("limit", limit.as_str())];
     settings.extend(args.key.as_deref().map(|key| ("key", key)));
-    let broker = Broker::connect(&args.output.broker, NAME).await?;
-    let answer = broker.ask(&command("schedules", &args.group, settings)).await?;
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+    let answer = broker.request(&command("schedules", &args.group, settings)).await?;
     let mut console = Console::new();
     if args.output.json {
-        let schedules = answer.more.iter().map(|line| named(line, "url"));
+        let schedules = answer.more.iter().map(|line| named_object(line, "url"));
         return schedules.into_iter().try_for_each(|one| console.line(&one.to_string()));
     }
     let heads = ["NEXT", "EVERY", "KEY", "PRIO>", "STATE", "URL"];
     print_table(&mut console, &heads, answer.more.iter().map(|line| row(line)))?;
-    note_rest(&mut console, &answer.ok);
+    note_unlisted(&mut console, &answer.ok);
     Ok(())
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::Answer};
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::CommandAnswer};
 
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, note_rest, object, print_table},
+    manage::{BrokerClient, OutputFlags, note_unlisted, object, print_table},
     output::{Console, printable, time_or},
 };
 
@@ -34,10 +34,10 @@ pub(crate) struct TasksArgs {
 
     /// Only entries in this state
     #[arg(long, value_enum)]
-    state: Option<State>,
+    state: Option<EntryState>,
 
     #[command(flatten)]
-    filter: Filter,
+    filter: EntryFilter,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -45,7 +45,7 @@ pub(crate) struct TasksArgs {
 
 /// Flags that select entries.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Filter {
+pub(crate) struct EntryFilter {
     /// Only entries of this key, usually a host
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Filter {
 
 /// The states of an entry, as they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     /// Waits for its time, its key, or its place in the queue of the key
     Pending,
     /// Waits only for a worker
@@ -72,8 +72,8 @@ pub(crate) enum State {
     Dead,
 }
 
-impl State {
-    fn word(self) -> &'static str {
+impl EntryState {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Queued => "queued",
@@ -93,48 +93,51 @@ pub(super) async fn run(args: &TasksArgs) -> Result<(), Failure> {
 /// Lists the entries of a group in these columns.
 pub(crate) async fn list(
     group: &GroupName,
-    state: Option<State>,
-    filter: &Filter,
+    state: Option<EntryState>,
+    filter: &EntryFilter,
     output: &OutputFlags,
     heads: &[&str],
-    row: impl Fn(&Entry<'_>) -> Vec<String>,
+    row: impl Fn(&EntryLine<'_>) -> Vec<String>,
 ) -> Result<(), Failure> {
-    let answer = ask(group, state, filter, output).await?;
-    let entries = answer.more.iter().map(|line| Entry::parse(line));
+    let answer = request(group, state, filter, output).await?;
+    let entries = answer.more.iter().map(|line| EntryLine::parse(line));
     let mut console = Console::new();
     if output.json {
         return entries.into_iter().try_for_each(|entry| console.line(&entry.json().to_string()));
     }
     print_table(&mut console, heads, entries.map(|entry| row(&entry)))?;
-    note_rest(&mut console, &answer.ok);
+    note_unlisted(&mut console, &answer.ok);
     Ok(())
 }
 
-async fn ask(
+async fn request(
     group: &GroupName,
-    state: Option<State>,
-    filter: &Filter,
+    state: Option<EntryState>,
+    filter: &EntryFilter,
     output: &OutputFlags,
-) -> Result<Answer, Failure> {
+) -> Result<CommandAnswer, Failure> {
     let limit = filter.limit.to_string();
     let mut settings: Vec<(&str, &str)> = Vec::new();
-    settings.extend(state.map(|state| ("state", state.word())));
+    settings.extend(state.map(|state| ("state", state.as_str())));
     settings.extend(filter.key.as_deref().map(|key| ("key", key)));
     settings.extend(filter.job.as_ref().map(|job| ("job", job.as_ref())));
     settings.push(("limit", &limit));
-    Broker::connect(&output.broker, NAME).await?.ask(&command("tasks", group, settings)).await
+    BrokerClient::connect(&output.broker, NAME)
+        .await?
+        .request(&command("tasks", group, settings))
+        .await
 }
 
 /// A line of the answer to `GROUP tasks`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct EntryLine<'a> {
     number: &'a str,
     fields: Vec<(&'a str, &'a str)>,
     /// The URL, or the payload if the group has `key=none`.
     text: &'a str,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> EntryLine<'a> {
     /// Reads `<entry> key=value .. <url or text>`. A text may look like a field; a repeated key
     /// belongs to the text.
     fn parse(line: &'a str) -> Self {
@@ -151,7 +154,7 @@ impl<'a> Entry<'a> {
 
     /// A value, or `-`.
     pub(crate) fn value(&self, key: &str) -> String {
-        self.find(key).unwrap_or("-").to_owned()
+        self.field(key).unwrap_or("-").to_owned()
     }
 
     /// Its number.
@@ -164,13 +167,13 @@ impl<'a> Entry<'a> {
         printable(self.text, TEXT_CHARS_MAX)
     }
 
-    fn find(&self, key: &str) -> Option<&'a str> {
+    fn field(&self, key: &str) -> Option<&'a str> {
         self.fields.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
     }
 
     /// The time left of its lease, or until it is due.
-    fn when(&self) -> String {
-        let number = |key| self.find(key).and_then(|value| value.parse().ok());
+    fn timing(&self) -> String {
+        let number = |key| self.field(key).and_then(|value| value.parse().ok());
         match (number("lease-ms"), number("due-ms")) {
             (Some(left), _) => format!("lease {}", duration(left)),
             (None, Some(due)) if due > 0 => format!("in {}", duration(due)),
@@ -188,10 +191,10 @@ impl<'a> Entry<'a> {
 }
 
 /// An entry as a row of `tasks`.
-fn row(entry: &Entry<'_>) -> Vec<String> {
+fn row(entry: &EntryLine<'_>) -> Vec<String> {
     let values = ["state", "key", "job", "depth", "prio", "attempts", "losses"];
     let values = values.map(|key| entry.value(key));
-    [vec![entry.number()], values.to_vec(), vec![entry.when(), entry.text()]].concat()
+    [vec![entry.number()], values.to_vec(), vec![entry.timing(), entry.text()]].concat()
 }
 
 /// A field at the beginning of a text, and the rest. Keys are lower-case letters and dashes, so a
@@ -225,23 +228,23 @@ mod tests {
 
     #[test]
     fn an_entry_ends_with_its_text() {
-        let entry = Entry::parse(LINE);
+        let entry = EntryLine::parse(LINE);
         assert_eq!((entry.number, entry.text), ("42", "http://a.example/?state=x y"));
         assert_eq!(entry.value("member"), "5b0c");
         assert_eq!(entry.value("due-ms"), "-");
         assert_eq!(entry.json()["entry"], 42);
         assert_eq!(entry.json()["depth"], 1);
-        let text = Entry::parse("7 state=dead key=none state=of the art");
+        let text = EntryLine::parse("7 state=dead key=none state=of the art");
         assert_eq!((text.value("state"), text.text()), ("dead".into(), "state=of the art".into()));
         assert_eq!(
-            Entry::parse("7 state=dead"),
-            Entry { number: "7", fields: vec![], text: "state=dead" }
+            EntryLine::parse("7 state=dead"),
+            EntryLine { number: "7", fields: vec![], text: "state=dead" }
         );
     }
 
     #[test]
     fn an_entry_is_a_row() {
-        let row = row(&Entry::parse(LINE));
+        let row = row(&EntryLine::parse(LINE));
         assert_eq!(row[..4], ["42", "processing", "a.example", "docs"]);
         assert_eq!(row[8..], ["lease 59 s", "http://a.example/?state=x y"]);
     }

@@ -8,11 +8,11 @@ use tidings_protocol::{
 use super::{NAME, command};
 use crate::{
     cmd::job::wait::EveryFlag,
+    connection,
     failure::Failure,
     flags::milliseconds,
-    link,
-    manage::{self, OutputFlags, named},
-    output::{Console, count},
+    manage::{self, OutputFlags, named_object},
+    output::{Console, format_count},
     signals::stop_on_signal,
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct WatchArgs {
 pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let broker = &args.output.broker.broker;
-    let (client, mut deliveries) = link::connect(broker, NAME).await?;
+    let (client, mut deliveries) = connection::connect(broker, NAME).await?;
     let every = format_ms(milliseconds(args.every.every));
     let watch = command("watch", &args.group, vec![("every", &every)]);
     let failure = |error| manage::failure(broker, error);
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
             Some(delivery) = deliveries.next() => {
                 let Delivery::More(line) = delivery else { continue };
                 if args.output.json {
-                    console.line(&named(&line, "group").to_string())?;
+                    console.line(&named_object(&line, "group").to_string())?;
                 } else if console.shows_progress() {
                     console.progress(&in_words(&line));
                     drawn = Some(in_words(&line));
@@ -76,7 +76,7 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
 
 /// The counts of a group in words.
 fn in_words(line: &str) -> String {
-    let number = |key| count(field_number(line, key).unwrap_or(0));
+    let number = |key| format_count(field_number(line, key).unwrap_or(0));
     let paused = if field(line, "paused") == Some("yes") { "paused, " } else { "" };
     format!(
         "{paused}{} members, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",

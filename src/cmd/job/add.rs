@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 
 use clap::Args;
-use tidings_protocol::{After, JobName, Prio, client::Answering, field_number};
+use tidings_protocol::{After, JobName, Prio, client::PendingAnswer, field_number};
 
 use super::{NAME, command};
 use crate::{
     broker_flag::BrokerFlag,
     failure::Failure,
-    job::seed,
-    lines::{Lines, read_input},
-    manage::{Broker, GroupFlag},
-    output::{Console, count, note, plural},
+    job::parse_seed,
+    lines::{NumberedLines, read_input},
+    manage::{BrokerClient, GroupFlag},
+    output::{Console, format_count, note, plural},
 };
 
 const EXAMPLES: &str = "\
@@ -28,10 +28,10 @@ reported on standard error and skipped.
 Exit codes: 0 all lines were added or known; 1 some lines were skipped; 2 wrong usage.";
 
 /// The limit of seeds without an answer.
-const UNANSWERED_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 
 /// Lines that are not URLs and are reported one by one.
-const NAMED_MAX: u64 = 20;
+const REPORTED_MAX: u64 = 20;
 
 /// The flags of `tidings job add`.
 #[derive(Debug, Args)]
@@ -62,14 +62,14 @@ pub(crate) struct AddArgs {
 
 /// Adds all seeds and prints how many were new.
 pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
-    let mut seeds = Seeds {
-        broker: Broker::connect(&args.broker, NAME).await?,
+    let mut seeds = SeedSender {
+        broker: BrokerClient::connect(&args.broker, NAME).await?,
         args: &args,
         options: Vec::new(),
         unanswered: VecDeque::new(),
         new: 0,
         known: 0,
-        refused: 0,
+        invalid: 0,
     };
     seeds.options.extend(args.prio.map(|prio| ("prio", prio.to_string())));
     seeds.options.extend(args.after.map(|after| ("after", after.to_string())));
@@ -78,30 +78,30 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
     } else {
         seeds.add_all(&args.urls).await
     };
-    let answered = seeds.answers(0).await;
-    let summary = format!("{} new, {} known", count(seeds.new), count(seeds.known));
+    let answered = seeds.read_answers(0).await;
+    let summary = format!("{} new, {} known", format_count(seeds.new), format_count(seeds.known));
     Console::new().line(&summary)?;
     added.and(answered)?;
-    match seeds.refused {
+    match seeds.invalid {
         0 => Ok(()),
         refused => Err(Failure::failed(format!("{} skipped", plural(refused, "line")))),
     }
 }
 
 /// Seeds on their way to a job.
-struct Seeds<'a> {
-    broker: Broker<'a>,
+struct SeedSender<'a> {
+    broker: BrokerClient<'a>,
     args: &'a AddArgs,
     /// The options of every seed.
     options: Vec<(&'static str, String)>,
-    unanswered: VecDeque<Answering>,
+    unanswered: VecDeque<PendingAnswer>,
     new: u64,
     known: u64,
     /// Lines that are not URLs.
-    refused: u64,
+    invalid: u64,
 }
 
-impl Seeds<'_> {
+impl SeedSender<'_> {
     async fn add_all(&mut self, urls: &[String]) -> Result<(), Failure> {
         for url in urls {
             self.add(url).await?;
@@ -111,7 +111,7 @@ impl Seeds<'_> {
 
     /// Adds the lines of standard input; reports and skips those that are not URLs.
     async fn add_input(&mut self) -> Result<(), Failure> {
-        let (mut chunks, mut lines, mut unread) = (read_input(), Lines::new(), Vec::new());
+        let (mut chunks, mut lines, mut unread) = (read_input(), NumberedLines::new(), Vec::new());
         while let Some(chunk) = chunks.recv().await {
             let chunk = chunk
                 .map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
@@ -125,7 +125,7 @@ impl Seeds<'_> {
             }
             unread.drain(..done);
             // A person at a terminal sees a rejection before the next line.
-            self.answers(0).await?;
+            self.read_answers(0).await?;
         }
         match lines.finish(&unread) {
             Some((number, line)) => self.add_line(number, line).await,
@@ -143,8 +143,8 @@ impl Seeds<'_> {
             Ok(None) => Ok(()),
             Ok(Some(url)) => self.add(&url).await,
             Err(reason) => {
-                self.refused += 1;
-                if self.refused <= NAMED_MAX {
+                self.invalid += 1;
+                if self.invalid <= REPORTED_MAX {
                     note(&format!("line {number} is skipped: {reason}"));
                 }
                 Ok(())
@@ -153,17 +153,17 @@ impl Seeds<'_> {
     }
 
     async fn add(&mut self, url: &str) -> Result<(), Failure> {
-        self.answers(UNANSWERED_MAX - 1).await?;
+        self.read_answers(IN_FLIGHT_MAX - 1).await?;
         let mut settings = vec![("url", url)];
         settings.extend(self.options.iter().map(|(key, value)| (*key, value.as_str())));
         let command = command("add", Some(&self.args.job), &self.args.group.group, settings);
-        let answering = self.broker.client.start(&[], &command).await;
+        let answering = self.broker.client.start_request(&[], &command).await;
         self.unanswered.push_back(answering.map_err(|error| self.broker.failure(error))?);
         Ok(())
     }
 
     /// Reads answers until at most `owed_max` are missing.
-    async fn answers(&mut self, owed_max: usize) -> Result<(), Failure> {
+    async fn read_answers(&mut self, owed_max: usize) -> Result<(), Failure> {
         while self.unanswered.len() > owed_max
             && let Some(oldest) = self.unanswered.pop_front()
         {
@@ -176,5 +176,5 @@ impl Seeds<'_> {
 }
 
 fn parse_url(text: &str) -> Result<String, String> {
-    seed(text).map(|url| url.as_str().to_owned())
+    parse_seed(text).map(|url| url.as_str().to_owned())
 }

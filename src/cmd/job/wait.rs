@@ -8,11 +8,11 @@ use super::JobArgs;
 use crate::{
     failure::Failure,
     flags,
-    job::Counts,
-    manage::named,
+    job::JobCounts,
+    job_watch::{JobUpdate, JobWatch},
+    manage::named_object,
     output::Console,
     signals::stop_on_signal,
-    watch::{Step, Watch},
 };
 
 const WAIT_EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ Exit codes: 0 the pass is done; 1 pages failed, the job was cancelled or does no
 usage; 130 interrupted (the job continues).";
 
 /// The shortest time between two redraws of the progress line.
-const EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The flags of `tidings job wait`.
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ pub(crate) struct EveryFlag {
 
 /// Waits, with a progress line on a terminal, and prints the result.
 pub(crate) async fn wait(args: WaitArgs) -> Result<(), Failure> {
-    let progress = Console::new().shows_progress().then_some(EVERY);
+    let progress = Console::new().shows_progress().then_some(PROGRESS_INTERVAL);
     follow(args.of, progress, "waiting", |console, counts| {
         console.progress(&counts.watch_line());
         Ok(())
@@ -84,7 +84,7 @@ pub(crate) async fn watch(args: WatchArgs) -> Result<(), Failure> {
     follow(args.of, Some(args.every.every), "watching", |console, counts| {
         let line = counts.watch_line();
         match (json, console.shows_progress()) {
-            (true, _) => console.line(&named(&counts.words, "job").to_string()),
+            (true, _) => console.line(&named_object(&counts.text, "job").to_string()),
             (false, true) => {
                 console.progress(&line);
                 Ok(())
@@ -99,12 +99,12 @@ async fn follow(
     of: JobArgs,
     progress: Option<Duration>,
     doing: &str,
-    mut show: impl FnMut(&mut Console, &Counts) -> Result<(), Failure>,
+    mut show: impl FnMut(&mut Console, &JobCounts) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let JobArgs { job, group, output } = of;
     let stop = stop_on_signal()?;
     let mut console = Console::new();
-    let mut watch = Watch::wait(output.broker.broker, job.clone(), group.group, progress);
+    let mut watch = JobWatch::wait(output.broker.broker, job.clone(), group.group, progress);
     let end = loop {
         tokio::select! {
             biased;
@@ -112,17 +112,17 @@ async fn follow(
                 return Err(Failure::Interrupted(format!("stopped {doing}; job {job} continues")));
             }
             news = watch.next() => match news? {
-                Step::Progress(counts) => show(&mut console, &counts)?,
-                Step::Done(counts) => break counts,
+                JobUpdate::Progress(counts) => show(&mut console, &counts)?,
+                JobUpdate::Done(counts) => break counts,
             }
         }
     };
     if output.json {
-        console.line(&named(&end.words, "job").to_string())?;
+        console.line(&named_object(&end.text, "job").to_string())?;
     } else {
         console.line(&end.end_line())?;
     }
-    if end.went_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
+    if end.succeeded() { Ok(()) } else { Err(Failure::Unsuccessful) }
 }
 
 fn parse_every(text: &str) -> Result<Duration, String> {

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use tidings_protocol::CanonicalUrl;
 use tokio::net::lookup_host;
 
-use super::{Asked, text};
+use super::{JsonQuery, required_text};
 use crate::{failure::Failure, flags::AllowPrivateFlag};
 
 /// The arguments of `tidings probe address`.
 #[derive(Debug, Args)]
-pub(crate) struct AddressQuestion {
+pub(crate) struct AddressArgs {
     /// An IP address in any form that a URL allows, or a name; without it, JSON lines from standard
     /// input
     #[arg(value_name = "ADDRESS|NAME")]
@@ -23,9 +23,9 @@ pub(crate) struct AddressQuestion {
     allow_private: AllowPrivateFlag,
 }
 
-pub(super) fn answer(asked: &Asked, question: &AddressQuestion) -> Result<Value, String> {
-    let what = text(asked, "address")?;
-    let address = address(what).ok_or_else(|| "`address` is not an IP address".to_owned())?;
+pub(super) fn answer(asked: &JsonQuery, question: &AddressArgs) -> Result<Value, String> {
+    let what = required_text(asked, "address")?;
+    let address = parse_address(what).ok_or_else(|| "`address` is not an IP address".to_owned())?;
     Ok(match question.allow_private.networks.check(address) {
         Ok(()) => json!({ "forbidden": false }),
         Err(refused) => {
@@ -34,8 +34,8 @@ pub(super) fn answer(asked: &Asked, question: &AddressQuestion) -> Result<Value,
     })
 }
 
-pub(super) async fn describe(what: &str, question: &AddressQuestion) -> Result<String, Failure> {
-    let addresses = match address(what) {
+pub(super) async fn describe(what: &str, question: &AddressArgs) -> Result<String, Failure> {
+    let addresses = match parse_address(what) {
         Some(address) => vec![address],
         None => resolve(what).await?,
     };
@@ -63,7 +63,7 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, Failure> {
 
 /// Parses an address: plain, in brackets, with a zone, or in any form of an IPv4 address in a URL
 /// (`0x7f.1`, `2130706433`).
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let (without_zone, zone) = bare.split_once('%').unwrap_or((bare, "0"));
@@ -97,7 +97,7 @@ mod tests {
             ("[fe80::1%25eth0]", "fe80::1"),
             ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
         ] {
-            assert_eq!(address(text), Some(expected.parse().unwrap()), "{text}");
+            assert_eq!(parse_address(text), Some(expected.parse().unwrap()), "{text}");
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
             "1.2.3.4?",
             "0x7g",
         ] {
-            assert_eq!(address(text), None, "{text}");
+            assert_eq!(parse_address(text), None, "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidings_subscriber::feed::{self, Feed};
 
-use super::{Asked, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
+use super::{JsonQuery, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
 use crate::{
     failure::Failure,
     output::{plural, printable},
@@ -16,7 +16,7 @@ const SHOWN_MAX: usize = 20;
 const TEXT_CHARS_MAX: usize = 200;
 
 /// Reads `body_b64` and `headers`, and `base`, the URL of the feed.
-pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
     let base = optional_text(asked, "base")?.or_else(|| header(&headers, "content-location"));
     let feed = feed::parse(&body, header(&headers, "content-type"), base);
@@ -25,7 +25,7 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
         .iter()
         .map(|entry| json!({ "id": entry.id, "link": entry.link, "title": entry.title }));
     Ok(json!({
-        "kind": feed.kind.map(feed::Kind::as_str),
+        "kind": feed.kind.map(feed::FeedKind::as_str),
         "n": feed.entries.len(),
         "entries": entries.collect::<Vec<_>>(),
     }))
@@ -67,9 +67,9 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
 fn details(feed: &Feed) -> Vec<(&'static str, String)> {
     let mut details = Vec::new();
     details.extend(feed.site.clone().map(|site| ("site", site)));
-    details.extend(feed.own.clone().map(|own| ("self", own)));
+    details.extend(feed.self_url.clone().map(|own| ("self", own)));
     details.extend(feed.hubs.iter().map(|hub| ("hub", hub.clone())));
-    details.extend(feed.hints.rest_s.map(|rest| {
+    details.extend(feed.hints.min_interval_s.map(|rest| {
         let rest = tidings_protocol::format_ms(rest.saturating_mul(1000));
         ("requests a rest of", rest)
     }));

@@ -5,16 +5,15 @@ use std::{fmt::Write, sync::Arc};
 use serde_json::{Value, json};
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::{
-    page::{Content, Link, PageOptions, PageReader},
+    page::{PageContent, PageLink, PageOptions, PageReader},
     robots::product_token,
 };
 
 use super::{
-    Asked, bytes,
+    JsonQuery, bytes,
     flags::FetchFlags,
-    headers,
+    headers, required_text,
     source::{fetch, is_url},
-    text,
 };
 use crate::{
     failure::Failure,
@@ -27,10 +26,10 @@ const SHOWN_CHARS_MAX: usize = 200;
 const FILE_URL: &str = "http://localhost/";
 
 /// Reads `body_b64`, `headers`, and `base`, the URL of the page.
-pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
-    let url =
-        CanonicalUrl::parse(text(asked, "base")?).map_err(|error| format!("`base`: {error}"))?;
+    let url = CanonicalUrl::parse(required_text(asked, "base")?)
+        .map_err(|error| format!("`base`: {error}"))?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let mut reader = PageReader::new(&url, headers, &Arc::default());
     reader.feed(&body);
@@ -53,7 +52,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     if is_url(what) {
         let answer = fetch(what, flags).await?;
         let content = answer.fetched.page.map(|page| page.finish(&answer.url)).unwrap_or_default();
-        return Ok(described(answer.url.as_str(), &content));
+        return Ok(page_text(answer.url.as_str(), &content));
     }
     let page = std::fs::read(what)
         .map_err(|error| Failure::failed(format!("cannot read {what}: {error}")))?;
@@ -63,10 +62,10 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         PageOptions { token: product_token(&config.agent).into(), ..PageOptions::default() };
     let mut reader = PageReader::new(&url, [], &Arc::new(options));
     reader.feed(&page);
-    Ok(described(&format!("{what}, as if it were {url}"), &reader.finish(&url)))
+    Ok(page_text(&format!("{what}, as if it were {url}"), &reader.finish(&url)))
 }
 
-fn described(place: &str, content: &Content) -> String {
+fn page_text(place: &str, content: &PageContent) -> String {
     let shown = |text: &str| printable(text, SHOWN_CHARS_MAX);
     let mut text = format!("{}\n", shown(content.title.as_deref().unwrap_or("(no title)")));
     let mut say = |name: &str, value: &str| {
@@ -88,14 +87,14 @@ fn described(place: &str, content: &Content) -> String {
         text.write_fmt(line).expect("a String takes everything");
     };
     line(format_args!("{}\n", plural(content.links.len() as u64, "link")));
-    for Link { url, nofollow } in &content.links {
+    for PageLink { url, nofollow } in &content.links {
         let note = if *nofollow { "  (nofollow)" } else { "" };
         line(format_args!("  {}{note}\n", shown(url)));
     }
     text
 }
 
-fn directives(content: &Content) -> String {
+fn directives(content: &PageContent) -> String {
     let mut directives = Vec::new();
     directives.extend(content.noindex.then(|| "noindex".to_owned()));
     directives.extend(content.nofollow.then(|| "nofollow".to_owned()));

@@ -29,24 +29,24 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Probe {
     /// Check whether robots.txt allows a URL
-    Robots(Question),
+    Robots(ProbeArgs),
     /// Show the canonical form and the key of a URL
-    Url(url::UrlQuestion),
+    Url(url::UrlArgs),
     /// Show the items of an RSS, Atom or JSON feed
-    Feed(Question),
+    Feed(ProbeArgs),
     /// Show the entries of a sitemap
-    Sitemap(Question),
+    Sitemap(ProbeArgs),
     /// Show the title, links and crawler directives of a page
-    Links(Question),
+    Links(ProbeArgs),
     /// Check whether an address may be fetched from
-    Address(address::AddressQuestion),
+    Address(address::AddressArgs),
     /// Verify the signature of a webhook
-    Signature(signature::SignatureQuestion),
+    Signature(signature::SignatureArgs),
 }
 
 /// The arguments of most subcommands.
 #[derive(Debug, Args)]
-pub(crate) struct Question {
+pub(crate) struct ProbeArgs {
     /// What to inspect; without it, JSON lines from standard input
     #[arg(value_name = "WHAT")]
     what: Option<String>,
@@ -56,14 +56,14 @@ pub(crate) struct Question {
 }
 
 /// A query of a script: the members of its JSON object.
-type Asked = Map<String, Value>;
+type JsonQuery = Map<String, Value>;
 
 /// Answers a query; the error is a line for a person.
-type Answer<'a> = Box<dyn Fn(&Asked) -> Result<Value, String> + 'a>;
+type AnswerFn<'a> = Box<dyn Fn(&JsonQuery) -> Result<Value, String> + 'a>;
 
 /// Answers the argument, or all queries of standard input.
 pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
-    let (what, answer): (_, Answer) = match &probe {
+    let (what, answer): (_, AnswerFn) = match &probe {
         Probe::Robots(question) => (&question.what, Box::new(robots::answer)),
         Probe::Url(question) => (&question.what, Box::new(|asked| url::answer(asked, question))),
         Probe::Feed(question) => (&question.what, Box::new(feed::answer)),
@@ -86,11 +86,11 @@ pub(crate) async fn run(probe: Probe) -> Result<(), Failure> {
         Probe::Address(question) => address::describe(what, question).await?,
         Probe::Signature(question) => signature::describe(what, question)?,
     };
-    output::tell(&text).map_err(Failure::from_output)
+    output::print_text(&text).map_err(Failure::from_output)
 }
 
 /// Writes one answer for each line, in order; no query ends the loop.
-fn answer_lines(answer: &Answer<'_>) -> Result<(), Failure> {
+fn answer_lines(answer: &AnswerFn<'_>) -> Result<(), Failure> {
     let mut input = BufReader::new(io::stdin().lock());
     let mut output = io::BufWriter::new(io::stdout().lock());
     let mut line = Vec::new();
@@ -115,7 +115,7 @@ fn answer_lines(answer: &Answer<'_>) -> Result<(), Failure> {
     }
 }
 
-fn answer_line(line: &mut [u8], answer: &Answer<'_>) -> Result<Value, String> {
+fn answer_line(line: &mut [u8], answer: &AnswerFn<'_>) -> Result<Value, String> {
     surrogates::replace_lone(line);
     match serde_json::from_slice(line) {
         Ok(Value::Object(asked)) => answer(&asked),
@@ -125,12 +125,12 @@ fn answer_line(line: &mut [u8], answer: &Answer<'_>) -> Result<Value, String> {
 }
 
 /// A required string.
-fn text<'a>(asked: &'a Asked, name: &str) -> Result<&'a str, String> {
+fn required_text<'a>(asked: &'a JsonQuery, name: &str) -> Result<&'a str, String> {
     optional_text(asked, name)?.ok_or_else(|| format!("`{name}` is missing"))
 }
 
 /// An optional string.
-fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, String> {
+fn optional_text<'a>(asked: &'a JsonQuery, name: &str) -> Result<Option<&'a str>, String> {
     match asked.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -139,8 +139,8 @@ fn optional_text<'a>(asked: &'a Asked, name: &str) -> Result<Option<&'a str>, St
 }
 
 /// Bytes in Base64, with or without padding.
-fn bytes(asked: &Asked, name: &str) -> Result<Vec<u8>, String> {
-    let digits = text(asked, name)?.trim_end_matches('=');
+fn bytes(asked: &JsonQuery, name: &str) -> Result<Vec<u8>, String> {
+    let digits = required_text(asked, name)?.trim_end_matches('=');
     let bytes = BASE64_NOPAD.decode(digits.as_bytes());
     bytes.map_err(|error| format!("`{name}` is not Base64: {error}"))
 }
@@ -151,7 +151,7 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 /// Headers: an object of names and values (a string or a list of strings), or a list of pairs.
-fn headers(asked: &Asked) -> Result<Vec<(String, String)>, String> {
+fn headers(asked: &JsonQuery) -> Result<Vec<(String, String)>, String> {
     let wrong = || "`headers` must be an object of strings or a list of pairs".to_owned();
     let string = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
     let mut headers = Vec::new();

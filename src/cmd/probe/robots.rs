@@ -5,16 +5,16 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, UrlError};
 use tidings_subscriber::{
-    Keep,
-    fetch::{Fetched, Fetcher, Request, Wanted},
-    robots::{Answer, Rules, product_token, shown, sitemaps},
+    KeepBodies,
+    fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher},
+    robots::{RobotsResponse, RobotsRules, display_line, product_token, sitemaps},
 };
 use tokio::time::Instant;
 
-use super::{Asked, bytes, flags::FetchFlags, text};
+use super::{JsonQuery, bytes, flags::FetchFlags, required_text};
 use crate::{
     failure::Failure,
-    output::{bytes as amount, plural, printable},
+    output::{format_bytes as amount, plural, printable},
 };
 
 /// The longest shown text of a site, in characters.
@@ -22,34 +22,34 @@ const SHOWN_CHARS_MAX: usize = 200;
 
 /// Reads `robots_b64` or `robots`, `agent` (a User-Agent, or only its product token), and `url` (or
 /// its path and query).
-pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
     let robots = match (asked.get("robots_b64"), asked.get("robots")) {
         (None | Some(Value::Null), None | Some(Value::Null)) => {
             return Err("`robots_b64` or `robots` is missing".to_owned());
         }
-        (None | Some(Value::Null), _) => text(asked, "robots")?.as_bytes().to_vec(),
+        (None | Some(Value::Null), _) => required_text(asked, "robots")?.as_bytes().to_vec(),
         _ => bytes(asked, "robots_b64")?,
     };
-    let token = product_token(text(asked, "agent")?);
-    let url = text(asked, "url")?;
-    let url = page(url).map_err(|error| format!("`url`: {error}"))?;
-    let rules = Rules::parse(&robots, token);
+    let token = product_token(required_text(asked, "agent")?);
+    let url = required_text(asked, "url")?;
+    let url = parse_page_url(url).map_err(|error| format!("`url`: {error}"))?;
+    let rules = RobotsRules::parse(&robots, token);
     let decision = rules.decide(url.path_and_query());
     let mut answer = json!({ "allowed": decision.allowed });
     if let Some(delay) = rules.crawl_delay() {
         answer["delay"] = json!(delay.as_secs_f64());
     }
     if let Some(line) = decision.line {
-        answer["rule"] = json!(shown(&robots, line));
+        answer["rule"] = json!(display_line(&robots, line));
     }
     Ok(answer)
 }
 
 /// Parses the URL of a page. The rules name neither a host nor a user, so a path is enough, and
 /// user and password are ignored.
-fn page(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
+fn parse_page_url(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
     if url.starts_with('/') {
-        return page(&format!("http://localhost{url}"));
+        return parse_page_url(&format!("http://localhost{url}"));
     }
     match CanonicalUrl::parse(url) {
         Err(UrlError::Credentials) => {
@@ -74,65 +74,78 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let mut hops = 0;
     loop {
         let deadline = Instant::now() + config.request_timeout;
-        let (wanted, validators, keep) = (Wanted::Robots, None, Keep::default());
-        let request = Request { url: &asked, wanted, validators, keep, deadline };
+        let (wanted, validators, keep) = (FetchPurpose::Robots, None, KeepBodies::default());
+        let request = FetchRequest { url: &asked, purpose: wanted, validators, keep, deadline };
         let response = fetcher.fetch(&request).await;
-        let answer = Answer::of(&response, &asked, hops);
-        say(&mut text, "robots.txt", &format!("{asked} ({})", found(&response, &answer)));
-        if let Answer::Elsewhere(target) = answer {
+        let answer = RobotsResponse::of(&response, &asked, hops);
+        write_row(
+            &mut text,
+            "robots.txt",
+            &format!("{asked} ({})", describe_response(&response, &answer)),
+        );
+        if let RobotsResponse::Redirect(target) = answer {
             (asked, hops) = (target, hops + 1);
             continue;
         }
-        conclude(&mut text, &page, product_token(&config.agent), &answer);
+        write_decision(&mut text, &page, product_token(&config.agent), &answer);
         return Ok(text);
     }
 }
 
 /// The result of one request in words.
-fn found(fetched: &Fetched, answer: &Answer<'_>) -> String {
+fn describe_response(fetched: &Fetched, answer: &RobotsResponse<'_>) -> String {
     let status = fetched.status.map(|status| format!("HTTP {status}"));
     let status = status.unwrap_or_else(|| "no answer".to_owned());
     match answer {
-        Answer::Text(text) => format!("{status}, {}", amount(text.len() as u64)),
-        Answer::Nothing => format!("{status}: no robots.txt"),
-        Answer::Elsewhere(_) => format!("{status}: redirect"),
-        Answer::Unknown(_) => status,
+        RobotsResponse::Text(text) => format!("{status}, {}", amount(text.len() as u64)),
+        RobotsResponse::Missing => format!("{status}: no robots.txt"),
+        RobotsResponse::Redirect(_) => format!("{status}: redirect"),
+        RobotsResponse::Unreachable(_) => status,
     }
 }
 
-fn conclude(text: &mut String, page: &CanonicalUrl<'_>, token: &str, answer: &Answer<'_>) {
+fn write_decision(
+    text: &mut String,
+    page: &CanonicalUrl<'_>,
+    token: &str,
+    answer: &RobotsResponse<'_>,
+) {
     let robots = match answer {
-        Answer::Text(robots) => robots,
-        Answer::Unknown(failure) => {
+        RobotsResponse::Text(robots) => robots,
+        RobotsResponse::Unreachable(failure) => {
             let transient = failure.is_transient();
             let then =
                 if transient { "the crawler tries again later" } else { "this is permanent" };
-            say(text, "allowed", &format!("no: robots.txt could not be read: {failure}; {then}"));
+            write_row(
+                text,
+                "allowed",
+                &format!("no: robots.txt could not be read: {failure}; {then}"),
+            );
             return;
         }
-        Answer::Nothing | Answer::Elsewhere(_) => &b""[..],
+        RobotsResponse::Missing | RobotsResponse::Redirect(_) => &b""[..],
     };
-    let rules = Rules::parse(robots, token);
+    let rules = RobotsRules::parse(robots, token);
     let decision = rules.decide(page.path_and_query());
     let why = match decision.line {
-        Some(line) => format!("by the line `{}`", shown(robots, line)),
+        Some(line) => format!("by the line `{}`", display_line(robots, line)),
         None => "no line matches".to_owned(),
     };
     let allowed = if decision.allowed { "yes" } else { "no" };
-    say(text, "allowed", &format!("{allowed}, for {token}: {why}"));
+    write_row(text, "allowed", &format!("{allowed}, for {token}: {why}"));
     if let Some(delay) = rules.crawl_delay() {
-        say(text, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
+        write_row(text, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
     }
     let sitemaps = sitemaps(robots);
     if !sitemaps.is_empty() {
-        say(text, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
+        write_row(text, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
     }
     for sitemap in sitemaps {
-        say(text, "", sitemap.as_str());
+        write_row(text, "", sitemap.as_str());
     }
 }
 
-fn say(text: &mut String, what: &str, line: &str) {
+fn write_row(text: &mut String, what: &str, line: &str) {
     let line = printable(line, SHOWN_CHARS_MAX);
     writeln!(text, "{what:12} {line}").expect("a String takes everything");
 }

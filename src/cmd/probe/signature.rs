@@ -12,7 +12,7 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use serde_json::{Value, json};
 use tidings_broker::hooks::{Doubt, Scheme, Secret};
 
-use super::{Asked, header, headers, optional_text, text};
+use super::{JsonQuery, header, headers, optional_text, required_text};
 use crate::{failure::Failure, hooks::read_secrets};
 
 /// The longest body on standard input, in bytes.
@@ -20,7 +20,7 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 
 /// The arguments of `tidings probe signature`.
 #[derive(Debug, Args)]
-pub(crate) struct SignatureQuestion {
+pub(crate) struct SignatureArgs {
     /// Value of the signature header, such as sha256=..; the body is read from standard input
     ///
     /// Without it, JSON lines are read from standard input.
@@ -59,9 +59,9 @@ fn parse_header(written: &str) -> Result<(String, String), String> {
 
 /// Reads `key_hex`, `body_hex` and `header` (its value); optionally `scheme` as in a recipe, and
 /// `headers` for further signed headers.
-pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Value, String> {
+pub(super) fn answer(asked: &JsonQuery, question: &SignatureArgs) -> Result<Value, String> {
     let bytes = |name| {
-        let hex = text(asked, name)?;
+        let hex = required_text(asked, name)?;
         let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes());
         bytes.map_err(|_| format!("`{name}` is not hexadecimal"))
     };
@@ -71,14 +71,14 @@ pub(super) fn answer(asked: &Asked, question: &SignatureQuestion) -> Result<Valu
         None | Some(Value::Null) => question.scheme.clone(),
         Some(scheme) => Some(Scheme::of(scheme).map_err(|error| format!("`scheme`: {error}"))?),
     };
-    Ok(match check(scheme.as_ref(), &[Secret::from(key)], value, &others, &body) {
+    Ok(match verify(scheme.as_ref(), &[Secret::from(key)], value, &others, &body) {
         Ok(()) => json!({ "valid": true }),
         Err(doubt) => json!({ "valid": false, "why": doubt.to_string() }),
     })
 }
 
 /// Verifies a signature. Its time is not checked here.
-fn check(
+fn verify(
     scheme: Option<&Scheme>,
     secrets: &[Secret],
     value: Option<&str>,
@@ -95,7 +95,7 @@ fn check(
     scheme.authenticate(secrets, &find, body).map(drop)
 }
 
-pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<String, Failure> {
+pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, Failure> {
     let usage = |error: String| Failure::Usage(error);
     let file = question.key_file.as_deref().expect("the parser requires it beside the header");
     let written = read_secrets(file).map_err(usage)?;
@@ -114,7 +114,7 @@ pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<Stri
         return Err(Failure::failed(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
     }
     let judge = |body: &[u8]| {
-        check(question.scheme.as_ref(), &secrets, Some(value), &question.with_header, body)
+        verify(question.scheme.as_ref(), &secrets, Some(value), &question.with_header, body)
     };
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -123,7 +123,7 @@ pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<Stri
         Err(doubt) => writeln!(text, "not valid: {doubt}"),
     };
     if judge(&body) == Err(Doubt::Wrong)
-        && let Some(found) = nearly(&body).into_iter().find(|(_, body)| judge(body).is_ok())
+        && let Some(found) = body_variants(&body).into_iter().find(|(_, body)| judge(body).is_ok())
     {
         let _ = writeln!(text, "the signature fits the body {}", found.0);
     }
@@ -131,7 +131,7 @@ pub(super) fn describe(value: &str, question: &SignatureQuestion) -> Result<Stri
 }
 
 /// The body with the changes that editors and shells often make.
-fn nearly(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+fn body_variants(body: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let without = body.strip_suffix(b"\n").unwrap_or(body);
     let without = without.strip_suffix(b"\r").unwrap_or(without);
     vec![
@@ -148,7 +148,7 @@ mod tests {
     fn ask(question: Value) -> Result<Value, String> {
         let Value::Object(asked) = question else { panic!("questions are objects") };
         let question =
-            SignatureQuestion { what: None, key_file: None, scheme: None, with_header: Vec::new() };
+            SignatureArgs { what: None, key_file: None, scheme: None, with_header: Vec::new() };
         answer(&asked, &question)
     }
 

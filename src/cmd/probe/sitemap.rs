@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use tidings_subscriber::sitemap::{Kind, Location, SitemapReader, Summary};
+use tidings_subscriber::sitemap::{SitemapEntry, SitemapKind, SitemapReader, SitemapSummary};
 
-use super::{Asked, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
+use super::{JsonQuery, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
 use crate::{
     failure::Failure,
     output::{plural, printable},
@@ -17,7 +17,7 @@ const TEXT_CHARS_MAX: usize = 300;
 
 /// Reads `body_b64` and `headers`, and `base`, the URL of the sitemap. The body may be compressed,
 /// with or without a header for it.
-pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
+pub(super) fn answer(asked: &JsonQuery) -> Result<Value, String> {
     let (body, headers) = (bytes(asked, "body_b64")?, headers(asked)?);
     let base = optional_text(asked, "base")?;
     let (mut first, mut last) = (None, None);
@@ -26,7 +26,7 @@ pub(super) fn answer(asked: &Asked) -> Result<Value, String> {
         last = Some(place.url.to_owned());
     });
     Ok(json!({
-        "kind": summary.kind.map(Kind::as_str),
+        "kind": summary.kind.map(SitemapKind::as_str),
         "n": summary.urls,
         "first": first,
         "last": last,
@@ -51,10 +51,10 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     };
     let count = summary.urls as u64;
     let mut text = match kind {
-        Kind::Urlset => format!("a sitemap of {}\n", plural(count, "page")),
-        Kind::Index => format!("an index of {}\n", plural(count, "sitemap")),
-        Kind::Text => format!("a plain list of {}\n", plural(count, "page")),
-        Kind::Rss | Kind::Atom => {
+        SitemapKind::Urlset => format!("a sitemap of {}\n", plural(count, "page")),
+        SitemapKind::Index => format!("an index of {}\n", plural(count, "sitemap")),
+        SitemapKind::Text => format!("a plain list of {}\n", plural(count, "page")),
+        SitemapKind::Rss | SitemapKind::Atom => {
             format!("a feed ({}) of {}\n", kind.as_str(), plural(count, "page"))
         }
     };
@@ -72,8 +72,8 @@ fn read(
     body: &[u8],
     content_type: Option<&str>,
     base: Option<&str>,
-    each: &mut dyn FnMut(Location<'_>),
-) -> Summary {
+    each: &mut dyn FnMut(SitemapEntry<'_>),
+) -> SitemapSummary {
     let mut reader = SitemapReader::new(content_type, base);
     reader.feed(body, each);
     reader.finish(each)

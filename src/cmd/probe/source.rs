@@ -5,8 +5,8 @@
 use tempfile::TempDir;
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::{
-    Keep,
-    fetch::{Fetched, Fetcher, Request, Wanted},
+    KeepBodies,
+    fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher},
     spool::Spools,
 };
 use tokio::time::Instant;
@@ -79,12 +79,12 @@ pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage,
     let directory = tempfile::Builder::new().prefix(SPOOL).tempdir().map_err(no_place)?;
     let spools = Spools::open(directory.path()).map_err(no_place)?;
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
-    let fetcher = fetcher.keeping(spools);
+    let fetcher = fetcher.with_spools(spools);
     for _ in 0..=HOPS_MAX {
         let deadline = Instant::now() + config.request_timeout;
-        let keep = Keep { decoded: true, ..Keep::default() };
-        let (wanted, validators) = (Wanted::Page, None);
-        let request = Request { url: &url, wanted, validators, keep, deadline };
+        let keep = KeepBodies { decoded: true, ..KeepBodies::default() };
+        let (wanted, validators) = (FetchPurpose::Page, None);
+        let request = FetchRequest { url: &url, purpose: wanted, validators, keep, deadline };
         let answer = fetcher.fetch(&request).await;
         if let Some(failure) = answer.failure {
             return Err(Failure::failed(format!("{url}: {}", failure.text)));

@@ -3,12 +3,12 @@ use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, StandardUrl, UrlError};
 use tidings_subscriber::tracking::TrackingParams;
 
-use super::{Asked, optional_text, text};
+use super::{JsonQuery, optional_text, required_text};
 use crate::{failure::Failure, flags::TrackingFlag};
 
 /// The arguments of `tidings probe url`.
 #[derive(Debug, Args)]
-pub(crate) struct UrlQuestion {
+pub(crate) struct UrlArgs {
     /// A URL or a link; without it, JSON lines from standard input
     #[arg(value_name = "URL")]
     pub(super) what: Option<String>,
@@ -22,13 +22,13 @@ pub(crate) struct UrlQuestion {
 }
 
 /// A parsed URL.
-struct Reading {
+struct ParsedUrl {
     standard: StandardUrl,
     /// The form that deduplication compares.
     key: Result<CanonicalUrl<'static>, UrlError>,
 }
 
-impl Reading {
+impl ParsedUrl {
     fn of(input: &str, base: Option<&str>, params: &TrackingParams) -> Result<Self, UrlError> {
         let standard = StandardUrl::parse(input, base)?;
         let key = CanonicalUrl::parse(&standard.href)
@@ -37,13 +37,13 @@ impl Reading {
     }
 }
 
-pub(super) fn answer(asked: &Asked, question: &UrlQuestion) -> Result<Value, String> {
-    let (input, base) = (text(asked, "input")?, optional_text(asked, "base")?);
-    let mut answer = match Reading::of(input, base, &question.tracking.params) {
+pub(super) fn answer(asked: &JsonQuery, question: &UrlArgs) -> Result<Value, String> {
+    let (input, base) = (required_text(asked, "input")?, optional_text(asked, "base")?);
+    let mut answer = match ParsedUrl::of(input, base, &question.tracking.params) {
         Err(error) => {
             json!({ "href": null, "key": null, "host": null, "domain": null, "why": error.to_string() })
         }
-        Ok(Reading { standard: StandardUrl { href, host, domain }, key }) => {
+        Ok(ParsedUrl { standard: StandardUrl { href, host, domain }, key }) => {
             let why = key.as_ref().err().map(UrlError::to_string);
             let key = key.ok().map(|url| url.to_string());
             json!({ "href": href, "key": key, "host": host, "domain": domain, "why": why })
@@ -57,8 +57,8 @@ pub(super) fn answer(asked: &Asked, question: &UrlQuestion) -> Result<Value, Str
     Ok(answer)
 }
 
-pub(super) fn describe(what: &str, question: &UrlQuestion) -> Result<String, Failure> {
-    let reading = Reading::of(what, question.base.as_deref(), &question.tracking.params)
+pub(super) fn describe(what: &str, question: &UrlArgs) -> Result<String, Failure> {
+    let reading = ParsedUrl::of(what, question.base.as_deref(), &question.tracking.params)
         .map_err(|error| Failure::failed(format!("{what}: {error}")))?;
     let StandardUrl { href, host, domain } = reading.standard;
     let key = match reading.key {

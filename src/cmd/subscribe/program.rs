@@ -6,13 +6,13 @@ use std::{
     process::Stdio,
 };
 
-pub(super) use tidings_subscriber::program::{Programs, Running, failure, is_signal};
+pub(super) use tidings_subscriber::program::{Programs, RunningProgram, failure, is_signal};
 
-use tidings_connectors::files::name::decode;
+use tidings_connectors::files::path_encoding::decode;
 use tidings_protocol::Payload;
 use tokio::process::Command;
 
-use super::{tail::Tail, writer::Writer};
+use super::{tail::OutputTail, writer::OutputWriter};
 use crate::{address::BrokerAddress, failure::Failure};
 
 /// The program and its broker. It is started without a shell, so that no shell interprets an event.
@@ -21,7 +21,7 @@ pub(super) struct Program {
     /// The program and its arguments; at least one word.
     words: Vec<OsString>,
     broker: String,
-    all: Programs,
+    programs: Programs,
 }
 
 impl Program {
@@ -39,11 +39,15 @@ impl Program {
                 "{program} is not a program: all words after --exec belong to the program; write other flags before it"
             )));
         }
-        Ok(Some(Self { words, broker: broker.to_string(), all }))
+        Ok(Some(Self { words, broker: broker.to_string(), programs: all }))
     }
 
     /// Starts it for an event; it writes to the output of this process.
-    pub(super) fn start(&self, payload: &str, about: &[(&str, &str)]) -> Result<Running, Failure> {
+    pub(super) fn start(
+        &self,
+        payload: &str,
+        about: &[(&str, &str)],
+    ) -> Result<RunningProgram, Failure> {
         self.run(self.command(payload, about))
     }
 
@@ -53,10 +57,11 @@ impl Program {
         &self,
         payload: &str,
         about: &[(&str, &str)],
-        to: &[Writer; 2],
-    ) -> Result<(Running, Tail), Failure> {
+        to: &[OutputWriter; 2],
+    ) -> Result<(RunningProgram, OutputTail), Failure> {
         let mut command = self.command(payload, about);
-        let (tail, [out, errors]) = Tail::new(to).map_err(|error| self.refused(&error))?;
+        let (tail, [out, errors]) =
+            OutputTail::new(to).map_err(|error| self.start_failure(&error))?;
         command.stdout(out).stderr(errors);
         Ok((self.run(command)?, tail))
     }
@@ -82,7 +87,7 @@ impl Program {
         command.stdin(Stdio::null());
         // So that a `tidings` in the program uses the same broker.
         command.env("TIDINGS_BROKER", &self.broker);
-        for name in VARIABLES {
+        for name in EVENT_VARIABLES {
             command.env_remove(name);
         }
         command.env("EVENT_PAYLOAD", payload);
@@ -92,18 +97,18 @@ impl Program {
         command
     }
 
-    fn run(&self, command: Command) -> Result<Running, Failure> {
-        self.all.start(command).map_err(|error| self.refused(&error))
+    fn run(&self, command: Command) -> Result<RunningProgram, Failure> {
+        self.programs.start(command).map_err(|error| self.start_failure(&error))
     }
 
-    fn refused(&self, error: &std::io::Error) -> Failure {
+    fn start_failure(&self, error: &std::io::Error) -> Failure {
         let program = self.words[0].display();
         Failure::failed(format!("cannot run {program}: {error}"))
     }
 }
 
 /// Variables that are not always set and must not be inherited.
-const VARIABLES: [&str; 6] =
+const EVENT_VARIABLES: [&str; 6] =
     ["EVENT_URL", "EVENT_PATH", "EVENT_TOPIC", "EVENT_SEQ", "EVENT_GROUP", "EVENT_TASK"];
 
 /// The path in the encoding of the file system. A path with a NUL cannot be passed, so it stays

@@ -8,20 +8,21 @@
 
 use std::{future, path::PathBuf, time::Duration};
 
-use tidings_connectors::signal::{Held, Schedule, Spool, Target, cursor_name};
+use tidings_connectors::signal::{
+    SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
+};
 use tidings_protocol::{
     Client, ClientError, Code, Command, CursorName, Deliveries, Delivery, Seq, StartAt, TopicName,
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Cursor, LAST_MOVE_MAX, failed, in_words};
+use super::{CursorMover, LAST_CURSOR_MOVE_MAX, broker_failure, describe_missing};
 use crate::{
     address::BrokerAddress,
+    broker_message, connection,
     failure::Failure,
-    link,
     output::{note, printable},
-    wire,
 };
 
 /// The name of the connection, as the broker shows it.
@@ -38,7 +39,7 @@ const ROOM_RETRY: Duration = Duration::from_secs(1);
 const BATCH_MAX: u32 = 1_000;
 
 /// The settings of `tidings sub --signal`.
-pub(super) struct Spooling {
+pub(super) struct SignalSettings {
     pub(super) broker: BrokerAddress,
     pub(super) topic: TopicName,
     pub(super) from: Option<StartAt>,
@@ -48,39 +49,39 @@ pub(super) struct Spooling {
     pub(super) count: Option<u64>,
     pub(super) dir: PathBuf,
     pub(super) files_max: usize,
-    pub(super) target: Target,
+    pub(super) target: SignalTarget,
 }
 
 /// The state of one run.
-struct Signaller {
+struct SpoolSignaller {
     topic: TopicName,
-    spool: Spool,
+    spool: SignalSpool,
     files_max: usize,
-    target: Target,
-    schedule: Schedule,
+    target: SignalTarget,
+    schedule: SignalSchedule,
     /// Why the last signal was not sent, which was reported.
-    held: Option<Held>,
+    blocked_by: Option<SignalError>,
     /// The newest event that is in the directory.
-    put: Option<Seq>,
+    newest_put: Option<Seq>,
     /// Events written since the last sync.
     unsynced: u32,
     /// The newest event that is synced with its directory.
-    safe: Option<Seq>,
+    synced: Option<Seq>,
     /// The position of the stored cursor. stored <= safe <= put
     stored: Option<Seq>,
-    left: Option<u64>,
+    remaining: Option<u64>,
 }
 
 /// The reason for the end of a connection.
-enum End {
+enum ConnectionEnd {
     /// `stop` was cancelled, or the count is reached.
     Over,
     Lost(ClientError),
 }
 
 /// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
-pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(), Failure> {
-    let Spooling { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
+pub(super) async fn run(spooling: SignalSettings, stop: CancellationToken) -> Result<(), Failure> {
+    let SignalSettings { broker, topic, from, cursor, mut takeover, count, dir, files_max, target } =
         spooling;
     let unusable = |error: std::io::Error| {
         Failure::failed(format!(
@@ -88,27 +89,27 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
             printable(&dir.display().to_string(), 500)
         ))
     };
-    let spool = Spool::open(&dir, topic.clone()).map_err(unusable)?;
+    let spool = SignalSpool::open(&dir, topic.clone()).map_err(unusable)?;
     let cursor = match cursor {
         Some(cursor) => cursor,
         None => cursor_name(&dir).map_err(unusable)?,
     };
-    let mut signaller = Signaller {
+    let mut signaller = SpoolSignaller {
         topic: topic.clone(),
         spool,
         files_max,
         target,
-        schedule: Schedule::new(),
-        held: None,
-        put: None,
+        schedule: SignalSchedule::new(),
+        blocked_by: None,
+        newest_put: None,
         unsynced: 0,
-        safe: None,
+        synced: None,
         stored: None,
-        left: count,
+        remaining: count,
     };
     // An earlier run may have left files that the program does not know.
-    signaller.schedule.filled(Instant::now().into_std());
-    let mut connection = link::connect(&broker, NAME).await?;
+    signaller.schedule.file_added(Instant::now().into_std());
+    let mut connection = connection::connect(&broker, NAME).await?;
     let mut is_first = true;
     loop {
         let (client, deliveries) = &mut connection;
@@ -121,17 +122,17 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
                 }
                 signaller.serve(client, deliveries, &stop).await?
             }
-            Err(error @ ClientError::Refused(_)) => return Err(failed(&broker, &error)),
-            Err(lost) => End::Lost(lost),
+            Err(error @ ClientError::Refused(_)) => return Err(broker_failure(&broker, &error)),
+            Err(lost) => ConnectionEnd::Lost(lost),
         };
         let lost = match end {
-            End::Over => return signaller.finish(&broker, connection).await,
-            End::Lost(ClientError::Ended(error)) if error.code == Code::Replaced => {
-                return Err(failed(&broker, &ClientError::Ended(error)));
+            ConnectionEnd::Over => return signaller.finish(&broker, connection).await,
+            ConnectionEnd::Lost(ClientError::Ended(error)) if error.code == Code::Replaced => {
+                return Err(broker_failure(&broker, &ClientError::Ended(error)));
             }
-            End::Lost(lost) => lost,
+            ConnectionEnd::Lost(lost) => lost,
         };
-        let lost = wire::client_error(&lost);
+        let lost = broker_message::client_error(&lost);
         note(&format!("{broker}: {lost}; reconnecting"));
         // The broker may not know yet that the old connection is gone.
         takeover = true;
@@ -142,7 +143,7 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
                 () = stop.cancelled() => return signaller.sync().map(drop),
                 // The program is signalled with or without a broker.
                 sent = signaller.signal_when_due() => sent?,
-                () = sleep(pause) => match link::try_connect(&broker, NAME).await {
+                () = sleep(pause) => match connection::try_connect(&broker, NAME).await {
                     Ok(connection) => break connection,
                     Err(_still_gone) => pause = (pause * 2).min(RECONNECT_MAX),
                 },
@@ -151,38 +152,38 @@ pub(super) async fn run(spooling: Spooling, stop: CancellationToken) -> Result<(
     }
 }
 
-impl Signaller {
+impl SpoolSignaller {
     /// Writes events to the directory and sends signals, until the connection ends.
     async fn serve(
         &mut self,
         client: &Client,
         deliveries: &mut Deliveries,
         stop: &CancellationToken,
-    ) -> Result<End, Failure> {
+    ) -> Result<ConnectionEnd, Failure> {
         let topic = self.topic.clone();
-        let mut cursor = Some(Cursor::new(client, &topic));
+        let mut cursor = Some(CursorMover::new(client, &topic));
         loop {
-            if self.left == Some(0) {
-                return Ok(End::Over);
+            if self.remaining == Some(0) {
+                return Ok(ConnectionEnd::Over);
             }
             if let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_ready()) {
-                cursor.move_behind(self.safe).await;
+                cursor.advance(self.synced).await;
             }
             let has_room =
-                self.spool.has_room(self.files_max).map_err(|error| unreadable(&error))?;
+                self.spool.has_room(self.files_max).map_err(|error| spool_failure(&error))?;
             let delivery = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(End::Over),
+                () = stop.cancelled() => return Ok(ConnectionEnd::Over),
                 sent = self.signal_when_due() => {
                     sent?;
                     continue;
                 }
-                moved = Cursor::moved(&mut cursor) => match moved {
+                moved = CursorMover::wait_for_step(&mut cursor) => match moved {
                     Ok(()) => {
                         self.stored = cursor.as_ref().and_then(|cursor| cursor.seen);
                         continue;
                     }
-                    Err(error @ ClientError::Refused(_)) => return Ok(End::Lost(error)),
+                    Err(error @ ClientError::Refused(_)) => return Ok(ConnectionEnd::Lost(error)),
                     // If the connection is lost, the deliveries end too, with the reason.
                     Err(_gone) => continue,
                 },
@@ -190,20 +191,24 @@ impl Signaller {
                 // No delivery waits, or the batch is full.
                 () = future::ready(()), if self.unsynced > 0 => {
                     self.sync()?;
-                    self.schedule.filled(Instant::now().into_std());
+                    self.schedule.file_added(Instant::now().into_std());
                     continue;
                 }
                 () = sleep(ROOM_RETRY), if !has_room => continue,
             };
             match delivery {
                 Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
-                Some(Delivery::Lag { topic, from, to }) => note(&in_words("lag", &topic, from, to)),
-                Some(Delivery::Gap { topic, from, to }) => note(&in_words("gap", &topic, from, to)),
+                Some(Delivery::Lag { topic, from, to }) => {
+                    note(&describe_missing("lag", &topic, from, to))
+                }
+                Some(Delivery::Gap { topic, from, to }) => {
+                    note(&describe_missing("gap", &topic, from, to))
+                }
                 Some(Delivery::Notice(error)) => {
-                    note(&format!("note from the broker: {}", wire::rejection(&error)));
+                    note(&format!("note from the broker: {}", broker_message::rejection(&error)));
                 }
                 Some(Delivery::Task { .. } | Delivery::More(_)) => {}
-                None => return Ok(End::Lost(deliveries.reason())),
+                None => return Ok(ConnectionEnd::Lost(deliveries.reason())),
             }
         }
     }
@@ -218,20 +223,20 @@ impl Signaller {
         if self.stored >= Some(seq) {
             // Events before the cursor are not delivered again, so the broker has lost its topic
             // and counts from 1 again.
-            (self.put, self.safe, self.stored) = (None, None, None);
+            (self.newest_put, self.synced, self.stored) = (None, None, None);
         }
-        if self.put >= Some(seq) {
+        if self.newest_put >= Some(seq) {
             // A new connection repeats the event; the program may have removed its file already.
             return Ok(());
         }
         let mut was_reported = false;
-        while let Err(error) = self.spool.put(seq, payload) {
+        while let Err(error) = self.spool.write_event(seq, payload) {
             if !std::mem::replace(&mut was_reported, true) {
                 note(&format!("cannot write event {seq}: {error}; trying again"));
             }
             // The program makes room only if it is signalled.
             if self.unsynced > 0 && self.sync().is_ok() {
-                self.schedule.filled(Instant::now().into_std());
+                self.schedule.file_added(Instant::now().into_std());
             }
             let again = sleep(ROOM_RETRY);
             tokio::pin!(again);
@@ -244,17 +249,17 @@ impl Signaller {
                 }
             }
         }
-        self.put = Some(seq);
+        self.newest_put = Some(seq);
         self.unsynced += 1;
-        self.left = self.left.map(|left| left - 1);
+        self.remaining = self.remaining.map(|left| left - 1);
         Ok(())
     }
 
     /// Syncs the written files; then the cursor may move.
     fn sync(&mut self) -> Result<(), Failure> {
         if self.unsynced > 0 {
-            self.spool.sync().map_err(|error| unreadable(&error))?;
-            (self.unsynced, self.safe) = (0, self.put);
+            self.spool.sync().map_err(|error| spool_failure(&error))?;
+            (self.unsynced, self.synced) = (0, self.newest_put);
         }
         Ok(())
     }
@@ -269,7 +274,7 @@ impl Signaller {
     }
 
     fn signal(&mut self) -> Result<(), Failure> {
-        let files = self.spool.count().map_err(|error| unreadable(&error))?;
+        let files = self.spool.count().map_err(|error| spool_failure(&error))?;
         if files == 0 {
             self.schedule.emptied();
             return Ok(());
@@ -277,17 +282,17 @@ impl Signaller {
         let now = Instant::now().into_std();
         match self.target.send() {
             Ok(pid) => {
-                if self.held.take().is_some() {
+                if self.blocked_by.take().is_some() {
                     note(&format!("signalling process {pid}"));
                 }
                 self.schedule.signalled(files, now);
             }
             Err(held) => {
-                if self.held.as_ref() != Some(&held) {
+                if self.blocked_by.as_ref() != Some(&held) {
                     note(&format!("no signal sent: {held}"));
-                    self.held = Some(held);
+                    self.blocked_by = Some(held);
                 }
-                self.schedule.held(now);
+                self.schedule.no_process(now);
             }
         }
         Ok(())
@@ -303,8 +308,13 @@ impl Signaller {
         self.signal()?;
         // Undelivered events must not delay the last answers.
         drop(deliveries);
-        match timeout(LAST_MOVE_MAX, Cursor::new(&client, &self.topic).finish(self.safe)).await {
-            Ok(finished) => finished.map_err(|error| failed(broker, &error)),
+        match timeout(
+            LAST_CURSOR_MOVE_MAX,
+            CursorMover::new(&client, &self.topic).finish(self.synced),
+        )
+        .await
+        {
+            Ok(finished) => finished.map_err(|error| broker_failure(broker, &error)),
             Err(_elapsed) => {
                 let text = format!(
                     "{broker} did not confirm the cursor; some events may be delivered again"
@@ -315,6 +325,6 @@ impl Signaller {
     }
 }
 
-fn unreadable(error: &std::io::Error) -> Failure {
+fn spool_failure(error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot use the spool directory: {error}"))
 }

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver, task::JoinHandle, time::timeout};
 
-use super::writer::Writer;
+use super::writer::OutputWriter;
 use crate::output::printable;
 
 /// Bytes that are kept of each of the two streams.
@@ -31,38 +31,40 @@ const LAST_OUTPUT_MAX: Duration = Duration::from_millis(200);
 
 /// The output of one program.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct OutputTail {
     /// Standard output, then standard error.
-    streams: [Stream; 2],
+    streams: [ForwardedStream; 2],
 }
 
 /// One stream of the program, on its way to ours.
 #[derive(Debug)]
-struct Stream {
-    passing: JoinHandle<()>,
+struct ForwardedStream {
+    forwarder: JoinHandle<()>,
     /// It waits for the reader of our output, not for the program.
     is_writing: Arc<AtomicBool>,
-    end: Arc<Mutex<Vec<u8>>>,
+    tail: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Tail {
+impl OutputTail {
     /// The two ends for a program: standard output and standard error.
-    pub(super) fn new([out_to, errors_to]: &[Writer; 2]) -> io::Result<(Self, [PipeWriter; 2])> {
+    pub(super) fn new(
+        [out_to, errors_to]: &[OutputWriter; 2],
+    ) -> io::Result<(Self, [PipeWriter; 2])> {
         let (out, program_out) = pipe()?;
         let (errors, program_errors) = pipe()?;
         let streams = [
-            Stream::new(receiver(out)?, out_to.clone()),
-            Stream::new(receiver(errors)?, errors_to.clone()),
+            ForwardedStream::new(receiver(out)?, out_to.clone()),
+            ForwardedStream::new(receiver(errors)?, errors_to.clone()),
         ];
         Ok((Self { streams }, [program_out, program_errors]))
     }
 
     /// Waits until the output of an ended program is forwarded. Cancel-safe.
-    pub(super) async fn passed_on(&mut self) {
+    pub(super) async fn wait_until_forwarded(&mut self) {
         for stream in &mut self.streams {
             // A child that still has the pipe open may go on printing.
-            while !stream.passing.is_finished()
-                && timeout(LAST_OUTPUT_MAX, &mut stream.passing).await.is_err()
+            while !stream.forwarder.is_finished()
+                && timeout(LAST_OUTPUT_MAX, &mut stream.forwarder).await.is_err()
                 && stream.is_writing.load(Ordering::Relaxed)
             {}
         }
@@ -70,12 +72,12 @@ impl Tail {
 
     /// The end of the output as part of one word: of standard error, and before it of standard
     /// output as far as there is room. The order between the two is unknown.
-    pub(super) fn last_words(self) -> String {
+    pub(super) fn output_end(self) -> String {
         let ends = self.streams.each_ref().map(|stream| {
-            let end = stream.end.lock().unwrap_or_else(PoisonError::into_inner);
+            let end = stream.tail.lock().unwrap_or_else(PoisonError::into_inner);
             String::from_utf8_lossy(&end).into_owned()
         });
-        word(&ends.join("\n"))
+        to_word(&ends.join("\n"))
     }
 }
 
@@ -83,14 +85,14 @@ fn receiver(reader: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(reader))
 }
 
-impl Stream {
-    fn new(mut from: Receiver, to: Writer) -> Self {
-        let (is_writing, end) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (writes, tail) = (Arc::clone(&is_writing), Arc::clone(&end));
-        let passing = tokio::spawn(async move {
+impl ForwardedStream {
+    fn new(mut from: Receiver, to: OutputWriter) -> Self {
+        let (is_writing, tail) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (writes, last_bytes) = (Arc::clone(&is_writing), Arc::clone(&tail));
+        let forwarder = tokio::spawn(async move {
             let mut chunk = vec![0; 16 << 10];
             while let Ok(count @ 1..) = from.read(&mut chunk).await {
-                keep_end(&tail, &chunk[..count]);
+                append_to_tail(&last_bytes, &chunk[..count]);
                 writes.store(true, Ordering::Relaxed);
                 if to.write(chunk[..count].to_vec()).await.is_err() {
                     // Our output is closed, and the program receives the error as if it wrote there
@@ -100,11 +102,11 @@ impl Stream {
                 writes.store(false, Ordering::Relaxed);
             }
         });
-        Self { passing, is_writing, end }
+        Self { forwarder, is_writing, tail }
     }
 }
 
-fn keep_end(tail: &Mutex<Vec<u8>>, chunk: &[u8]) {
+fn append_to_tail(tail: &Mutex<Vec<u8>>, chunk: &[u8]) {
     let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
     tail.extend_from_slice(chunk);
     let surplus = tail.len().saturating_sub(TAIL_BYTES);
@@ -112,7 +114,7 @@ fn keep_end(tail: &Mutex<Vec<u8>>, chunk: &[u8]) {
 }
 
 /// The last characters of a text as one word without control characters.
-fn word(text: &str) -> String {
+fn to_word(text: &str) -> String {
     // A bound that is sure to fill a reason.
     let from = text.char_indices().rev().nth(REASON_CHARS - 1).map_or(0, |(at, _)| at);
     let mut word = printable(&text[from..], usize::MAX).replace(' ', "_");
@@ -127,11 +129,14 @@ mod tests {
 
     #[test]
     fn the_end_of_the_output_is_one_word() {
-        assert_eq!(word("one\n\n  two: it's\tbroken\x1b[31m\n"), "one_two:_it's_broken\\u{1b}[31m");
-        assert_eq!(word(" \n"), "");
-        let long = word(&format!("{}the end", "ü ".repeat(2_000)));
+        assert_eq!(
+            to_word("one\n\n  two: it's\tbroken\x1b[31m\n"),
+            "one_two:_it's_broken\\u{1b}[31m"
+        );
+        assert_eq!(to_word(" \n"), "");
+        let long = to_word(&format!("{}the end", "ü ".repeat(2_000)));
         assert!(long.ends_with("_the_end") && long.len() <= REASON_BYTES, "{long}");
-        let controls = word(&"\u{202e}".repeat(2_000));
+        let controls = to_word(&"\u{202e}".repeat(2_000));
         assert!(controls.len() <= REASON_BYTES && controls.is_ascii(), "{controls}");
     }
 }

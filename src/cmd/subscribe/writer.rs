@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Writes pieces one after the other.
 #[derive(Debug, Clone)]
-pub(super) struct Writer(mpsc::Sender<Piece>);
+pub(super) struct OutputWriter(mpsc::Sender<Piece>);
 
 #[derive(Debug)]
 struct Piece {
@@ -20,7 +20,7 @@ struct Piece {
     written: oneshot::Sender<io::Result<()>>,
 }
 
-impl Writer {
+impl OutputWriter {
     /// Starts the thread, which ends with the last clone of this value.
     pub(super) fn new(mut to: impl Write + Send + 'static) -> Self {
         // Each caller waits for its piece, so nothing accumulates here.

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use tidings_broker::{
-    Checked, StartError,
-    verify::{Stopped, VerifiedGroup, VerifiedTopic},
+    CheckedFile, StartError,
+    verify::{StopRecord, VerifiedGroup, VerifiedTopic},
 };
-use tidings_protocol::{GroupName, TopicName, client::Answer, field, field_number};
+use tidings_protocol::{GroupName, TopicName, client::CommandAnswer, field, field_number};
 
 use super::{NAME, command};
 use crate::{
     failure::Failure,
-    manage::{Broker, OutputFlags, first_word},
-    output::{Console, bytes, count, plural},
+    manage::{BrokerClient, OutputFlags, first_word},
+    output::{Console, format_bytes, format_count, plural},
 };
 
 const EXAMPLES: &str = "\
@@ -26,7 +26,7 @@ Exit codes: 0 no damage; 1 damage was found; 2 wrong usage.";
 /// The flags of `tidings topic verify`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct VerifyArgs {
+pub(crate) struct TopicVerifyArgs {
     /// The topic [default: all topics]
     topic: Option<TopicName>,
 
@@ -44,7 +44,7 @@ pub(crate) struct VerifyArgs {
 
 /// The result for one topic, group or database, for the catalog, or for another file.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct VerifyReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,10 +84,10 @@ struct FileReport {
 }
 
 /// Verifies and prints the results.
-pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
+pub(super) async fn run(args: &TopicVerifyArgs) -> Result<(), Failure> {
     let mut console = Console::new();
     let mut damaged = false;
-    let mut print = |report: &Report| {
+    let mut print = |report: &VerifyReport| {
         damaged |= report.damaged;
         if args.output.json {
             return console.line(&serde_json::json!(report).to_string());
@@ -95,12 +95,12 @@ pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
         report.lines().iter().try_for_each(|line| console.line(line))
     };
     if let Some(data) = args.data.as_ref().filter(|_| args.offline) {
-        offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut print)?;
+        verify_offline(data, args.topic.as_ref(), false)?.iter().try_for_each(&mut print)?;
     } else {
-        let broker = Broker::connect(&args.output.broker, NAME).await?;
-        for topic in topics(&broker, args.topic.as_ref()).await? {
-            print(&Report::parse(
-                &broker.ask(&command("verify", Some(&topic), Vec::new())).await?,
+        let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+        for topic in topics_to_verify(&broker, args.topic.as_ref()).await? {
+            print(&VerifyReport::parse(
+                &broker.request(&command("verify", Some(&topic), Vec::new())).await?,
             ))?;
         }
     }
@@ -108,20 +108,23 @@ pub(super) async fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// The named topic, or all topics of the broker.
-async fn topics(broker: &Broker<'_>, only: Option<&TopicName>) -> Result<Vec<TopicName>, Failure> {
+async fn topics_to_verify(
+    broker: &BrokerClient<'_>,
+    only: Option<&TopicName>,
+) -> Result<Vec<TopicName>, Failure> {
     if let Some(topic) = only {
         return Ok(vec![topic.clone()]);
     }
-    let answer = broker.ask(&command("ls", None, Vec::new())).await?;
+    let answer = broker.request(&command("ls", None, Vec::new())).await?;
     Ok(answer.more.iter().filter_map(|line| first_word(line).parse().ok()).collect())
 }
 
 /// Verifies a data directory; of groups only damaged ones, unless `everything` is set.
-pub(crate) fn offline(
+pub(crate) fn verify_offline(
     data: &Path,
     only: Option<&TopicName>,
     everything: bool,
-) -> Result<Vec<Report>, Failure> {
+) -> Result<Vec<VerifyReport>, Failure> {
     let verified = tidings_broker::verify::verify(data, only).map_err(|error| {
         Failure::failed(match error {
             StartError::DataInUse { .. } => {
@@ -133,25 +136,27 @@ pub(crate) fn offline(
     if let Some(only) = only.filter(|_| verified.topics.is_empty()) {
         return Err(Failure::failed(format!("no topic {only} in {}", data.display())));
     }
-    let catalog = Report {
+    let catalog = VerifyReport {
         damaged: verified.catalog_is_damaged,
         remedy: verified.catalog_is_damaged.then(|| {
             "restore catalog.log from a backup; the next start continues with what can be read, and keeps a copy"
                 .to_owned()
         }),
         problems: verified.catalog,
-        ..Report::default()
+        ..VerifyReport::default()
     };
     let catalog = Some(catalog).filter(|catalog| !catalog.problems.is_empty());
-    let stop = Report::of_stop(verified.stopped, data).filter(|stop| everything || stop.damaged);
-    let topics = verified.topics.into_iter().map(Report::from);
-    let groups = verified.groups.into_iter().map(|group| Report::of_group(group, data));
+    let stop =
+        VerifyReport::of_stop(verified.stopped, data).filter(|stop| everything || stop.damaged);
+    let topics = verified.topics.into_iter().map(VerifyReport::from);
+    let groups = verified.groups.into_iter().map(|group| VerifyReport::of_group(group, data));
     let groups = groups.filter(|group| everything || group.damaged);
-    let cut_short = verified.cut_short.iter().map(|group| Report::of_repair(group, data));
+    let cut_short =
+        verified.interrupted_repairs.iter().map(|group| VerifyReport::of_repair(group, data));
     Ok(stop.into_iter().chain(catalog).chain(topics).chain(groups).chain(cut_short).collect())
 }
 
-impl From<VerifiedTopic> for Report {
+impl From<VerifiedTopic> for VerifyReport {
     fn from(topic: VerifiedTopic) -> Self {
         Self {
             damaged: topic.is_damaged(),
@@ -163,8 +168,8 @@ impl From<VerifiedTopic> for Report {
     }
 }
 
-impl From<&Checked> for FileReport {
-    fn from(file: &Checked) -> Self {
+impl From<&CheckedFile> for FileReport {
+    fn from(file: &CheckedFile) -> Self {
         Self {
             file: file.path.display().to_string(),
             bytes: file.bytes,
@@ -176,13 +181,13 @@ impl From<&Checked> for FileReport {
     }
 }
 
-impl Report {
+impl VerifyReport {
     /// Reports whether damage at the end of a log differs from the traces of a crash.
-    fn of_stop(stopped: Stopped, data: &Path) -> Option<Self> {
+    fn of_stop(stopped: StopRecord, data: &Path) -> Option<Self> {
         let file = Some(data.join("clean-stop").display().to_string());
         match stopped {
-            Stopped::Noted => None,
-            Stopped::Unknown => Some(Self {
+            StopRecord::Readable => None,
+            StopRecord::Missing => Some(Self {
                 file,
                 notes: vec![
                     "it does not exist: no broker of this version has stopped here in an orderly way, so damage at the \
@@ -191,7 +196,7 @@ impl Report {
                 ],
                 ..Self::default()
             }),
-            Stopped::Damaged(problem) => Some(Self {
+            StopRecord::Damaged(problem) => Some(Self {
                 file,
                 damaged: true,
                 problems: vec![problem],
@@ -216,7 +221,7 @@ impl Report {
     fn of_group(group: VerifiedGroup, data: &Path) -> Self {
         let name = &group.name;
         let repair = format!("tidings group repair {name} --data {}", data.display());
-        let (remedy, problem) = match &group.refuses {
+        let (remedy, problem) = match &group.refusal {
             Some(reason) => (
                 Some(repair),
                 Some(format!("the next start refuses work for this group: {reason}")),
@@ -234,13 +239,13 @@ impl Report {
             problems: problem.into_iter().collect(),
             remedy,
             // A group that refuses work stays unchanged, so the findings do not apply.
-            findings: if group.refuses.is_none() { group.findings } else { Vec::new() },
+            findings: if group.refusal.is_none() { group.findings } else { Vec::new() },
             ..Self::default()
         }
     }
 
     /// Parses the answer to `TOPIC verify`.
-    fn parse(answer: &Answer) -> Self {
+    fn parse(answer: &CommandAnswer) -> Self {
         let mut files: Vec<FileReport> = Vec::new();
         for line in &answer.more {
             let (file, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -297,8 +302,11 @@ impl Report {
             return format!("{topic}: nothing is stored on disk");
         }
         let (files, size) = (plural(self.files.len() as u64, "file"), sum(|file| file.bytes));
-        let found =
-            format!("{files}, {}, {}", plural(sum(|file| file.events), self.unit()), bytes(size));
+        let found = format!(
+            "{files}, {}, {}",
+            plural(sum(|file| file.events), self.unit()),
+            format_bytes(size)
+        );
         let verdict = match sum(|file| file.lost) {
             _ if !self.damaged => "no damage".to_owned(),
             0 => "damaged".to_owned(),
@@ -345,12 +353,12 @@ impl FileReport {
         let listed = self.ranges.iter().map(|(from, to)| (from, to, to.saturating_sub(*from) + 1));
         for (from, to, events) in listed.clone() {
             let range = if from == to {
-                format!("{unit} {} cannot be read", count(*from))
+                format!("{unit} {} cannot be read", format_count(*from))
             } else {
-                format!("{unit}s {} to {} cannot be read", count(*from), count(*to))
+                format!("{unit}s {} to {} cannot be read", format_count(*from), format_count(*to))
             };
-            let all = count(self.events + self.lost);
-            lines.push(format!("    {range} ({} of {all} in this file)", count(events)));
+            let all = format_count(self.events + self.lost);
+            lines.push(format!("    {range} ({} of {all} in this file)", format_count(events)));
         }
         let listed: u64 = listed.map(|(.., events)| events).sum();
         if let unlisted @ 1.. = self.lost.saturating_sub(listed) {
@@ -368,13 +376,16 @@ impl FileReport {
 mod tests {
     use super::*;
 
-    fn answer(more: &[&str], ok: &str) -> Answer {
-        Answer { ok: ok.to_owned(), more: more.iter().map(|&line| line.to_owned()).collect() }
+    fn answer(more: &[&str], ok: &str) -> CommandAnswer {
+        CommandAnswer {
+            ok: ok.to_owned(),
+            more: more.iter().map(|&line| line.to_owned()).collect(),
+        }
     }
 
     #[test]
     fn damage_is_reported_with_its_cost() {
-        let report = Report::parse(&answer(
+        let report = VerifyReport::parse(&answer(
             &[
                 "1.log bytes=4096 events=100 lost=0",
                 "101.log bytes=700 events=9779 lost=221 ranges=120-339,400-400",
@@ -400,12 +411,13 @@ mod tests {
 
     #[test]
     fn an_undamaged_topic_is_one_line() {
-        let report = Report::parse(&answer(
+        let report = VerifyReport::parse(&answer(
             &["1.log bytes=4096 events=100 lost=0"],
             "t files=1 bytes=4096 events=100 lost=0 damaged=0",
         ));
         assert_eq!(report.lines(), ["t: 1 file, 100 events, 4.1 kB: no damage"]);
-        let nothing = Report::parse(&answer(&[], "t files=0 bytes=0 events=0 lost=0 damaged=0"));
+        let nothing =
+            VerifyReport::parse(&answer(&[], "t files=0 bytes=0 events=0 lost=0 damaged=0"));
         assert_eq!(nothing.lines(), ["t: nothing is stored on disk"]);
     }
 
@@ -425,7 +437,8 @@ mod tests {
     fn json_has_every_field() {
         let file =
             FileReport { file: "1.log".into(), ranges: vec![(1, 2)], ..FileReport::default() };
-        let report = Report { topic: Some("t".into()), files: vec![file], ..Report::default() };
+        let report =
+            VerifyReport { topic: Some("t".into()), files: vec![file], ..VerifyReport::default() };
         assert_eq!(
             serde_json::json!(report),
             serde_json::json!({"topic": "t", "damaged": false, "files": [{"file": "1.log",

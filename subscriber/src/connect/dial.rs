@@ -15,7 +15,7 @@ use crate::config::{DIAL_ADDRESSES_MAX, DIAL_HEAD_START};
 
 /// The first connection that succeeds, or the last error.
 pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
-    let mut waiting = in_turn(addresses).into_iter();
+    let mut waiting = interleave_families(addresses).into_iter();
     let mut dialing = FuturesUnordered::new();
     let mut error = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
@@ -40,7 +40,7 @@ pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, Soc
 
 /// Alternates the address families, beginning with that of the first address. Within a family, the
 /// order of the resolver stays.
-fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+fn interleave_families(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let of = |is_v4: bool| addresses.iter().filter(move |address| address.is_ipv4() == is_v4);
     let (mut first, mut second) = (of(first_is_v4), of(!first_is_v4));
@@ -57,7 +57,7 @@ mod tests {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
         let addresses = ["[2001::1]:1", "[2001::2]:1", "[2001::3]:1", "1.1.1.1:1", "1.1.1.2:1"];
         let expected = ["[2001::1]:1", "1.1.1.1:1", "[2001::2]:1", "1.1.1.2:1"].map(parse);
-        assert_eq!(in_turn(&addresses.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
-        assert_eq!(in_turn(&[parse("1.1.1.1:1")]), [parse("1.1.1.1:1")]);
+        assert_eq!(interleave_families(&addresses.map(parse)), expected[..DIAL_ADDRESSES_MAX]);
+        assert_eq!(interleave_families(&[parse("1.1.1.1:1")]), [parse("1.1.1.1:1")]);
     }
 }

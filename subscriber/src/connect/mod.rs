@@ -18,8 +18,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "connections have a time limit")]
 
+mod address_limits;
 mod dial;
-mod limit;
 mod proxy;
 mod resolve;
 mod stream;
@@ -33,15 +33,15 @@ use tidings_protocol::CanonicalUrl;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::address_limits::AddressLimits;
+pub use self::address_limits::AddressPermit;
 use self::dial::dial;
-use self::limit::AddressLimits;
-pub use self::limit::Permit;
-use self::proxy::Kind;
+use self::proxy::ProxyKind;
 pub use self::proxy::{Proxy, ProxyError};
 use self::resolve::Resolver;
 pub use self::resolve::{Lookup, SystemLookup};
 pub use self::stream::Stream;
-use self::tls::Tls;
+use self::tls::TlsClient;
 pub use self::tls::system_roots;
 use crate::address::AllowPrivate;
 use crate::config::CrawlerConfig;
@@ -52,16 +52,16 @@ use crate::outcome::{Failure, Reason};
 pub struct Connector {
     allow_private: AllowPrivate,
     resolver: Resolver,
-    tls: Tls,
+    tls: TlsClient,
     proxy: Option<Proxy>,
-    limits: Option<AddressLimits>,
+    address_limits: Option<AddressLimits>,
     /// Limit for everything except waiting for a permit.
     timeout: Duration,
 }
 
 /// The server to connect to.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct ConnectTarget<'a> {
     /// A name, or an address; IPv6 in brackets.
     host: &'a str,
     /// The host, if it is an address.
@@ -78,21 +78,21 @@ pub struct Connection {
     /// The address of the server; `None` behind a proxy.
     pub remote: Option<SocketAddr>,
     /// The protocol that the handshake negotiated.
-    pub protocol: Protocol,
+    pub protocol: HttpProtocol,
     /// The permit for the address; the request keeps it until its end.
-    pub permit: Option<Permit>,
+    pub permit: Option<AddressPermit>,
 }
 
 /// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum HttpProtocol {
     /// HTTP/1.1, also where nothing was negotiated.
     Http1,
     /// Negotiated by ALPN.
     Http2,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ConnectTarget<'a> {
     /// The server of a URL.
     pub fn of(url: &'a CanonicalUrl<'_>) -> Self {
         let (host, address) = (url.host(), url.address());
@@ -115,9 +115,9 @@ impl Connector {
         Ok(Self {
             allow_private: config.allow_private.clone(),
             resolver: Resolver::new(lookup),
-            tls: Tls::new(roots),
+            tls: TlsClient::new(roots),
             proxy: config.proxy.as_deref().map(str::parse).transpose()?,
-            limits: config.per_address.map(AddressLimits::new),
+            address_limits: config.per_address.map(AddressLimits::new),
             timeout: config.connect_timeout,
         })
     }
@@ -139,23 +139,24 @@ impl Connector {
 
     /// Checks a target before a request: an address directly, a name by the addresses that it
     /// resolves to. Behind a proxy that resolves names, fewer checks are possible; see the module.
-    pub async fn check(&self, target: &Target<'_>) -> Result<(), Failure> {
+    pub async fn check(&self, target: &ConnectTarget<'_>) -> Result<(), Failure> {
         let mut until = Instant::now() + self.timeout;
-        self.allowed(target, &mut until).await.map(drop)
+        self.check_target(target, &mut until).await.map(drop)
     }
 
     /// Resolves a name for a client that makes its own connections. Returns allowed addresses only.
     /// The name of the proxy is not checked.
     pub async fn resolve(&self, name: &str) -> Result<Vec<SocketAddr>, Failure> {
         let mut until = Instant::now() + self.timeout;
-        let is_proxy =
-            |proxy: &Proxy| proxy.kind() != Kind::Socks5 || proxy.host().eq_ignore_ascii_case(name);
+        let is_proxy = |proxy: &Proxy| {
+            proxy.kind() != ProxyKind::Socks5 || proxy.host().eq_ignore_ascii_case(name)
+        };
         if self.proxy.as_ref().is_some_and(is_proxy) {
             let found = self.resolver.resolve(name, &mut until).await?;
             return Ok(found.iter().map(|address| SocketAddr::new(*address, 0)).collect());
         }
-        let target = Target { host: name, address: None, port: 0, tls: false };
-        self.judged(&target, &mut until).await
+        let target = ConnectTarget { host: name, address: None, port: 0, tls: false };
+        self.resolve_allowed(&target, &mut until).await
     }
 
     /// Checks the remote address of a connection that a client has made itself. Behind a proxy that
@@ -169,8 +170,8 @@ impl Connector {
 
     /// Waits until another request to this address may begin, up to the connect timeout. `None`
     /// without a limit.
-    pub async fn permit(&self, address: IpAddr) -> Result<Option<Permit>, Failure> {
-        let Some(limits) = &self.limits else { return Ok(None) };
+    pub async fn permit(&self, address: IpAddr) -> Result<Option<AddressPermit>, Failure> {
+        let Some(limits) = &self.address_limits else { return Ok(None) };
         timeout(self.timeout, limits.permit(address)).await.map(Some).map_err(|_| {
             let text = format!("other requests to {address} took longer than {:?}", self.timeout);
             Failure::new(Reason::Busy, text)
@@ -180,22 +181,23 @@ impl Connector {
     /// Resolves, checks and connects within the connect timeout. Waiting for other lookups and for
     /// a permit extends it, each by at most the same time. Dropping the future cancels the
     /// connection.
-    pub async fn connect(&self, target: &Target<'_>) -> Result<Connection, Failure> {
+    pub async fn connect(&self, target: &ConnectTarget<'_>) -> Result<Connection, Failure> {
         let mut until = Instant::now() + self.timeout;
-        let addresses = self.allowed(target, &mut until).await?;
+        let addresses = self.check_target(target, &mut until).await?;
         if let Some(proxy) = &self.proxy {
             return self.connect_through(proxy, target, &addresses, until).await;
         }
         let mut permit = None;
-        if self.limits.is_some() {
+        if self.address_limits.is_some() {
             let waiting_since = Instant::now();
             // The first address answers unless it is down.
             permit = self.permit(addresses[0].ip()).await?;
             until += waiting_since.elapsed();
         }
-        let (stream, address) =
-            timeout_at(until, reach(&addresses)).await.map_err(|_| self.late())??;
-        if self.limits.is_some() && address.ip() != addresses[0].ip() {
+        let (stream, address) = timeout_at(until, connect_any(&addresses))
+            .await
+            .map_err(|_| self.connect_timeout_failure())??;
+        if self.address_limits.is_some() && address.ip() != addresses[0].ip() {
             // The old permit is dropped first, so that no request holds one while it waits for
             // another.
             drop(permit.take());
@@ -204,7 +206,7 @@ impl Connector {
             until += waiting_since.elapsed();
         }
         let secured = timeout_at(until, self.secure(target, stream)).await;
-        let (stream, protocol) = secured.map_err(|_| self.late())??;
+        let (stream, protocol) = secured.map_err(|_| self.connect_timeout_failure())??;
         Ok(Connection { stream, remote: Some(address), protocol, permit })
     }
 
@@ -213,7 +215,7 @@ impl Connector {
     async fn connect_through(
         &self,
         proxy: &Proxy,
-        target: &Target<'_>,
+        target: &ConnectTarget<'_>,
         addresses: &[SocketAddr],
         mut until: Instant,
     ) -> Result<Connection, Failure> {
@@ -224,14 +226,14 @@ impl Connector {
         let with_port = |address| SocketAddr::new(address, proxy.port());
         let proxy_addresses: Vec<_> = found.into_iter().map(with_port).collect();
         let hosts = match proxy.kind() {
-            Kind::Socks5 => addresses.iter().map(|address| written(address.ip())).collect(),
-            Kind::Http | Kind::Socks5h => vec![target.host.to_owned()],
+            ProxyKind::Socks5 => addresses.iter().map(|address| url_host(address.ip())).collect(),
+            ProxyKind::Http | ProxyKind::Socks5h => vec![target.host.to_owned()],
         };
         let connecting = async {
             let mut failure = None;
             for host in hosts {
-                let mut stream = reach(&proxy_addresses).await?.0;
-                if proxy.tunnels(target.tls) {
+                let mut stream = connect_any(&proxy_addresses).await?.0;
+                if proxy.needs_tunnel(target.tls) {
                     match proxy.tunnel(stream, &host, target.port).await {
                         Ok(tunnel) => stream = tunnel,
                         Err(error) => {
@@ -244,35 +246,36 @@ impl Connector {
             }
             Err(failure.expect("a name has one address or more"))
         };
-        let (stream, protocol) = timeout_at(until, connecting).await.map_err(|_| self.late())??;
+        let (stream, protocol) =
+            timeout_at(until, connecting).await.map_err(|_| self.connect_timeout_failure())??;
         Ok(Connection { stream, remote: None, protocol, permit: None })
     }
 
     /// The allowed addresses of a target. Empty only if the proxy resolves the name.
-    async fn allowed(
+    async fn check_target(
         &self,
-        target: &Target<'_>,
+        target: &ConnectTarget<'_>,
         until: &mut Instant,
     ) -> Result<Vec<SocketAddr>, Failure> {
         match self.proxy.as_ref().map(Proxy::kind) {
-            Some(Kind::Socks5h) if target.address.is_none() => {
+            Some(ProxyKind::Socks5h) if target.address.is_none() => {
                 if is_localhost(target.host) {
                     self.allow_private.check(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
                 }
                 Ok(Vec::new())
             }
-            Some(Kind::Http) => match self.judged(target, until).await {
+            Some(ProxyKind::Http) => match self.resolve_allowed(target, until).await {
                 // The proxy may be able to resolve a name that does not resolve here.
                 Err(failure) if failure.reason == Reason::Dns => Ok(Vec::new()),
                 judged => judged,
             },
-            _ => self.judged(target, until).await,
+            _ => self.resolve_allowed(target, until).await,
         }
     }
 
-    async fn judged(
+    async fn resolve_allowed(
         &self,
-        target: &Target<'_>,
+        target: &ConnectTarget<'_>,
         until: &mut Instant,
     ) -> Result<Vec<SocketAddr>, Failure> {
         let port = target.port;
@@ -296,32 +299,32 @@ impl Connector {
 
     async fn secure(
         &self,
-        target: &Target<'_>,
+        target: &ConnectTarget<'_>,
         stream: TcpStream,
-    ) -> Result<(Stream, Protocol), Failure> {
+    ) -> Result<(Stream, HttpProtocol), Failure> {
         if !target.tls {
-            return Ok((Stream::Plain(stream), Protocol::Http1));
+            return Ok((Stream::Plain(stream), HttpProtocol::Http1));
         }
         self.tls.handshake(target.host, stream).await
     }
 
-    fn late(&self) -> Failure {
+    fn connect_timeout_failure(&self) -> Failure {
         Failure::new(Reason::ConnectTimeout, format!("no connection within {:?}", self.timeout))
     }
 }
 
 /// Connects to one of these addresses.
-async fn reach(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
+async fn connect_any(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), Failure> {
     let dialed = dial(addresses).await;
-    let (stream, address) =
-        dialed.map_err(|error| Failure::of(Reason::Connect, &error).within("cannot connect: "))?;
+    let (stream, address) = dialed
+        .map_err(|error| Failure::of(Reason::Connect, &error).with_context("cannot connect: "))?;
     // A request is a single write; waiting for more data would only delay it.
     let _ = stream.set_nodelay(true);
     Ok((stream, address))
 }
 
 /// The address as the host of a URL.
-fn written(address: IpAddr) -> String {
+fn url_host(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),

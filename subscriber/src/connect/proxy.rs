@@ -32,7 +32,7 @@ const SOCKS_PORT: u16 = 1080;
 /// The proxy for all requests.
 #[derive(Clone)]
 pub struct Proxy {
-    kind: Kind,
+    kind: ProxyKind,
     host: String,
     address: Option<IpAddr>,
     port: u16,
@@ -41,7 +41,7 @@ pub struct Proxy {
 
 /// The protocol of a proxy, and the side that resolves names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProxyKind {
     /// `http://`: the proxy resolves names.
     Http,
     /// `socks5://`: the proxy receives addresses.
@@ -72,7 +72,7 @@ pub struct ProxyError {
 }
 
 impl Proxy {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> ProxyKind {
         self.kind
     }
 
@@ -91,17 +91,17 @@ impl Proxy {
     /// `scheme://HOST:PORT`, without the password.
     pub fn url(&self) -> String {
         let scheme = match self.kind {
-            Kind::Http => "http",
-            Kind::Socks5 => "socks5",
-            Kind::Socks5h => "socks5h",
+            ProxyKind::Http => "http",
+            ProxyKind::Socks5 => "socks5",
+            ProxyKind::Socks5h => "socks5h",
         };
         format!("{scheme}://{}:{}", self.host, self.port)
     }
 
     /// Whether the proxy tunnels connections to a server with or without TLS. If not, it forwards
     /// requests.
-    pub fn tunnels(&self, tls: bool) -> bool {
-        tls || self.kind != Kind::Http
+    pub fn needs_tunnel(&self, tls: bool) -> bool {
+        tls || self.kind != ProxyKind::Http
     }
 
     /// The `Proxy-Authorization` header of requests that the proxy forwards.
@@ -113,7 +113,7 @@ impl Proxy {
     }
 
     /// User and password of a SOCKS proxy.
-    pub fn login(&self) -> Option<(&str, &str)> {
+    pub fn socks_login(&self) -> Option<(&str, &str)> {
         match &self.credentials {
             Some(Credentials::Socks { user, password }) => Some((user, password)),
             _ => None,
@@ -128,20 +128,25 @@ impl Proxy {
         host: &str,
         port: u16,
     ) -> Result<TcpStream, Failure> {
-        if self.kind != Kind::Http {
-            return self.socks(stream, host, port).await;
+        if self.kind != ProxyKind::Http {
+            return self.tunnel_by_socks(stream, host, port).await;
         }
-        self.connect(&mut stream, host, port).await?;
+        self.tunnel_by_connect(&mut stream, host, port).await?;
         Ok(stream)
     }
 
-    async fn socks(&self, stream: TcpStream, host: &str, port: u16) -> Result<TcpStream, Failure> {
+    async fn tunnel_by_socks(
+        &self,
+        stream: TcpStream,
+        host: &str,
+        port: u16,
+    ) -> Result<TcpStream, Failure> {
         let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
         let target: Uri = format!("http://{host}:{port}/")
             .parse()
             .map_err(|_| failed(format!("it cannot connect to the host {host}")))?;
-        let mut socks = SocksV5::new(Uri::default(), Connected(Some(stream)));
-        if let Some((user, password)) = self.login() {
+        let mut socks = SocksV5::new(Uri::default(), OpenConnection(Some(stream)));
+        if let Some((user, password)) = self.socks_login() {
             socks = socks.with_auth(user.to_owned(), password.to_owned());
         }
         let connected = socks.call(target).await;
@@ -150,7 +155,12 @@ impl Proxy {
 
     /// Requests a tunnel by `CONNECT`. Reads exactly the head of the response: the next byte
     /// belongs to the target.
-    async fn connect(&self, stream: &mut TcpStream, host: &str, port: u16) -> Result<(), Failure> {
+    async fn tunnel_by_connect(
+        &self,
+        stream: &mut TcpStream,
+        host: &str,
+        port: u16,
+    ) -> Result<(), Failure> {
         let failed = |text: String| Failure::new(Reason::Proxy, format!("proxy: {text}"));
         let mut request =
             format!("CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n").into_bytes();
@@ -187,9 +197,9 @@ impl FromStr for Proxy {
         let error = |what| ProxyError { what };
         let url = Url::parse(text).map_err(|_| error("it is not a URL"))?;
         let kind = match url.scheme() {
-            "http" => Kind::Http,
-            "socks5" => Kind::Socks5,
-            "socks5h" => Kind::Socks5h,
+            "http" => ProxyKind::Http,
+            "socks5" => ProxyKind::Socks5,
+            "socks5h" => ProxyKind::Socks5h,
             _ => return Err(error("only http, socks5 and socks5h are supported")),
         };
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
@@ -197,7 +207,7 @@ impl FromStr for Proxy {
         }
         let host = url.host_str().filter(|host| !host.is_empty());
         let host = host.ok_or_else(|| error("it has no host"))?;
-        let default = (kind != Kind::Http).then_some(SOCKS_PORT);
+        let default = (kind != ProxyKind::Http).then_some(SOCKS_PORT);
         let port = url.port_or_known_default().or(default);
         Ok(Self {
             kind,
@@ -211,14 +221,14 @@ impl FromStr for Proxy {
 
 impl Credentials {
     /// The credentials in a URL. The error says what is wrong with them.
-    fn of(kind: Kind, url: &Url) -> Result<Option<Self>, &'static str> {
+    fn of(kind: ProxyKind, url: &Url) -> Result<Option<Self>, &'static str> {
         let (user, password) = (url.username(), url.password().unwrap_or_default());
         if user.is_empty() && url.password().is_none() {
             return Ok(None);
         }
         let decoded = |text| percent_decoded(text).ok_or("its password has a broken %-escape");
         let (mut user, password) = (decoded(user)?, decoded(password)?);
-        if kind == Kind::Http {
+        if kind == ProxyKind::Http {
             user.push(b':');
             user.extend(password);
             let value = HeaderValue::from_str(&format!("Basic {}", BASE64.encode(&user)));
@@ -235,9 +245,9 @@ impl Credentials {
 }
 
 /// An existing connection to a proxy, as the connector that `SocksV5` needs.
-struct Connected(Option<TcpStream>);
+struct OpenConnection(Option<TcpStream>);
 
-impl Service<Uri> for Connected {
+impl Service<Uri> for OpenConnection {
     type Response = TokioIo<TcpStream>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -288,13 +298,20 @@ mod tests {
     #[test]
     fn a_socks_proxy_is_parsed_and_its_password_is_not_shown() {
         let proxy: Proxy = "socks5://us%3Aer:p%40ss%25@proxy.example".parse().unwrap();
-        assert_eq!((proxy.kind(), proxy.port()), (Kind::Socks5, 1080));
-        assert_eq!(proxy.login(), Some(("us:er", "p@ss%")));
-        assert!(proxy.authorization().is_none() && proxy.tunnels(false) && proxy.tunnels(true));
+        assert_eq!((proxy.kind(), proxy.port()), (ProxyKind::Socks5, 1080));
+        assert_eq!(proxy.socks_login(), Some(("us:er", "p@ss%")));
+        assert!(
+            proxy.authorization().is_none()
+                && proxy.needs_tunnel(false)
+                && proxy.needs_tunnel(true)
+        );
         assert_eq!(format!("{proxy:?}"), "Proxy(socks5://proxy.example:1080)");
         let proxy: Proxy = "socks5h://[::1]:9050".parse().unwrap();
-        assert_eq!((proxy.kind(), proxy.address()), (Kind::Socks5h, Some("::1".parse().unwrap())));
-        assert_eq!((proxy.url().as_str(), proxy.login()), ("socks5h://[::1]:9050", None));
+        assert_eq!(
+            (proxy.kind(), proxy.address()),
+            (ProxyKind::Socks5h, Some("::1".parse().unwrap()))
+        );
+        assert_eq!((proxy.url().as_str(), proxy.socks_login()), ("socks5h://[::1]:9050", None));
         let long = format!("socks5://user:{}@h", "hush".repeat(40));
         let error = long.parse::<Proxy>().unwrap_err().to_string();
         assert!(error.contains("128 bytes") && !error.contains("hush"), "{error}");

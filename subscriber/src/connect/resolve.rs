@@ -41,59 +41,59 @@ impl Lookup for SystemLookup {
     }
 }
 
-type Answer = Result<Arc<[IpAddr]>, Failure>;
+type LookupResult = Result<Arc<[IpAddr]>, Failure>;
 
 /// The state of a lookup.
 #[derive(Clone, Debug)]
-enum Stage {
+enum LookupStage {
     /// Waiting for a free slot.
-    Waits,
-    Begun(Instant),
-    Ended(Answer),
+    Queued,
+    Started(Instant),
+    Finished(LookupResult),
 }
 
 /// A cache in front of a [`Lookup`].
 #[derive(Debug)]
-pub(super) struct Resolver(Arc<Shared>);
+pub(super) struct Resolver(Arc<ResolverState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ResolverState {
     lookup: Arc<dyn Lookup>,
     /// Oldest first, except where removals have changed the order; `<= DNS_CACHE_MAX`.
-    names: Mutex<IndexMap<String, Name>>,
-    lookups: Semaphore,
+    names: Mutex<IndexMap<String, CachedName>>,
+    lookup_permits: Semaphore,
 }
 
 #[derive(Debug)]
-enum Name {
-    Known {
-        answer: Answer,
+enum CachedName {
+    Resolved {
+        answer: LookupResult,
         until: Instant,
     },
     /// Requests for this name subscribe to the sender.
-    Asked(Arc<watch::Sender<Stage>>),
+    Pending(Arc<watch::Sender<LookupStage>>),
 }
 
 impl Resolver {
     pub(super) fn new(lookup: Arc<dyn Lookup>) -> Self {
         let lookups = Semaphore::new(DNS_LOOKUPS_MAX);
-        Self(Arc::new(Shared { lookup, names: Mutex::default(), lookups }))
+        Self(Arc::new(ResolverState { lookup, names: Mutex::default(), lookup_permits: lookups }))
     }
 
     /// The addresses of a name, never empty. Times out at `until`, which is extended by the time in
     /// which the lookup waited for others.
-    pub(super) async fn resolve(&self, name: &str, until: &mut Instant) -> Answer {
-        let mut pending = match self.0.known_or_asked(name) {
+    pub(super) async fn resolve(&self, name: &str, until: &mut Instant) -> LookupResult {
+        let mut pending = match self.0.cached_or_pending(name) {
             Ok(answer) => return answer,
             Err(pending) => pending,
         };
         let queued_at = Instant::now();
-        let begun = pending.wait_for(|stage| !matches!(stage, Stage::Waits));
+        let begun = pending.wait_for(|stage| !matches!(stage, LookupStage::Queued));
         let begun = timeout_at(*until, begun).await;
         let late_at = match begun.map(|stage| stage.map(|stage| stage.clone())) {
-            Ok(Ok(Stage::Ended(answer))) => return answer,
-            Ok(Ok(Stage::Begun(at))) => at + DNS_TIMEOUT,
-            Ok(Ok(Stage::Waits) | Err(_)) => {
+            Ok(Ok(LookupStage::Finished(answer))) => return answer,
+            Ok(Ok(LookupStage::Started(at))) => at + DNS_TIMEOUT,
+            Ok(Ok(LookupStage::Queued) | Err(_)) => {
                 return Err(Failure::new(Reason::Dns, "the resolver gave up"));
             }
             Err(_) => {
@@ -102,10 +102,10 @@ impl Resolver {
             }
         };
         *until += queued_at.elapsed();
-        let ended = pending.wait_for(|stage| matches!(stage, Stage::Ended(_)));
+        let ended = pending.wait_for(|stage| matches!(stage, LookupStage::Finished(_)));
         match timeout_at(late_at.min(*until), ended).await {
             Ok(ended) => match ended.as_deref() {
-                Ok(Stage::Ended(answer)) => answer.clone(),
+                Ok(LookupStage::Finished(answer)) => answer.clone(),
                 _ => Err(Failure::new(Reason::Dns, "the resolver gave up")),
             },
             Err(_) if *until < late_at => {
@@ -120,43 +120,46 @@ impl Resolver {
     }
 }
 
-impl Shared {
-    fn known_or_asked(self: &Arc<Self>, name: &str) -> Result<Answer, watch::Receiver<Stage>> {
+impl ResolverState {
+    fn cached_or_pending(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<LookupResult, watch::Receiver<LookupStage>> {
         let mut names = self.names.lock();
         match names.get(name) {
-            Some(Name::Known { answer, until }) if Instant::now() < *until => {
+            Some(CachedName::Resolved { answer, until }) if Instant::now() < *until => {
                 return Ok(answer.clone());
             }
-            Some(Name::Asked(sender)) => return Err(sender.subscribe()),
+            Some(CachedName::Pending(sender)) => return Err(sender.subscribe()),
             _ => {}
         }
-        let (sender, receiver) = watch::channel(Stage::Waits);
+        let (sender, receiver) = watch::channel(LookupStage::Queued);
         let sender = Arc::new(sender);
-        remember(&mut names, name.to_owned(), Name::Asked(Arc::clone(&sender)));
+        cache_name(&mut names, name.to_owned(), CachedName::Pending(Arc::clone(&sender)));
         tokio::spawn(Arc::clone(self).look_up(name.to_owned(), sender));
         Err(receiver)
     }
 
     /// Ends when there is an answer, or when no request waits any more and the lookup has not
     /// begun. A system lookup cannot be cancelled, so it keeps its slot until it ends.
-    async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<Stage>>) {
+    async fn look_up(self: Arc<Self>, name: String, sender: Arc<watch::Sender<LookupStage>>) {
         let slot = loop {
             tokio::select! {
                 biased;
                 () = sender.closed() => {}
-                slot = self.lookups.acquire() => break slot.expect("the semaphore is never closed"),
+                slot = self.lookup_permits.acquire() => break slot.expect("the semaphore is never closed"),
             }
             // A request that arrived in between has subscribed under this lock.
             let mut names = self.names.lock();
             if sender.receiver_count() == 0 {
-                if matches!(names.get(&name), Some(Name::Asked(pending)) if Arc::ptr_eq(pending, &sender))
+                if matches!(names.get(&name), Some(CachedName::Pending(pending)) if Arc::ptr_eq(pending, &sender))
                 {
                     names.swap_remove(&name);
                 }
                 return;
             }
         };
-        sender.send_replace(Stage::Begun(Instant::now()));
+        sender.send_replace(LookupStage::Started(Instant::now()));
         let found = self.lookup.lookup(name.clone()).await;
         drop(slot);
         let answer = match found {
@@ -170,14 +173,15 @@ impl Shared {
             Err(error) => Err(Failure::of(Reason::Dns, &error)),
         };
         let fresh = if answer.is_ok() { DNS_FRESH } else { DNS_FRESH_FAILURE };
-        let resolved = Name::Known { answer: answer.clone(), until: Instant::now() + fresh };
-        remember(&mut self.names.lock(), name, resolved);
-        sender.send_replace(Stage::Ended(answer));
+        let resolved =
+            CachedName::Resolved { answer: answer.clone(), until: Instant::now() + fresh };
+        cache_name(&mut self.names.lock(), name, resolved);
+        sender.send_replace(LookupStage::Finished(answer));
     }
 }
 
 /// A full cache drops its oldest tenth.
-fn remember(names: &mut IndexMap<String, Name>, name: String, entry: Name) {
+fn cache_name(names: &mut IndexMap<String, CachedName>, name: String, entry: CachedName) {
     if names.len() >= DNS_CACHE_MAX && !names.contains_key(&name) {
         names.drain(..DNS_CACHE_MAX.div_ceil(10));
     }

@@ -43,7 +43,7 @@ fn resolver(delay: Duration) -> (Resolver, Arc<Fake>) {
 }
 
 /// Resolves with twice the time limit of a lookup.
-async fn resolve(resolver: &Resolver, name: &str) -> Answer {
+async fn resolve(resolver: &Resolver, name: &str) -> LookupResult {
     resolver.resolve(name, &mut (Instant::now() + 2 * DNS_TIMEOUT)).await
 }
 
@@ -109,9 +109,11 @@ async fn the_oldest_names_are_evicted() {
     {
         let mut names = resolver.0.names.lock();
         for number in 0..2 * DNS_CACHE_MAX {
-            let cached =
-                Name::Known { answer: Ok(Arc::new([])), until: Instant::now() + DNS_FRESH };
-            remember(&mut names, format!("n{number}"), cached);
+            let cached = CachedName::Resolved {
+                answer: Ok(Arc::new([])),
+                until: Instant::now() + DNS_FRESH,
+            };
+            cache_name(&mut names, format!("n{number}"), cached);
             assert!(names.len() <= DNS_CACHE_MAX);
         }
         assert!(!names.contains_key("n0"));

@@ -9,13 +9,13 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Protocol, Stream};
+use super::{HttpProtocol, Stream};
 use crate::outcome::{Failure, Reason, causes};
 
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-pub(super) struct Tls(TlsConnector);
+pub(super) struct TlsClient(TlsConnector);
 
 /// The certificate authorities of the system, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 /// Without any, only plain HTTP can be crawled, and a warning is logged.
@@ -32,7 +32,7 @@ pub fn system_roots() -> RootCertStore {
     roots
 }
 
-impl Tls {
+impl TlsClient {
     pub(super) fn new(roots: RootCertStore) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
@@ -54,32 +54,33 @@ impl Tls {
         &self,
         host: &str,
         stream: TcpStream,
-    ) -> Result<(Stream, Protocol), Failure> {
+    ) -> Result<(Stream, HttpProtocol), Failure> {
         let name = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(name)
-            .map_err(|error| Failure::of(Reason::Tls, &error).within("TLS: "))?
+            .map_err(|error| Failure::of(Reason::Tls, &error).with_context("TLS: "))?
             .to_owned();
-        let stream = self.0.connect(name, stream).await.map_err(|error| judge(&error))?;
+        let stream =
+            self.0.connect(name, stream).await.map_err(|error| handshake_failure(&error))?;
         let protocol = match stream.get_ref().1.alpn_protocol() {
-            Some(HTTP2) => Protocol::Http2,
-            _ => Protocol::Http1,
+            Some(HTTP2) => HttpProtocol::Http2,
+            _ => HttpProtocol::Http1,
         };
         Ok((Stream::Tls(Box::new(stream)), protocol))
     }
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for TlsClient {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Tls")
     }
 }
 
-fn judge(error: &io::Error) -> Failure {
+fn handshake_failure(error: &io::Error) -> Failure {
     let tls = causes(error).find_map(|error| error.downcast_ref::<rustls::Error>());
     let reason = match tls {
         Some(rustls::Error::InvalidCertificate(_)) => Reason::Certificate,
         Some(_) => Reason::Tls,
         None => Reason::Reset,
     };
-    Failure::of(reason, error).within("TLS: ")
+    Failure::of(reason, error).with_context("TLS: ")
 }

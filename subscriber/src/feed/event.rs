@@ -6,16 +6,16 @@
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tidings_protocol::{CanonicalUrl, Payload, push_attribute};
 
-use super::hubs::{Hubs, few};
-use super::watch::{Known, NewItem};
+use super::hubs::{Hubs, bounded_unique};
+use super::watched_feed::{KnownItems, NewItem};
 use crate::config::{FEED_HUBS_MAX, FEED_ITEM_BYTES_MAX};
 
 /// The topic of new items.
-pub const ITEMS: &str = "post-ready";
+pub const ITEM_TOPIC: &str = "post-ready";
 /// The topic of feeds with a hub.
-pub const HUBS: &str = tidings_protocol::HUB_FOUND_TOPIC;
+pub const HUB_TOPIC: &str = tidings_protocol::HUB_FOUND_TOPIC;
 /// The topic in which feeds are scheduled and fetches are brought forward.
-pub const SCHEDULES: &str = "new-url";
+pub const SCHEDULE_TOPIC: &str = "new-url";
 /// The attribute of an event that brings a fetch forward because a hub has announced a change:
 /// until when the hub will announce changes, in ms since 1970, or 0.
 pub const PUSHED: &str = "pushed";
@@ -37,11 +37,11 @@ pub const PAGE: &str = "page";
 pub const ITEM: &str = "item";
 
 /// The event of a new item of this feed; `None` if the item has no valid link.
-pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
-    let NewItem { id, link, print } = item;
+pub fn item_event(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
+    let NewItem { id, link, fingerprint: print } = item;
     let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
     let mut event = link.as_str().to_owned();
-    push_attribute(&mut event, ITEM, &item_word(id));
+    push_attribute(&mut event, ITEM, &encode_item_id(id));
     push_attribute(&mut event, "source", feed.as_str());
     push_attribute(&mut event, "id", &short_hash(&format!("{} {print}", feed.as_str())));
     Some(event)
@@ -49,7 +49,7 @@ pub fn of_item(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
 
 /// Further attributes of an event about the hubs of a feed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Notes {
+pub struct HubEventFlags {
     /// The hubs failed to announce an item.
     pub is_silent: bool,
     /// It is a page that is watched for new versions.
@@ -58,12 +58,12 @@ pub struct Notes {
 
 /// The event with the hubs of this feed, and the items that are known. `watched` is the URL that is
 /// scheduled.
-pub fn of_hubs(
+pub fn hub_event(
     feed: &CanonicalUrl<'_>,
     watched: &CanonicalUrl<'_>,
     hubs: &Hubs,
-    known: Known,
-    notes: Notes,
+    known: KnownItems,
+    notes: HubEventFlags,
 ) -> String {
     let mut event = feed.as_str().to_owned();
     if watched != feed {
@@ -95,23 +95,23 @@ pub fn push_hubs(event: &mut String, hubs: &[String]) {
 }
 
 /// Reads what [`push_hubs`] has written.
-pub fn read_hub_urls(payload: &Payload<'_>) -> Vec<String> {
+pub fn hub_urls(payload: &Payload<'_>) -> Vec<String> {
     let urls = HUB_KEYS.iter().filter_map(|key| {
         let url = CanonicalUrl::parse(payload.attribute(key)?).ok()?;
         Some(url.as_str().to_owned())
     });
-    few(urls)
+    bounded_unique(urls)
 }
 
-/// Reads what [`of_hubs`] has written: the feed, its hubs, and the known items.
-pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> {
+/// Reads what [`hub_event`] has written: the feed, its hubs, and the known items.
+pub fn parse_hub_event(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, KnownItems)> {
     let payload = Payload::parse(payload);
     let feed = CanonicalUrl::parse(payload.target()?).ok()?.into_owned();
     let cloud = payload.attribute("cloud").and_then(|url| CanonicalUrl::parse(url).ok());
     // As the hub writes it.
     let topic = payload.attribute("topic").filter(|topic| CanonicalUrl::parse(topic).is_ok());
     let hubs = Hubs {
-        hubs: read_hub_urls(&payload),
+        hubs: hub_urls(&payload),
         topic: topic.map(str::to_owned),
         cloud: cloud.map(|url| url.as_str().to_owned()),
     };
@@ -120,13 +120,13 @@ pub fn read_hubs(payload: &str) -> Option<(CanonicalUrl<'static>, Hubs, Known)> 
 }
 
 /// The ASCII characters that are escaped in an id. Other characters are always escaped.
-const NOT_OF_A_WORD: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+const ESCAPED_IN_IDS: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// The id of an item as one word: percent-encoded, or a hash if it is too long.
-fn item_word(id: &str) -> String {
+fn encode_item_id(id: &str) -> String {
     // Encoding never shortens, so an id over the limit is not encoded.
     let word = (id.len() <= FEED_ITEM_BYTES_MAX)
-        .then(|| utf8_percent_encode(id, NOT_OF_A_WORD).to_string())
+        .then(|| utf8_percent_encode(id, ESCAPED_IN_IDS).to_string())
         .filter(|word| word.len() <= FEED_ITEM_BYTES_MAX);
     word.unwrap_or_else(|| format!("hash:{}", short_hash(id)))
 }
@@ -139,7 +139,7 @@ fn short_hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feed::Entry;
+    use crate::feed::FeedEntry;
 
     #[test]
     fn hubs_of_a_feed_round_trip() {
@@ -149,24 +149,30 @@ mod tests {
             topic: Some("https://blog.example/%e6%97%a5?x".into()),
             cloud: None,
         };
-        let entry = |id: &str| Entry { id: id.into(), ..Entry::default() };
-        let known = Known::newest(&[entry("a"), entry("b"), entry("c")], 2);
-        let event = of_hubs(&feed, &feed, &hubs, known.clone(), Notes::default());
+        let entry = |id: &str| FeedEntry { id: id.into(), ..FeedEntry::default() };
+        let known = KnownItems::newest(&[entry("a"), entry("b"), entry("c")], 2);
+        let event = hub_event(&feed, &feed, &hubs, known.clone(), HubEventFlags::default());
         assert!(!event.contains(char::is_control), "{event}");
-        assert_eq!(read_hubs(&event), Some((feed.clone(), hubs.clone(), known)));
+        assert_eq!(parse_hub_event(&event), Some((feed.clone(), hubs.clone(), known)));
         // The same content is the same event; another item makes another event.
         let id = |event: &str| Payload::parse(event).attribute("id").unwrap().to_owned();
-        let other = of_hubs(&feed, &feed, &hubs, Known::newest(&[entry("a")], 2), Notes::default());
+        let other = hub_event(
+            &feed,
+            &feed,
+            &hubs,
+            KnownItems::newest(&[entry("a")], 2),
+            HubEventFlags::default(),
+        );
         assert_ne!(id(&event), id(&other));
         for none in ["text", "https://blog.example/feed", "https://blog.example/feed hub=no"] {
-            assert_eq!(read_hubs(none), None, "{none}");
+            assert_eq!(parse_hub_event(none), None, "{none}");
         }
     }
 
     #[test]
     fn ids_are_one_word_and_not_too_long() {
-        assert_eq!(item_word("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
-        assert!(item_word(&" ".repeat(FEED_ITEM_BYTES_MAX)).starts_with("hash:"));
-        assert_eq!(item_word(&"x".repeat(FEED_ITEM_BYTES_MAX)).len(), FEED_ITEM_BYTES_MAX);
+        assert_eq!(encode_item_id("tag:a.example,2026:é x"), "tag:a.example,2026:%C3%A9%20x");
+        assert!(encode_item_id(&" ".repeat(FEED_ITEM_BYTES_MAX)).starts_with("hash:"));
+        assert_eq!(encode_item_id(&"x".repeat(FEED_ITEM_BYTES_MAX)).len(), FEED_ITEM_BYTES_MAX);
     }
 }

@@ -5,7 +5,7 @@ use tidings_protocol::CanonicalUrl;
 
 use super::Feed;
 use crate::config::{FEED_HUBS_BYTES_MAX, FEED_HUBS_MAX};
-use crate::page::{as_written, header_links};
+use crate::page::{header_links, verbatim_url};
 
 /// The hubs that a document and its response headers name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,29 +21,34 @@ pub struct Hubs {
 
 /// The hub links in the head of a page, absolute.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Linked<'a> {
+pub struct PageHubLinks<'a> {
     /// `rel=hub`.
     pub hubs: &'a [String],
     /// `rel=self`.
-    pub own: Option<&'a str>,
+    pub self_url: Option<&'a str>,
 }
 
 impl Hubs {
     /// The hubs of a feed with this URL and these headers. `named` are the hubs of the page that
     /// led to it.
-    pub fn of(feed: &Feed, headers: &HeaderMap, url: &CanonicalUrl<'_>, named: &[String]) -> Self {
-        let found = Self::found(headers, url, [&feed.hubs, named], feed.own.as_deref());
+    pub fn of_feed(
+        feed: &Feed,
+        headers: &HeaderMap,
+        url: &CanonicalUrl<'_>,
+        named: &[String],
+    ) -> Self {
+        let found = Self::from_sources(headers, url, [&feed.hubs, named], feed.self_url.as_deref());
         Self { cloud: feed.cloud.clone(), ..found }
     }
 
     /// The hubs of a page with this URL and these headers.
-    pub fn of_page(linked: Linked<'_>, headers: &HeaderMap, url: &CanonicalUrl<'_>) -> Self {
-        Self::found(headers, url, [linked.hubs, &[]], linked.own)
+    pub fn of_page(linked: PageHubLinks<'_>, headers: &HeaderMap, url: &CanonicalUrl<'_>) -> Self {
+        Self::from_sources(headers, url, [linked.hubs, &[]], linked.self_url)
     }
 
     /// Headers come first, then `places` in this order. `own` is the document's URL as its hubs
     /// know it, if no header contains it.
-    fn found(
+    fn from_sources(
         headers: &HeaderMap,
         url: &CanonicalUrl<'_>,
         sources: [&[String]; 2],
@@ -60,13 +65,13 @@ impl Hubs {
                 in_head.extend(absolute(target));
             }
             if has("self") && topic.is_none() {
-                topic = as_written(target).or_else(|| absolute(target));
+                topic = verbatim_url(target).or_else(|| absolute(target));
             }
         }
-        let all_of = |hubs: &[String]| few(hubs.iter().filter_map(|hub| absolute(hub)));
-        let sources = [few(in_head), all_of(sources[0]), all_of(sources[1])];
+        let all_of = |hubs: &[String]| bounded_unique(hubs.iter().filter_map(|hub| absolute(hub)));
+        let sources = [bounded_unique(in_head), all_of(sources[0]), all_of(sources[1])];
         let hubs = sources.into_iter().find(|hubs| !hubs.is_empty()).unwrap_or_default();
-        let topic = topic.or_else(|| as_written(own?)).or_else(|| absolute(own?));
+        let topic = topic.or_else(|| verbatim_url(own?)).or_else(|| absolute(own?));
         Self { hubs, topic, cloud: None }
     }
 
@@ -77,7 +82,7 @@ impl Hubs {
 }
 
 /// The first hubs within the limits, without repeats.
-pub(super) fn few(hubs: impl IntoIterator<Item = String>) -> Vec<String> {
+pub(super) fn bounded_unique(hubs: impl IntoIterator<Item = String>) -> Vec<String> {
     let (mut few, mut bytes) = (Vec::new(), 0);
     for hub in hubs {
         let is_known = few.contains(&hub);
@@ -97,8 +102,8 @@ mod tests {
     fn hubs_are_unique_and_within_the_limits() {
         let hub = |n: usize| format!("http://{n}.example/");
         let many = (0..9).map(|n| hub(n / 2));
-        assert_eq!(few(many), [hub(0), hub(1), hub(2), hub(3)]);
+        assert_eq!(bounded_unique(many), [hub(0), hub(1), hub(2), hub(3)]);
         let long = |n: usize| format!("{}{}", hub(n), "x".repeat(FEED_HUBS_BYTES_MAX / 2));
-        assert_eq!(few([long(0), long(1), hub(2)]), [long(0), hub(2)]);
+        assert_eq!(bounded_unique([long(0), long(1), hub(2)]), [long(0), hub(2)]);
     }
 }

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tidings_protocol::CanonicalUrl;
 
-use super::xml::own_id;
-use super::{Entries, Entry, Feed, Kind};
+use super::xml::derived_id;
+use super::{EntryList, Feed, FeedEntry, FeedKind};
 use crate::config::{FEED_ENTRIES_MAX, FEED_HUBS_MAX, TITLE_BYTES_MAX};
-use crate::markup::{Joining, fold};
+use crate::markup::{ReferenceResolver, fold_whitespace};
 
 /// Recognises JSON by its first bytes.
 pub(super) fn is_json(head: &[u8]) -> bool {
@@ -18,73 +18,73 @@ pub(super) fn is_json(head: &[u8]) -> bool {
 }
 
 #[derive(Default)]
-struct Document {
-    version: Text,
-    title: Text,
-    home_page_url: Text,
-    feed_url: Text,
-    hubs: Few<Hub, FEED_HUBS_MAX>,
-    items: Few<Item, FEED_ENTRIES_MAX>,
+struct JsonFeed {
+    version: JsonText,
+    title: JsonText,
+    home_page_url: JsonText,
+    feed_url: JsonText,
+    hubs: BoundedList<JsonHub, FEED_HUBS_MAX>,
+    items: BoundedList<JsonItem, FEED_ENTRIES_MAX>,
 }
 
 #[derive(Default)]
-struct Hub {
-    url: Text,
+struct JsonHub {
+    url: JsonText,
 }
 
 #[derive(Default)]
-struct Item {
-    id: Text,
-    url: Text,
-    external_url: Text,
-    title: Text,
-    summary: Text,
-    date_modified: Text,
-    date_published: Text,
+struct JsonItem {
+    id: JsonText,
+    url: JsonText,
+    external_url: JsonText,
+    title: JsonText,
+    summary: JsonText,
+    date_modified: JsonText,
+    date_published: JsonText,
 }
 
 /// Reads a document as far as it is valid JSON.
 pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
-    let mut document = Document::default();
+    let mut document = JsonFeed::default();
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let is_whole = Object(&mut document).deserialize(&mut deserializer).is_ok();
+    let is_whole = ObjectSeed(&mut document).deserialize(&mut deserializer).is_ok();
     // Any JSON document may arrive here.
     if !document.version.0.is_some_and(|version| version.contains("jsonfeed.org/version/")) {
         return Feed::default();
     }
     let base = base.and_then(|base| CanonicalUrl::parse(base).ok());
-    let mut joining = Joining::default();
+    let mut joining = ReferenceResolver::default();
     let mut url =
-        |text: Text| text.0.map(|text| joining.absolute(&text, base.as_ref()).unwrap_or(text));
-    let (mut cut, mut entries) = (document.items.cut, Entries::default());
+        |text: JsonText| text.0.map(|text| joining.absolute(&text, base.as_ref()).unwrap_or(text));
+    let (mut cut, mut entries) = (document.items.cut, EntryList::default());
     if !is_whole {
         cut = Some("broken JSON; the rest of the feed was left out");
     }
     for item in document.items.kept {
         let link = url(item.url).or_else(|| url(item.external_url));
-        let title = item.title.0.map(|title| fold(&title, TITLE_BYTES_MAX));
+        let title = item.title.0.map(|title| fold_whitespace(&title, TITLE_BYTES_MAX));
         let title = title.filter(|title| !title.is_empty());
         let updated = item.date_modified.0.or(item.date_published.0);
         let id = item.id.0.unwrap_or_else(|| {
             let texts = [title.as_deref(), updated.as_deref(), item.summary.0.as_deref()];
-            own_id(link.as_deref(), texts)
+            derived_id(link.as_deref(), texts)
         });
-        if let Err(too_long) = entries.keep(Entry { id, link, title, updated }) {
+        if let Err(too_long) = entries.add(FeedEntry { id, link, title, updated }) {
             cut = Some(too_long);
             break;
         }
     }
     Feed {
-        kind: Some(Kind::Json),
-        title: document.title.0.map(|title| fold(&title, TITLE_BYTES_MAX)),
+        kind: Some(FeedKind::Json),
+        title: document.title.0.map(|title| fold_whitespace(&title, TITLE_BYTES_MAX)),
         site: url(document.home_page_url),
-        own: url(document.feed_url),
+        self_url: url(document.feed_url),
         hubs: document.hubs.kept.into_iter().filter_map(|hub| url(hub.url)).collect(),
         cloud: None,
         entries: entries.kept,
-        hints: super::Hints::default(),
+        hints: super::PollHints::default(),
         version: None,
         cut,
     }
@@ -92,27 +92,39 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
 
 /// Reads the members of an object one by one, so that a document that breaks off keeps what was
 /// read before.
-trait Members: Default {
-    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error>;
+trait JsonObject: Default {
+    fn read_member<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        object: &mut A,
+    ) -> Result<(), A::Error>;
 }
 
-impl Members for Document {
-    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+impl JsonObject for JsonFeed {
+    fn read_member<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         match name {
             "version" => self.version = object.next_value()?,
             "title" => self.title = object.next_value()?,
             "home_page_url" => self.home_page_url = object.next_value()?,
             "feed_url" => self.feed_url = object.next_value()?,
-            "hubs" => object.next_value_seed(List(&mut self.hubs))?,
-            "items" => object.next_value_seed(List(&mut self.items))?,
+            "hubs" => object.next_value_seed(ListSeed(&mut self.hubs))?,
+            "items" => object.next_value_seed(ListSeed(&mut self.items))?,
             _ => drop(object.next_value::<IgnoredAny>()?),
         }
         Ok(())
     }
 }
 
-impl Members for Hub {
-    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+impl JsonObject for JsonHub {
+    fn read_member<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         match name {
             "url" => self.url = object.next_value()?,
             _ => drop(object.next_value::<IgnoredAny>()?),
@@ -121,8 +133,12 @@ impl Members for Hub {
     }
 }
 
-impl Members for Item {
-    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, object: &mut A) -> Result<(), A::Error> {
+impl JsonObject for JsonItem {
+    fn read_member<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         let field = match name {
             "id" => &mut self.id,
             "url" => &mut self.url,
@@ -140,9 +156,9 @@ impl Members for Item {
 
 /// A string; numbers and booleans become strings, anything else is ignored.
 #[derive(Default)]
-struct Text(Option<String>);
+struct JsonText(Option<String>);
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for JsonText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextVisitor)
     }
@@ -151,52 +167,52 @@ impl<'de> Deserialize<'de> for Text {
 struct TextVisitor;
 
 impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text;
+    type Value = JsonText;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("anything")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+    fn visit_str<E>(self, text: &str) -> Result<JsonText, E> {
         let text = text.trim();
-        Ok(Text((!text.is_empty()).then(|| text.to_owned())))
+        Ok(JsonText((!text.is_empty()).then(|| text.to_owned())))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Text, E> {
-        Ok(Text(Some(number.to_string())))
+    fn visit_u64<E>(self, number: u64) -> Result<JsonText, E> {
+        Ok(JsonText(Some(number.to_string())))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Text, E> {
-        Ok(Text(Some(number.to_string())))
+    fn visit_i64<E>(self, number: i64) -> Result<JsonText, E> {
+        Ok(JsonText(Some(number.to_string())))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Text, E> {
-        Ok(Text(Some(number.to_string())))
+    fn visit_f64<E>(self, number: f64) -> Result<JsonText, E> {
+        Ok(JsonText(Some(number.to_string())))
     }
 
-    fn visit_bool<E>(self, truth: bool) -> Result<Text, E> {
-        Ok(Text(Some(truth.to_string())))
+    fn visit_bool<E>(self, truth: bool) -> Result<JsonText, E> {
+        Ok(JsonText(Some(truth.to_string())))
     }
 
-    fn visit_unit<E>(self) -> Result<Text, E> {
-        Ok(Text(None))
+    fn visit_unit<E>(self) -> Result<JsonText, E> {
+        Ok(JsonText(None))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Text, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonText, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Text(None))
+        Ok(JsonText(None))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Text, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<JsonText, A::Error> {
         while items.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Text(None))
+        Ok(JsonText(None))
     }
 }
 
 /// Fills in an object, and returns whether the value is an object.
-struct Object<'a, M>(&'a mut M);
+struct ObjectSeed<'a, M>(&'a mut M);
 
-impl<'de, M: Members> DeserializeSeed<'de> for Object<'_, M> {
+impl<'de, M: JsonObject> DeserializeSeed<'de> for ObjectSeed<'_, M> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -204,7 +220,7 @@ impl<'de, M: Members> DeserializeSeed<'de> for Object<'_, M> {
     }
 }
 
-impl<'de, M: Members> Visitor<'de> for Object<'_, M> {
+impl<'de, M: JsonObject> Visitor<'de> for ObjectSeed<'_, M> {
     type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,7 +229,7 @@ impl<'de, M: Members> Visitor<'de> for Object<'_, M> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<bool, A::Error> {
         while let Some(name) = object.next_key::<String>()? {
-            self.0.take(&name, &mut object)?;
+            self.0.read_member(&name, &mut object)?;
         }
         Ok(true)
     }
@@ -248,21 +264,21 @@ impl<'de, M: Members> Visitor<'de> for Object<'_, M> {
 }
 
 /// The first objects of a list, up to a limit.
-struct Few<T, const MAX: usize> {
+struct BoundedList<T, const MAX: usize> {
     kept: Vec<T>,
     cut: Option<&'static str>,
 }
 
-impl<T, const MAX: usize> Default for Few<T, MAX> {
+impl<T, const MAX: usize> Default for BoundedList<T, MAX> {
     fn default() -> Self {
         Self { kept: Vec::new(), cut: None }
     }
 }
 
 /// Fills in a list; any other value is ignored.
-struct List<'a, T, const MAX: usize>(&'a mut Few<T, MAX>);
+struct ListSeed<'a, T, const MAX: usize>(&'a mut BoundedList<T, MAX>);
 
-impl<'de, T: Members, const MAX: usize> DeserializeSeed<'de> for List<'_, T, MAX> {
+impl<'de, T: JsonObject, const MAX: usize> DeserializeSeed<'de> for ListSeed<'_, T, MAX> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -270,7 +286,7 @@ impl<'de, T: Members, const MAX: usize> DeserializeSeed<'de> for List<'_, T, MAX
     }
 }
 
-impl<'de, T: Members, const MAX: usize> Visitor<'de> for List<'_, T, MAX> {
+impl<'de, T: JsonObject, const MAX: usize> Visitor<'de> for ListSeed<'_, T, MAX> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -280,7 +296,7 @@ impl<'de, T: Members, const MAX: usize> Visitor<'de> for List<'_, T, MAX> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while self.0.kept.len() < MAX {
             let mut item = T::default();
-            match items.next_element_seed(Object(&mut item))? {
+            match items.next_element_seed(ObjectSeed(&mut item))? {
                 Some(true) => self.0.kept.push(item),
                 Some(false) => self.0.cut = Some("entries that are not objects were left out"),
                 None => return Ok(()),

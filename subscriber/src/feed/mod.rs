@@ -7,44 +7,44 @@
 pub mod event;
 mod hubs;
 mod json;
-mod names;
+mod namespaces;
 mod version;
-pub mod watch;
+pub mod watched_feed;
 mod xml;
 
 use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
-use crate::markup::{Markup, Unpacker};
+use crate::markup::{MarkupReader, Unpacker};
 
-pub use self::hubs::{Hubs, Linked};
+pub use self::hubs::{Hubs, PageHubLinks};
 use self::json::is_json;
-use self::version::Digest;
-pub(crate) use self::xml::Elements;
+use self::version::VersionDigest;
+pub(crate) use self::xml::FeedElements;
 
 /// The failure of a watched URL that is neither a feed nor names a hub.
-pub const NOTHING: &str = "no feed and no hub at this URL";
+pub const NO_FEED: &str = "no feed and no hub at this URL";
 /// What the user can do then.
-pub const ADVICE: &str = "give the URL of the feed itself, or of a page whose head names its feed (<link rel=alternate \
+pub const NO_FEED_ADVICE: &str = "give the URL of the feed itself, or of a page whose head names its feed (<link rel=alternate \
     type=application/rss+xml>) or a hub (<link rel=hub>)";
 
 /// The content of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
     /// `None`: it is not a feed.
-    pub kind: Option<Kind>,
+    pub kind: Option<FeedKind>,
     /// As text, with white space folded.
     pub title: Option<String>,
     /// The page that the feed is about.
     pub site: Option<String>,
     /// The URL of the feed as it names itself.
-    pub own: Option<String>,
+    pub self_url: Option<String>,
     /// Hubs that announce its changes (`WebSub`).
     pub hubs: Vec<String>,
     /// The server that announces its changes (`rssCloud`, by HTTP only).
     pub cloud: Option<String>,
     /// In the order of the feed.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<FeedEntry>,
     /// When the publisher wants it to be fetched.
-    pub hints: Hints,
+    pub hints: PollHints,
     /// The version of a document that is not a feed: a digest of what its readers see.
     pub version: Option<u64>,
     /// Why part of it was left out.
@@ -53,7 +53,7 @@ pub struct Feed {
 
 /// A family of formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FeedKind {
     /// RSS 0.91 to 2.0.
     Rss,
     /// RSS 0.90 and 1.0, which are RDF.
@@ -64,7 +64,7 @@ pub enum Kind {
     Json,
 }
 
-impl Kind {
+impl FeedKind {
     /// The word in answers.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Kind {
 
 /// An item of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct FeedEntry {
     /// Its identity: the id of the feed, otherwise its link, otherwise a hash of its text.
     pub id: String,
     /// Absolute if possible, otherwise as written.
@@ -90,9 +90,9 @@ pub struct Entry {
 
 /// When the publisher wants a feed to be fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hints {
+pub struct PollHints {
     /// The least seconds between fetches: `ttl`, `sy:updatePeriod`.
-    pub rest_s: Option<u64>,
+    pub min_interval_s: Option<u64>,
     /// Bit n: not in the hour that begins at n o'clock, UTC.
     pub skip_hours: u32,
     /// Bit n: not on this weekday, UTC; 0 is Monday.
@@ -103,37 +103,37 @@ pub struct Hints {
 #[derive(Debug)]
 pub struct FeedReader {
     unpacker: Unpacker,
-    document: Document,
+    document: FeedDocument,
 }
 
 /// The decompressed document.
 #[derive(Debug)]
-struct Document {
+struct FeedDocument {
     content_type: Option<String>,
     bytes: usize,
-    state: State,
-    digest: Digest,
+    state: FeedState,
+    digest: VersionDigest,
 }
 
 #[derive(Debug)]
-enum State {
-    /// The first bytes after white space, until there are [`MARK_BYTES`] of them.
+enum FeedState {
+    /// The first bytes after white space, until there are [`SNIFF_BYTES`] of them.
     Begin(Vec<u8>),
-    Xml(Box<(Markup, Elements)>),
+    Xml(Box<(MarkupReader, FeedElements)>),
     Json(Vec<u8>),
 }
 
 /// The items of a feed, up to the limit.
 #[derive(Debug, Default)]
-struct Entries {
-    kept: Vec<Entry>,
+struct EntryList {
+    kept: Vec<FeedEntry>,
     /// Bytes of their texts; `<= FEED_TEXTS_BYTES_MAX`.
     bytes: usize,
 }
 
-impl Entries {
+impl EntryList {
     /// The error says why this item and those after it were left out.
-    fn keep(&mut self, entry: Entry) -> Result<(), &'static str> {
+    fn add(&mut self, entry: FeedEntry) -> Result<(), &'static str> {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         self.bytes +=
             entry.id.len() + text(&entry.link) + text(&entry.title) + text(&entry.updated);
@@ -146,7 +146,7 @@ impl Entries {
 }
 
 /// This many bytes are enough to recognise JSON, also after a byte order mark.
-const MARK_BYTES: usize = 4;
+const SNIFF_BYTES: usize = 4;
 
 /// Reads a whole feed. Relative links are resolved with `base`, the URL of the feed.
 pub fn parse(bytes: &[u8], content_type: Option<&str>, base: Option<&str>) -> Feed {
@@ -158,10 +158,10 @@ pub fn parse(bytes: &[u8], content_type: Option<&str>, base: Option<&str>) -> Fe
 impl FeedReader {
     /// For a feed with this `Content-Type` header.
     pub fn new(content_type: Option<&str>) -> Self {
-        let digest = Digest::new(content_type);
+        let digest = VersionDigest::new(content_type);
         let content_type = content_type.map(str::to_owned);
-        let state = State::Begin(Vec::new());
-        let document = Document { content_type, bytes: 0, state, digest };
+        let state = FeedState::Begin(Vec::new());
+        let document = FeedDocument { content_type, bytes: 0, state, digest };
         Self { unpacker: Unpacker::new(), document }
     }
 
@@ -173,38 +173,38 @@ impl FeedReader {
     /// Reads some of the next bytes: as many as take a few milliseconds. Returns whether there is
     /// more to do.
     pub fn step(&mut self, bytes: &mut &[u8]) -> bool {
-        self.unpacker.step(bytes, &mut |bytes| self.document.take(bytes))
+        self.unpacker.step(bytes, &mut |bytes| self.document.consume(bytes))
     }
 
     /// The memory that it uses, approximately.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         match &self.document.state {
-            State::Begin(_) => 0,
-            State::Xml(xml) => xml.1.held_bytes(),
-            State::Json(text) => text.capacity(),
+            FeedState::Begin(_) => 0,
+            FeedState::Xml(xml) => xml.1.memory_bytes(),
+            FeedState::Json(text) => text.capacity(),
         }
     }
 
     /// Ends the feed. `base` is its URL.
     pub fn finish(mut self, base: Option<&str>) -> Feed {
-        self.unpacker.finish(&mut |bytes| self.document.take(bytes));
+        self.unpacker.finish(&mut |bytes| self.document.consume(bytes));
         let mut feed = self.document.finish(base);
         feed.cut = self.unpacker.cut().or(feed.cut);
         feed
     }
 }
 
-impl Document {
+impl FeedDocument {
     /// Reads decompressed bytes, and returns whether it needs more.
-    fn take(&mut self, bytes: &[u8]) -> bool {
+    fn consume(&mut self, bytes: &[u8]) -> bool {
         let room = FEED_BYTES_MAX.saturating_sub(self.bytes);
         self.bytes += bytes.len();
         let kept = &bytes[..bytes.len().min(room)];
-        self.digest.take(kept);
-        if let State::Begin(head) = &mut self.state {
+        self.digest.update(kept);
+        if let FeedState::Begin(head) = &mut self.state {
             head.extend_from_slice(if head.is_empty() { kept.trim_ascii_start() } else { kept });
-            if head.len() >= MARK_BYTES {
-                self.begin();
+            if head.len() >= SNIFF_BYTES {
+                self.detect_format();
             }
         } else {
             self.read(kept);
@@ -214,12 +214,12 @@ impl Document {
 
     fn read(&mut self, bytes: &[u8]) {
         match &mut self.state {
-            State::Begin(_) => {}
-            State::Xml(xml) => {
+            FeedState::Begin(_) => {}
+            FeedState::Xml(xml) => {
                 let (markup, elements) = &mut **xml;
                 markup.feed(bytes, &mut |token| elements.take(token));
             }
-            State::Json(text) => {
+            FeedState::Json(text) => {
                 let room = FEED_JSON_BYTES_MAX.saturating_sub(text.len());
                 text.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
@@ -227,10 +227,10 @@ impl Document {
     }
 
     fn finish(mut self, base: Option<&str>) -> Feed {
-        self.begin();
+        self.detect_format();
         let mut feed = match self.state {
-            State::Begin(_) => Feed::default(),
-            State::Xml(xml) => {
+            FeedState::Begin(_) => Feed::default(),
+            FeedState::Xml(xml) => {
                 let (mut markup, mut elements) = *xml;
                 markup.finish(&mut |token| elements.take(token));
                 let mut feed = elements.finish(base);
@@ -239,7 +239,7 @@ impl Document {
                 }
                 feed
             }
-            State::Json(text) => {
+            FeedState::Json(text) => {
                 let mut feed = json::read(&text, base);
                 if self.bytes > FEED_JSON_BYTES_MAX && feed.kind.is_some() {
                     feed.cut = Some("longer than a JSON feed may be; the rest was left out");
@@ -255,14 +255,14 @@ impl Document {
     }
 
     /// Recognises the format by the first bytes.
-    fn begin(&mut self) {
-        let State::Begin(head) = &mut self.state else { return };
+    fn detect_format(&mut self) {
+        let FeedState::Begin(head) = &mut self.state else { return };
         let head = std::mem::take(head);
         self.state = if is_json(&head) {
-            State::Json(Vec::new())
+            FeedState::Json(Vec::new())
         } else {
-            let markup = Markup::new(self.content_type.as_deref());
-            State::Xml(Box::new((markup, Elements::default())))
+            let markup = MarkupReader::new(self.content_type.as_deref());
+            FeedState::Xml(Box::new((markup, FeedElements::default())))
         };
         self.read(&head);
     }

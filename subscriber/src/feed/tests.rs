@@ -27,18 +27,18 @@ fn a_feed_of_each_kind_is_read() {
     let entry =
         "<id>i</id><link href='/1'/><title>t</title><updated>2026-01-02T03:04:05Z</updated>";
     let texts = [
-        (Kind::Rss, rss("<item><guid isPermaLink='false'>i</guid><link>/1</link><title>t</title><pubDate>2026-01-02T03:04:05Z</pubDate></item>")),
+        (FeedKind::Rss, rss("<item><guid isPermaLink='false'>i</guid><link>/1</link><title>t</title><pubDate>2026-01-02T03:04:05Z</pubDate></item>")),
         (
-            Kind::Rdf,
+            FeedKind::Rdf,
             "<rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#' xmlns='http://purl.org/rss/1.0/' \
              xmlns:d='http://purl.org/dc/elements/1.1/'><channel rdf:about='c'><title>T</title></channel><item \
              rdf:about='i'><title>t</title><link>/1</link><d:date>2026-01-02T03:04:05Z</d:date></item></rdf:RDF>".to_owned(),
         ),
-        (Kind::Atom, format!("<feed xmlns='http://www.w3.org/2005/Atom'><title>T</title><entry>{entry}</entry></feed>")),
-        (Kind::Atom, format!("<x:feed xmlns:x='http://purl.org/atom/ns#'><x:title>T</x:title><x:entry>{}</x:entry></x:feed>",
+        (FeedKind::Atom, format!("<feed xmlns='http://www.w3.org/2005/Atom'><title>T</title><entry>{entry}</entry></feed>")),
+        (FeedKind::Atom, format!("<x:feed xmlns:x='http://purl.org/atom/ns#'><x:title>T</x:title><x:entry>{}</x:entry></x:feed>",
             entry.replace("</", "</x:").replace('<', "<x:").replace("<x:/x:", "</x:"))),
         (
-            Kind::Json,
+            FeedKind::Json,
             r#"{"version": "https://jsonfeed.org/version/1.1", "title": "T", "items": [{"id": "i", "url": "/1",
              "title": "t", "date_published": "2026-01-02T03:04:05Z", "attachments": [{"a": [1, 2]}]}]}"#.to_owned(),
         ),
@@ -46,7 +46,7 @@ fn a_feed_of_each_kind_is_read() {
     for (kind, text) in texts {
         let feed = read(&text);
         assert_eq!((feed.kind, feed.title.as_deref()), (Some(kind), Some("T")), "{text}");
-        let entry = Entry {
+        let entry = FeedEntry {
             id: "i".to_owned(),
             link: Some("http://a.example/1".to_owned()),
             title: Some("t".to_owned()),
@@ -190,17 +190,18 @@ fn hints_and_links_of_the_feed_are_read() {
          <a:link rel='hub' href='http://hub.example/'/><ttl> 90 </ttl><skipHours><hour>0</hour><hour>24</hour><hour>5</hour>\
          <hour>25</hour></skipHours><skipDays><day>Sunday</day><day>x</day></skipDays></channel></rss>",
     );
-    assert_eq!(feed.own.as_deref(), Some("http://a.example/feeds/s"));
+    assert_eq!(feed.self_url.as_deref(), Some("http://a.example/feeds/s"));
     assert_eq!(
         (feed.site.as_deref(), feed.hubs),
         (Some("http://b.example/"), vec!["http://hub.example/".to_owned()])
     );
-    let hints = Hints { rest_s: Some(90 * 60), skip_hours: 0b10_0001, skip_days: 0b100_0000 };
+    let hints =
+        PollHints { min_interval_s: Some(90 * 60), skip_hours: 0b10_0001, skip_days: 0b100_0000 };
     assert_eq!(feed.hints, hints);
     let feed = read(&rss(
         "<sy:updatePeriod>daily</sy:updatePeriod><sy:updateFrequency>4</sy:updateFrequency>",
     ));
-    assert_eq!(feed.hints.rest_s, Some(6 * 60 * 60));
+    assert_eq!(feed.hints.min_interval_s, Some(6 * 60 * 60));
 }
 
 #[test]

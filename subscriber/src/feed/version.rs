@@ -7,22 +7,22 @@ use crate::page::{PageReader, is_html};
 
 /// The digest of a document while it is read. It does not depend on how the document is split.
 #[derive(Debug)]
-pub(super) enum Digest {
+pub(super) enum VersionDigest {
     Html(Box<PageReader>),
     Bytes(Box<blake3::Hasher>),
 }
 
-impl Digest {
+impl VersionDigest {
     /// For a document with this `Content-Type` header.
     pub(super) fn new(content_type: Option<&str>) -> Self {
         match content_type.filter(|content_type| is_html(content_type)) {
-            Some(html) => Self::Html(Box::new(PageReader::of_version(html))),
+            Some(html) => Self::Html(Box::new(PageReader::for_digest(html))),
             None => Self::Bytes(Box::default()),
         }
     }
 
     /// Reads the next decompressed bytes.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Html(page) => page.feed(bytes),
             Self::Bytes(hasher) => {

@@ -2,23 +2,23 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::Kind;
+use super::super::FeedKind;
 use super::*;
 
 const URL: &str = "http://a.example/f";
 const MINUTE: u64 = 60_000;
 const START: u64 = 1_800_000_000_000;
 
-fn settings() -> Settings {
+fn settings() -> FeedSettings {
     "10m-1d".parse().unwrap()
 }
 
-fn entry(id: &str, link: &str) -> Entry {
-    Entry { id: id.to_owned(), link: Some(link.to_owned()), ..Entry::default() }
+fn entry(id: &str, link: &str) -> FeedEntry {
+    FeedEntry { id: id.to_owned(), link: Some(link.to_owned()), ..FeedEntry::default() }
 }
 
-fn feed(entries: Vec<Entry>) -> Feed {
-    Feed { kind: Some(Kind::Rss), entries, ..Feed::default() }
+fn feed(entries: Vec<FeedEntry>) -> Feed {
+    Feed { kind: Some(FeedKind::Rss), entries, ..Feed::default() }
 }
 
 /// A feed with these ids, each with its own link.
@@ -26,33 +26,39 @@ fn feed_of(ids: impl IntoIterator<Item = u32>) -> Feed {
     feed(ids.into_iter().map(|id| entry(&format!("i{id}"), &format!("/{id}"))).collect())
 }
 
-fn new() -> Watched {
-    Watched::new(Duration::from_hours(1), settings())
+fn new() -> WatchedFeed {
+    WatchedFeed::new(Duration::from_hours(1), settings())
 }
 
-impl Watched {
-    fn reads(&mut self, feed: &Feed, now: u64) -> Checked {
-        self.check(URL, settings(), Outcome::Read(feed, Validators::default()), Duration::ZERO, now)
+impl WatchedFeed {
+    fn reads(&mut self, feed: &Feed, now: u64) -> CheckResult {
+        self.check(
+            URL,
+            settings(),
+            CheckOutcome::Feed(feed, Validators::default()),
+            Duration::ZERO,
+            now,
+        )
     }
 
-    fn sees(&mut self, outcome: Outcome<'_>, rest: Duration) -> Duration {
+    fn sees(&mut self, outcome: CheckOutcome<'_>, rest: Duration) -> Duration {
         self.check(URL, settings(), outcome, rest, START).next
     }
 }
 
-fn ids(checked: &Checked) -> Vec<&str> {
+fn ids(checked: &CheckResult) -> Vec<&str> {
     checked.new.iter().map(|item| item.id.as_str()).collect()
 }
 
 #[test]
 fn settings_round_trip() {
     for text in ["10m-1d", "1s-1s", "250ms-2h,new-only"] {
-        assert_eq!(text.parse::<Settings>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<FeedSettings>().unwrap().to_string(), text);
     }
     for text in
         ["", "10m", "1d-10m", "0-1d", "10m-1d,", "10m-1d,all", "-", "10m-1d,new-only,x", "a-b"]
     {
-        assert_eq!(text.parse::<Settings>(), Err(SettingsError), "{text}");
+        assert_eq!(text.parse::<FeedSettings>(), Err(FeedSettingsError), "{text}");
     }
 }
 
@@ -63,11 +69,11 @@ fn existing_items_are_published_unless_new_only_is_set() {
     assert_eq!(ids(&watched.reads(&feed_of([2, 1]), START)), ["i1", "i2"]);
     assert!(watched.reads(&feed_of([2, 1]), START).new.is_empty());
 
-    let settings: Settings = "10m-1d,new-only".parse().unwrap();
+    let settings: FeedSettings = "10m-1d,new-only".parse().unwrap();
     let mut watched = new();
     let mut fetch = |ids: &[u32]| {
         let feed = feed_of(ids.iter().copied());
-        let outcome = Outcome::Read(&feed, Validators::default());
+        let outcome = CheckOutcome::Feed(&feed, Validators::default());
         watched.check(URL, settings, outcome, Duration::ZERO, START).new.len()
     };
     assert_eq!((fetch(&[2, 1]), fetch(&[3, 2, 1])), (0, 1));
@@ -99,7 +105,7 @@ fn the_interval_follows_the_rate_of_items() {
     // No more items arrive.
     let mut waits = Vec::new();
     for _ in 0..20 {
-        waits.push(watched.sees(Outcome::Same, Duration::ZERO));
+        waits.push(watched.sees(CheckOutcome::NotModified, Duration::ZERO));
     }
     assert_eq!(waits[..2], [Duration::from_mins(30), Duration::from_mins(45)]);
     assert_eq!(waits[19], Duration::from_hours(24));
@@ -112,7 +118,7 @@ fn the_interval_follows_the_rate_of_items() {
 fn failures_back_off_until_a_success() {
     let mut watched = new();
     let mut fail = |times: usize| {
-        let waits = (0..times).map(|_| watched.sees(Outcome::Failed, Duration::ZERO));
+        let waits = (0..times).map(|_| watched.sees(CheckOutcome::Failed, Duration::ZERO));
         waits.collect::<Vec<_>>()
     };
     assert_eq!(fail(3), [2, 4, 8].map(Duration::from_hours));
@@ -123,11 +129,17 @@ fn failures_back_off_until_a_success() {
 #[test]
 fn requested_intervals_are_respected() {
     let mut watched = new();
-    let hints = Hints { rest_s: Some(2 * 60 * 60), ..Hints::default() };
+    let hints = PollHints { min_interval_s: Some(2 * 60 * 60), ..PollHints::default() };
     let asks = Feed { hints, ..feed_of([1]) };
     assert_eq!(watched.reads(&asks, START).next, Duration::from_hours(2));
-    assert_eq!(watched.sees(Outcome::Same, Duration::from_hours(5)), Duration::from_hours(5));
-    assert_eq!(watched.sees(Outcome::Failed, Duration::from_hours(99)), Duration::from_hours(24));
+    assert_eq!(
+        watched.sees(CheckOutcome::NotModified, Duration::from_hours(5)),
+        Duration::from_hours(5)
+    );
+    assert_eq!(
+        watched.sees(CheckOutcome::Failed, Duration::from_hours(99)),
+        Duration::from_hours(24)
+    );
 }
 
 #[test]
@@ -135,7 +147,7 @@ fn excluded_hours_and_days_are_skipped() {
     // Tuesday, 2027-01-05, 10:20:00 UTC.
     let now = 1_799_144_400_000;
     let next = |skip_hours, skip_days| {
-        let hints = Hints { rest_s: None, skip_hours, skip_days };
+        let hints = PollHints { min_interval_s: None, skip_hours, skip_days };
         let mut watched = new();
         watched.reads(&Feed { hints, ..feed_of([1]) }, now).next
     };
@@ -148,12 +160,12 @@ fn excluded_hours_and_days_are_skipped() {
 #[test]
 fn an_interval_that_a_user_has_changed_applies() {
     let mut watched = new();
-    watched.reschedule(Duration::from_hours(3));
-    watched.is_scheduled(Duration::from_hours(3), settings());
+    watched.record_schedule(Duration::from_hours(3));
+    watched.set_schedule(Duration::from_hours(3), settings());
     assert_eq!(watched.interval_ms, 60 * MINUTE);
-    watched.is_scheduled(Duration::from_mins(30), settings());
+    watched.set_schedule(Duration::from_mins(30), settings());
     assert_eq!(watched.interval_ms, 30 * MINUTE);
-    watched.is_scheduled(Duration::from_secs(1), settings());
+    watched.set_schedule(Duration::from_secs(1), settings());
     assert_eq!(watched.interval_ms, 10 * MINUTE);
 }
 
@@ -163,17 +175,17 @@ fn the_state_round_trips() {
     let long = "x".repeat(FEED_VALIDATOR_BYTES_MAX + 1);
     let feed = feed_of(0..3000);
     let validators = Validators { etag: Some("\"1\""), last_modified: Some(&long) };
-    watched.check(URL, settings(), Outcome::Read(&feed, validators), Duration::ZERO, START);
+    watched.check(URL, settings(), CheckOutcome::Feed(&feed, validators), Duration::ZERO, START);
     let bytes = watched.to_bytes();
     assert!(bytes.len() < 32 * 3000 + 500, "{}", bytes.len());
-    let mut back = Watched::from_bytes(&bytes).unwrap();
+    let mut back = WatchedFeed::from_bytes(&bytes).unwrap();
     assert_eq!(back, watched);
     assert_eq!(back.validators(), Validators { etag: Some("\"1\""), last_modified: None });
     assert!(back.reads(&feed, START).new.is_empty());
     let text = String::from_utf8(bytes).unwrap();
     let other = text.replace("\"version\":1", "\"version\":2");
     let odd = [&other, "", "{}", "null", &text.replace("\"known\":\"", "\"known\":\"zé")];
-    assert!(odd.iter().all(|text| Watched::from_bytes(text.as_bytes()).is_none()));
+    assert!(odd.iter().all(|text| WatchedFeed::from_bytes(text.as_bytes()).is_none()));
 }
 
 #[test]
@@ -181,7 +193,7 @@ fn an_old_stored_state_is_read() {
     let stored = r#"{"version":1,"known":"e29aa8c7d1c3f194ba472af4d4c2464f","etag":null,"last_modified":null,
         "changed_unix_ms":1800000000000,"gap_ms":null,"interval_ms":600000,"scheduled_ms":null,"failures":0,"rest_s":null,
         "skip_hours":0,"skip_days":0}"#;
-    let mut watched = Watched::from_bytes(stored.as_bytes()).unwrap();
+    let mut watched = WatchedFeed::from_bytes(stored.as_bytes()).unwrap();
     assert!(watched.reads(&feed_of([1]), START).new.is_empty());
 }
 
@@ -190,7 +202,7 @@ fn known_items_are_limited_but_never_those_of_the_feed() {
     let mut watched = new();
     for from in 0..100 {
         watched.reads(&feed_of((from * 100..from * 100 + 100).rev()), START);
-        assert!(watched.known.0.len() <= FEED_KNOWN_MAX);
+        assert!(watched.known.0.len() <= FEED_SEEN_MAX);
     }
     // The oldest items were dropped.
     assert_eq!(watched.reads(&feed_of([0]), START).new.len(), 1);
@@ -224,8 +236,8 @@ proptest! {
         hints in (prop::option::of(any::<u64>()), any::<u32>(), any::<u8>()),
         stored in any::<bool>(),
     ) {
-        let bounds = Settings::new(Duration::from_millis(min), Duration::from_millis(min + more), false).unwrap();
-        let mut watched = Watched::new(Duration::from_hours(1), bounds);
+        let bounds = FeedSettings::new(Duration::from_millis(min), Duration::from_millis(min + more), false).unwrap();
+        let mut watched = WatchedFeed::new(Duration::from_hours(1), bounds);
         let (mut shown, mut announced, mut now) = (BTreeSet::new(), Vec::new(), START);
         for (fetch, wait, revision, rest) in fetches {
             now += wait;
@@ -237,21 +249,21 @@ proptest! {
                         entry.updated = Some(revision.to_string());
                         entry.title = Some(revision.to_string());
                     }
-                    let (rest_s, skip_hours, skip_days) = hints;
-                    Feed { hints: Hints { rest_s, skip_hours, skip_days }, ..feed }
+                    let (min_interval_s, skip_hours, skip_days) = hints;
+                    Feed { hints: PollHints { min_interval_s, skip_hours, skip_days }, ..feed }
                 }
                 _ => Feed::default(),
             };
             let outcome = match fetch {
-                Fetch::Items(_) => Outcome::Read(&feed, Validators::default()),
-                Fetch::Same => Outcome::Same,
-                Fetch::Failed => Outcome::Failed,
+                Fetch::Items(_) => CheckOutcome::Feed(&feed, Validators::default()),
+                Fetch::Same => CheckOutcome::NotModified,
+                Fetch::Failed => CheckOutcome::Failed,
             };
-            let Checked { new, next, .. } = watched.check(URL, bounds, outcome, Duration::from_millis(rest), now);
+            let CheckResult { new, next, .. } = watched.check(URL, bounds, outcome, Duration::from_millis(rest), now);
             prop_assert!((min..=min + more).contains(&milliseconds(next)), "{next:?}");
             announced.extend(new.into_iter().map(|item| item.id));
             if stored {
-                watched = Watched::from_bytes(&watched.to_bytes()).unwrap();
+                watched = WatchedFeed::from_bytes(&watched.to_bytes()).unwrap();
             }
         }
         announced.sort();
@@ -260,10 +272,10 @@ proptest! {
 }
 
 /// Fetches a watched page after this many hours.
-fn visit(watched: &mut Watched, version: u64, hours: u64) -> Vec<String> {
-    let outcome = Outcome::Page(version, Validators::default());
+fn visit(watched: &mut WatchedFeed, version: u64, hours: u64) -> Vec<String> {
+    let outcome = CheckOutcome::Page(version, Validators::default());
     let now = START + hours * 60 * MINUTE;
-    let Checked { new, .. } = watched.check(URL, settings(), outcome, Duration::ZERO, now);
+    let CheckResult { new, .. } = watched.check(URL, settings(), outcome, Duration::ZERO, now);
     assert!(new.iter().all(|item| item.link.as_deref() == Some(URL)));
     new.into_iter().map(|item| item.id).collect()
 }
@@ -279,10 +291,10 @@ fn each_version_of_a_page_is_new_once_and_again_when_it_returns() {
     let all: BTreeSet<_> = found.concat().into_iter().collect();
     assert_eq!(all.len(), 4, "each version has its own id");
     // After storing and reading it is the same page.
-    let mut watched = Watched::from_bytes(&watched.to_bytes()).unwrap();
+    let mut watched = WatchedFeed::from_bytes(&watched.to_bytes()).unwrap();
     assert!(watched.is_page() && visit(&mut watched, 2, 9).is_empty());
     // Another process finds the same id for the version after the same one.
-    let mut other = Watched::from_bytes(&watched.to_bytes()).unwrap();
+    let mut other = WatchedFeed::from_bytes(&watched.to_bytes()).unwrap();
     assert_eq!(visit(&mut watched, 3, 10), visit(&mut other, 3, 11));
 }
 
@@ -290,18 +302,21 @@ fn each_version_of_a_page_is_new_once_and_again_when_it_returns() {
 fn a_version_delivered_by_a_hub_is_known_at_the_next_fetch() {
     let mut watched = new();
     visit(&mut watched, 1, 0);
-    let mut hub: Known = String::from(watched.known().clone()).parse().unwrap();
-    let delivered = [2, 3].map(|version| hub.take_version(version).unwrap());
-    watched.is_announced(delivered[1].to_string().parse().unwrap());
+    let mut hub: KnownItems = String::from(watched.known().clone()).parse().unwrap();
+    let delivered = [2, 3].map(|version| hub.set_version(version).unwrap());
+    watched.set_announced(delivered[1].to_string().parse().unwrap());
     assert!(visit(&mut watched, 3, 1).is_empty());
     assert_eq!(*watched.known(), hub);
     // An older version than the delivered one is not new, and the delivered one keeps its id.
     let mut watched = new();
     visit(&mut watched, 1, 0);
-    watched.is_announced(delivered[0]);
+    watched.set_announced(delivered[0]);
     assert!(visit(&mut watched, 1, 1).is_empty());
     assert_eq!(visit(&mut watched, 2, 2), [delivered[0].to_string()]);
-    assert!("0".repeat(31).parse::<Print>().is_err() && "0".repeat(64).parse::<Print>().is_err());
+    assert!(
+        "0".repeat(31).parse::<ItemFingerprint>().is_err()
+            && "0".repeat(64).parse::<ItemFingerprint>().is_err()
+    );
 }
 
 #[test]
@@ -313,13 +328,13 @@ fn a_page_that_differs_in_each_response_is_not_published_endlessly() {
     while let Some(item) = announced.pop() {
         version += 1;
         assert!(version < 9);
-        watched.is_announced(item.parse().unwrap());
+        watched.set_announced(item.parse().unwrap());
         announced = visit(&mut watched, version, 0);
     }
     assert_eq!(version, 3);
     // While a hub announces changes it is relied on; without a hub, a version counts once the
     // content stays the same.
-    watched.is_pushed(START + 600 * MINUTE);
+    watched.record_push(START + 600 * MINUTE);
     assert!(visit(&mut watched, 10, 1).is_empty());
     assert!(visit(&mut watched, 10, 2).is_empty());
     assert_eq!(visit(&mut watched, 11, 3).len(), 1);
@@ -330,8 +345,8 @@ fn a_page_that_becomes_a_feed_starts_as_a_new_feed() {
     let mut watched = new();
     visit(&mut watched, 1, 0);
     let feed = feed_of([1, 2]);
-    let outcome = || Outcome::Read(&feed, Validators::default());
-    let check = |watched: &mut Watched, settings| {
+    let outcome = || CheckOutcome::Feed(&feed, Validators::default());
+    let check = |watched: &mut WatchedFeed, settings| {
         watched.check(URL, settings, outcome(), Duration::ZERO, START).new.len()
     };
     assert_eq!(check(&mut watched.clone(), "10m-1d,new-only".parse().unwrap()), 0);

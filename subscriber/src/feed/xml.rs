@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tidings_protocol::CanonicalUrl;
 
-use super::names::{Names, Vocabulary};
-use super::{Entries, Entry, Feed, Kind};
+use super::namespaces::{Namespaces, Vocabulary};
+use super::{EntryList, Feed, FeedEntry, FeedKind};
 use crate::config::{
     FEED_BASE_BYTES_MAX, FEED_DEPTH_MAX, FEED_ENTRIES_MAX, FEED_HUBS_MAX, FEED_TEXTS_BYTES_MAX,
     LINK_BYTES_MAX, TITLE_BYTES_MAX,
 };
-use crate::markup::{Joining, Tag, Token, fold, plain_text};
+use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, fold_whitespace, plain_text};
 
 /// Bytes of a summary that count for the id of an item without a better one.
 const SUMMARY_BYTES_MAX: usize = 1024;
@@ -24,22 +24,22 @@ const DATE_BYTES_MAX: usize = 64;
 
 /// Finds entries in the elements of a document.
 #[derive(Debug, Default)]
-pub(crate) struct Elements {
-    kind: Option<Kind>,
-    names: Names,
+pub(crate) struct FeedElements {
+    kind: Option<FeedKind>,
+    namespaces: Namespaces,
     /// Open elements; `len <= FEED_DEPTH_MAX`.
-    open: Vec<Open>,
-    capture: Option<Capture>,
-    feed: Draft,
+    open_elements: Vec<OpenElement>,
+    capture: Option<TextCapture>,
+    feed: EntryDraft,
     /// The open entry.
-    entry: Option<Draft>,
-    entries: Vec<Draft>,
+    entry: Option<EntryDraft>,
+    entries: Vec<EntryDraft>,
     /// Bytes of all kept texts; `<= FEED_TEXTS_BYTES_MAX`.
     bytes: usize,
-    joining: Joining,
+    references: ReferenceResolver,
     hubs: Vec<String>,
     cloud: Option<String>,
-    hints: super::Hints,
+    hints: super::PollHints,
     /// `sy:updatePeriod` in seconds, and the number of updates in it.
     period: (Option<u64>, Option<u64>),
     cut: Option<&'static str>,
@@ -47,30 +47,30 @@ pub(crate) struct Elements {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenElement {
     name: Box<str>,
-    role: Role,
-    declared: usize,
-    base: Option<Arc<Base>>,
+    role: ElementRole,
+    declarations: usize,
+    base: Option<Arc<XmlBase>>,
 }
 
 /// A value of `xml:base`.
 #[derive(Debug)]
-struct Base {
+struct XmlBase {
     /// `<= FEED_BASE_BYTES_MAX`
     written: Box<str>,
     /// At most as long; `None` if it depends on the URL of the feed, which is known at the end.
     url: Option<CanonicalUrl<'static>>,
 }
 
-impl Open {
-    fn is_unseen(&self) -> bool {
+impl OpenElement {
+    fn is_invisible(&self) -> bool {
         matches!(&*self.name, "script" | "style")
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum ElementRole {
     /// Its children are elements of the feed.
     Feed,
     Entry,
@@ -81,9 +81,9 @@ enum Role {
 
 /// The text of an element, while it is read.
 #[derive(Debug)]
-struct Capture {
-    field: Field,
-    /// The index of its element in `open`.
+struct TextCapture {
+    field: CapturedField,
+    /// The index of its element in `open_elements`.
     depth: usize,
     text: String,
     bytes_max: usize,
@@ -92,15 +92,15 @@ struct Capture {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
+enum CapturedField {
     /// With whether the text is HTML.
     Title(bool),
     /// Used in place of a missing title.
-    OtherTitle,
+    FallbackTitle,
     Link,
     /// With whether it may be the link, too.
     Id(bool),
-    OtherId,
+    FallbackId,
     Updated,
     Published,
     Summary,
@@ -113,32 +113,33 @@ enum Field {
 
 /// What is known about an entry, or about the feed.
 #[derive(Debug, Default)]
-struct Draft {
+struct EntryDraft {
     title: Option<String>,
-    other_title: Option<String>,
+    fallback_title: Option<String>,
     id: Option<String>,
-    other_id: Option<String>,
+    fallback_id: Option<String>,
     /// With its suitability: the highest counts, and the first of equal ones.
-    link: Option<(u8, String, Option<Arc<Base>>)>,
-    own: Option<(String, Option<Arc<Base>>)>,
+    link: Option<(u8, String, Option<Arc<XmlBase>>)>,
+    self_url: Option<(String, Option<Arc<XmlBase>>)>,
     updated: Option<String>,
     published: Option<String>,
     summary: Option<String>,
 }
 
-impl Elements {
+impl FeedElements {
     /// Reads the next token of the document.
-    pub(crate) fn take(&mut self, token: Token<'_>) {
+    pub(crate) fn take(&mut self, token: MarkupToken<'_>) {
         if self.ended {
             return;
         }
         match token {
-            Token::Open(tag) => self.open(tag),
-            Token::Close(name) => self.close(name),
+            MarkupToken::Open(tag) => self.open(tag),
+            MarkupToken::Close(name) => self.close(name),
             // Scripts are not part of a title.
-            Token::Text(_) if self.open.last().is_some_and(Open::is_unseen) => {}
-            Token::Text(text) => {
-                if let Some(Capture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
+            MarkupToken::Text(_)
+                if self.open_elements.last().is_some_and(OpenElement::is_invisible) => {}
+            MarkupToken::Text(text) => {
+                if let Some(TextCapture { text: kept, bytes_max, cut, .. }) = &mut self.capture {
                     // After text that did not fit, shorter text would fit, but in the wrong place.
                     let room = if *cut { 0 } else { bytes_max.saturating_sub(kept.len()) };
                     kept.push_str(&text[..text.floor_char_boundary(room)]);
@@ -148,94 +149,102 @@ impl Elements {
         }
     }
 
-    fn open(&mut self, tag: Tag<'_>) {
-        if self.open.len() == FEED_DEPTH_MAX {
+    fn open(&mut self, tag: MarkupTag<'_>) {
+        if self.open_elements.len() == FEED_DEPTH_MAX {
             self.stop("elements nested too deep; the rest of the feed was left out");
             return;
         }
-        let declared = self.names.open(tag);
-        let (vocabulary, local) = self.names.resolve(tag.name);
+        let declared = self.namespaces.enter(tag);
+        let (vocabulary, local) = self.namespaces.resolve(tag.name);
         let base = self.base_of(tag);
-        if self.joining.is_over() {
+        if self.references.is_exhausted() {
             self.stop("too many relative links; the rest of the feed was left out");
             return;
         }
         let role = self.role(vocabulary, &local, tag, base.as_ref());
-        let name = short(tag.name).to_ascii_lowercase().into();
-        self.open.push(Open { name, role, declared, base });
+        let name = truncate_name(tag.name).to_ascii_lowercase().into();
+        self.open_elements.push(OpenElement { name, role, declarations: declared, base });
     }
 
-    fn base_of(&mut self, tag: Tag<'_>) -> Option<Arc<Base>> {
-        let outer = self.open.last().and_then(|open| open.base.clone());
+    fn base_of(&mut self, tag: MarkupTag<'_>) -> Option<Arc<XmlBase>> {
+        let outer = self.open_elements.last().and_then(|open| open.base.clone());
         let Some(base) = tag.attribute("xml:base").filter(|base| base.len() <= FEED_BASE_BYTES_MAX)
         else {
             return outer;
         };
-        let url = self.joining.url(&base, outer.as_ref().and_then(|outer| outer.url.as_ref()));
+        let url = self.references.url(&base, outer.as_ref().and_then(|outer| outer.url.as_ref()));
         if url.as_ref().is_some_and(|url| url.as_str().len() > FEED_BASE_BYTES_MAX) {
             return outer;
         }
-        Some(Arc::new(Base { written: base.trim().into(), url }))
+        Some(Arc::new(XmlBase { written: base.trim().into(), url }))
     }
 
     fn role(
         &mut self,
         vocabulary: Vocabulary,
         local: &str,
-        tag: Tag<'_>,
-        base: Option<&Arc<Base>>,
-    ) -> Role {
+        tag: MarkupTag<'_>,
+        base: Option<&Arc<XmlBase>>,
+    ) -> ElementRole {
         if self.kind.is_none()
             && let Some(role) = self.root(vocabulary, local)
         {
             return role;
         }
         if self.capture.is_some() {
-            return Role::Other;
+            return ElementRole::Other;
         }
-        let is_own = vocabulary.is_own();
+        let is_own = vocabulary.is_feed_vocabulary();
         // An entry may be the whole document.
-        match self.open.last().map_or(Role::Feed, |open| open.role) {
+        match self.open_elements.last().map_or(ElementRole::Feed, |open| open.role) {
             // If an entry is open, its end tag is missing.
-            Role::Feed | Role::Entry if is_own && matches!(local, "item" | "entry") => {
+            ElementRole::Feed | ElementRole::Entry
+                if is_own && matches!(local, "item" | "entry") =>
+            {
                 self.end_entry();
                 self.begin_entry(tag);
-                return Role::Entry;
+                return ElementRole::Entry;
             }
-            Role::Feed if is_own && matches!(local, "channel" | "items") => return Role::Feed,
-            Role::Feed if local == "skiphours" => return Role::SkipHours,
-            Role::Feed if local == "skipdays" => return Role::SkipDays,
-            Role::Feed => self.field((vocabulary, local), tag, base, false),
-            Role::Entry => self.field((vocabulary, local), tag, base, true),
-            Role::SkipHours if local == "hour" => self.capture(Field::Hour, DATE_BYTES_MAX),
-            Role::SkipDays if local == "day" => self.capture(Field::Day, DATE_BYTES_MAX),
+            ElementRole::Feed if is_own && matches!(local, "channel" | "items") => {
+                return ElementRole::Feed;
+            }
+            ElementRole::Feed if local == "skiphours" => return ElementRole::SkipHours,
+            ElementRole::Feed if local == "skipdays" => return ElementRole::SkipDays,
+            ElementRole::Feed => self.field((vocabulary, local), tag, base, false),
+            ElementRole::Entry => self.field((vocabulary, local), tag, base, true),
+            ElementRole::SkipHours if local == "hour" => {
+                self.capture(CapturedField::Hour, DATE_BYTES_MAX)
+            }
+            ElementRole::SkipDays if local == "day" => {
+                self.capture(CapturedField::Day, DATE_BYTES_MAX)
+            }
             _ => {}
         }
-        Role::Other
+        ElementRole::Other
     }
 
-    fn begin_entry(&mut self, tag: Tag<'_>) {
+    fn begin_entry(&mut self, tag: MarkupTag<'_>) {
         let mut attributes = tag.attributes();
         let about = (Vocabulary::Rdf, "about".to_owned());
-        let id = attributes.find(|(key, _)| self.names.resolve(key) == about);
+        let id = attributes.find(|(key, _)| self.namespaces.resolve(key) == about);
         let id = id.map(|(_, value)| value.trim().to_owned());
         let id = id.filter(|id| !id.is_empty() && id.len() <= LINK_BYTES_MAX);
-        self.entry = Some(Draft { other_id: id, ..Draft::default() });
+        self.entry = Some(EntryDraft { fallback_id: id, ..EntryDraft::default() });
     }
 
     /// Handles an element outside of a feed. Error messages of the server may precede the feed.
-    fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Option<Role> {
+    fn root(&mut self, vocabulary: Vocabulary, local: &str) -> Option<ElementRole> {
         let (kind, role) = match local {
-            "rss" if vocabulary.is_own() => (Kind::Rss, Some(Role::Feed)),
-            "rdf" if vocabulary == Vocabulary::Rdf => (Kind::Rdf, Some(Role::Feed)),
-            "feed" if vocabulary.is_own() => (Kind::Atom, Some(Role::Feed)),
+            "rss" if vocabulary.is_feed_vocabulary() => (FeedKind::Rss, Some(ElementRole::Feed)),
+            "rdf" if vocabulary == Vocabulary::Rdf => (FeedKind::Rdf, Some(ElementRole::Feed)),
+            "feed" if vocabulary.is_feed_vocabulary() => (FeedKind::Atom, Some(ElementRole::Feed)),
             // A document with a single entry.
-            "entry" if vocabulary == Vocabulary::Atom => (Kind::Atom, None),
+            "entry" if vocabulary == Vocabulary::Atom => (FeedKind::Atom, None),
             "html" | "urlset" | "sitemapindex" | "opml" => {
                 self.ended = true;
-                return Some(Role::Other);
+                return Some(ElementRole::Other);
             }
-            _ => return Some(Role::Other),
+            _ => return Some(ElementRole::Other),
         };
         self.kind = Some(kind);
         role
@@ -244,66 +253,69 @@ impl Elements {
     fn field(
         &mut self,
         (vocabulary, local): (Vocabulary, &str),
-        tag: Tag<'_>,
-        base: Option<&Arc<Base>>,
+        tag: MarkupTag<'_>,
+        base: Option<&Arc<XmlBase>>,
         in_entry: bool,
     ) {
         use Vocabulary::{DublinCore, Syndication};
-        let own = vocabulary.is_own();
+        let own = vocabulary.is_feed_vocabulary();
         match local {
             "title" if own => {
                 let kind = tag.attribute("type").unwrap_or_default();
                 let is_html = match self.kind {
-                    Some(Kind::Atom) => kind.contains("html") && !kind.contains("xhtml"),
+                    Some(FeedKind::Atom) => kind.contains("html") && !kind.contains("xhtml"),
                     _ => true,
                 };
-                self.capture(Field::Title(is_html), TITLE_SOURCE_BYTES_MAX);
+                self.capture(CapturedField::Title(is_html), TITLE_SOURCE_BYTES_MAX);
             }
             // From Dublin Core, media or podcasts.
-            "title" => self.capture(Field::OtherTitle, TITLE_SOURCE_BYTES_MAX),
+            "title" => self.capture(CapturedField::FallbackTitle, TITLE_SOURCE_BYTES_MAX),
             "link" if own && tag.attribute("href").is_some() => self.link(tag, base),
-            "link" if own => self.capture(Field::Link, LINK_BYTES_MAX),
+            "link" if own => self.capture(CapturedField::Link, LINK_BYTES_MAX),
             "guid" if own => {
                 let may_be_link = tag.attribute("ispermalink");
                 let may_be_link = may_be_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
-                self.capture(Field::Id(may_be_link), LINK_BYTES_MAX);
+                self.capture(CapturedField::Id(may_be_link), LINK_BYTES_MAX);
             }
-            "id" if own => self.capture(Field::Id(false), LINK_BYTES_MAX),
+            "id" if own => self.capture(CapturedField::Id(false), LINK_BYTES_MAX),
             "identifier" if vocabulary == DublinCore => {
-                self.capture(Field::OtherId, LINK_BYTES_MAX);
+                self.capture(CapturedField::FallbackId, LINK_BYTES_MAX);
             }
             "updated" | "modified" | "lastbuilddate" if own => {
-                self.capture(Field::Updated, DATE_BYTES_MAX);
+                self.capture(CapturedField::Updated, DATE_BYTES_MAX);
             }
             "pubdate" | "published" | "issued" if own => {
-                self.capture(Field::Published, DATE_BYTES_MAX);
+                self.capture(CapturedField::Published, DATE_BYTES_MAX);
             }
-            "date" if vocabulary == DublinCore => self.capture(Field::Published, DATE_BYTES_MAX),
+            "date" if vocabulary == DublinCore => {
+                self.capture(CapturedField::Published, DATE_BYTES_MAX)
+            }
             "description" | "summary" | "content" if own && in_entry => {
                 if let Some(source) = tag.attribute("src") {
                     self.keep_link(0, &source, base.cloned());
                 }
-                self.capture(Field::Summary, SUMMARY_BYTES_MAX);
+                self.capture(CapturedField::Summary, SUMMARY_BYTES_MAX);
             }
             "cloud" if own && !in_entry && self.cloud.is_none() => self.cloud = cloud(tag),
-            "ttl" if own && !in_entry => self.capture(Field::Ttl, DATE_BYTES_MAX),
+            "ttl" if own && !in_entry => self.capture(CapturedField::Ttl, DATE_BYTES_MAX),
             "updateperiod" if vocabulary == Syndication => {
-                self.capture(Field::Period, DATE_BYTES_MAX);
+                self.capture(CapturedField::Period, DATE_BYTES_MAX);
             }
             "updatefrequency" if vocabulary == Syndication => {
-                self.capture(Field::Frequency, DATE_BYTES_MAX);
+                self.capture(CapturedField::Frequency, DATE_BYTES_MAX);
             }
             _ => {}
         }
     }
 
-    fn capture(&mut self, field: Field, bytes_max: usize) {
-        let depth = self.open.len();
-        self.capture = Some(Capture { field, depth, text: String::new(), bytes_max, cut: false });
+    fn capture(&mut self, field: CapturedField, bytes_max: usize) {
+        let depth = self.open_elements.len();
+        self.capture =
+            Some(TextCapture { field, depth, text: String::new(), bytes_max, cut: false });
     }
 
     /// `<link href=..>` of Atom.
-    fn link(&mut self, tag: Tag<'_>, base: Option<&Arc<Base>>) {
+    fn link(&mut self, tag: MarkupTag<'_>, base: Option<&Arc<XmlBase>>) {
         let relation = tag.attribute("rel").unwrap_or(Cow::Borrowed("alternate"));
         let href = tag.attribute("href").unwrap_or_default();
         match relation.trim().to_ascii_lowercase().as_str() {
@@ -314,16 +326,16 @@ impl Elements {
             }
             "hub" if self.entry.is_none() && self.hubs.len() < FEED_HUBS_MAX => {
                 let base = base.and_then(|base| base.url.as_ref());
-                self.hubs.extend(self.joining.absolute(&href, base));
+                self.hubs.extend(self.references.absolute(&href, base));
             }
             "self" if self.entry.is_none() && href.len() <= LINK_BYTES_MAX => {
-                self.feed.own = Some((href.into_owned(), base.cloned()));
+                self.feed.self_url = Some((href.into_owned(), base.cloned()));
             }
             _ => {}
         }
     }
 
-    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<Base>>) {
+    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<XmlBase>>) {
         let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
         let link = link.trim();
         let is_better = draft.link.as_ref().is_none_or(|(known, ..)| *known < suits);
@@ -333,33 +345,42 @@ impl Elements {
     }
 
     fn close(&mut self, name: &str) {
-        let name = short(name).to_ascii_lowercase();
+        let name = truncate_name(name).to_ascii_lowercase();
         // An end tag also closes the elements in it that are still open; an end tag without a start
         // tag is ignored.
-        let Some(depth) = self.open.iter().rposition(|open| *open.name == name) else { return };
+        let Some(depth) = self.open_elements.iter().rposition(|open| *open.name == name) else {
+            return;
+        };
         if self.capture.as_ref().is_some_and(|capture| capture.depth >= depth) {
             self.end_capture();
         }
-        while self.open.len() > depth {
-            let Some(Open { role, declared, .. }) = self.open.pop() else { return };
-            self.names.close(declared);
-            if role == Role::Entry {
+        while self.open_elements.len() > depth {
+            let Some(OpenElement { role, declarations: declared, .. }) = self.open_elements.pop()
+            else {
+                return;
+            };
+            self.namespaces.leave(declared);
+            if role == ElementRole::Entry {
                 self.end_entry();
             }
         }
         // Anything after the end of the feed is ignored.
-        self.ended = self.open.is_empty() && self.kind.is_some();
+        self.ended = self.open_elements.is_empty() && self.kind.is_some();
     }
 
     fn end_capture(&mut self) {
-        let Some(Capture { field, text, cut, depth, .. }) = self.capture.take() else { return };
+        let Some(TextCapture { field, text, cut, depth, .. }) = self.capture.take() else { return };
         let text = text.trim();
         // A truncated link is dropped.
-        let is_whole = !cut || !matches!(field, Field::Link | Field::Id(_) | Field::OtherId);
+        let is_whole = !cut
+            || !matches!(
+                field,
+                CapturedField::Link | CapturedField::Id(_) | CapturedField::FallbackId
+            );
         if text.is_empty() || !is_whole {
             return;
         }
-        let base = self.open.get(depth).and_then(|open| open.base.clone());
+        let base = self.open_elements.get(depth).and_then(|open| open.base.clone());
         let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
         let set = |field: &mut Option<String>, text: &str| {
             if field.is_none() && !text.is_empty() {
@@ -367,33 +388,44 @@ impl Elements {
             }
         };
         match field {
-            Field::Title(false) => set(&mut draft.title, &fold(text, TITLE_BYTES_MAX)),
-            Field::Title(true) => {
-                set(&mut draft.title, &fold(&plain_text(text), TITLE_BYTES_MAX));
+            CapturedField::Title(false) => {
+                set(&mut draft.title, &fold_whitespace(text, TITLE_BYTES_MAX))
             }
-            Field::OtherTitle => {
-                set(&mut draft.other_title, &fold(&plain_text(text), TITLE_BYTES_MAX));
+            CapturedField::Title(true) => {
+                set(&mut draft.title, &fold_whitespace(&plain_text(text), TITLE_BYTES_MAX));
             }
-            Field::Link => self.keep_link(3, text, base),
-            Field::Id(may_be_link) => {
+            CapturedField::FallbackTitle => {
+                set(
+                    &mut draft.fallback_title,
+                    &fold_whitespace(&plain_text(text), TITLE_BYTES_MAX),
+                );
+            }
+            CapturedField::Link => self.keep_link(3, text, base),
+            CapturedField::Id(may_be_link) => {
                 set(&mut draft.id, text);
-                if may_be_link && self.joining.absolute(text, None).is_some() {
+                if may_be_link && self.references.absolute(text, None).is_some() {
                     self.keep_link(1, text, base);
                 }
             }
-            Field::OtherId => set(&mut draft.other_id, text),
-            Field::Updated => set(&mut draft.updated, &fold(text, DATE_BYTES_MAX)),
-            Field::Published => set(&mut draft.published, &fold(text, DATE_BYTES_MAX)),
-            Field::Summary => set(&mut draft.summary, text),
-            Field::Ttl => self.hints.rest_s = text.parse().ok().map(|m: u64| m.saturating_mul(60)),
-            Field::Period => self.period.0 = period_s(text),
-            Field::Frequency => self.period.1 = text.parse().ok(),
-            Field::Hour => {
+            CapturedField::FallbackId => set(&mut draft.fallback_id, text),
+            CapturedField::Updated => {
+                set(&mut draft.updated, &fold_whitespace(text, DATE_BYTES_MAX))
+            }
+            CapturedField::Published => {
+                set(&mut draft.published, &fold_whitespace(text, DATE_BYTES_MAX))
+            }
+            CapturedField::Summary => set(&mut draft.summary, text),
+            CapturedField::Ttl => {
+                self.hints.min_interval_s = text.parse().ok().map(|m: u64| m.saturating_mul(60))
+            }
+            CapturedField::Period => self.period.0 = period_s(text),
+            CapturedField::Frequency => self.period.1 = text.parse().ok(),
+            CapturedField::Hour => {
                 if let Ok(hour @ 0..=24) = text.parse::<u32>() {
                     self.hints.skip_hours |= 1 << (hour % 24);
                 }
             }
-            Field::Day => {
+            CapturedField::Day => {
                 let text = text.to_ascii_lowercase();
                 let days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
                 if let Some(day) = days.iter().position(|day| text.starts_with(day)) {
@@ -422,37 +454,38 @@ impl Elements {
     }
 
     /// The memory that it uses, approximately.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes + self.entries.capacity() * size_of::<Draft>()
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes + self.entries.capacity() * size_of::<EntryDraft>()
     }
 
     /// Ends the document. `base` is its URL.
     pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
         self.end_capture();
         self.end_entry();
-        if let (None, (Some(period), times)) = (self.hints.rest_s, self.period) {
-            self.hints.rest_s = Some(period / times.unwrap_or(1).max(1));
+        if let (None, (Some(period), times)) = (self.hints.min_interval_s, self.period) {
+            self.hints.min_interval_s = Some(period / times.unwrap_or(1).max(1));
         }
         let document = base.and_then(|base| CanonicalUrl::parse(base).ok());
-        let mut resolver = Places { joining: self.joining, document, inner: None };
-        let Draft { title, other_title, link, own, .. } = self.feed;
+        let mut resolver =
+            LinkResolver { references: self.references, document, cached_base: None };
+        let EntryDraft { title, fallback_title: other_title, link, self_url: own, .. } = self.feed;
         let own = own.and_then(|(href, inner)| resolver.absolute(&href, inner.as_ref()));
         let site = link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
-        let mut entries = Entries::default();
+        let mut entries = EntryList::default();
         for draft in self.entries {
-            if let Err(cut) = entries.keep(draft.resolve(&mut resolver)) {
+            if let Err(cut) = entries.add(draft.resolve(&mut resolver)) {
                 self.cut = Some(cut);
                 break;
             }
         }
-        if resolver.joining.is_over() {
+        if resolver.references.is_exhausted() {
             self.cut = Some("too many relative links; some were not resolved");
         }
         Feed {
             kind: self.kind,
             title: title.or(other_title),
             site,
-            own,
+            self_url: own,
             hubs: self.hubs,
             cloud: self.cloud,
             entries: entries.kept,
@@ -465,7 +498,7 @@ impl Elements {
 
 /// The URL of the procedure of an RSS `<cloud>`, if it is called by a form. (XML-RPC and SOAP are
 /// no longer in use.)
-fn cloud(tag: Tag<'_>) -> Option<String> {
+fn cloud(tag: MarkupTag<'_>) -> Option<String> {
     let [protocol, domain, port, path] =
         ["protocol", "domain", "port", "path"].map(|name| tag.attribute(name));
     let scheme = match protocol?.trim() {
@@ -484,14 +517,14 @@ fn cloud(tag: Tag<'_>) -> Option<String> {
     CanonicalUrl::parse(&url).ok().map(|url| url.as_str().to_owned())
 }
 
-impl Draft {
+impl EntryDraft {
     /// The memory that it uses, approximately.
     fn bytes(&self) -> usize {
         let texts = [
             &self.title,
-            &self.other_title,
+            &self.fallback_title,
             &self.id,
-            &self.other_id,
+            &self.fallback_id,
             &self.updated,
             &self.published,
             &self.summary,
@@ -503,56 +536,56 @@ impl Draft {
         texts.into_iter().flatten().map(String::len).sum::<usize>() + link
     }
 
-    fn resolve(self, resolver: &mut Places<'_>) -> Entry {
+    fn resolve(self, resolver: &mut LinkResolver<'_>) -> FeedEntry {
         let link = self.link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
-        let title = self.title.or(self.other_title);
+        let title = self.title.or(self.fallback_title);
         let updated = self.updated.or(self.published);
-        let id = self.id.or(self.other_id);
+        let id = self.id.or(self.fallback_id);
         let id = id.unwrap_or_else(|| {
             let texts = [title.as_deref(), updated.as_deref(), self.summary.as_deref()];
-            own_id(link.as_deref(), texts)
+            derived_id(link.as_deref(), texts)
         });
-        Entry { id, link, title, updated }
+        FeedEntry { id, link, title, updated }
     }
 }
 
-impl Base {
+impl XmlBase {
     fn bytes(&self) -> usize {
         self.written.len() + self.url.as_ref().map_or(0, |url| url.as_str().len())
     }
 }
 
 /// Resolves links with `xml:base` and the URL of the feed.
-struct Places<'a> {
-    joining: Joining,
+struct LinkResolver<'a> {
+    references: ReferenceResolver,
     document: Option<CanonicalUrl<'a>>,
     /// The base that was resolved last, because many links share one. An `xml:base` may be relative
     /// to the URL of the feed.
-    inner: Option<(Arc<Base>, Option<CanonicalUrl<'static>>)>,
+    cached_base: Option<(Arc<XmlBase>, Option<CanonicalUrl<'static>>)>,
 }
 
-impl Places<'_> {
-    fn absolute(&mut self, link: &str, inner: Option<&Arc<Base>>) -> Option<String> {
+impl LinkResolver<'_> {
+    fn absolute(&mut self, link: &str, inner: Option<&Arc<XmlBase>>) -> Option<String> {
         if let Some(base) = inner
-            && !self.inner.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, base))
+            && !self.cached_base.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, base))
         {
-            let join = || self.joining.url(&base.written, self.document.as_ref());
+            let join = || self.references.url(&base.written, self.document.as_ref());
             let url = base.url.clone().or_else(join);
-            self.inner = Some((Arc::clone(base), url));
+            self.cached_base = Some((Arc::clone(base), url));
         }
-        let known = self.inner.as_ref().filter(|_| inner.is_some());
+        let known = self.cached_base.as_ref().filter(|_| inner.is_some());
         let base = known.and_then(|(_, url)| url.as_ref()).or(self.document.as_ref());
-        self.joining.absolute(link, base)
+        self.references.absolute(link, base)
     }
 
     /// The link as written, if it cannot be resolved.
-    fn resolve(&mut self, link: String, inner: Option<&Arc<Base>>) -> String {
+    fn resolve(&mut self, link: String, inner: Option<&Arc<XmlBase>>) -> String {
         self.absolute(&link, inner).unwrap_or(link)
     }
 }
 
 /// The id of an item without one: its link, or a hash of its texts.
-pub(super) fn own_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
+pub(super) fn derived_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
     if let Some(link) = link {
         return link.to_owned();
     }
@@ -564,7 +597,7 @@ pub(super) fn own_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
     format!("hash:{}", &hasher.finalize().to_hex()[..32])
 }
 
-fn short(name: &str) -> &str {
+fn truncate_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 

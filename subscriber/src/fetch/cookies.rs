@@ -12,7 +12,7 @@ use super::origin;
 use crate::config::{COOKIE_BYTES_MAX, COOKIE_ORIGINS_MAX, COOKIES_BYTES_MAX};
 
 #[derive(Default)]
-pub(super) struct Jar(Mutex<IndexMap<String, Vec<Cookie>>>);
+pub(super) struct CookieJar(Mutex<IndexMap<String, Vec<Cookie>>>);
 
 #[derive(Debug)]
 struct Cookie {
@@ -21,25 +21,25 @@ struct Cookie {
     /// Begins with `/`.
     path: String,
     /// `None`: when this process ends.
-    ends: Option<SystemTime>,
+    expires_at: Option<SystemTime>,
 }
 
-impl Jar {
+impl CookieJar {
     /// The value of the `Cookie` header of a request.
-    pub(super) fn to(&self, url: &CanonicalUrl, now: SystemTime) -> Option<HeaderValue> {
+    pub(super) fn header_for(&self, url: &CanonicalUrl, now: SystemTime) -> Option<HeaderValue> {
         let mut origins = self.0.lock();
         let cookies = origins.get_mut(origin(url))?;
-        cookies.retain(|cookie| cookie.ends.is_none_or(|ends| now < ends));
+        cookies.retain(|cookie| cookie.expires_at.is_none_or(|ends| now < ends));
         let pairs: Vec<String> = cookies
             .iter()
-            .filter(|cookie| cookie.is_for(url.path()))
+            .filter(|cookie| cookie.matches_path(url.path()))
             .map(|cookie| format!("{}={}", cookie.name, cookie.value))
             .collect();
         HeaderValue::from_str(&pairs.join("; ")).ok().filter(|value| !value.is_empty())
     }
 
     /// Stores the cookies that a response sets.
-    pub(super) fn note(&self, url: &CanonicalUrl, headers: &HeaderMap, now: SystemTime) {
+    pub(super) fn store(&self, url: &CanonicalUrl, headers: &HeaderMap, now: SystemTime) {
         if !headers.contains_key(SET_COOKIE) {
             return;
         }
@@ -54,7 +54,7 @@ impl Jar {
                 continue;
             };
             cookies.retain(|old| (&old.name, &old.path) != (&cookie.name, &cookie.path));
-            if cookie.ends.is_none_or(|ends| now < ends) {
+            if cookie.expires_at.is_none_or(|ends| now < ends) {
                 cookies.push(cookie);
             }
             while cookies.iter().map(Cookie::bytes).sum::<usize>() > COOKIES_BYTES_MAX {
@@ -74,7 +74,7 @@ impl Cookie {
             name: name.trim().to_owned(),
             value: value.trim().to_owned(),
             path: directory.to_owned(),
-            ends: None,
+            expires_at: None,
         };
         let mut max_age = None;
         for part in parts {
@@ -83,20 +83,20 @@ impl Cookie {
             match key.trim().to_ascii_lowercase().as_str() {
                 "path" if value.starts_with('/') => value.clone_into(&mut cookie.path),
                 "max-age" => max_age = value.parse::<i64>().ok(),
-                "expires" => cookie.ends = date(value).or(cookie.ends),
+                "expires" => cookie.expires_at = parse_date(value).or(cookie.expires_at),
                 _ => {}
             }
         }
         if let Some(seconds) = max_age {
             let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
             // `None` if the time is out of range, so the cookie does not expire.
-            cookie.ends = now.checked_add(age);
+            cookie.expires_at = now.checked_add(age);
         }
         (!cookie.name.is_empty() && cookie.bytes() <= COOKIE_BYTES_MAX).then_some(cookie)
     }
 
     /// Whether the path matches (RFC 6265 section 5.1.4).
-    fn is_for(&self, path: &str) -> bool {
+    fn matches_path(&self, path: &str) -> bool {
         path.strip_prefix(&*self.path).is_some_and(|rest| {
             rest.is_empty() || rest.starts_with('/') || self.path.ends_with('/')
         })
@@ -109,7 +109,7 @@ impl Cookie {
 
 /// Parses a date of a cookie, with its parts in any order (RFC 6265 section 5.1.1). Dates before
 /// 1970 count as 1970.
-fn date(text: &str) -> Option<SystemTime> {
+fn parse_date(text: &str) -> Option<SystemTime> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
     let (mut time, mut day, mut month, mut year) = (None, None, None, None);
@@ -118,7 +118,7 @@ fn date(text: &str) -> Option<SystemTime> {
         let number = leading_number(token);
         let named = MONTHS.iter().position(|name| starts_with_word(token, name));
         if time.is_none()
-            && let Some(found) = time_of_day(token)
+            && let Some(found) = parse_time(token)
         {
             time = Some(found);
         } else if day.is_none()
@@ -164,7 +164,7 @@ fn starts_with_word(token: &str, word: &str) -> bool {
     token.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word))
 }
 
-fn time_of_day(token: &str) -> Option<(i64, i64, i64)> {
+fn parse_time(token: &str) -> Option<(i64, i64, i64)> {
     let mut fields = token.splitn(3, ':');
     let mut field = |is_last: bool| {
         let text = fields.next()?;
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn dates_are_parsed_in_all_forms() {
         let at = |text: &str| {
-            date(text).map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())
+            parse_date(text).map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())
         };
         for (text, expected) in [
             ("Thu, 01-Jan-1970 00:00:01 GMT", Some(1)),
@@ -208,13 +208,13 @@ mod tests {
 
     #[test]
     fn an_expired_date_removes_a_cookie() {
-        let jar = Jar::default();
+        let jar = CookieJar::default();
         set(&jar, "http://h/", &["a=1", "b=1"]);
         let jar_now = NOW + Duration::from_secs(100);
         let mut headers = HeaderMap::new();
         let gone = "a=; expires=Thu, 01-Jan-1970 00:00:01 GMT; path=/";
         headers.append(SET_COOKIE, gone.parse().unwrap());
-        jar.note(&url("http://h/"), &headers, jar_now);
+        jar.store(&url("http://h/"), &headers, jar_now);
         assert_eq!(sent(&jar, "http://h/", jar_now).as_deref(), Some("b=1"));
     }
 
@@ -224,21 +224,21 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn set(jar: &Jar, from: &str, cookies: &[&str]) {
+    fn set(jar: &CookieJar, from: &str, cookies: &[&str]) {
         let mut headers = HeaderMap::new();
         for cookie in cookies {
             headers.append(SET_COOKIE, cookie.parse().unwrap());
         }
-        jar.note(&url(from), &headers, NOW);
+        jar.store(&url(from), &headers, NOW);
     }
 
-    fn sent(jar: &Jar, to: &str, now: SystemTime) -> Option<String> {
-        jar.to(&url(to), now).map(|value| value.to_str().unwrap().to_owned())
+    fn sent(jar: &CookieJar, to: &str, now: SystemTime) -> Option<String> {
+        jar.header_for(&url(to), now).map(|value| value.to_str().unwrap().to_owned())
     }
 
     #[test]
     fn cookies_are_sent_only_to_their_origin() {
-        let jar = Jar::default();
+        let jar = CookieJar::default();
         set(
             &jar,
             "https://a.example/x/y",
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn cookies_are_replaced_and_expire() {
-        let jar = Jar::default();
+        let jar = CookieJar::default();
         set(
             &jar,
             "http://h/",
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_jar_is_limited() {
-        let jar = Jar::default();
+        let jar = CookieJar::default();
         for number in 0..100 {
             set(&jar, "http://h/", &[&format!("k{number}={}", "v".repeat(500))]);
         }

@@ -18,14 +18,14 @@ use crate::config::{
 use crate::outcome::{Failure, Reason};
 
 /// Undoes the codings of a body, the last one first.
-pub(super) struct Decoder {
+pub(super) struct ContentDecoder {
     /// In the order in which bytes pass through them; never empty.
-    stages: Vec<Stage>,
+    stages: Vec<DecodeStage>,
     out: Box<[u8]>,
 }
 
-struct Stage {
-    encoding: Encoding,
+struct DecodeStage {
+    encoding: ContentCoding,
     /// Created with the first byte: an empty body has no coding, even if the header names one.
     codec: Option<Box<dyn DecodeV2 + Send>>,
     /// Bytes that are not decoded yet.
@@ -33,20 +33,20 @@ struct Stage {
     ended: bool,
     /// The largest window of past output; 0: almost none.
     window_bytes: usize,
-    given_bytes: usize,
+    output_bytes: usize,
     /// Consecutive empty frames.
     empty_frames: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Encoding {
+enum ContentCoding {
     Gzip,
     Brotli,
     Zstd,
     Deflate,
 }
 
-impl Decoder {
+impl ContentDecoder {
     /// `None` if the body is not encoded. Fails for unknown codings that were not requested.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Failure> {
         let mut stages = Vec::new();
@@ -54,10 +54,10 @@ impl Decoder {
             for word in String::from_utf8_lossy(value.as_bytes()).split(',') {
                 let encoding = match word.trim().to_ascii_lowercase().as_str() {
                     "" | "identity" | "none" => continue,
-                    "gzip" | "x-gzip" => Encoding::Gzip,
-                    "br" => Encoding::Brotli,
-                    "zstd" => Encoding::Zstd,
-                    "deflate" => Encoding::Deflate,
+                    "gzip" | "x-gzip" => ContentCoding::Gzip,
+                    "br" => ContentCoding::Brotli,
+                    "zstd" => ContentCoding::Zstd,
+                    "deflate" => ContentCoding::Deflate,
                     other => {
                         let other: String = other.escape_debug().take(40).collect();
                         let text = format!("content-encoding {other} is not supported");
@@ -68,7 +68,7 @@ impl Decoder {
                     let text = format!("more than {CONTENT_ENCODINGS_MAX} content-encodings");
                     return Err(Failure::new(Reason::Encoding, text));
                 }
-                stages.push(Stage::new(encoding));
+                stages.push(DecodeStage::new(encoding));
             }
         }
         if stages.is_empty() {
@@ -93,7 +93,7 @@ impl Decoder {
         loop {
             let length = self.stages[index]
                 .decode(&mut self.out)
-                .map_err(|error| Failure::of(Reason::Encoding, &error).within("body: "))?;
+                .map_err(|error| Failure::of(Reason::Encoding, &error).with_context("body: "))?;
             if length > 0 && index == last {
                 return Ok(Some(length));
             } else if length > 0 {
@@ -108,23 +108,23 @@ impl Decoder {
     }
 
     /// Whether any further input is ignored.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         // Several zstd frames may follow each other.
-        self.stages[0].ended && self.stages[0].encoding != Encoding::Zstd
+        self.stages[0].ended && self.stages[0].encoding != ContentCoding::Zstd
     }
 
     /// The memory that it uses by now, apart from some dozens of KiB.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.stages.iter().map(|stage| stage.window_bytes.min(stage.given_bytes)).sum()
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.stages.iter().map(|stage| stage.window_bytes.min(stage.output_bytes)).sum()
     }
 
     /// The most memory that it may use.
-    pub(super) fn windows_bytes(&self) -> usize {
+    pub(super) fn window_bytes_max(&self) -> usize {
         self.stages.iter().map(|stage| stage.window_bytes).sum()
     }
 
     /// The last piece.
-    pub(super) fn pulled(&self, length: usize) -> &[u8] {
+    pub(super) fn output(&self, length: usize) -> &[u8] {
         &self.out[..length]
     }
 
@@ -137,15 +137,15 @@ impl Decoder {
     }
 }
 
-impl Stage {
-    fn new(encoding: Encoding) -> Self {
+impl DecodeStage {
+    fn new(encoding: ContentCoding) -> Self {
         Self {
             encoding,
             codec: None,
             input: Bytes::new(),
             ended: false,
             window_bytes: 0,
-            given_bytes: 0,
+            output_bytes: 0,
             empty_frames: 0,
         }
     }
@@ -153,7 +153,7 @@ impl Stage {
     /// Decodes into `out` and returns the length; 0 if it needs more input.
     fn decode(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
-            if self.ended && self.encoding == Encoding::Zstd && !self.input.is_empty() {
+            if self.ended && self.encoding == ContentCoding::Zstd && !self.input.is_empty() {
                 // Several frames may follow each other.
                 self.ended = false;
                 self.empty_frames += 1;
@@ -180,7 +180,7 @@ impl Stage {
             let (read, written) = (input.written_len(), output.written_len());
             self.input.advance(read);
             if written > 0 {
-                self.given_bytes = self.given_bytes.saturating_add(written);
+                self.output_bytes = self.output_bytes.saturating_add(written);
                 self.empty_frames = 0;
                 return Ok(written);
             }
@@ -202,7 +202,7 @@ impl Stage {
     }
 }
 
-impl Encoding {
+impl ContentCoding {
     /// The window size beyond some dozens of KiB. Fails for a window over the limit of the format.
     fn window_bytes(self, first: u8) -> io::Result<usize> {
         match self {

@@ -10,47 +10,47 @@ use percent_encoding::{AsciiSet, percent_encode};
 use tidings_protocol::CanonicalUrl;
 
 use super::Validators;
-use super::wire::NoBody;
+use super::http_connection::NoBody;
 use crate::config::{HEADER_VALUE_BYTES_MAX, RETRY_AFTER_MAX, VALIDATOR_BYTES_MAX};
-use crate::connect::Protocol;
+use crate::connect::HttpProtocol;
 use crate::outcome::{Failure, Reason};
 
 /// The common part of all requests on a connection.
-pub(super) struct Template {
+pub(super) struct RequestTemplate {
     headers: HeaderMap,
-    form: Form,
+    form: UriForm,
 }
 
 /// The form of the request URI.
-enum Form {
+enum UriForm {
     /// Path and query; the `Host` header contains the rest.
     Origin,
     /// The whole URL, for a proxy that forwards the request.
     Absolute,
     /// Separate parts, for HTTP/2.
-    Pieces { scheme: Scheme, authority: Authority },
+    Http2 { scheme: Scheme, authority: Authority },
 }
 
-impl Template {
+impl RequestTemplate {
     /// `headers` are those of all requests to this server.
     pub(super) fn new(
         url: &CanonicalUrl,
-        protocol: Protocol,
+        protocol: HttpProtocol,
         forwarded: bool,
         headers: HeaderMap,
     ) -> Result<Self, Failure> {
-        if protocol == Protocol::Http2 {
+        if protocol == HttpProtocol::Http2 {
             let scheme = if url.scheme() == "https" { Scheme::HTTPS } else { Scheme::HTTP };
             let authority =
-                Authority::try_from(url.authority()).map_err(|error| not_said(&error))?;
-            let form = Form::Pieces { scheme, authority };
+                Authority::try_from(url.authority()).map_err(|error| invalid_url(&error))?;
+            let form = UriForm::Http2 { scheme, authority };
             return Ok(Self { headers, form });
         }
         let mut with_host = HeaderMap::with_capacity(headers.len() + 4);
-        let host = HeaderValue::from_str(url.authority()).map_err(|error| not_said(&error))?;
+        let host = HeaderValue::from_str(url.authority()).map_err(|error| invalid_url(&error))?;
         with_host.insert(header::HOST, host);
         with_host.extend(headers);
-        let form = if forwarded { Form::Absolute } else { Form::Origin };
+        let form = if forwarded { UriForm::Absolute } else { UriForm::Origin };
         Ok(Self { headers: with_host, form })
     }
 
@@ -63,7 +63,7 @@ impl Template {
     ) -> Result<Request<NoBody>, Failure> {
         let mut request = Request::new(NoBody);
         *request.uri_mut() = self.uri(url)?;
-        if let Form::Pieces { .. } = self.form {
+        if let UriForm::Http2 { .. } = self.form {
             *request.version_mut() = Version::HTTP_2;
         }
         let headers = request.headers_mut();
@@ -85,22 +85,22 @@ impl Template {
     }
 
     fn uri(&self, url: &CanonicalUrl) -> Result<Uri, Failure> {
-        if let Form::Absolute = self.form {
-            return Uri::try_from(url.as_str()).map_err(|error| not_said(&error));
+        if let UriForm::Absolute = self.form {
+            return Uri::try_from(url.as_str()).map_err(|error| invalid_url(&error));
         }
         let path =
-            PathAndQuery::try_from(url.path_and_query()).map_err(|error| not_said(&error))?;
-        let Form::Pieces { scheme, authority } = &self.form else { return Ok(Uri::from(path)) };
+            PathAndQuery::try_from(url.path_and_query()).map_err(|error| invalid_url(&error))?;
+        let UriForm::Http2 { scheme, authority } = &self.form else { return Ok(Uri::from(path)) };
         let mut parts = hyper::http::uri::Parts::default();
         parts.scheme = Some(scheme.clone());
         parts.authority = Some(authority.clone());
         parts.path_and_query = Some(path);
-        Uri::from_parts(parts).map_err(|error| not_said(&error))
+        Uri::from_parts(parts).map_err(|error| invalid_url(&error))
     }
 }
 
-fn not_said(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::of(Reason::Url, error).within("the URL cannot be requested: ")
+fn invalid_url(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::of(Reason::Url, error).with_context("the URL cannot be requested: ")
 }
 
 /// The head of an HTTP/2 request, written as HTTP/1.1.
@@ -156,7 +156,7 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
 
 /// As the server sent it, truncated to the stored length.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
-    let mut value = text(headers, &header::CONTENT_TYPE)?;
+    let mut value = header_text(headers, &header::CONTENT_TYPE)?;
     value.truncate(value.floor_char_boundary(HEADER_VALUE_BYTES_MAX));
     Some(value)
 }
@@ -174,11 +174,11 @@ pub fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> 
     if !matches!(status.as_u16(), 429 | 503) {
         return None;
     }
-    wait(&text(headers, &header::RETRY_AFTER)?, now)
+    parse_retry_after(&header_text(headers, &header::RETRY_AFTER)?, now)
 }
 
 /// Parses seconds or an HTTP date; at most a day.
-fn wait(value: &str, now: SystemTime) -> Option<Duration> {
+fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         // More digits than a number holds.
@@ -202,7 +202,7 @@ pub(super) fn validators(headers: &HeaderMap) -> Validators {
 }
 
 /// The text of a header. Bytes that are not UTF-8 are replaced.
-fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+fn header_text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let value = headers.get(name)?.as_bytes().trim_ascii();
     (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
 }
@@ -214,13 +214,16 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
-        assert_eq!(wait("120", now), Some(Duration::from_mins(2)));
-        assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT", now), Some(Duration::from_secs(30)));
-        assert_eq!(wait("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
-        assert_eq!(wait("99999999999", now), Some(RETRY_AFTER_MAX));
-        assert_eq!(wait("99999999999999999999999", now), Some(RETRY_AFTER_MAX));
+        assert_eq!(parse_retry_after("120", now), Some(Duration::from_mins(2)));
+        assert_eq!(
+            parse_retry_after("Sun, 06 Nov 1994 08:50:07 GMT", now),
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:00:00 GMT", now), None);
+        assert_eq!(parse_retry_after("99999999999", now), Some(RETRY_AFTER_MAX));
+        assert_eq!(parse_retry_after("99999999999999999999999", now), Some(RETRY_AFTER_MAX));
         for nonsense in ["", "-1", "soon", "1.5"] {
-            assert_eq!(wait(nonsense, now), None, "{nonsense}");
+            assert_eq!(parse_retry_after(nonsense, now), None, "{nonsense}");
         }
     }
 
@@ -246,10 +249,13 @@ mod tests {
         for url in ["http://h/a|b^c[d]`e?q='\"{}|\\^`[]", "https://[::1]:8443/%zz?%", "http://h/?"]
         {
             let url: CanonicalUrl = url.parse().unwrap();
-            for (protocol, forwarded) in
-                [(Protocol::Http1, false), (Protocol::Http1, true), (Protocol::Http2, false)]
-            {
-                let template = Template::new(&url, protocol, forwarded, HeaderMap::new()).unwrap();
+            for (protocol, forwarded) in [
+                (HttpProtocol::Http1, false),
+                (HttpProtocol::Http1, true),
+                (HttpProtocol::Http2, false),
+            ] {
+                let template =
+                    RequestTemplate::new(&url, protocol, forwarded, HeaderMap::new()).unwrap();
                 let request = template.request(&url, None, None).unwrap();
                 let sent = request.uri().path_and_query().unwrap().as_str();
                 assert_eq!(sent, url.path_and_query(), "{url}");

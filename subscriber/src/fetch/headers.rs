@@ -32,12 +32,12 @@ pub struct HeaderError {
 
 /// The headers of all requests, by server.
 #[derive(Debug)]
-pub(super) struct Headers {
+pub(super) struct RequestHeaders {
     everywhere: HeaderMap,
-    scoped: Vec<AddedHeader>,
+    per_origin: Vec<AddedHeader>,
 }
 
-impl Headers {
+impl RequestHeaders {
     /// A header in `added` replaces a default header of the same name.
     pub(super) fn new(agent: &str, added: &[AddedHeader]) -> Result<Self, HeaderError> {
         let error = |what| HeaderError { name: "User-Agent".to_owned(), what };
@@ -54,13 +54,13 @@ impl Headers {
         for added in general {
             everywhere.insert(added.name, added.value);
         }
-        Ok(Self { everywhere, scoped })
+        Ok(Self { everywhere, per_origin: scoped })
     }
 
     /// The headers of requests to this server.
-    pub(super) fn to(&self, url: &CanonicalUrl) -> HeaderMap {
+    pub(super) fn for_url(&self, url: &CanonicalUrl) -> HeaderMap {
         let mut headers = self.everywhere.clone();
-        for added in &self.scoped {
+        for added in &self.per_origin {
             if added.origin.as_deref() == Some(origin(url)) {
                 headers.insert(added.name.clone(), added.value.clone());
             }
@@ -91,7 +91,7 @@ impl FromStr for AddedHeader {
             .map_err(|_| error("it is not a valid header name"))?;
         let mut value = HeaderValue::from_str(value.trim())
             .map_err(|_| error("its value contains characters that cannot be sent"))?;
-        if OWN.contains(&parsed) {
+        if RESERVED.contains(&parsed) {
             return Err(error("the crawler sets this header itself"));
         }
         if parsed == header::USER_AGENT {
@@ -121,7 +121,7 @@ impl FromStr for AddedHeader {
 }
 
 /// Headers that control framing or routing.
-const OWN: [HeaderName; 8] = [
+const RESERVED: [HeaderName; 8] = [
     header::HOST,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -136,9 +136,9 @@ const OWN: [HeaderName; 8] = [
 mod tests {
     use super::*;
 
-    fn headers(added: &[&str]) -> Result<Headers, HeaderError> {
+    fn headers(added: &[&str]) -> Result<RequestHeaders, HeaderError> {
         let added = added.iter().map(|added| added.parse()).collect::<Result<Vec<_>, _>>()?;
-        Headers::new("bot/1", &added)
+        RequestHeaders::new("bot/1", &added)
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             ("https://b.a.example/", None, None),
             ("http://a.example:8080/", None, Some("k=v")),
         ] {
-            let to = headers.to(&url.parse().unwrap());
+            let to = headers.for_url(&url.parse().unwrap());
             let field = |name| to.get(name).map(|value: &HeaderValue| value.to_str().unwrap());
             assert_eq!(field(header::AUTHORIZATION), authorization, "{url}");
             assert_eq!(field(header::COOKIE), cookie, "{url}");
@@ -187,6 +187,6 @@ mod tests {
             let error = headers(&[text]).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains("secret"), "{text}: {error}");
         }
-        assert!(Headers::new("bot\n", &[]).is_err());
+        assert!(RequestHeaders::new("bot\n", &[]).is_err());
     }
 }

@@ -14,14 +14,14 @@ use crate::connect::Stream;
 
 /// A connection that counts its bytes.
 #[derive(Debug)]
-pub(super) struct Metered {
+pub(super) struct MeteredStream {
     stream: Stream,
-    meter: Arc<Meter>,
+    meter: Arc<ConnectionMeter>,
 }
 
 /// The counts of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct ConnectionMeter {
     /// Bytes received since the request began.
     received: AtomicU64,
     /// Bytes written since the request began.
@@ -31,48 +31,48 @@ pub(super) struct Meter {
     /// That limit was exceeded.
     overrun: AtomicBool,
     /// `copy` is being filled.
-    copies: AtomicBool,
-    copy: Mutex<Copy>,
+    is_copying: AtomicBool,
+    copy: Mutex<WireCopy>,
 }
 
 /// The bytes sent, and those received until shortly after the head of the response.
 #[derive(Debug, Default)]
-pub(super) struct Copy {
+pub(super) struct WireCopy {
     pub(super) sent: Vec<u8>,
     pub(super) received: Vec<u8>,
 }
 
-impl Metered {
-    pub(super) fn new(stream: Stream, meter: Arc<Meter>) -> Self {
+impl MeteredStream {
+    pub(super) fn new(stream: Stream, meter: Arc<ConnectionMeter>) -> Self {
         Self { stream, meter }
     }
 }
 
-impl Meter {
+impl ConnectionMeter {
     /// Starts a request.
     pub(super) fn begin(&self, copies: bool) {
         self.received.store(0, Relaxed);
         self.written.store(0, Relaxed);
         self.before_head.store(true, Relaxed);
-        if copies || self.copies.load(Relaxed) {
-            *self.copy.lock() = Copy::default();
-            self.copies.store(copies, Relaxed);
+        if copies || self.is_copying.load(Relaxed) {
+            *self.copy.lock() = WireCopy::default();
+            self.is_copying.store(copies, Relaxed);
         }
     }
 
     /// The head of the response has arrived. Returns the copy.
-    pub(super) fn head_came(&self) -> Option<Copy> {
+    pub(super) fn head_received(&self) -> Option<WireCopy> {
         self.before_head.store(false, Relaxed);
-        self.copies.swap(false, Relaxed).then(|| std::mem::take(&mut *self.copy.lock()))
+        self.is_copying.swap(false, Relaxed).then(|| std::mem::take(&mut *self.copy.lock()))
     }
 
     /// Whether no byte of a response has arrived.
-    pub(super) fn is_untouched(&self) -> bool {
+    pub(super) fn has_received_nothing(&self) -> bool {
         self.received.load(Relaxed) == 0
     }
 
     /// Whether no byte of the request was written.
-    pub(super) fn is_unwritten(&self) -> bool {
+    pub(super) fn has_sent_nothing(&self) -> bool {
         self.written.load(Relaxed) == 0
     }
 
@@ -90,7 +90,7 @@ impl Meter {
             self.overrun.store(true, Relaxed);
             return Err(io::Error::other("too many bytes before the response"));
         }
-        if self.copies.load(Relaxed) {
+        if self.is_copying.load(Relaxed) {
             self.copy.lock().received.extend_from_slice(bytes);
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Meter {
 
     fn send(&self, bytes: &[u8]) {
         self.written.fetch_add(bytes.len() as u64, Relaxed);
-        if self.copies.load(Relaxed) {
+        if self.is_copying.load(Relaxed) {
             let sent = &mut self.copy.lock().sent;
             let room = HEAD_BYTES_MAX.saturating_sub(sent.len());
             sent.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -106,7 +106,7 @@ impl Meter {
     }
 }
 
-impl AsyncRead for Metered {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl AsyncRead for Metered {
     }
 }
 
-impl AsyncWrite for Metered {
+impl AsyncWrite for MeteredStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -8,7 +8,7 @@
 //! A connection is reused for the next request to the same scheme, host and port. If the server has
 //! closed it before a byte of the request was written, no request was made, and a new connection is
 //! opened at once. If the connection ends later and before the head of the response, the server may
-//! have read the request: [`Fetched::kept_ended`] reports this, and a retry needs a permission of
+//! have read the request: [`Fetched::reused_connection_ended`] reports this, and a retry needs a permission of
 //! its own.
 
 #![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
@@ -18,12 +18,12 @@ mod cookies;
 mod decode;
 mod head;
 mod headers;
+mod http_connection;
 mod meter;
 mod pool;
+mod request_timer;
 #[cfg(test)]
 mod tests;
-mod watch;
-mod wire;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,40 +37,40 @@ use hyper::{HeaderMap, Response, Version, header};
 use tidings_protocol::CanonicalUrl;
 use tokio::time::{Instant, sleep_until};
 
-use self::body::{Body, Raw};
-use self::cookies::Jar;
-use self::head::Template;
+use self::body::{DecodedBody, RawBody};
+use self::cookies::CookieJar;
+use self::head::RequestTemplate;
 pub use self::head::retry_after;
-use self::headers::Headers;
+use self::headers::RequestHeaders;
 pub use self::headers::{AddedHeader, HeaderError};
-use self::meter::Copy as Copied;
-use self::pool::Pool;
-use self::watch::{Late, Watch};
-use self::wire::Http;
+use self::http_connection::HttpConnection;
+use self::meter::WireCopy as Copied;
+use self::pool::ConnectionPool;
+use self::request_timer::{Elapsed, RequestTimer};
 use crate::config::{
-    CrawlerConfig, LINKS_FREE_BYTES, ROBOTS_BYTES_MAX, ROBOTS_WIRE_BYTES_MAX,
-    UNWANTED_BODY_BYTES_MAX,
+    CrawlerConfig, DISCARDED_BODY_BYTES_MAX, LINKS_FREE_BYTES, ROBOTS_BYTES_MAX,
+    ROBOTS_WIRE_BYTES_MAX,
 };
-use crate::connect::{Connector, Permit, Protocol, Proxy, ProxyError, Target};
-use crate::document::Reader;
+use crate::connect::{AddressPermit, ConnectTarget, Connector, HttpProtocol, Proxy, ProxyError};
+use crate::document::DocumentReader;
+use crate::memory_budget::{MemoryBudget, MemoryPermit};
 use crate::outcome::{Failure, Reason};
 use crate::page::{PageOptions, PageReader};
-use crate::report::{Exchange, Keep, Validators};
+use crate::report::{Exchange, KeepBodies, Validators};
 use crate::robots::product_token;
-use crate::room::{Room, Share};
 use crate::spool::{Spool, Spools};
 
 /// Sends requests. Cheap to share. All users share one connection pool, which is closed with it.
 pub struct Fetcher {
     connector: Connector,
-    headers: Headers,
-    cookies: Option<Jar>,
-    pool: Pool,
+    headers: RequestHeaders,
+    cookies: Option<CookieJar>,
+    pool: ConnectionPool,
     spools: Option<Spools>,
-    room: Room,
+    memory_budget: MemoryBudget,
     read_timeout: Duration,
     body_bytes_max: u64,
-    reading: Arc<PageOptions>,
+    page_options: Arc<PageOptions>,
 }
 
 /// Why no request can be sent.
@@ -87,22 +87,22 @@ pub enum FetcherError {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct FetchRequest<'a> {
     /// The URL.
     pub url: &'a CanonicalUrl<'a>,
     /// The purpose.
-    pub wanted: Wanted,
+    pub purpose: FetchPurpose,
     /// From an earlier response: an unchanged document is not sent again (`304`).
     pub validators: Option<&'a Validators>,
     /// What is kept of the response.
-    pub keep: Keep,
+    pub keep: KeepBodies,
     /// The time limit.
     pub deadline: Instant,
 }
 
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum FetchPurpose {
     /// The whole body, searched for links if it is a page.
     Page,
     /// The first 500 KiB as text.
@@ -136,9 +136,9 @@ pub struct Fetched {
     /// BLAKE3 of the decoded body of a page that was read to its end.
     pub hash: Option<blake3::Hash>,
     /// Has read the whole document, if that arrived.
-    pub page: Option<Reader>,
+    pub page: Option<DocumentReader>,
     /// The shared memory for the links of a large document; it must be kept as long as the links.
-    pub share: Option<Share>,
+    pub memory_permit: Option<MemoryPermit>,
     /// The beginning of a robots.txt.
     pub text: Vec<u8>,
     /// The decoded body of a page as far as it was read, if it is kept.
@@ -149,14 +149,14 @@ pub struct Fetched {
     pub failure: Option<Failure>,
     /// The request was written to a reused connection, which ended before the head of the response.
     /// For a while, requests to this origin use new connections.
-    pub kept_ended: bool,
+    pub reused_connection_ended: bool,
 }
 
 /// The head of a response, and the connection that its body arrives on.
-struct Answer {
-    http: Http,
+struct ResponseHead {
+    http: HttpConnection,
     /// The permit for the address.
-    permit: Option<Permit>,
+    permit: Option<AddressPermit>,
     response: Response<Incoming>,
     copied: Option<Copied>,
 }
@@ -178,14 +178,14 @@ impl Fetcher {
     fn with(config: &CrawlerConfig, connector: Connector) -> Result<Self, FetcherError> {
         Ok(Self {
             connector,
-            headers: Headers::new(&config.agent, &config.headers)?,
-            cookies: config.cookies.then(Jar::default),
-            pool: Pool::default(),
+            headers: RequestHeaders::new(&config.agent, &config.headers)?,
+            cookies: config.cookies.then(CookieJar::default),
+            pool: ConnectionPool::default(),
             spools: None,
-            room: Room::default(),
+            memory_budget: MemoryBudget::default(),
             read_timeout: config.read_timeout,
             body_bytes_max: config.body_bytes_max,
-            reading: Arc::new(PageOptions {
+            page_options: Arc::new(PageOptions {
                 token: product_token(&config.agent).into(),
                 images: config.links.images,
             }),
@@ -194,20 +194,20 @@ impl Fetcher {
 
     /// The same fetcher, which can keep bodies.
     #[must_use]
-    pub fn keeping(self, spools: Spools) -> Self {
+    pub fn with_spools(self, spools: Spools) -> Self {
         Self { spools: Some(spools), ..self }
     }
 
     /// Sends a request and reads its response, within its deadline. Dropping the future closes the
     /// connection and so cancels the request.
-    pub async fn fetch(&self, request: &Request<'_>) -> Fetched {
+    pub async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {
         let mut fetched = Fetched::default();
         let started = Instant::now();
         let mut sleep = pin!(sleep_until(request.deadline));
-        let mut timer = Watch::new(sleep.as_mut(), started, request.deadline);
+        let mut timer = RequestTimer::new(sleep.as_mut(), started, request.deadline);
         let result = self.exchange(request, &mut timer, &mut fetched).await;
         // If the body is not wanted, the response is complete without it, unless it was to be kept.
-        let unwanted = fetched.status.is_some_and(|status| !is_whole(status));
+        let unwanted = fetched.status.is_some_and(|status| !has_full_body(status));
         let counts = |failure: &Failure| !unwanted || failure.reason == Reason::Storage;
         fetched.failure = result.err().filter(counts);
         fetched
@@ -215,34 +215,36 @@ impl Fetcher {
 
     async fn exchange(
         &self,
-        request: &Request<'_>,
-        timer: &mut Watch<'_>,
+        request: &FetchRequest<'_>,
+        timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
         let started = SystemTime::now();
-        let Answer { mut http, permit, response, copied } =
-            self.ask(request, timer, fetched).await?;
+        let ResponseHead { mut http, permit, response, copied } =
+            self.send(request, timer, fetched).await?;
         let (head, incoming) = response.into_parts();
         if let Some(copied) = copied {
-            fetched.exchange = Some(exchange(copied, &head, http.remote, started));
+            fetched.exchange = Some(record_exchange(copied, &head, http.remote, started));
         }
         if let Some(cookies) = &self.cookies {
-            cookies.note(request.url, &head.headers, started);
+            cookies.store(request.url, &head.headers, started);
         }
-        fetched.note_head(head, http.remote);
+        fetched.record_head(head, http.remote);
         let spools = self.spools.as_ref();
         let spool = spools.filter(|_| fetched.exchange.is_some()).map(Spools::begin);
-        let mut raw = Raw::new(&mut http, incoming, self.read_timeout, spool);
-        let result = match request.wanted {
-            _ if !fetched.status.is_some_and(is_whole) => drain(&mut raw, timer, fetched).await,
-            Wanted::Page => self.read_page(request, &mut raw, timer, fetched).await,
-            Wanted::Robots => self.read_robots(&mut raw, timer, fetched).await,
+        let mut raw = RawBody::new(&mut http, incoming, self.read_timeout, spool);
+        let result = match request.purpose {
+            _ if !fetched.status.is_some_and(has_full_body) => {
+                drain(&mut raw, timer, fetched).await
+            }
+            FetchPurpose::Page => self.read_page(request, &mut raw, timer, fetched).await,
+            FetchPurpose::Robots => self.read_robots(&mut raw, timer, fetched).await,
         };
         let (ended, spool) = (raw.ended, raw.spool.take());
         fetched.wire_bytes = raw.bytes;
         if let Some(exchange) = &mut fetched.exchange {
             exchange.body = spool;
-            exchange.truncated = (!ended).then(|| truncated(result.as_ref().err()));
+            exchange.truncated = (!ended).then(|| warc_truncation(result.as_ref().err()));
         }
         drop(permit);
         // A response with two lengths is ambiguous, so its connection is not reused.
@@ -255,75 +257,78 @@ impl Fetcher {
     }
 
     /// Sends the request and waits for the head of its response.
-    async fn ask(
+    async fn send(
         &self,
-        request: &Request<'_>,
-        timer: &mut Watch<'_>,
+        request: &FetchRequest<'_>,
+        timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<ResponseHead, Failure> {
         if let Some(mut http) = self.pool.take(origin(request.url)) {
             let permit = match http.remote {
-                Some(remote) => timer.finish(self.connector.permit(remote.ip())).await??,
+                Some(remote) => timer.run(self.connector.permit(remote.ip())).await??,
                 None => None,
             };
-            match self.ask_on(&mut http, request, timer).await {
-                Err(failure) if failure.reason == Reason::Reset && http.is_unwritten() => {}
+            match self.send_on(&mut http, request, timer).await {
+                Err(failure) if failure.reason == Reason::Reset && http.has_sent_nothing() => {}
                 Err(failure) => {
                     if failure.reason == Reason::Reset {
-                        self.pool.keep_none(origin(request.url));
-                        fetched.kept_ended = true;
+                        self.pool.suspend_reuse(origin(request.url));
+                        fetched.reused_connection_ended = true;
                     }
                     return Err(failure);
                 }
-                Ok((response, copied)) => return Ok(Answer { http, permit, response, copied }),
+                Ok((response, copied)) => {
+                    return Ok(ResponseHead { http, permit, response, copied });
+                }
             }
         }
         // Boxed because it is large and seldom needed.
         let (mut http, permit) = Box::pin(self.open(request.url, timer)).await?;
-        let (response, copied) = self.ask_on(&mut http, request, timer).await?;
-        Ok(Answer { http, permit, response, copied })
+        let (response, copied) = self.send_on(&mut http, request, timer).await?;
+        Ok(ResponseHead { http, permit, response, copied })
     }
 
     async fn open(
         &self,
         url: &CanonicalUrl<'_>,
-        timer: &mut Watch<'_>,
-    ) -> Result<(Http, Option<Permit>), Failure> {
-        let target = Target::of(url);
-        let mut connection = timer.finish(self.connector.connect(&target)).await??;
+        timer: &mut RequestTimer<'_>,
+    ) -> Result<(HttpConnection, Option<AddressPermit>), Failure> {
+        let target = ConnectTarget::of(url);
+        let mut connection = timer.run(self.connector.connect(&target)).await??;
         let permit = connection.permit.take();
-        let mut headers = self.headers.to(url);
-        let proxy = self.connector.proxy().filter(|proxy| !proxy.tunnels(url.scheme() == "https"));
+        let mut headers = self.headers.for_url(url);
+        let proxy =
+            self.connector.proxy().filter(|proxy| !proxy.needs_tunnel(url.scheme() == "https"));
         if let Some(authorization) = proxy.and_then(Proxy::authorization) {
             headers.insert(header::PROXY_AUTHORIZATION, authorization.clone());
         }
-        let template = Template::new(url, connection.protocol, proxy.is_some(), headers)?;
-        let opened = timer.finish(Http::open(connection, template)).await?;
+        let template = RequestTemplate::new(url, connection.protocol, proxy.is_some(), headers)?;
+        let opened = timer.run(HttpConnection::open(connection, template)).await?;
         Ok((opened.map_err(|error| Failure::of(Reason::Reset, &error))?, permit))
     }
 
-    async fn ask_on(
+    async fn send_on(
         &self,
-        http: &mut Http,
-        request: &Request<'_>,
-        timer: &mut Watch<'_>,
+        http: &mut HttpConnection,
+        request: &FetchRequest<'_>,
+        timer: &mut RequestTimer<'_>,
     ) -> Result<(Response<Incoming>, Option<Copied>), Failure> {
         let cookies = self.cookies.as_ref();
-        let cookies = cookies.and_then(|jar| jar.to(request.url, SystemTime::now()));
+        let cookies = cookies.and_then(|jar| jar.header_for(request.url, SystemTime::now()));
         let head = http.template.request(request.url, request.validators, cookies)?;
         let copies = request.keep.raw && self.spools.is_some();
         let text =
-            (copies && http.protocol() == Protocol::Http2).then(|| head::request_text(&head));
+            (copies && http.protocol() == HttpProtocol::Http2).then(|| head::request_text(&head));
         let until = Instant::now() + self.read_timeout;
-        match timer.wait(until, http.send(head, copies)).await? {
+        match timer.run_until(until, http.send(head, copies)).await? {
             Ok(answer) => answer.map(|(response, copied)| {
                 (response, text.map(|sent| Copied { sent, received: Vec::new() }).or(copied))
             }),
-            Err(Late) if http.is_untouched() => {
+            Err(Elapsed) if http.has_received_nothing() => {
                 let text = format!("no answer within {:?}", self.read_timeout);
                 Err(Failure::new(Reason::Silent, text))
             }
-            Err(Late) => {
+            Err(Elapsed) => {
                 let text = format!("only a part of an answer within {:?}", self.read_timeout);
                 Err(Failure::new(Reason::Slow, text))
             }
@@ -332,36 +337,38 @@ impl Fetcher {
 
     async fn read_page(
         &self,
-        request: &Request<'_>,
-        raw: &mut Raw<'_>,
-        timer: &mut Watch<'_>,
+        request: &FetchRequest<'_>,
+        raw: &mut RawBody<'_>,
+        timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        let mut reader = self.reader(request.url, &fetched.headers);
+        let mut reader = self.document_reader(request.url, &fetched.headers);
         let mut hasher = blake3::Hasher::new();
         fetched.body = self.spools.as_ref().filter(|_| request.keep.decoded).map(Spools::begin);
-        let mut body = Body::open(raw, &fetched.headers, self.body_bytes_max, &self.room)?;
-        body.refuse_over(self.body_bytes_max)?;
+        let mut body =
+            DecodedBody::open(raw, &fetched.headers, self.body_bytes_max, &self.memory_budget)?;
+        body.refuse_announced_over(self.body_bytes_max)?;
         while let Some(chunk) = body.next(timer).await? {
             fetched.bytes += chunk.len() as u64;
             if fetched.bytes > self.body_bytes_max {
-                return Err(body::over(self.body_bytes_max));
+                return Err(body::too_large(self.body_bytes_max));
             }
             hasher.update(chunk);
             let mut rest = chunk;
             while reader.step(&mut rest) {
                 // Other tasks get their turn, and the deadline is checked.
-                timer.finish(tokio::task::yield_now()).await?;
+                timer.run(tokio::task::yield_now()).await?;
             }
-            let held_bytes = reader.held_bytes();
+            let held_bytes = reader.memory_bytes();
             if let Some(spool) = &mut fetched.body
-                && !spool.write_to_memory(chunk)
+                && !spool.try_write_to_memory(chunk)
             {
                 body::write_to_file(spool, chunk, timer).await?;
-                body.listen_again();
+                body.restart_timers();
             }
-            if fetched.share.is_none() && held_bytes > LINKS_FREE_BYTES {
-                fetched.share = Some(body.room_for_links(reader.room_bytes(), timer).await?);
+            if fetched.memory_permit.is_none() && held_bytes > LINKS_FREE_BYTES {
+                fetched.memory_permit =
+                    Some(body.reserve_for_links(reader.memory_bytes_max(), timer).await?);
             }
         }
         fetched.hash = Some(hasher.finalize());
@@ -371,11 +378,12 @@ impl Fetcher {
 
     async fn read_robots(
         &self,
-        raw: &mut Raw<'_>,
-        timer: &mut Watch<'_>,
+        raw: &mut RawBody<'_>,
+        timer: &mut RequestTimer<'_>,
         fetched: &mut Fetched,
     ) -> Result<(), Failure> {
-        let mut body = Body::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.room)?;
+        let mut body =
+            DecodedBody::open(raw, &fetched.headers, ROBOTS_WIRE_BYTES_MAX, &self.memory_budget)?;
         while fetched.text.len() < ROBOTS_BYTES_MAX
             && let Some(chunk) = body.next(timer).await?
         {
@@ -386,35 +394,35 @@ impl Fetcher {
     }
 
     /// The reader for the links of a body of any kind.
-    fn reader(&self, url: &CanonicalUrl<'_>, headers: &HeaderMap) -> Reader {
+    fn document_reader(&self, url: &CanonicalUrl<'_>, headers: &HeaderMap) -> DocumentReader {
         let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let page = PageReader::new(url, pairs, &self.reading);
+        let page = PageReader::new(url, pairs, &self.page_options);
         let content_type = headers.get(header::CONTENT_TYPE);
         let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
-        Reader::new(content_type.as_deref(), url, page)
+        DocumentReader::new(content_type.as_deref(), url, page)
     }
 }
 
 /// Whether a response with this status contains the requested body. Partial content was not
 /// requested.
-fn is_whole(status: u16) -> bool {
+fn has_full_body(status: u16) -> bool {
     (200..300).contains(&status) && status != 206
 }
 
 /// Reads an unwanted body so that the connection can be reused. An error only costs the connection.
 async fn drain(
-    raw: &mut Raw<'_>,
-    timer: &mut Watch<'_>,
+    raw: &mut RawBody<'_>,
+    timer: &mut RequestTimer<'_>,
     fetched: &mut Fetched,
 ) -> Result<(), Failure> {
-    while raw.bytes < UNWANTED_BODY_BYTES_MAX && raw.next(timer).await?.is_some() {
+    while raw.bytes < DISCARDED_BODY_BYTES_MAX && raw.next(timer).await?.is_some() {
         fetched.bytes = raw.bytes;
     }
     Ok(())
 }
 
 /// The exchange up to the head of the response, for archives.
-fn exchange(
+fn record_exchange(
     copied: Copied,
     head: &response::Parts,
     remote: Option<SocketAddr>,
@@ -436,7 +444,7 @@ fn exchange(
 }
 
 /// Why a body is incomplete, in the words of WARC/1.1.
-fn truncated(failure: Option<&Failure>) -> &'static str {
+fn warc_truncation(failure: Option<&Failure>) -> &'static str {
     match failure.map(|failure| failure.reason) {
         // Without a failure, reading stopped at a limit.
         None | Some(Reason::TooLarge | Reason::Bomb) => "length",
@@ -447,7 +455,7 @@ fn truncated(failure: Option<&Failure>) -> &'static str {
 }
 
 impl Fetched {
-    fn note_head(&mut self, head: response::Parts, remote: Option<SocketAddr>) {
+    fn record_head(&mut self, head: response::Parts, remote: Option<SocketAddr>) {
         let (status, headers) = (head.status, head.headers);
         self.status = Some(status.as_u16());
         self.version = Some(head.version);

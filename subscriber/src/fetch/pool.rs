@@ -9,50 +9,50 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::wire::Http;
+use super::http_connection::HttpConnection;
 use crate::config::{
-    POOL_CONNECTIONS_MAX, POOL_EXCHANGE, POOL_IDLE, POOL_NONE_KEPT, POOL_NONE_KEPT_MAX,
+    POOL_CONNECTIONS_MAX, POOL_DISABLED_FOR, POOL_DISABLED_MAX, POOL_IDLE, POOL_REPLACE_ONE_IN,
     POOL_SWEEP_EVERY,
 };
 
 /// Dropping the pool closes all connections.
 #[derive(Default)]
-pub(super) struct Pool(Arc<Mutex<Shared>>);
+pub(super) struct ConnectionPool(Arc<Mutex<PoolState>>);
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     /// By origin; `<= POOL_CONNECTIONS_MAX`.
-    idle: IndexMap<Box<str>, Idle>,
+    idle: IndexMap<Box<str>, IdleConnection>,
     /// Origins that ended a reused connection without a response. Until the given time no
     /// connection to them is kept; `<= POOL_NONE_KEPT_MAX`.
-    none_kept: IndexMap<Box<str>, Instant>,
+    no_reuse: IndexMap<Box<str>, Instant>,
     /// A task closes expired connections. It ends when none is left.
-    is_swept: bool,
+    has_sweeper: bool,
 }
 
-struct Idle {
-    http: Http,
+struct IdleConnection {
+    http: HttpConnection,
     since: Instant,
 }
 
-impl Idle {
+impl IdleConnection {
     fn is_usable(&mut self, now: Instant) -> bool {
         now < self.since + POOL_IDLE && self.http.is_ready()
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     /// A connection that was open a moment ago.
-    pub(super) fn take(&self, origin: &str) -> Option<Http> {
+    pub(super) fn take(&self, origin: &str) -> Option<HttpConnection> {
         let mut idle = self.0.lock().idle.swap_remove(origin)?;
         idle.is_usable(Instant::now()).then_some(idle.http)
     }
 
     /// Keeps a connection for a while, and replaces an older one to the same origin.
-    pub(super) fn put(&self, origin: &str, http: Http) {
+    pub(super) fn put(&self, origin: &str, http: HttpConnection) {
         let now = Instant::now();
         let mut shared = self.0.lock();
-        if shared.none_kept.get(origin).is_some_and(|until| now < *until) {
+        if shared.no_reuse.get(origin).is_some_and(|until| now < *until) {
             return;
         }
         let mut closed = None;
@@ -60,15 +60,15 @@ impl Pool {
             // A crawl of more hosts than that uses each host about equally often. If every
             // connection evicted another, none would live until its reuse. Hosts that are used more
             // often get in eventually.
-            if fastrand::u32(..POOL_EXCHANGE) > 0 {
+            if fastrand::u32(..POOL_REPLACE_ONE_IN) > 0 {
                 return;
             }
             let index = fastrand::usize(..shared.idle.len());
             closed = shared.idle.swap_remove_index(index).map(|(_, idle)| idle);
         }
-        let replaced = shared.idle.insert(origin.into(), Idle { http, since: now });
-        if !shared.is_swept {
-            shared.is_swept = true;
+        let replaced = shared.idle.insert(origin.into(), IdleConnection { http, since: now });
+        if !shared.has_sweeper {
+            shared.has_sweeper = true;
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
         drop(shared);
@@ -77,13 +77,13 @@ impl Pool {
     }
 
     /// Keeps no connection to this origin for a while.
-    pub(super) fn keep_none(&self, origin: &str) {
+    pub(super) fn suspend_reuse(&self, origin: &str) {
         let mut shared = self.0.lock();
-        if shared.none_kept.len() >= POOL_NONE_KEPT_MAX && !shared.none_kept.contains_key(origin) {
-            let index = fastrand::usize(..shared.none_kept.len());
-            shared.none_kept.swap_remove_index(index);
+        if shared.no_reuse.len() >= POOL_DISABLED_MAX && !shared.no_reuse.contains_key(origin) {
+            let index = fastrand::usize(..shared.no_reuse.len());
+            shared.no_reuse.swap_remove_index(index);
         }
-        shared.none_kept.insert(origin.into(), Instant::now() + POOL_NONE_KEPT);
+        shared.no_reuse.insert(origin.into(), Instant::now() + POOL_DISABLED_FOR);
         let closed = shared.idle.swap_remove(origin);
         drop(shared);
         drop(closed);
@@ -95,15 +95,15 @@ impl Pool {
     }
 }
 
-async fn sweep(pool: Weak<Mutex<Shared>>) {
+async fn sweep(pool: Weak<Mutex<PoolState>>) {
     loop {
         sleep(POOL_SWEEP_EVERY).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
         let mut shared = pool.lock();
         let closed: Vec<_> = shared.idle.extract_if(.., |_, idle| !idle.is_usable(now)).collect();
-        shared.is_swept = !shared.idle.is_empty();
-        let is_over = !shared.is_swept;
+        shared.has_sweeper = !shared.idle.is_empty();
+        let is_over = !shared.has_sweeper;
         drop(shared);
         drop(closed);
         if is_over {

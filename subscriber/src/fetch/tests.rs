@@ -29,9 +29,13 @@ fn config() -> CrawlerConfig {
     }
 }
 
-fn request<'a>(url: &'a CanonicalUrl<'a>, wanted: Wanted, within: Duration) -> Request<'a> {
+fn request<'a>(
+    url: &'a CanonicalUrl<'a>,
+    wanted: FetchPurpose,
+    within: Duration,
+) -> FetchRequest<'a> {
     let deadline = Instant::now() + within;
-    Request { url, wanted, validators: None, keep: Keep::default(), deadline }
+    FetchRequest { url, purpose: wanted, validators: None, keep: KeepBodies::default(), deadline }
 }
 
 impl Fetcher {
@@ -40,17 +44,17 @@ impl Fetcher {
     }
 
     async fn page_within(&self, url: &CanonicalUrl<'_>, within: Duration) -> Fetched {
-        self.fetch(&request(url, Wanted::Page, within)).await
+        self.fetch(&request(url, FetchPurpose::Page, within)).await
     }
 }
 
-async fn fetch_as(wanted: Wanted, url: &CanonicalUrl<'_>) -> Fetched {
+async fn fetch_as(wanted: FetchPurpose, url: &CanonicalUrl<'_>) -> Fetched {
     let web = Fetcher::new(&config()).unwrap();
     web.fetch(&request(url, wanted, Duration::from_secs(20))).await
 }
 
 async fn fetch(origin: &Origin) -> Fetched {
-    fetch_as(Wanted::Page, &origin.url("/dir/page")).await
+    fetch_as(FetchPurpose::Page, &origin.url("/dir/page")).await
 }
 
 #[track_caller]
@@ -70,7 +74,7 @@ const PAGE: &[u8] = b"<title>T</title><a href=next>n</a>";
 
 #[tokio::test]
 async fn a_page_is_read_hashed_and_searched_for_links() {
-    let origin = Origin::saying(with_length("Content-Type: text/html\r\n", PAGE)).await;
+    let origin = Origin::answering(with_length("Content-Type: text/html\r\n", PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(
         (fetched.status, fetched.bytes, &fetched.failure),
@@ -84,7 +88,7 @@ async fn a_page_is_read_hashed_and_searched_for_links() {
 
 #[tokio::test]
 async fn other_documents_are_only_counted_and_hashed() {
-    let origin = Origin::saying(with_length("Content-Type: image/png\r\n", PAGE)).await;
+    let origin = Origin::answering(with_length("Content-Type: image/png\r\n", PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(fetched.hash, Some(blake3::hash(PAGE)));
     let content = fetched.page.unwrap().finish(&origin.url("/dir/page"));
@@ -93,7 +97,7 @@ async fn other_documents_are_only_counted_and_hashed() {
 
 #[tokio::test]
 async fn a_document_without_a_type_is_read_as_a_page() {
-    let origin = Origin::saying(with_length("", PAGE)).await;
+    let origin = Origin::answering(with_length("", PAGE)).await;
     let content = fetch(&origin).await.page.unwrap().finish(&origin.url("/dir/page"));
     assert_eq!((content.title.as_deref(), content.links.len()), (Some("T"), 1));
 }
@@ -105,7 +109,7 @@ async fn redirects_are_reported_and_not_followed() {
         let answer = format!(
             "HTTP/1.1 {status} Moved\r\nLocation: /else where\r\nContent-Length: 4\r\n\r\nbody"
         );
-        let origin = Origin::saying(answer).await;
+        let origin = Origin::answering(answer).await;
         let fetched = fetch(&origin).await;
         assert_eq!(
             (fetched.status, fetched.location.as_deref()),
@@ -118,7 +122,7 @@ async fn redirects_are_reported_and_not_followed() {
 
 #[tokio::test]
 async fn after_a_stall_nothing_starts_beyond_the_deadline() {
-    let origin = Origin::saying(with_length("", PAGE)).await;
+    let origin = Origin::answering(with_length("", PAGE)).await;
     let web = Fetcher::new(&config()).unwrap();
     let url = origin.url("/");
     let mut fetch = pin!(web.page_within(&url, Duration::from_millis(20)));
@@ -138,28 +142,28 @@ async fn an_unreachable_server_is_a_transient_failure() {
     };
     let url = format!("http://{address}/").parse().unwrap();
     failed(
-        &fetch_as(Wanted::Page, &url).await,
+        &fetch_as(FetchPurpose::Page, &url).await,
         Reason::Connect,
         "cannot connect: Connection refused",
     );
     let url = CanonicalUrl::parse("http://name.invalid/").unwrap();
-    failed(&fetch_as(Wanted::Page, &url).await, Reason::Dns, "");
+    failed(&fetch_as(FetchPurpose::Page, &url).await, Reason::Dns, "");
 }
 
 #[tokio::test]
 async fn unrequested_partial_content_is_not_a_page() {
     let answer = "HTTP/1.1 206 Part\r\nContent-Range: bytes 0-3/9\r\nContent-Length: 4\r\n\r\npart";
-    let origin = Origin::saying(answer).await;
+    let origin = Origin::answering(answer).await;
     let fetched = fetch(&origin).await;
     assert_eq!((fetched.status, fetched.hash, fetched.page.is_none()), (Some(206), None, true));
-    let robots = fetch_as(Wanted::Robots, &origin.url("/robots.txt")).await;
+    let robots = fetch_as(FetchPurpose::Robots, &origin.url("/robots.txt")).await;
     assert!(robots.text.is_empty());
     assert_eq!(Availability::of_status(206), Availability::Unreachable);
 }
 
 #[tokio::test]
 async fn private_addresses_are_refused_by_address_and_by_name() {
-    let origin = Origin::saying(with_length("", PAGE)).await;
+    let origin = Origin::answering(with_length("", PAGE)).await;
     let config = CrawlerConfig { allow_private: AllowPrivate::None, ..config() };
     let web = Fetcher::new(&config).unwrap();
     let port = origin.address.port();
@@ -179,8 +183,8 @@ async fn private_addresses_are_refused_by_address_and_by_name() {
 async fn robots_txt_is_read_up_to_its_limit() {
     let mut text = b"User-agent: *\n".to_vec();
     text.resize(3 * ROBOTS_BYTES_MAX, b'#');
-    let origin = Origin::saying(with_length("", &text)).await;
-    let fetched = fetch_as(Wanted::Robots, &origin.url("/robots.txt")).await;
+    let origin = Origin::answering(with_length("", &text)).await;
+    let fetched = fetch_as(FetchPurpose::Robots, &origin.url("/robots.txt")).await;
     assert_eq!(fetched.failure, None);
     assert!(fetched.text.len() >= ROBOTS_BYTES_MAX && fetched.text.len() < 2 * ROBOTS_BYTES_MAX);
 }
@@ -188,7 +192,7 @@ async fn robots_txt_is_read_up_to_its_limit() {
 #[tokio::test]
 async fn an_error_page_is_drained_and_its_end_does_not_matter() {
     let answer = "HTTP/1.1 503 Later\r\nRetry-After: 120\r\nContent-Length: 100\r\n\r\nbroken";
-    let fetched = fetch(&Origin::saying(answer).await).await;
+    let fetched = fetch(&Origin::answering(answer).await).await;
     assert_eq!((fetched.status, fetched.retry_after), (Some(503), Some(Duration::from_mins(2))));
     assert_eq!(fetched.failure, None);
 }
@@ -200,8 +204,8 @@ async fn a_missing_robots_txt_is_missing_with_any_body() {
         "HTTP/1.1 404 No\r\nContent-Encoding: sdch\r\nContent-Length: 5\r\n\r\nplain",
         "HTTP/1.1 404 No\r\nContent-Length: 100\r\n\r\nbroken",
     ] {
-        let origin = Origin::saying(answer).await;
-        let fetched = fetch_as(Wanted::Robots, &origin.url("/robots.txt")).await;
+        let origin = Origin::answering(answer).await;
+        let fetched = fetch_as(FetchPurpose::Robots, &origin.url("/robots.txt")).await;
         assert_eq!((fetched.status, fetched.failure), (Some(404), None), "{answer}");
     }
 }
@@ -225,6 +229,6 @@ async fn an_endless_error_page_is_that_error() {
 #[tokio::test]
 async fn a_redirect_keeps_its_bytes_in_any_encoding() {
     let answer = b"HTTP/1.1 302 Moved\r\nLocation: /caf\xe9/\xc3\xa9\r\nContent-Length: 0\r\n\r\n";
-    let fetched = fetch(&Origin::saying(*answer).await).await;
+    let fetched = fetch(&Origin::answering(*answer).await).await;
     assert_eq!(fetched.location.as_deref(), Some("/caf%E9/%C3%A9"));
 }

@@ -8,10 +8,10 @@ use crate::page::charset;
 
 /// Decodes a document to UTF-8.
 #[derive(Debug)]
-pub(crate) struct Decoder(State);
+pub(crate) struct TextDecoder(TextDecoderState);
 
 #[derive(Debug)]
-enum State {
+enum TextDecoderState {
     /// Before there are enough bytes to know the encoding.
     Head {
         content_type: Option<String>,
@@ -19,26 +19,26 @@ enum State {
     },
     /// Declared as windows-1252, which may be UTF-8. The first non-ASCII bytes decide. They are
     /// buffered until there are enough, so that the chunks do not affect the decision.
-    Either {
-        held: Vec<u8>,
+    Undecided {
+        buffered: Vec<u8>,
     },
     /// UTF-8, perhaps with an incomplete character. Invalid bytes are read as windows-1252, which
     /// they are in documents that include old texts.
     Utf8 {
-        begun: Vec<u8>,
+        partial: Vec<u8>,
     },
     Other(Box<encoding_rs::Decoder>),
 }
 
-impl Decoder {
+impl TextDecoder {
     pub(crate) fn new(content_type: Option<&str>) -> Self {
         let content_type = content_type.map(str::to_owned);
-        Self(State::Head { content_type, head: Vec::new() })
+        Self(TextDecoderState::Head { content_type, head: Vec::new() })
     }
 
     /// Decodes these bytes and appends the text; `last` also decodes the rest.
     pub(crate) fn decode(&mut self, mut bytes: &[u8], last: bool, text: &mut String) {
-        if let State::Head { content_type, head } = &mut self.0 {
+        if let TextDecoderState::Head { content_type, head } = &mut self.0 {
             let wanted = CHARSET_PRESCAN_BYTES - head.len();
             let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
             head.extend_from_slice(first);
@@ -47,11 +47,11 @@ impl Decoder {
             }
             bytes = rest;
             let (head, content_type) = (std::mem::take(head), content_type.take());
-            let (state, skip) = begin(&head, content_type.as_deref());
+            let (state, skip) = detect(&head, content_type.as_deref());
             self.0 = state;
             self.decode(&head[skip..], false, text);
         }
-        if let State::Either { held } = &mut self.0 {
+        if let TextDecoderState::Undecided { buffered: held } = &mut self.0 {
             if held.is_empty() {
                 let ascii = Encoding::ascii_valid_up_to(bytes);
                 push_utf_8(&bytes[..ascii], text);
@@ -68,50 +68,50 @@ impl Decoder {
             let wrong = std::str::from_utf8(&held).err();
             let is_utf_8 = wrong.is_none_or(|error| error.error_len().is_none());
             self.0 = if is_utf_8 {
-                State::Utf8 { begun: Vec::new() }
+                TextDecoderState::Utf8 { partial: Vec::new() }
             } else {
-                State::Other(Box::new(WINDOWS_1252.new_decoder_without_bom_handling()))
+                TextDecoderState::Other(Box::new(WINDOWS_1252.new_decoder_without_bom_handling()))
             };
             self.decode(&held, false, text);
         }
         match &mut self.0 {
-            State::Head { .. } | State::Either { .. } => {}
-            State::Utf8 { begun } => decode_utf_8(begun, bytes, last, text),
-            State::Other(decoder) => decode_other(decoder, bytes, last, text),
+            TextDecoderState::Head { .. } | TextDecoderState::Undecided { .. } => {}
+            TextDecoderState::Utf8 { partial: begun } => decode_utf_8(begun, bytes, last, text),
+            TextDecoderState::Other(decoder) => decode_other(decoder, bytes, last, text),
         }
     }
 }
 
 /// The initial state for a document, and the length of the byte order mark.
-fn begin(head: &[u8], content_type: Option<&str>) -> (State, usize) {
+fn detect(head: &[u8], content_type: Option<&str>) -> (TextDecoderState, usize) {
     if let Some((encoding, skip)) = Encoding::for_bom(head) {
-        return (state(encoding), skip);
+        return (initial_state(encoding), skip);
     }
     let wide = match head {
         [b'<', 0, ..] => Some(UTF_16LE),
         [0, b'<', ..] => Some(UTF_16BE),
         _ => None,
     };
-    let declared = content_type.and_then(charset::of_content_type);
-    let declared = declared.or_else(|| of_declaration(head));
+    let declared = content_type.and_then(charset::from_content_type);
+    let declared = declared.or_else(|| declared_encoding(head));
     // A document that is readable as ASCII is not UTF-16, even if it declares that.
     let declared = declared.filter(|encoding| *encoding != UTF_16LE && *encoding != UTF_16BE);
-    (state(wide.or(declared).unwrap_or(UTF_8)), 0)
+    (initial_state(wide.or(declared).unwrap_or(UTF_8)), 0)
 }
 
-fn state(encoding: &'static Encoding) -> State {
+fn initial_state(encoding: &'static Encoding) -> TextDecoderState {
     // UTF-8 and windows-1252 are often declared for each other.
     if encoding == UTF_8 {
-        State::Utf8 { begun: Vec::new() }
+        TextDecoderState::Utf8 { partial: Vec::new() }
     } else if encoding == WINDOWS_1252 {
-        State::Either { held: Vec::new() }
+        TextDecoderState::Undecided { buffered: Vec::new() }
     } else {
-        State::Other(Box::new(encoding.new_decoder_without_bom_handling()))
+        TextDecoderState::Other(Box::new(encoding.new_decoder_without_bom_handling()))
     }
 }
 
 /// The `encoding=".."` of `<?xml ..>`.
-fn of_declaration(head: &[u8]) -> Option<&'static Encoding> {
+fn declared_encoding(head: &[u8]) -> Option<&'static Encoding> {
     const NAME: &[u8] = b"encoding";
     let begin = memchr::memmem::find(head, b"<?xml")?;
     let declaration = &head[begin..];

@@ -14,8 +14,8 @@ use std::borrow::Cow;
 use quick_xml::events::attributes::Attributes;
 use quick_xml::parser::{ElementParser, Parser};
 
-pub(crate) use self::decode::Decoder;
-pub(crate) use self::text::{Joining, fold, plain_text};
+pub(crate) use self::decode::TextDecoder;
+pub(crate) use self::text::{ReferenceResolver, fold_whitespace, plain_text};
 pub(crate) use self::unpack::Unpacker;
 use crate::config::{DECODED_CHUNK_BYTES, MARKUP_TAG_BYTES_MAX};
 
@@ -24,22 +24,22 @@ const REFERENCE_BYTES_MAX: usize = 40;
 
 /// Reads markup.
 #[derive(Debug)]
-pub(crate) struct Markup {
-    decoder: Decoder,
+pub(crate) struct MarkupReader {
+    decoder: TextDecoder,
     /// Text that is not read yet: less than a tag.
     pending: String,
-    state: State,
+    state: MarkupState,
     /// How many bytes of an incomplete tag in `pending` were searched for its end ..
-    looked_at: usize,
+    scanned_bytes: usize,
     /// .. and the state of that search.
-    tag: ElementParser,
+    tag_parser: ElementParser,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MarkupState {
     Content,
     /// Until `]]>`.
-    Characters,
+    Cdata,
     /// Until `-->`.
     Comment,
     /// `<?..>`, or `<!..>` outside of brackets.
@@ -52,8 +52,8 @@ enum State {
 
 /// A token of markup. An empty element gives two tokens.
 #[derive(Debug)]
-pub(crate) enum Token<'a> {
-    Open(Tag<'a>),
+pub(crate) enum MarkupToken<'a> {
+    Open(MarkupTag<'a>),
     /// The end tag with this name.
     Close(&'a str),
     /// A part of a text, with its references resolved.
@@ -62,13 +62,13 @@ pub(crate) enum Token<'a> {
 
 /// A start tag.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tag<'a> {
+pub(crate) struct MarkupTag<'a> {
     /// As written.
     pub(crate) name: &'a str,
     content: &'a str,
 }
 
-impl<'a> Tag<'a> {
+impl<'a> MarkupTag<'a> {
     /// The text between `<` and `>`, or `/>`.
     fn new(content: &'a str) -> Self {
         let end = content.find(|c: char| c.is_ascii_whitespace() || c == '/');
@@ -96,29 +96,29 @@ impl<'a> Tag<'a> {
 }
 
 /// A name without its prefix.
-pub(crate) fn local(name: &str) -> &str {
+pub(crate) fn local_name(name: &str) -> &str {
     name.rsplit_once(':').map_or(name, |(_, local)| local)
 }
 
 /// The prefix of a name; empty if there is none.
-pub(crate) fn prefix(name: &str) -> &str {
+pub(crate) fn name_prefix(name: &str) -> &str {
     name.rsplit_once(':').map_or("", |(prefix, _)| prefix)
 }
 
-impl Markup {
+impl MarkupReader {
     /// For a document with this `Content-Type` header.
     pub(crate) fn new(content_type: Option<&str>) -> Self {
         Self {
-            decoder: Decoder::new(content_type),
+            decoder: TextDecoder::new(content_type),
             pending: String::new(),
-            state: State::Content,
-            looked_at: 0,
-            tag: ElementParser::Outside,
+            state: MarkupState::Content,
+            scanned_bytes: 0,
+            tag_parser: ElementParser::Outside,
         }
     }
 
     /// Reads the next bytes.
-    pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Token<'_>)) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(MarkupToken<'_>)) {
         for chunk in bytes.chunks(DECODED_CHUNK_BYTES) {
             if self.is_cut() {
                 return;
@@ -129,7 +129,7 @@ impl Markup {
     }
 
     /// Ends the document.
-    pub(crate) fn finish(&mut self, each: &mut dyn FnMut(Token<'_>)) {
+    pub(crate) fn finish(&mut self, each: &mut dyn FnMut(MarkupToken<'_>)) {
         if !self.is_cut() {
             self.decoder.decode(&[], true, &mut self.pending);
             self.read(true, each);
@@ -138,10 +138,10 @@ impl Markup {
 
     /// Whether a tag was too long, and nothing after it was read.
     pub(crate) fn is_cut(&self) -> bool {
-        self.state == State::Ended
+        self.state == MarkupState::Ended
     }
 
-    fn read(&mut self, last: bool, each: &mut dyn FnMut(Token<'_>)) {
+    fn read(&mut self, last: bool, each: &mut dyn FnMut(MarkupToken<'_>)) {
         let mut pending = std::mem::take(&mut self.pending);
         let mut done = 0;
         loop {
@@ -159,44 +159,46 @@ impl Markup {
     }
 
     /// Reads one token and returns its length in bytes; 0 if it is incomplete.
-    fn step(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+    fn step(&mut self, text: &str, last: bool, each: &mut dyn FnMut(MarkupToken<'_>)) -> usize {
         match self.state {
-            State::Content => match memchr::memchr(b'<', text.as_bytes()) {
+            MarkupState::Content => match memchr::memchr(b'<', text.as_bytes()) {
                 Some(0) => self.markup(text, last, each),
                 Some(at) => emit(&text[..at], each),
                 None if last => emit(text, each),
-                None => emit(&text[..text.len() - reference_begun(text)], each),
+                None => emit(&text[..text.len() - partial_reference_bytes(text)], each),
             },
-            State::Characters => self.until("]]>", text, last, Some(each)),
-            State::Comment => self.until("-->", text, last, None),
-            State::Declaration => match memchr::memchr2(b'>', b'[', text.as_bytes()) {
+            MarkupState::Cdata => self.until("]]>", text, last, Some(each)),
+            MarkupState::Comment => self.until("-->", text, last, None),
+            MarkupState::Declaration => match memchr::memchr2(b'>', b'[', text.as_bytes()) {
                 Some(at) => {
                     let bracket = text.as_bytes()[at] == b'[';
-                    self.state = if bracket { State::Subset } else { State::Content };
+                    self.state = if bracket { MarkupState::Subset } else { MarkupState::Content };
                     at + 1
                 }
                 None => text.len(),
             },
-            State::Subset => match memchr::memchr(b']', text.as_bytes()) {
+            MarkupState::Subset => match memchr::memchr(b']', text.as_bytes()) {
                 Some(at) => {
-                    self.state = State::Declaration;
+                    self.state = MarkupState::Declaration;
                     at + 1
                 }
                 None => text.len(),
             },
-            State::Ended => 0,
+            MarkupState::Ended => 0,
         }
     }
 
     /// Reads a token that begins with `<`.
-    fn markup(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+    fn markup(&mut self, text: &str, last: bool, each: &mut dyn FnMut(MarkupToken<'_>)) -> usize {
         const COMMENT: &str = "<!--";
         const CHARACTERS: &str = "<![CDATA[";
         let mut next = text[1..].chars();
         match next.next() {
             None if !last => 0,
             Some('!') => {
-                for (begin, state) in [(COMMENT, State::Comment), (CHARACTERS, State::Characters)] {
+                for (begin, state) in
+                    [(COMMENT, MarkupState::Comment), (CHARACTERS, MarkupState::Cdata)]
+                {
                     if text.starts_with(begin) {
                         self.state = state;
                         return begin.len();
@@ -204,11 +206,11 @@ impl Markup {
                         return 0;
                     }
                 }
-                self.state = State::Declaration;
+                self.state = MarkupState::Declaration;
                 2
             }
             Some('?') => {
-                self.state = State::Declaration;
+                self.state = MarkupState::Declaration;
                 2
             }
             Some('/') => self.tag(text, last, each),
@@ -217,35 +219,35 @@ impl Markup {
             }
             // Text such as "a < b".
             _ => {
-                each(Token::Text(Cow::Borrowed("<")));
+                each(MarkupToken::Text(Cow::Borrowed("<")));
                 1
             }
         }
     }
 
-    fn tag(&mut self, text: &str, last: bool, each: &mut dyn FnMut(Token<'_>)) -> usize {
+    fn tag(&mut self, text: &str, last: bool, each: &mut dyn FnMut(MarkupToken<'_>)) -> usize {
         let within = text.floor_char_boundary(MARKUP_TAG_BYTES_MAX);
-        let Some(end) = self.tag.feed(&text.as_bytes()[self.looked_at..within]) else {
-            self.looked_at = within;
+        let Some(end) = self.tag_parser.feed(&text.as_bytes()[self.scanned_bytes..within]) else {
+            self.scanned_bytes = within;
             if within < text.len() {
-                self.state = State::Ended;
+                self.state = MarkupState::Ended;
             }
             return if last { text.len() } else { 0 };
         };
-        let end = std::mem::take(&mut self.looked_at) + end;
-        self.tag = ElementParser::Outside;
+        let end = std::mem::take(&mut self.scanned_bytes) + end;
+        self.tag_parser = ElementParser::Outside;
         let content = &text[1..end];
         if let Some(name) = content.strip_prefix('/') {
-            each(Token::Close(name.trim_ascii()));
+            each(MarkupToken::Close(name.trim_ascii()));
         } else {
             let (content, is_empty) = match content.strip_suffix('/') {
                 Some(content) => (content, true),
                 None => (content, false),
             };
-            let tag = Tag::new(content);
-            each(Token::Open(tag));
+            let tag = MarkupTag::new(content);
+            each(MarkupToken::Open(tag));
             if is_empty {
-                each(Token::Close(tag.name));
+                each(MarkupToken::Close(tag.name));
             }
         }
         end + 1
@@ -256,11 +258,11 @@ impl Markup {
         end: &str,
         text: &str,
         last: bool,
-        each: Option<&mut dyn FnMut(Token<'_>)>,
+        each: Option<&mut dyn FnMut(MarkupToken<'_>)>,
     ) -> usize {
         let (inside, used) = match memchr::memmem::find(text.as_bytes(), end.as_bytes()) {
             Some(at) => {
-                self.state = State::Content;
+                self.state = MarkupState::Content;
                 (&text[..at], at + end.len())
             }
             None if last => (text, text.len()),
@@ -272,23 +274,23 @@ impl Markup {
         if let Some(each) = each
             && !inside.is_empty()
         {
-            each(Token::Text(Cow::Borrowed(inside)));
+            each(MarkupToken::Text(Cow::Borrowed(inside)));
         }
         used
     }
 }
 
 /// Emits a text and returns its length.
-fn emit(text: &str, each: &mut dyn FnMut(Token<'_>)) -> usize {
+fn emit(text: &str, each: &mut dyn FnMut(MarkupToken<'_>)) -> usize {
     if !text.is_empty() {
         // As in attributes, so that `?a=1&copy=2` is not changed.
-        each(Token::Text(htmlize::unescape_attribute(text)));
+        each(MarkupToken::Text(htmlize::unescape_attribute(text)));
     }
     text.len()
 }
 
 /// The length of an incomplete reference at the end.
-fn reference_begun(text: &str) -> usize {
+fn partial_reference_bytes(text: &str) -> usize {
     let from = text.floor_char_boundary(text.len().saturating_sub(REFERENCE_BYTES_MAX));
     let tail = &text[from..];
     match tail.rfind('&') {

@@ -11,8 +11,8 @@ use crate::config::{CHARSET_PRESCAN_BYTES, JOINED_BYTES_MAX};
 fn tokens_of(chunks: &[&[u8]], content_type: Option<&str>) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut text = String::new();
-    let mut each = |token: Token<'_>| {
-        if let Token::Text(more) = &token {
+    let mut each = |token: MarkupToken<'_>| {
+        if let MarkupToken::Text(more) = &token {
             text.push_str(more);
             return;
         }
@@ -20,15 +20,15 @@ fn tokens_of(chunks: &[&[u8]], content_type: Option<&str>) -> Vec<String> {
             tokens.push(std::mem::take(&mut text));
         }
         match token {
-            Token::Open(tag) => {
+            MarkupToken::Open(tag) => {
                 let attributes = tag.attributes().map(|(key, value)| format!(" {key}={value}"));
                 tokens.push(format!("<{}{}>", tag.name, attributes.collect::<String>()));
             }
-            Token::Close(name) => tokens.push(format!("</{name}>")),
-            Token::Text(_) => {}
+            MarkupToken::Close(name) => tokens.push(format!("</{name}>")),
+            MarkupToken::Text(_) => {}
         }
     };
-    let mut markup = Markup::new(content_type);
+    let mut markup = MarkupReader::new(content_type);
     for chunk in chunks {
         markup.feed(chunk, &mut each);
     }
@@ -81,10 +81,10 @@ fn no_entity_is_expanded() {
 
 #[test]
 fn an_endless_tag_stops_the_reader_and_is_not_buffered() {
-    let mut markup = Markup::new(None);
+    let mut markup = MarkupReader::new(None);
     let mut names = Vec::new();
-    let mut each = |token: Token<'_>| {
-        if let Token::Open(tag) = token {
+    let mut each = |token: MarkupToken<'_>| {
+        if let MarkupToken::Open(tag) = token {
             names.push(tag.name.to_owned());
         }
     };
@@ -165,10 +165,10 @@ fn titles_become_plain_text() {
         ("a<scripture>b", "ab"),
     ];
     for (html, text) in table {
-        assert_eq!(fold(&plain_text(html), 100), text, "{html}");
+        assert_eq!(fold_whitespace(&plain_text(html), 100), text, "{html}");
     }
-    assert_eq!(fold("aé bb", 2), "a");
-    assert_eq!(fold("aa bb", 3), "aa");
+    assert_eq!(fold_whitespace("aé bb", 2), "a");
+    assert_eq!(fold_whitespace("aa bb", 3), "aa");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn references_become_absolute_and_absolute_ones_stay() {
     ];
     for (reference, base, expected) in table {
         let base = base.map(|base| CanonicalUrl::parse(base).unwrap());
-        let found = Joining::default().absolute(reference, base.as_ref());
+        let found = ReferenceResolver::default().absolute(reference, base.as_ref());
         assert_eq!(found.as_deref(), expected, "{reference}");
     }
 }
@@ -196,12 +196,12 @@ fn references_become_absolute_and_absolute_ones_stay() {
 fn valid_and_invalid_relative_references_count() {
     let base = CanonicalUrl::parse("http://a.example/").unwrap();
     for reference in ["x", "//u@h", "mailto:x"] {
-        let mut joining = Joining::default();
+        let mut joining = ReferenceResolver::default();
         for _ in 0..=JOINED_BYTES_MAX / (base.as_str().len() + reference.len()) {
-            assert!(!joining.is_over());
+            assert!(!joining.is_exhausted());
             joining.absolute(reference, Some(&base));
         }
-        assert!(joining.is_over());
+        assert!(joining.is_exhausted());
         assert_eq!(joining.absolute("x", Some(&base)), None);
         assert_eq!(joining.absolute("http://b", None).as_deref(), Some("http://b"));
     }
@@ -209,15 +209,15 @@ fn valid_and_invalid_relative_references_count() {
 
 #[test]
 fn an_incomplete_tag_is_scanned_once() {
-    let (mut markup, mut names) = (Markup::new(None), 0);
+    let (mut markup, mut names) = (MarkupReader::new(None), 0);
     markup.feed(&[b' '; CHARSET_PRESCAN_BYTES], &mut |_| ());
     markup.feed(b"<a b='", &mut |_| ());
     for _ in 0..1000 {
         markup.feed(b">", &mut |_| ());
-        assert_eq!(markup.looked_at, markup.pending.len());
+        assert_eq!(markup.scanned_bytes, markup.pending.len());
     }
-    markup.feed(b"'><c", &mut |token| names += u8::from(matches!(token, Token::Open(_))));
-    assert_eq!((names, markup.looked_at), (1, 2));
+    markup.feed(b"'><c", &mut |token| names += u8::from(matches!(token, MarkupToken::Open(_))));
+    assert_eq!((names, markup.scanned_bytes), (1, 2));
 }
 
 /// Parts of malformed documents.

@@ -8,7 +8,7 @@ use crate::config::JOINED_BYTES_MAX;
 
 /// Replaces each run of white space and control characters by one space, and removes it at the
 /// ends. Truncates to `bytes_max`, at a character.
-pub(crate) fn fold(text: &str, bytes_max: usize) -> String {
+pub(crate) fn fold_whitespace(text: &str, bytes_max: usize) -> String {
     let mut folded = String::new();
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
         if folded.len() > bytes_max {
@@ -35,7 +35,7 @@ pub(crate) fn plain_text(html: &str) -> String {
     while let Some(at) = rest.find('<') {
         text.push_str(&rest[..at]);
         rest = &rest[at..];
-        if let Some(used) = unseen(rest, rest.len() > open_end) {
+        if let Some(used) = invisible_bytes(rest, rest.len() > open_end) {
             rest = &rest[used..];
         } else {
             text.push('<');
@@ -51,7 +51,7 @@ pub(crate) fn plain_text(html: &str) -> String {
 
 /// The length of a tag, comment or script at the beginning of `html`, which begins with `<`.
 /// `None`: the `<` is text. `is_closed`: there is a `>` after it.
-fn unseen(html: &str, is_closed: bool) -> Option<usize> {
+fn invisible_bytes(html: &str, is_closed: bool) -> Option<usize> {
     let until = |from: usize, end: &str| {
         html[from..].find(end).map_or(html.len(), |at| from + at + end.len())
     };
@@ -76,14 +76,14 @@ fn unseen(html: &str, is_closed: bool) -> Option<usize> {
 /// Resolves references and counts the cost: a relative reference also reads its base, which may be
 /// a thousand times longer.
 #[derive(Debug, Default)]
-pub(crate) struct Joining {
+pub(crate) struct ReferenceResolver {
     /// Bytes of relative references and their bases.
     bytes: usize,
 }
 
-impl Joining {
+impl ReferenceResolver {
     /// The limit was reached, and further relative references are not resolved.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.bytes > JOINED_BYTES_MAX
     }
 
@@ -93,8 +93,8 @@ impl Joining {
         reference: &str,
         base: Option<&CanonicalUrl<'_>>,
     ) -> Option<String> {
-        let reference = without_breaks(reference)?;
-        if let Some(text) = whole(&reference) {
+        let reference = strip_line_breaks(reference)?;
+        if let Some(text) = absolute_url(&reference) {
             return Some(text);
         }
         self.join(&reference, base?).map(|url| url.as_str().to_owned())
@@ -106,7 +106,7 @@ impl Joining {
         reference: &str,
         base: Option<&CanonicalUrl<'_>>,
     ) -> Option<CanonicalUrl<'static>> {
-        let reference = without_breaks(reference)?;
+        let reference = strip_line_breaks(reference)?;
         if let Ok(url) = CanonicalUrl::parse(&reference) {
             return Some(url.into_owned());
         }
@@ -115,7 +115,7 @@ impl Joining {
 
     fn join(&mut self, reference: &str, base: &CanonicalUrl<'_>) -> Option<CanonicalUrl<'static>> {
         self.bytes += base.as_str().len() + reference.len();
-        if self.is_over() {
+        if self.is_exhausted() {
             return None;
         }
         let mut text = String::new();
@@ -124,7 +124,7 @@ impl Joining {
 }
 
 /// An absolute `http` or `https` URL, as written if that is one word.
-pub(crate) fn whole(reference: &str) -> Option<String> {
+pub(crate) fn absolute_url(reference: &str) -> Option<String> {
     let url = CanonicalUrl::parse(reference).ok()?;
     let is_one_word = !reference.contains(|c: char| c.is_whitespace() || c.is_control());
     let text = if is_one_word && reference.contains("://") { reference } else { url.as_str() };
@@ -132,7 +132,7 @@ pub(crate) fn whole(reference: &str) -> Option<String> {
 }
 
 /// `None` if nothing is left.
-fn without_breaks(reference: &str) -> Option<Cow<'_, str>> {
+fn strip_line_breaks(reference: &str) -> Option<Cow<'_, str>> {
     let reference: Cow<'_, str> = match reference.trim() {
         text if text.contains(['\t', '\r', '\n']) => text.replace(['\t', '\r', '\n'], "").into(),
         text => text.into(),

@@ -8,32 +8,32 @@ use flate2::write::MultiGzDecoder;
 use crate::config::{DECODED_RATIO_FROM_BYTES, DECODED_RATIO_MAX, DOCUMENT_STEP_BYTES};
 
 /// Decompresses a document if it is gzip.
-pub(crate) struct Unpacker(State);
+pub(crate) struct Unpacker(UnpackState);
 
-enum State {
+enum UnpackState {
     /// Fewer than the two bytes that identify gzip.
     Head(Vec<u8>),
     Plain,
-    Gzip(Box<Gzip>),
+    Gzip(Box<GzipState>),
     /// The rest is not read, for this reason.
     Cut(&'static str),
     /// The receiver wants no more.
     Ended,
 }
 
-struct Gzip {
+struct GzipState {
     decoder: MultiGzDecoder<Vec<u8>>,
     /// How much of the decoder's output was passed on.
-    given: usize,
-    taken_bytes: u64,
-    given_bytes: u64,
+    emitted: usize,
+    input_bytes: u64,
+    output_bytes: u64,
     /// The rest is not valid gzip.
     damaged: bool,
 }
 
 /// Receives decompressed bytes in pieces of at most [`DOCUMENT_STEP_BYTES`], and returns whether it
 /// wants more.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
+pub(crate) type PieceSink<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
 
 const DAMAGED: &str = "damaged gzip; the rest was left out";
 
@@ -45,39 +45,39 @@ impl fmt::Debug for Unpacker {
 
 impl Unpacker {
     pub(crate) fn new() -> Self {
-        Self(State::Head(Vec::new()))
+        Self(UnpackState::Head(Vec::new()))
     }
 
     /// Reads the next bytes until there is one piece of output, and returns whether there may be
     /// another.
-    pub(crate) fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> bool {
+    pub(crate) fn step(&mut self, bytes: &mut &[u8], take: PieceSink<'_>) -> bool {
         match &mut self.0 {
-            State::Head(head) => {
+            UnpackState::Head(head) => {
                 let wanted = 2 - head.len();
                 head.extend_from_slice(split_off(bytes, wanted));
                 if head.len() == 2 {
                     self.begin(take);
                 }
             }
-            State::Plain => {
+            UnpackState::Plain => {
                 if !take(split_off(bytes, DOCUMENT_STEP_BYTES)) {
-                    self.0 = State::Ended;
+                    self.0 = UnpackState::Ended;
                 }
             }
-            State::Gzip(gzip) => {
+            UnpackState::Gzip(gzip) => {
                 if let Some(over) = gzip.step(bytes, take) {
                     self.0 = over;
                 }
             }
-            State::Cut(_) | State::Ended => *bytes = &[],
+            UnpackState::Cut(_) | UnpackState::Ended => *bytes = &[],
         }
-        !bytes.is_empty() || matches!(&self.0, State::Gzip(gzip) if gzip.has_more())
+        !bytes.is_empty() || matches!(&self.0, UnpackState::Gzip(gzip) if gzip.has_more())
     }
 
     /// Ends the document.
-    pub(crate) fn finish(&mut self, take: Take<'_>) {
+    pub(crate) fn finish(&mut self, take: PieceSink<'_>) {
         self.begin(take);
-        if let State::Gzip(gzip) = &mut self.0 {
+        if let UnpackState::Gzip(gzip) = &mut self.0 {
             let is_whole = gzip.decoder.try_finish().is_ok();
             while gzip.has_more() {
                 if let Some(over) = gzip.step(&mut &[][..], take) {
@@ -85,69 +85,69 @@ impl Unpacker {
                     return;
                 }
             }
-            self.0 = if is_whole { State::Ended } else { State::Cut(DAMAGED) };
+            self.0 = if is_whole { UnpackState::Ended } else { UnpackState::Cut(DAMAGED) };
         }
     }
 
     /// Why not everything was decompressed, if more was wanted.
     pub(crate) fn cut(&self) -> Option<&'static str> {
         match self.0 {
-            State::Cut(why) => Some(why),
+            UnpackState::Cut(why) => Some(why),
             _ => None,
         }
     }
 
-    fn begin(&mut self, take: Take<'_>) {
-        let State::Head(head) = &mut self.0 else { return };
+    fn begin(&mut self, take: PieceSink<'_>) {
+        let UnpackState::Head(head) = &mut self.0 else { return };
         let head = std::mem::take(head);
         if head.starts_with(&[0x1f, 0x8b]) {
             let mut decoder = MultiGzDecoder::new(Vec::new());
             let damaged = decoder.write_all(&head).is_err();
             let (taken_bytes, given_bytes) = (head.len() as u64, 0);
-            self.0 = State::Gzip(Box::new(Gzip {
+            self.0 = UnpackState::Gzip(Box::new(GzipState {
                 decoder,
-                given: 0,
-                taken_bytes,
-                given_bytes,
+                emitted: 0,
+                input_bytes: taken_bytes,
+                output_bytes: given_bytes,
                 damaged,
             }));
         } else {
-            self.0 = if take(&head) { State::Plain } else { State::Ended };
+            self.0 = if take(&head) { UnpackState::Plain } else { UnpackState::Ended };
         }
     }
 }
 
-impl Gzip {
+impl GzipState {
     /// Passes on one piece; returns the next state if this was the end.
-    fn step(&mut self, bytes: &mut &[u8], take: Take<'_>) -> Option<State> {
+    fn step(&mut self, bytes: &mut &[u8], take: PieceSink<'_>) -> Option<UnpackState> {
         if !self.has_more() && !bytes.is_empty() && !self.damaged {
             self.decoder.get_mut().clear();
-            self.given = 0;
+            self.emitted = 0;
             // Produces no more than the decoder's own buffer.
             match self.decoder.write(bytes) {
                 Ok(taken @ 1..) => {
-                    self.taken_bytes += taken as u64;
+                    self.input_bytes += taken as u64;
                     *bytes = &bytes[taken..];
                 }
                 _ => self.damaged = true,
             }
         }
-        let mut rest = &self.decoder.get_ref()[self.given..];
+        let mut rest = &self.decoder.get_ref()[self.emitted..];
         let piece = split_off(&mut rest, DOCUMENT_STEP_BYTES);
-        self.given += piece.len();
-        self.given_bytes += piece.len() as u64;
-        let is_large = self.given_bytes > DECODED_RATIO_FROM_BYTES;
-        if is_large && self.given_bytes / DECODED_RATIO_MAX > self.taken_bytes {
-            return Some(State::Cut("gzip grows too much; the rest was left out"));
+        self.emitted += piece.len();
+        self.output_bytes += piece.len() as u64;
+        let is_large = self.output_bytes > DECODED_RATIO_FROM_BYTES;
+        if is_large && self.output_bytes / DECODED_RATIO_MAX > self.input_bytes {
+            return Some(UnpackState::Cut("gzip grows too much; the rest was left out"));
         }
         if !piece.is_empty() && !take(piece) {
-            return Some(State::Ended);
+            return Some(UnpackState::Ended);
         }
-        (self.damaged && !self.has_more()).then_some(State::Cut(DAMAGED))
+        (self.damaged && !self.has_more()).then_some(UnpackState::Cut(DAMAGED))
     }
 
     fn has_more(&self) -> bool {
-        self.given < self.decoder.get_ref().len()
+        self.emitted < self.decoder.get_ref().len()
     }
 }
 

@@ -5,7 +5,7 @@ use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFINED};
 use memchr::memmem;
 
-use super::tag::{Attributes, Value, is_space};
+use super::tag::{AttributeValue, Attributes, is_space};
 use crate::config::CHARSET_GUESS_BYTES;
 
 /// The declared encoding, and the length of the byte order mark.
@@ -20,7 +20,7 @@ pub fn declared(
 }
 
 /// The `charset` parameter of a `Content-Type`; the first one counts.
-pub fn of_content_type(value: &str) -> Option<&'static Encoding> {
+pub fn from_content_type(value: &str) -> Option<&'static Encoding> {
     let mut rest = value.split_once(';')?.1;
     loop {
         let (key, value) = rest.split_once(['=', ';'])?;
@@ -35,7 +35,7 @@ pub fn of_content_type(value: &str) -> Option<&'static Encoding> {
             None => value.split_once(';').unwrap_or((value, "")),
         };
         if key.trim().eq_ignore_ascii_case("charset") {
-            return of_label(value.trim().trim_matches(['"', '\'']).as_bytes());
+            return from_label(value.trim().trim_matches(['"', '\'']).as_bytes());
         }
         rest = after;
     }
@@ -46,11 +46,11 @@ fn prescan(head: &[u8]) -> Option<&'static Encoding> {
     match head {
         [b'<', 0, b'?', 0, b'x', 0, ..] => Some(UTF_16LE),
         [0, b'<', 0, b'?', 0, b'x', ..] => Some(UTF_16BE),
-        _ => of_meta(head).or_else(|| of_xml(head)),
+        _ => from_meta(head).or_else(|| from_xml_declaration(head)),
     }
 }
 
-fn of_meta(head: &[u8]) -> Option<&'static Encoding> {
+fn from_meta(head: &[u8]) -> Option<&'static Encoding> {
     let mut rest = head;
     loop {
         rest = &rest[memchr::memchr(b'<', rest)? + 1..];
@@ -59,7 +59,7 @@ fn of_meta(head: &[u8]) -> Option<&'static Encoding> {
             [b'!', b'-', b'-', ..] => &rest[1 + memmem::find(&rest[1..], b"-->")? + 3..],
             _ if is_meta(rest) => {
                 let mut attributes = Attributes::new(&rest[META.len()..]);
-                let meta = Meta::read(&mut attributes);
+                let meta = MetaTag::read(&mut attributes);
                 // A tag that extends beyond the head does not count.
                 let is_whole = !attributes.rest().is_empty();
                 if let Some(encoding) = meta.encoding().filter(|_| is_whole) {
@@ -90,13 +90,13 @@ fn is_meta(rest: &[u8]) -> bool {
 
 /// The relevant attributes of a `<meta>`.
 #[derive(Default)]
-struct Meta<'a> {
-    http_equiv: Option<Value<'a>>,
-    content: Option<Value<'a>>,
-    charset: Option<Value<'a>>,
+struct MetaTag<'a> {
+    http_equiv: Option<AttributeValue<'a>>,
+    content: Option<AttributeValue<'a>>,
+    charset: Option<AttributeValue<'a>>,
 }
 
-impl<'a> Meta<'a> {
+impl<'a> MetaTag<'a> {
     fn read(attributes: &mut Attributes<'a>) -> Self {
         let mut meta = Self::default();
         for (name, value) in attributes {
@@ -112,11 +112,11 @@ impl<'a> Meta<'a> {
     }
 
     fn encoding(&self) -> Option<&'static Encoding> {
-        let is_pragma = |it: Value<'_>| it.bytes().eq_ignore_ascii_case(b"content-type");
+        let is_pragma = |it: AttributeValue<'_>| it.bytes().eq_ignore_ascii_case(b"content-type");
         let encoding = match (self.charset, self.content) {
-            (Some(charset), _) => of_label(charset.bytes()),
+            (Some(charset), _) => from_label(charset.bytes()),
             (None, Some(content)) if self.http_equiv.is_some_and(is_pragma) => {
-                of_content(content.bytes())
+                from_meta_content(content.bytes())
             }
             _ => None,
         };
@@ -125,8 +125,8 @@ impl<'a> Meta<'a> {
 }
 
 /// The encoding in a `<meta>` after the beginning of the page.
-pub(super) fn of_late_meta(mut attributes: Attributes<'_>) -> Option<&'static Encoding> {
-    Meta::read(&mut attributes).encoding()
+pub(super) fn from_late_meta(mut attributes: Attributes<'_>) -> Option<&'static Encoding> {
+    MetaTag::read(&mut attributes).encoding()
 }
 
 /// A page that could be read byte by byte is not UTF-16, even if it declares that.
@@ -139,7 +139,7 @@ fn readable(encoding: &'static Encoding) -> &'static Encoding {
 }
 
 /// The `charset` in the `content` of a `<meta http-equiv=content-type>`.
-fn of_content(content: &[u8]) -> Option<&'static Encoding> {
+fn from_meta_content(content: &[u8]) -> Option<&'static Encoding> {
     const CHARSET: &[u8] = b"charset";
     let mut rest = content;
     loop {
@@ -150,15 +150,15 @@ fn of_content(content: &[u8]) -> Option<&'static Encoding> {
         };
         let value = value.trim_ascii_start();
         if let [quote @ (b'"' | b'\''), quoted @ ..] = value {
-            return of_label(&quoted[..memchr::memchr(*quote, quoted)?]);
+            return from_label(&quoted[..memchr::memchr(*quote, quoted)?]);
         }
         let ends = |byte: &u8| is_space(*byte) || *byte == b';';
-        return of_label(&value[..value.iter().position(ends).unwrap_or(value.len())]);
+        return from_label(&value[..value.iter().position(ends).unwrap_or(value.len())]);
     }
 }
 
 /// The `encoding` of an XML declaration.
-fn of_xml(head: &[u8]) -> Option<&'static Encoding> {
+fn from_xml_declaration(head: &[u8]) -> Option<&'static Encoding> {
     const ENCODING: &[u8] = b"encoding";
     let skip = |bytes: &'_ [u8]| bytes.iter().position(|byte| *byte > b' ');
     let declaration = head.strip_prefix(b"<?xml")?;
@@ -169,47 +169,47 @@ fn of_xml(head: &[u8]) -> Option<&'static Encoding> {
     let [quote @ (b'"' | b'\''), quoted @ ..] = rest else {
         return None;
     };
-    of_label(&quoted[..memchr::memchr(*quote, quoted)?]).map(readable)
+    from_label(&quoted[..memchr::memchr(*quote, quoted)?]).map(readable)
 }
 
 /// Encodings that only serve attacks count as unknown, as if nothing was declared.
-fn of_label(label: &[u8]) -> Option<&'static Encoding> {
+fn from_label(label: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label_no_replacement(label)
 }
 
 /// Guesses the encoding of a page without a declaration. Up to the first non-ASCII byte all
 /// encodings agree. The bytes after it are buffered until there are enough for a guess.
-pub(super) struct Guess {
+pub(super) struct EncodingGuess {
     detector: EncodingDetector,
     /// `<= CHARSET_GUESS_BYTES`
-    held: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-impl Guess {
+impl EncodingGuess {
     pub(super) fn new() -> Self {
         // No script is run, so a wrong guess cannot enable an attack.
-        Self { detector: EncodingDetector::new(Iso2022JpDetection::Allow), held: Vec::new() }
+        Self { detector: EncodingDetector::new(Iso2022JpDetection::Allow), buffered: Vec::new() }
     }
 
     /// Reads the next bytes. Returns how many of them are ASCII and can be read now, and how many
     /// are buffered. The rest needs the encoding.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> (usize, usize) {
-        let ascii = if self.held.is_empty() { ascii(bytes) } else { 0 };
-        let room = CHARSET_GUESS_BYTES - self.held.len();
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, usize) {
+        let ascii = if self.buffered.is_empty() { ascii_prefix_bytes(bytes) } else { 0 };
+        let room = CHARSET_GUESS_BYTES - self.buffered.len();
         let held = room.min(bytes.len() - ascii);
         self.detector.feed(&bytes[..ascii + held], false);
-        self.held.extend_from_slice(&bytes[ascii..ascii + held]);
+        self.buffered.extend_from_slice(&bytes[ascii..ascii + held]);
         (ascii, held)
     }
 
     /// Whether something is buffered.
-    pub(super) fn has_met_other_than_ascii(&self) -> bool {
-        !self.held.is_empty()
+    pub(super) fn has_non_ascii(&self) -> bool {
+        !self.buffered.is_empty()
     }
 
     /// Whether the buffer is full.
     pub(super) fn is_full(&self) -> bool {
-        self.held.len() == CHARSET_GUESS_BYTES
+        self.buffered.len() == CHARSET_GUESS_BYTES
     }
 
     /// The encoding, and the buffered bytes. A late `<meta>` counts, too: `late` is one that was
@@ -229,15 +229,16 @@ impl Guess {
             detector.feed(&[], is_all);
             detector.guess(top_level.map(str::as_bytes), Utf8Detection::Allow)
         };
-        let encoding = late.or_else(|| of_meta(&self.held));
-        let encoding = encoding.unwrap_or_else(|| guess_encoding(&mut self.detector, &self.held));
-        (encoding, self.held)
+        let encoding = late.or_else(|| from_meta(&self.buffered));
+        let encoding =
+            encoding.unwrap_or_else(|| guess_encoding(&mut self.detector, &self.buffered));
+        (encoding, self.buffered)
     }
 }
 
 /// The length of the prefix that means the same in all encodings: no byte beyond ASCII, and no
 /// escape, which changes the meaning in ISO-2022-JP.
-fn ascii(bytes: &[u8]) -> usize {
+fn ascii_prefix_bytes(bytes: &[u8]) -> usize {
     const ESCAPE: u8 = 0x1b;
     let ascii = Encoding::ascii_valid_up_to(bytes);
     memchr::memchr(ESCAPE, &bytes[..ascii]).unwrap_or(ascii)

@@ -1,7 +1,7 @@
 use super::*;
 
 fn encoding_of(head: &[u8], header: Option<&str>) -> Option<(&'static str, usize)> {
-    let (encoding, skip) = declared(head, header.and_then(of_content_type))?;
+    let (encoding, skip) = declared(head, header.and_then(from_content_type))?;
     Some((encoding.name(), skip))
 }
 
@@ -37,7 +37,7 @@ fn the_header_is_read_by_its_grammar() {
         ("text/html; charset", None),
         ("charset=gbk", None),
     ] {
-        assert_eq!(of_content_type(header).map(Encoding::name), expected, "{header}");
+        assert_eq!(from_content_type(header).map(Encoding::name), expected, "{header}");
     }
 }
 
@@ -102,8 +102,8 @@ fn pages_that_declare_nothing_are_guessed() {
         (b"caf\xe9 <meta charset=koi8-r>", None, "KOI8-R"),
     ];
     for &(page, top_level, expected) in table {
-        let mut guess = Guess::new();
-        let (ascii, held) = guess.take(page);
+        let mut guess = EncodingGuess::new();
+        let (ascii, held) = guess.feed(page);
         assert_eq!(ascii + held, page.len());
         let (encoding, held) = guess.decide(None, top_level, true);
         assert_eq!((encoding.name(), held.as_slice()), (expected, &page[ascii..]));

@@ -5,34 +5,34 @@
 //! them. This is exact if elements are closed in order. An end tag that matches no open foreign
 //! element counts as the end of an element around the foreign content, and so ends it.
 
-use super::tag::{Name, Tag, name};
+use super::tag::{HtmlTag, TagName, tag_name};
 use crate::config::FOREIGN_DEPTH_MAX;
 
-const SVG: Name = name(b"svg");
-const MATH: Name = name(b"math");
-const ANNOTATION_XML: Name = name(b"annotation-xml");
+const SVG: TagName = tag_name(b"svg");
+const MATH: TagName = tag_name(b"math");
+const ANNOTATION_XML: TagName = tag_name(b"annotation-xml");
 
 /// The open foreign elements.
 #[derive(Debug, Default)]
-pub(super) struct Foreign {
+pub(super) struct ForeignContent {
     /// `<= FOREIGN_DEPTH_MAX`
-    open: Vec<Open>,
+    open: Vec<ForeignElement>,
     /// The number of open elements beyond that limit.
-    beyond: usize,
+    overflow_depth: usize,
 }
 
 #[derive(Debug)]
-struct Open {
-    name: Name,
+struct ForeignElement {
+    name: TagName,
     is_svg: bool,
     /// The number of open HTML elements in it, if HTML is allowed there; otherwise `None`.
-    html: Option<usize>,
+    html_depth: Option<usize>,
 }
 
-impl Foreign {
+impl ForeignContent {
     /// Whether the current position is in foreign content, and not in HTML inside of it.
     pub(super) fn is_inside(&self) -> bool {
-        self.open.last().is_some_and(|top| top.html.unwrap_or(0) == 0)
+        self.open.last().is_some_and(|top| top.html_depth.unwrap_or(0) == 0)
     }
 
     /// Whether no foreign element is open.
@@ -41,36 +41,36 @@ impl Foreign {
     }
 
     /// Handles a start tag; returns whether its element is foreign.
-    pub(super) fn start(&mut self, tag: &Tag<'_>) -> bool {
-        if let Some(top) = self.open.last().filter(|top| !top.takes_html(tag.name)) {
+    pub(super) fn start(&mut self, tag: &HtmlTag<'_>) -> bool {
+        if let Some(top) = self.open.last().filter(|top| !top.accepts_html(tag.name)) {
             if !breaks_out(tag) {
                 let is_svg = top.is_svg;
                 self.push(tag, is_svg);
                 return true;
             }
-            self.leave();
+            self.leave_foreign();
         }
         if matches!(tag.name, SVG | MATH) {
             self.push(tag, tag.name == SVG);
             return true;
         }
-        if let Some(Open { html: Some(inside), .. }) = self.open.last_mut() {
+        if let Some(ForeignElement { html_depth: Some(inside), .. }) = self.open.last_mut() {
             *inside += usize::from(is_counted(tag.name));
         }
         false
     }
 
     /// Handles an end tag, except that of a raw text.
-    pub(super) fn end(&mut self, ended: Name) {
-        if self.beyond > 0 {
-            self.beyond -= 1;
+    pub(super) fn end(&mut self, ended: TagName) {
+        if self.overflow_depth > 0 {
+            self.overflow_depth -= 1;
             return;
         }
         if matches!(ended, P | BR) && self.is_inside() {
-            return self.leave();
+            return self.leave_foreign();
         }
         for (index, open) in self.open.iter_mut().enumerate().rev() {
-            if let Some(inside @ 1..) = &mut open.html {
+            if let Some(inside @ 1..) = &mut open.html_depth {
                 *inside -= 1;
                 return self.open.truncate(index + 1);
             }
@@ -81,28 +81,28 @@ impl Foreign {
         self.open.clear();
     }
 
-    fn push(&mut self, tag: &Tag<'_>, is_svg: bool) {
-        if tag.closes_itself {
+    fn push(&mut self, tag: &HtmlTag<'_>, is_svg: bool) {
+        if tag.is_self_closing {
         } else if self.open.len() == FOREIGN_DEPTH_MAX {
-            self.beyond += 1;
+            self.overflow_depth += 1;
         } else {
             let html = begins_html(tag, is_svg).then_some(0);
-            self.open.push(Open { name: tag.name, is_svg, html });
+            self.open.push(ForeignElement { name: tag.name, is_svg, html_depth: html });
         }
     }
 
     /// Closes elements up to where HTML is allowed, around or inside of the foreign content.
-    fn leave(&mut self) {
-        self.beyond = 0;
-        let html = self.open.iter().rposition(|open| open.html.is_some());
+    fn leave_foreign(&mut self) {
+        self.overflow_depth = 0;
+        let html = self.open.iter().rposition(|open| open.html_depth.is_some());
         self.open.truncate(html.map_or(0, |html| html + 1));
     }
 }
 
-impl Open {
+impl ForeignElement {
     /// Whether a start tag directly inside of it is HTML.
-    fn takes_html(&self, started: Name) -> bool {
-        match self.html {
+    fn accepts_html(&self, started: TagName) -> bool {
+        match self.html_depth {
             Some(1..) => true,
             // In MathML text these two elements are still MathML.
             Some(0) => {
@@ -115,15 +115,17 @@ impl Open {
     }
 }
 
-const MGLYPH: Name = name(b"mglyph");
-const MALIGNMARK: Name = name(b"malignmark");
-const P: Name = name(b"p");
-const BR: Name = name(b"br");
+const MGLYPH: TagName = tag_name(b"mglyph");
+const MALIGNMARK: TagName = tag_name(b"malignmark");
+const P: TagName = tag_name(b"p");
+const BR: TagName = tag_name(b"br");
 
 /// Whether HTML is allowed in the element: the integration points of the standard.
-fn begins_html(tag: &Tag<'_>, is_svg: bool) -> bool {
-    const OF_SVG: [Name; 3] = [name(b"foreignobject"), name(b"desc"), name(b"title")];
-    const OF_MATH: [Name; 5] = [name(b"mi"), name(b"mo"), name(b"mn"), name(b"ms"), name(b"mtext")];
+fn begins_html(tag: &HtmlTag<'_>, is_svg: bool) -> bool {
+    const OF_SVG: [TagName; 3] =
+        [tag_name(b"foreignobject"), tag_name(b"desc"), tag_name(b"title")];
+    const OF_MATH: [TagName; 5] =
+        [tag_name(b"mi"), tag_name(b"mo"), tag_name(b"mn"), tag_name(b"ms"), tag_name(b"mtext")];
     if is_svg {
         return OF_SVG.contains(&tag.name);
     }
@@ -138,83 +140,83 @@ fn begins_html(tag: &Tag<'_>, is_svg: bool) -> bool {
 }
 
 /// Elements that never occur in foreign content: its end tag is missing.
-fn breaks_out(tag: &Tag<'_>) -> bool {
-    const ELEMENTS: [Name; 44] = [
-        name(b"b"),
-        name(b"big"),
-        name(b"blockquote"),
-        name(b"body"),
+fn breaks_out(tag: &HtmlTag<'_>) -> bool {
+    const ELEMENTS: [TagName; 44] = [
+        tag_name(b"b"),
+        tag_name(b"big"),
+        tag_name(b"blockquote"),
+        tag_name(b"body"),
         BR,
-        name(b"center"),
-        name(b"code"),
-        name(b"dd"),
-        name(b"div"),
-        name(b"dl"),
-        name(b"dt"),
-        name(b"em"),
-        name(b"embed"),
-        name(b"h1"),
-        name(b"h2"),
-        name(b"h3"),
-        name(b"h4"),
-        name(b"h5"),
-        name(b"h6"),
-        name(b"head"),
-        name(b"hr"),
-        name(b"i"),
-        name(b"img"),
-        name(b"li"),
-        name(b"listing"),
-        name(b"menu"),
-        name(b"meta"),
-        name(b"nobr"),
-        name(b"ol"),
+        tag_name(b"center"),
+        tag_name(b"code"),
+        tag_name(b"dd"),
+        tag_name(b"div"),
+        tag_name(b"dl"),
+        tag_name(b"dt"),
+        tag_name(b"em"),
+        tag_name(b"embed"),
+        tag_name(b"h1"),
+        tag_name(b"h2"),
+        tag_name(b"h3"),
+        tag_name(b"h4"),
+        tag_name(b"h5"),
+        tag_name(b"h6"),
+        tag_name(b"head"),
+        tag_name(b"hr"),
+        tag_name(b"i"),
+        tag_name(b"img"),
+        tag_name(b"li"),
+        tag_name(b"listing"),
+        tag_name(b"menu"),
+        tag_name(b"meta"),
+        tag_name(b"nobr"),
+        tag_name(b"ol"),
         P,
-        name(b"pre"),
-        name(b"ruby"),
-        name(b"s"),
-        name(b"small"),
-        name(b"span"),
-        name(b"strong"),
-        name(b"strike"),
-        name(b"sub"),
-        name(b"sup"),
-        name(b"table"),
-        name(b"tt"),
-        name(b"u"),
-        name(b"ul"),
-        name(b"var"),
+        tag_name(b"pre"),
+        tag_name(b"ruby"),
+        tag_name(b"s"),
+        tag_name(b"small"),
+        tag_name(b"span"),
+        tag_name(b"strong"),
+        tag_name(b"strike"),
+        tag_name(b"sub"),
+        tag_name(b"sup"),
+        tag_name(b"table"),
+        tag_name(b"tt"),
+        tag_name(b"u"),
+        tag_name(b"ul"),
+        tag_name(b"var"),
     ];
-    const FONT: Name = name(b"font");
+    const FONT: TagName = tag_name(b"font");
     ELEMENTS.contains(&tag.name)
         || tag.name == FONT && tag.values(["color", "face", "size"]).iter().any(Option::is_some)
 }
 
-/// Whether the end tag of an HTML element reaches [`Foreign::end`]. Void elements have none, and
+/// Whether the end tag of an HTML element reaches [`ForeignContent::end`]. Void elements have none, and
 /// the end tag of a raw text is found with the text.
-fn is_counted(started: Name) -> bool {
-    const UNCOUNTED: [Name; 21] = [
-        name(b"area"),
-        name(b"base"),
+fn is_counted(started: TagName) -> bool {
+    const UNCOUNTED: [TagName; 21] = [
+        tag_name(b"area"),
+        tag_name(b"base"),
         BR,
-        name(b"col"),
-        name(b"embed"),
-        name(b"hr"),
-        name(b"image"),
-        name(b"img"),
-        name(b"input"),
-        name(b"link"),
-        name(b"meta"),
-        name(b"source"),
-        name(b"track"),
-        name(b"wbr"),
-        name(b"title"),
-        name(b"textarea"),
-        name(b"style"),
-        name(b"script"),
-        name(b"xmp"),
-        name(b"iframe"),
-        name(b"noembed"),
+        tag_name(b"col"),
+        tag_name(b"embed"),
+        tag_name(b"hr"),
+        tag_name(b"image"),
+        tag_name(b"img"),
+        tag_name(b"input"),
+        tag_name(b"link"),
+        tag_name(b"meta"),
+        tag_name(b"source"),
+        tag_name(b"track"),
+        tag_name(b"wbr"),
+        tag_name(b"title"),
+        tag_name(b"textarea"),
+        tag_name(b"style"),
+        tag_name(b"script"),
+        tag_name(b"xmp"),
+        tag_name(b"iframe"),
+        tag_name(b"noembed"),
     ];
     !UNCOUNTED.contains(&started)
 }

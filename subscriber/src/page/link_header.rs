@@ -10,11 +10,11 @@ pub(super) struct HeaderLink<'a> {
     /// The media type.
     pub(super) kind: Option<Cow<'a, str>>,
     /// It has an `anchor`: it is a link of another page.
-    pub(super) is_elsewhere: bool,
+    pub(super) has_anchor: bool,
 }
 
 /// The links of a value, up to the first syntax error (appendix B.2).
-pub(super) fn links(mut value: &str) -> impl Iterator<Item = HeaderLink<'_>> {
+pub(super) fn parse_links(mut value: &str) -> impl Iterator<Item = HeaderLink<'_>> {
     std::iter::from_fn(move || {
         value = value.trim_start_matches([' ', '\t', ',']);
         let (target, rest) = value.strip_prefix('<')?.split_once('>')?;
@@ -47,7 +47,7 @@ fn parameters<'a>(mut rest: &'a str, link: &mut HeaderLink<'a>) -> &'a str {
                 link.relations = value;
             }
             "type" if link.kind.is_none() => link.kind = Some(value),
-            "anchor" => link.is_elsewhere = true,
+            "anchor" => link.has_anchor = true,
             _ => {}
         }
     }
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn links_are_read_by_the_grammar() {
         let read = |value| {
-            links(value)
+            parse_links(value)
                 .map(|it| {
                     let kind = it.kind.unwrap_or_default().into_owned();
-                    (it.target, it.relations.into_owned(), kind, it.is_elsewhere)
+                    (it.target, it.relations.into_owned(), kind, it.has_anchor)
                 })
                 .collect::<Vec<_>>()
         };

@@ -6,16 +6,16 @@ use memchr::memchr;
 
 /// The name of a tag in lower case, as a number. Exact up to 16 bytes, which covers all names that
 /// matter here; longer names may collide.
-pub(super) type Name = u128;
+pub(super) type TagName = u128;
 
 /// The number of a name.
-pub(super) const fn name(mut text: &[u8]) -> Name {
-    let mut packed: Name = 0;
+pub(super) const fn tag_name(mut text: &[u8]) -> TagName {
+    let mut packed: TagName = 0;
     while let [byte, rest @ ..] = text {
         let byte = byte.to_ascii_lowercase();
         // A zero would be lost at the beginning.
         let byte = if byte == 0 { u8::MAX } else { byte };
-        packed = packed.rotate_left(8) ^ byte as Name;
+        packed = packed.rotate_left(8) ^ byte as TagName;
         text = rest;
     }
     packed
@@ -27,7 +27,7 @@ pub(super) fn is_space(byte: u8) -> bool {
 }
 
 /// Decodes text; invalid UTF-8 and NUL become U+FFFD.
-pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+pub(super) fn decode_text(bytes: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(bytes);
     match memchr(0, bytes) {
         Some(_) => Cow::Owned(text.replace('\0', "\u{fffd}")),
@@ -37,7 +37,7 @@ pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 /// The position in a tag: the states of the tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TagPosition {
     Name,
     BeforeAttribute,
     Attribute,
@@ -51,7 +51,7 @@ pub(super) enum Place {
     Slash,
 }
 
-impl Place {
+impl TagPosition {
     /// Searches for the `>` that ends the tag: the number of bytes including it. Without one,
     /// `self` is the position at the end of the bytes, otherwise the position before the `>`.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
@@ -110,21 +110,21 @@ const PLAIN: [bool; 256] = {
 
 /// A complete start tag.
 #[derive(Debug)]
-pub(super) struct Tag<'a> {
-    pub(super) name: Name,
+pub(super) struct HtmlTag<'a> {
+    pub(super) name: TagName,
     pub(super) attributes: Attributes<'a>,
-    pub(super) closes_itself: bool,
+    pub(super) is_self_closing: bool,
 }
 
-impl<'a> Tag<'a> {
+impl<'a> HtmlTag<'a> {
     /// From the bytes after `<` or `</` up to the `>`, and the position before the `>`.
-    pub(super) fn new(bytes: &'a [u8], last: Place) -> Self {
+    pub(super) fn new(bytes: &'a [u8], last: TagPosition) -> Self {
         let ends = |byte: &u8| is_space(*byte) || matches!(byte, b'/' | b'>');
         let (text, rest) = bytes.split_at(bytes.iter().position(ends).unwrap_or(bytes.len()));
         Self {
-            name: name(text),
+            name: tag_name(text),
             attributes: Attributes { rest },
-            closes_itself: last == Place::Slash,
+            is_self_closing: last == TagPosition::Slash,
         }
     }
 
@@ -135,7 +135,10 @@ impl<'a> Tag<'a> {
 
     /// The values of some attributes, in the order of `names`; the first of equal attributes
     /// counts.
-    pub(super) fn values<const N: usize>(&self, names: [&str; N]) -> [Option<Value<'a>>; N] {
+    pub(super) fn values<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> [Option<AttributeValue<'a>>; N] {
         let mut values = [None; N];
         for (name, value) in self.attributes.clone() {
             let wanted = names.iter().position(|it| name.eq_ignore_ascii_case(it.as_bytes()));
@@ -147,7 +150,7 @@ impl<'a> Tag<'a> {
     }
 
     /// The value of one attribute.
-    pub(super) fn value(&self, name: &str) -> Option<Value<'a>> {
+    pub(super) fn value(&self, name: &str) -> Option<AttributeValue<'a>> {
         let [value] = self.values([name]);
         value
     }
@@ -155,12 +158,12 @@ impl<'a> Tag<'a> {
 
 /// The value of an attribute, as written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Value<'a>(&'a [u8]);
+pub(super) struct AttributeValue<'a>(&'a [u8]);
 
-impl<'a> Value<'a> {
+impl<'a> AttributeValue<'a> {
     /// The decoded text, as in a browser.
     pub(super) fn text(self) -> Cow<'a, str> {
-        let text = text(self.0);
+        let text = decode_text(self.0);
         match memchr(b'&', self.0) {
             Some(_) => Cow::Owned(htmlize::unescape_attribute(text).into_owned()),
             None => text,
@@ -194,7 +197,7 @@ impl<'a> Attributes<'a> {
         self.rest
     }
 
-    fn attribute(&mut self) -> Option<(&'a [u8], Value<'a>)> {
+    fn attribute(&mut self) -> Option<(&'a [u8], AttributeValue<'a>)> {
         self.skip(|byte| is_space(byte) || byte == b'/');
         // A `=` here belongs to the name.
         let first = usize::from(*self.rest.first()? == b'=');
@@ -206,7 +209,7 @@ impl<'a> Attributes<'a> {
         let name = self.take(first + end.unwrap_or(self.rest.len()))?;
         self.skip(is_space);
         if self.rest.first() != Some(&b'=') {
-            return (!self.rest.is_empty()).then_some((name, Value(&[])));
+            return (!self.rest.is_empty()).then_some((name, AttributeValue(&[])));
         }
         self.rest = &self.rest[1..];
         self.skip(is_space);
@@ -220,7 +223,7 @@ impl<'a> Attributes<'a> {
             let end = self.rest.iter().position(ends);
             self.take(end.unwrap_or(self.rest.len() + 1))?
         };
-        Some((name, Value(value)))
+        Some((name, AttributeValue(value)))
     }
 
     fn skip(&mut self, skipped: impl Fn(u8) -> bool) {
@@ -239,7 +242,7 @@ impl<'a> Attributes<'a> {
 }
 
 impl<'a> Iterator for Attributes<'a> {
-    type Item = (&'a [u8], Value<'a>);
+    type Item = (&'a [u8], AttributeValue<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.attribute()

@@ -9,7 +9,7 @@ use crate::config::{
 const PAGE: &str = "http://site.example/dir/page?q";
 const UTF_8_PAGE: &[(&str, &str)] = &[("Content-Type", "text/html; charset=utf-8")];
 
-fn read_as(images: bool, headers: &[(&str, &str)], pieces: &[&[u8]]) -> Content {
+fn read_as(images: bool, headers: &[(&str, &str)], pieces: &[&[u8]]) -> PageContent {
     let url = CanonicalUrl::parse(PAGE).unwrap();
     let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
     let options = Arc::new(PageOptions { images, ..PageOptions::default() });
@@ -20,11 +20,11 @@ fn read_as(images: bool, headers: &[(&str, &str)], pieces: &[&[u8]]) -> Content 
     reader.finish(&url)
 }
 
-fn read(headers: &[(&str, &str)], pieces: &[&[u8]]) -> Content {
+fn read(headers: &[(&str, &str)], pieces: &[&[u8]]) -> PageContent {
     read_as(false, headers, pieces)
 }
 
-fn urls(content: Content) -> Vec<String> {
+fn urls(content: PageContent) -> Vec<String> {
     content.links.into_iter().map(|link| link.url.into_string()).collect()
 }
 
@@ -498,7 +498,7 @@ fn invalid_and_repeated_links_count() {
     let mut reader = PageReader::new(&url, [], &Arc::default());
     let html = (0..10_000).map(|n| format!("<a href='x|{n}'>")).collect::<Vec<_>>().concat();
     reader.feed(html.as_bytes());
-    assert!(reader.is_long());
+    assert!(reader.finish_may_block());
     let content = reader.finish(&url);
     assert_eq!((content.links.len(), content.cut), (10_000, None));
 }
@@ -606,7 +606,7 @@ fn hubs_and_self_url_are_read_from_the_head() {
         reader.feed(page.as_bytes());
         let content = reader.finish(&url);
         let hubs: Vec<_> = content.hubs.iter().map(ToString::to_string).collect();
-        (hubs, content.own.map(String::from))
+        (hubs, content.self_url.map(String::from))
     };
     let both = |hubs: &[&str], own: Option<&str>| {
         (hubs.iter().map(ToString::to_string).collect::<Vec<_>>(), own.map(str::to_owned))

@@ -1,7 +1,7 @@
 //! robots.txt as in RFC 9309: a parser and a matcher, without IO.
 //!
 //! The status of the response decides first ([`Availability`]). A readable file is parsed for one
-//! product token into the [`Rules`] that apply to this crawler. Matching takes at most one pass
+//! product token into the [`RobotsRules`] that apply to this crawler. Matching takes at most one pass
 //! over the path per rule, for any rules: no backtracking, no regex.
 //!
 //! Like large crawlers, the parser also accepts what the RFC does not: CR as a line end, NUL as
@@ -10,8 +10,8 @@
 //! extend permissions beyond the RFC: some parsers let `Allow: /dir/index.html` apply to `/dir/`,
 //! too.
 
+mod line;
 mod rule;
-mod text;
 
 #[cfg(test)]
 mod oracle_tests;
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use tidings_protocol::CanonicalUrl;
 
-use self::rule::{Path, Rule};
-use self::text::{Key, Line, lines};
+use self::line::{LineKey, RobotsLine, lines};
+use self::rule::{RobotsPath, Rule};
 use crate::config::{
     CRAWL_DELAY_MAX, ROBOTS_BYTES_MAX, ROBOTS_HOPS_MAX, ROBOTS_RULE_SHOWN_BYTES_MAX,
     ROBOTS_SITEMAPS_MAX,
@@ -60,7 +60,7 @@ impl Availability {
 
 /// The rules of a site for one product token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct RobotsRules {
     /// In the order of [`Rule::order`], so that the first match decides.
     rules: Vec<Rule>,
     crawl_delay: Option<Duration>,
@@ -68,7 +68,7 @@ pub struct Rules {
 
 /// What the rules say about a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct RobotsDecision {
     /// Whether the path may be requested.
     pub allowed: bool,
     /// The range of the deciding line in the parsed text; `None` if no rule matches the path.
@@ -96,25 +96,25 @@ fn token_length(text: &[u8]) -> usize {
     text.iter().take_while(|byte| is_part(byte)).count()
 }
 
-impl Rules {
+impl RobotsRules {
     /// Reads the first 500 KiB of a file. Never fails: invalid lines are skipped.
     ///
     /// All groups that name `token`, in any case, apply together. If there is none, all groups for
     /// `*` apply.
     pub fn parse(text: &[u8], token: &str) -> Self {
-        Self::read(beginning(text), token)
+        Self::read(within_limit(text), token)
     }
 
-    /// Reads the result of [`Rules::excerpt`].
+    /// Reads the result of [`RobotsRules::excerpt`].
     pub fn of_excerpt(text: &[u8]) -> Self {
         Self::read(text, "")
     }
 
     fn read(text: &[u8], token: &str) -> Self {
-        let mut reader = Reader { token: token.as_bytes(), ..Reader::default() };
+        let mut reader = RobotsParser { token: token.as_bytes(), ..RobotsParser::default() };
         lines(text).for_each(|line| reader.take(&line));
-        let Said { mut rules, crawl_delay, .. } =
-            if reader.ours.named { reader.ours } else { reader.everybodys };
+        let GroupRules { mut rules, crawl_delay, .. } =
+            if reader.ours.is_named { reader.ours } else { reader.wildcard };
         rules.sort_by(|one, other| one.order().cmp(&other.order()));
         rules.dedup_by(|later, earlier| later.order() == earlier.order());
         rules.shrink_to_fit();
@@ -128,13 +128,16 @@ impl Rules {
     }
 
     /// The decision about a path, with the deciding line.
-    pub fn decide(&self, path_and_query: &str) -> Decision {
+    pub fn decide(&self, path_and_query: &str) -> RobotsDecision {
         if path_and_query == "/robots.txt" || self.rules.is_empty() {
-            return Decision { allowed: true, line: None };
+            return RobotsDecision { allowed: true, line: None };
         }
-        let path = Path::new(path_and_query);
+        let path = RobotsPath::new(path_and_query);
         let rule = self.rules.iter().find(|rule| rule.matches(&path));
-        Decision { allowed: rule.is_none_or(|rule| rule.allow), line: rule.map(Rule::at) }
+        RobotsDecision {
+            allowed: rule.is_none_or(|rule| rule.allow),
+            line: rule.map(Rule::line_range),
+        }
     }
 
     /// The `Crawl-delay` for this crawler: the longest of several, at most a day. It applies to the
@@ -143,12 +146,12 @@ impl Rules {
         self.crawl_delay
     }
 
-    /// A minimal robots.txt with these rules, which were parsed from `text`. [`Rules::of_excerpt`]
+    /// A minimal robots.txt with these rules, which were parsed from `text`. [`RobotsRules::of_excerpt`]
     /// reads it back.
     pub fn excerpt(&self, text: &[u8]) -> Vec<u8> {
         let mut excerpt = b"User-agent: *\n".to_vec();
         for rule in &self.rules {
-            excerpt.extend_from_slice(&text[rule.at()]);
+            excerpt.extend_from_slice(&text[rule.line_range()]);
             excerpt.push(b'\n');
         }
         if let Some(delay) = self.crawl_delay {
@@ -166,23 +169,23 @@ impl Rules {
 
 /// What the response to a request for robots.txt means (RFC 9309 section 2.3.1).
 #[derive(Debug)]
-pub enum Answer<'a> {
+pub enum RobotsResponse<'a> {
     /// The file can be read; this is its beginning.
     Text(&'a [u8]),
     /// The site has no file for this crawler, so everything is allowed.
-    Nothing,
+    Missing,
     /// A redirect to this URL.
-    Elsewhere(CanonicalUrl<'static>),
+    Redirect(CanonicalUrl<'static>),
     /// The rules are unknown, so nothing is allowed. This includes a truncated file: the missing
     /// part may forbid the URL.
-    Unknown(Failure),
+    Unreachable(Failure),
 }
 
-impl<'a> Answer<'a> {
+impl<'a> RobotsResponse<'a> {
     /// The meaning of the response to a request for `asked`, after `hops` redirects.
     pub fn of(fetched: &'a Fetched, asked: &CanonicalUrl, hops: u8) -> Self {
         if let Some(failure) = &fetched.failure {
-            return Self::Unknown(failure.clone());
+            return Self::Unreachable(failure.clone());
         }
         let status = fetched.status.unwrap_or_default();
         if (300..400).contains(&status)
@@ -190,18 +193,18 @@ impl<'a> Answer<'a> {
             && let Some(location) = &fetched.location
             && let Ok(target) = asked.join(location)
         {
-            return Self::Elsewhere(target);
+            return Self::Redirect(target);
         }
         match Availability::of_status(status) {
             Availability::Readable => Self::Text(&fetched.text),
-            Availability::Unavailable => Self::Nothing,
-            Availability::Unreachable => Self::Unknown(Failure::of_status(status)),
+            Availability::Unavailable => Self::Missing,
+            Availability::Unreachable => Self::Unreachable(Failure::of_status(status)),
         }
     }
 }
 
 /// A line of a robots.txt as written, for people; truncated if it is long.
-pub fn shown(text: &[u8], line: Range<usize>) -> String {
+pub fn display_line(text: &[u8], line: Range<usize>) -> String {
     let mut shown = String::from_utf8_lossy(&text[line]).into_owned();
     shown.truncate(shown.floor_char_boundary(ROBOTS_RULE_SHOWN_BYTES_MAX));
     shown
@@ -210,7 +213,7 @@ pub fn shown(text: &[u8], line: Range<usize>) -> String {
 /// The first sitemaps that a robots.txt names: absolute URLs, without repeats.
 pub fn sitemaps(text: &[u8]) -> Vec<CanonicalUrl<'static>> {
     let mut sitemaps = Vec::new();
-    for line in lines(beginning(text)).filter(|line| line.key == Key::Sitemap) {
+    for line in lines(within_limit(text)).filter(|line| line.key == LineKey::Sitemap) {
         if sitemaps.len() == ROBOTS_SITEMAPS_MAX {
             break;
         }
@@ -223,7 +226,7 @@ pub fn sitemaps(text: &[u8]) -> Vec<CanonicalUrl<'static>> {
 
 /// The part of a long file that is read. It ends with a whole line, because half a line could
 /// forbid much more.
-fn beginning(text: &[u8]) -> &[u8] {
+fn within_limit(text: &[u8]) -> &[u8] {
     let Some(text) = text.get(..ROBOTS_BYTES_MAX) else { return text };
     let end = text.iter().rposition(|&byte| matches!(byte, b'\n' | b'\r'));
     &text[..end.unwrap_or_default()]
@@ -231,80 +234,80 @@ fn beginning(text: &[u8]) -> &[u8] {
 
 /// The crawlers that a line applies to.
 #[derive(Clone, Copy, Default)]
-struct Addressed {
+struct Addressees {
     us: bool,
     everybody: bool,
 }
 
 /// The rules for one of the two addressees, from all of its groups.
 #[derive(Default)]
-struct Said {
-    named: bool,
+struct GroupRules {
+    is_named: bool,
     rules: Vec<Rule>,
     crawl_delay: Option<Duration>,
 }
 
 #[derive(Default)]
-struct Reader<'t> {
+struct RobotsParser<'t> {
     token: &'t [u8],
     /// From the `User-agent` lines of this group. The rules apply to these; invalid lines do not
     /// end a group.
-    group: Addressed,
+    group_agents: Addressees,
     /// After the first rule, the next `User-agent` line begins a new group.
     group_has_rules: bool,
     /// From the `User-agent` lines of this group since its last `Crawl-delay`.
-    delayed: Addressed,
-    delayed_enough: bool,
-    ours: Said,
-    everybodys: Said,
+    delay_agents: Addressees,
+    delay_was_read: bool,
+    ours: GroupRules,
+    wildcard: GroupRules,
 }
 
-impl Reader<'_> {
-    fn take(&mut self, line: &Line) {
+impl RobotsParser<'_> {
+    fn take(&mut self, line: &RobotsLine) {
         match line.key {
-            Key::UserAgent => self.address(line.value),
-            Key::Allow | Key::Disallow => {
+            LineKey::UserAgent => self.add_user_agent(line.value),
+            LineKey::Allow | LineKey::Disallow => {
                 self.group_has_rules = true;
-                if let Some(said) = self.said_to(self.group) {
+                if let Some(said) = self.rules_for(self.group_agents) {
                     said.rules.extend(Rule::new(line));
                 }
             }
-            Key::CrawlDelay => {
+            LineKey::CrawlDelay => {
                 let Some(delay) = read_delay(line.value) else { return };
-                self.delayed_enough = true;
-                if let Some(said) = self.said_to(self.delayed) {
+                self.delay_was_read = true;
+                if let Some(said) = self.rules_for(self.delay_agents) {
                     said.crawl_delay = said.crawl_delay.max(Some(delay));
                 }
             }
             // Applies to all crawlers, and does not belong to a group.
-            Key::Sitemap => {}
+            LineKey::Sitemap => {}
         }
     }
 
-    fn address(&mut self, value: &[u8]) {
+    fn add_user_agent(&mut self, value: &[u8]) {
         if std::mem::take(&mut self.group_has_rules) {
-            self.group = Addressed::default();
-            self.delayed_enough = true;
+            self.group_agents = Addressees::default();
+            self.delay_was_read = true;
         }
-        if std::mem::take(&mut self.delayed_enough) {
-            self.delayed = Addressed::default();
+        if std::mem::take(&mut self.delay_was_read) {
+            self.delay_agents = Addressees::default();
         }
         let token = &value[..token_length(value)];
         let us = !token.is_empty() && token.eq_ignore_ascii_case(self.token);
         let everybody = matches!(value, [b'*'] | [b'*', b' ' | b'\t', ..]);
-        for addressed in [&mut self.group, &mut self.delayed] {
+        for addressed in [&mut self.group_agents, &mut self.delay_agents] {
             addressed.us |= us;
             addressed.everybody |= everybody;
         }
-        self.ours.named |= us;
+        self.ours.is_named |= us;
     }
 
     /// The groups for `*` matter only while no group names this crawler.
-    fn said_to(&mut self, addressed: Addressed) -> Option<&mut Said> {
+    fn rules_for(&mut self, addressed: Addressees) -> Option<&mut GroupRules> {
         if addressed.us {
             Some(&mut self.ours)
-        } else if addressed.everybody && !self.ours.named {
-            Some(&mut self.everybodys)
+        } else if addressed.everybody && !self.ours.is_named {
+            Some(&mut self.wildcard)
         } else {
             None
         }

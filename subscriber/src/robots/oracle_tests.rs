@@ -33,7 +33,7 @@ proptest! {
         paths in prop::collection::vec("/[ab/]{0,8}", 20),
     ) {
         let text = groups.concat();
-        let ours = Rules::parse(text.as_bytes(), &agent);
+        let ours = RobotsRules::parse(text.as_bytes(), &agent);
         let theirs = Robot::new(&agent, text.as_bytes()).unwrap();
         for path in paths {
             prop_assert_eq!(ours.allows(&path), theirs.allowed(&path), "{} in\n{}", path, text);
@@ -55,7 +55,7 @@ proptest! {
             text.push(format!("User-agent: {name}\n{delay}{rule}"));
         }
         let text = text.concat();
-        let ours = Rules::parse(text.as_bytes(), &agent);
+        let ours = RobotsRules::parse(text.as_bytes(), &agent);
         let theirs = Robot::new(&agent, text.as_bytes()).unwrap();
         let delay = ours.crawl_delay().map(|delay| delay.as_secs_f32());
         prop_assert_eq!(delay, theirs.delay, "{}", text);

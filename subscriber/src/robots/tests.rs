@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
-use super::rule::{Special, normalise};
+use super::rule::{StarMeaning, normalise};
 use super::*;
 
 #[track_caller]
 fn allowed(text: &str, agent: &str, path: &str) -> bool {
-    Rules::parse(text.as_bytes(), product_token(agent)).allows(path)
+    RobotsRules::parse(text.as_bytes(), product_token(agent)).allows(path)
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn cases_that_parsers_get_wrong() {
 
 #[test]
 fn crawl_delay_is_the_longest_of_the_matching_groups() {
-    let delay = |text: &str| Rules::parse(text.as_bytes(), "Bot").crawl_delay();
+    let delay = |text: &str| RobotsRules::parse(text.as_bytes(), "Bot").crawl_delay();
     assert_eq!(delay("User-agent: *\nCrawl-delay: 2.5"), Some(Duration::from_millis(2500)));
     assert_eq!(
         delay("User-agent: Bot\nCrawl-delay: 1\nUser-agent: b\nAllow: /"),
@@ -208,7 +208,7 @@ fn only_whole_lines_within_500_kib_are_read() {
         let mut text = b"User-agent: *\nDisallow: /a\n#".to_vec();
         text.resize(ROBOTS_BYTES_MAX - bytes, b'x');
         text.extend(b"\nDisallow: /private\nDisallow: /b\n");
-        Rules::parse(&text, "Bot")
+        RobotsRules::parse(&text, "Bot")
     };
     let line = "\nDisallow: /private\n".len();
     for bytes in 0..line {
@@ -220,8 +220,8 @@ fn only_whole_lines_within_500_kib_are_read() {
 #[test]
 fn the_deciding_line_is_shown_as_written() {
     let decided = |text: &str, path: &str| {
-        let line = Rules::parse(text.as_bytes(), "Bot").decide(path).line;
-        line.map(|line| shown(text.as_bytes(), line))
+        let line = RobotsRules::parse(text.as_bytes(), "Bot").decide(path).line;
+        line.map(|line| display_line(text.as_bytes(), line))
     };
     let text = "\u{feff}User-agent: *\r\nAllow:/  # all\n \tDISALLOW :  /%61 # no\ndisallow /b\r\nAllow: /c/x";
     assert_eq!(decided(text, "/x").as_deref(), Some("Allow:/"));
@@ -244,7 +244,7 @@ fn sitemaps_are_absolute_and_found_in_any_group() {
     let found: Vec<_> = sitemaps(text.as_bytes());
     let found: Vec<_> = found.iter().map(CanonicalUrl::as_str).collect();
     assert_eq!(found, ["https://x.example/1", "http://x.example/2", "https://x.example/4"]);
-    assert!(!Rules::parse(text.as_bytes(), "a").allows("/"));
+    assert!(!RobotsRules::parse(text.as_bytes(), "a").allows("/"));
     let many: Vec<_> = (0..1000).map(|number| format!("Sitemap: http://x/{number}\n")).collect();
     assert_eq!(sitemaps(many.concat().as_bytes()).len(), ROBOTS_SITEMAPS_MAX);
     let long = format!("Sitemap: http://x/{}", "a".repeat(8 * 1024));
@@ -253,9 +253,9 @@ fn sitemaps_are_absolute_and_found_in_any_group() {
 
 #[test]
 fn repeated_rules_are_stored_once() {
-    let once = Rules::parse(b"User-agent: *\nDisallow: /x", "Bot");
+    let once = RobotsRules::parse(b"User-agent: *\nDisallow: /x", "Bot");
     let often = format!("User-agent: *\n{}", "Disallow: /x\ndisallow: /%78\n".repeat(10_000));
-    let often = Rules::parse(often.as_bytes(), "Bot");
+    let often = RobotsRules::parse(often.as_bytes(), "Bot");
     assert_eq!(often.memory_bytes(), once.memory_bytes());
 }
 
@@ -288,7 +288,7 @@ fn likely_line() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn any_bytes_are_read_without_a_panic(text in prop::collection::vec(any::<u8>(), 0..2000), path in ".{0,40}") {
-        Rules::parse(&text, "Bot").allows(&path);
+        RobotsRules::parse(&text, "Bot").allows(&path);
     }
 
     #[test]
@@ -297,8 +297,8 @@ proptest! {
         path in "/[ab%2f*$/.?]{0,12}",
     ) {
         let text = lines.concat();
-        let decision = Rules::parse(text.as_bytes(), "Bot").decide(&path);
-        let line = decision.line.map(|line| shown(text.as_bytes(), line).to_ascii_lowercase());
+        let decision = RobotsRules::parse(text.as_bytes(), "Bot").decide(&path);
+        let line = decision.line.map(|line| display_line(text.as_bytes(), line).to_ascii_lowercase());
         prop_assert!(line.is_none_or(|line| line.starts_with(['a', 'd'])));
         sitemaps(text.as_bytes());
     }
@@ -314,8 +314,8 @@ proptest! {
     #[test]
     fn normalising_twice_changes_nothing(text in prop::collection::vec(any::<u8>(), 0..60), folded: bool) {
         let (mut once, mut twice) = (Vec::new(), Vec::new());
-        normalise(&text, Special::Wildcard, folded, &mut once);
-        normalise(&once, Special::Wildcard, folded, &mut twice);
+        normalise(&text, StarMeaning::Wildcard, folded, &mut once);
+        normalise(&once, StarMeaning::Wildcard, folded, &mut twice);
         prop_assert_eq!(once, twice);
     }
 
@@ -326,8 +326,8 @@ proptest! {
         paths in prop::collection::vec("/[ab%2fF?*$/.:]{0,12}", 20),
     ) {
         let text = lines.concat();
-        let rules = Rules::parse(text.as_bytes(), &agent);
-        let again = Rules::of_excerpt(&rules.excerpt(text.as_bytes()));
+        let rules = RobotsRules::parse(text.as_bytes(), &agent);
+        let again = RobotsRules::of_excerpt(&rules.excerpt(text.as_bytes()));
         prop_assert_eq!(rules.crawl_delay(), again.crawl_delay());
         prop_assert_eq!(rules.memory_bytes(), again.memory_bytes());
         for path in paths {

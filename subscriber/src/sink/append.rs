@@ -18,23 +18,23 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A file that only this process appends to.
 ///
-/// `safe <= length of the file`: bytes before `safe` are synced; bytes after it are being written,
+/// `safe <= length of the file`: bytes before `synced_bytes` are synced; bytes after it are being written,
 /// and are cut off if that fails.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: File,
     path: PathBuf,
-    safe: u64,
-    /// Bytes written after `safe`, not synced yet.
-    pending: u64,
-    /// Bytes of a failed write may stand after `safe`.
+    synced_bytes: u64,
+    /// Bytes written after `synced_bytes`, not synced yet.
+    pending_bytes: u64,
+    /// Bytes of a failed write may stand after `synced_bytes`.
     torn: bool,
 }
 
 impl AppendFile {
     /// Opens or creates a file, and locks it for this process.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        super::make_parent(path)?;
+        super::create_parent(path)?;
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let existed = path.exists();
         let file = Self::options().create(true).truncate(false).open(path).map_err(failed)?;
@@ -46,7 +46,7 @@ impl AppendFile {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         if !existed {
-            share(&file).map_err(failed)?;
+            apply_output_mode(&file).map_err(failed)?;
             sync_directory_of(path).map_err(failed)?;
         }
         Self::of(file, path).map_err(failed)
@@ -56,7 +56,7 @@ impl AppendFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = Self::options().create_new(true).open(path)?;
         try_lock(&file)?;
-        share(&file)?;
+        apply_output_mode(&file)?;
         sync_directory_of(path)?;
         Self::of(file, path)
     }
@@ -69,7 +69,7 @@ impl AppendFile {
 
     fn of(mut file: File, path: &Path) -> io::Result<Self> {
         let safe = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, path: path.to_owned(), safe, pending: 0, torn: false })
+        Ok(Self { file, path: path.to_owned(), synced_bytes: safe, pending_bytes: 0, torn: false })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -77,8 +77,8 @@ impl AppendFile {
     }
 
     /// Length of the synced part, in bytes.
-    pub(super) fn safe(&self) -> u64 {
-        self.safe
+    pub(super) fn synced_bytes(&self) -> u64 {
+        self.synced_bytes
     }
 
     /// A reader of the file from this position on.
@@ -89,24 +89,24 @@ impl AppendFile {
     }
 
     /// Truncates the file at this position.
-    pub(super) fn cut(&mut self, at: u64) -> io::Result<()> {
+    pub(super) fn truncate(&mut self, at: u64) -> io::Result<()> {
         self.file.set_len(at)?;
         self.file.seek(SeekFrom::Start(at))?;
-        (self.safe, self.pending, self.torn) = (at, 0, false);
+        (self.synced_bytes, self.pending_bytes, self.torn) = (at, 0, false);
         Ok(())
     }
 
     /// Prepares an append: cuts off the rest of a failed one.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        if self.torn { self.cut(self.safe) } else { Ok(()) }
+        if self.torn { self.truncate(self.synced_bytes) } else { Ok(()) }
     }
 
     /// Syncs the appended bytes.
     pub(super) fn commit(&mut self) -> io::Result<()> {
         self.torn = true;
         self.file.sync_data()?;
-        self.safe += self.pending;
-        (self.pending, self.torn) = (0, false);
+        self.synced_bytes += self.pending_bytes;
+        (self.pending_bytes, self.torn) = (0, false);
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl AppendFile {
     /// `begin` does it.
     pub(super) fn roll_back(&mut self) {
         self.torn = true;
-        if let Err(error) = self.cut(self.safe) {
+        if let Err(error) = self.truncate(self.synced_bytes) {
             tracing::debug!(%error, "{} has an incomplete end for now", self.path.display());
         }
     }
@@ -122,15 +122,15 @@ impl AppendFile {
 
 /// The mode of output files that other users may read, while all other files are private; 0 leaves
 /// it to the umask.
-static MODE: AtomicU32 = AtomicU32::new(0);
+static OUTPUT_MODE: AtomicU32 = AtomicU32::new(0);
 
 /// Sets the mode of new output files, independent of the process's umask.
-pub fn share_outputs(mode: u32) {
-    MODE.store(mode, Ordering::Relaxed);
+pub fn set_output_mode(mode: u32) {
+    OUTPUT_MODE.store(mode, Ordering::Relaxed);
 }
 
-fn share(file: &File) -> io::Result<()> {
-    match MODE.load(Ordering::Relaxed) {
+fn apply_output_mode(file: &File) -> io::Result<()> {
+    match OUTPUT_MODE.load(Ordering::Relaxed) {
         0 => Ok(()),
         mode => file.set_permissions(Permissions::from_mode(mode)),
     }
@@ -140,7 +140,7 @@ impl Write for AppendFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.torn = true;
         let written = self.file.write(bytes)?;
-        self.pending += written as u64;
+        self.pending_bytes += written as u64;
         Ok(written)
     }
 

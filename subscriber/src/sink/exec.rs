@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use super::ledger::Ledger;
 use super::{OpenError, Sink, StoreError};
-use crate::config::{EXEC_AT_ONCE_MAX, EXEC_TIME_MAX};
+use crate::config::{EXEC_CONCURRENT_MAX, EXEC_TIME_MAX};
 use crate::program::{Programs, failure};
 use crate::report::{PageId, PageOutcome, PageRecord};
 
@@ -97,7 +97,7 @@ impl Sink for Exec {
     }
 
     fn batch_max(&self) -> usize {
-        EXEC_AT_ONCE_MAX
+        EXEC_CONCURRENT_MAX
     }
 
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {

@@ -26,7 +26,7 @@ use super::sqlite;
 use crate::config::{EXPORT_CACHE_BYTES, EXPORT_STEP_RECORDS};
 
 /// The target of an export.
-pub enum Target<'a> {
+pub enum ExportTarget<'a> {
     /// JSON lines to a reader.
     Lines(&'a mut dyn Write),
     /// A new file of JSON lines.
@@ -145,15 +145,15 @@ pub enum ExportError {
 pub fn export(
     inputs: &[PathBuf],
     merge: bool,
-    target: Target<'_>,
+    target: ExportTarget<'_>,
     go_on: &mut dyn FnMut(Exported) -> bool,
 ) -> Result<Exported, ExportError> {
     // All inputs are opened first, so that a wrong name is reported at once.
     let inputs = inputs.iter().map(|path| Input::open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut output = Output::open(target)?;
-    let mut steps = Steps { so_far: Exported::default(), go_on };
+    let mut steps = ExportProgress { so_far: Exported::default(), go_on };
     if merge {
-        let mut merged = Merged::new().map_err(ExportError::Temporary)?;
+        let mut merged = MergeDatabase::new().map_err(ExportError::Temporary)?;
         for input in inputs {
             input.each(&mut |record| {
                 merged.insert(&record).map_err(ExportError::Temporary)?;
@@ -178,30 +178,30 @@ pub fn export(
 }
 
 /// Counts records, and calls `go_on` at intervals.
-struct Steps<'a> {
+struct ExportProgress<'a> {
     so_far: Exported,
     go_on: &'a mut dyn FnMut(Exported) -> bool,
 }
 
-impl Steps<'_> {
+impl ExportProgress<'_> {
     fn read(&mut self) -> Result<(), ExportError> {
         self.so_far.read += 1;
-        self.ask(self.so_far.read)
+        self.report(self.so_far.read)
     }
 
     fn written(&mut self) -> Result<(), ExportError> {
         self.so_far.written += 1;
-        self.ask(self.so_far.written)
+        self.report(self.so_far.written)
     }
 
-    fn ask(&mut self, records: u64) -> Result<(), ExportError> {
+    fn report(&mut self, records: u64) -> Result<(), ExportError> {
         let is_due = records.is_multiple_of(EXPORT_STEP_RECORDS.into());
         if is_due && !(self.go_on)(self.so_far) { Err(ExportError::Stopped) } else { Ok(()) }
     }
 }
 
 /// One record for each page, on the disk.
-struct Merged {
+struct MergeDatabase {
     /// The database has no name, and is deleted on drop.
     temporary: Connection,
 }
@@ -219,7 +219,7 @@ const MERGE: &str = "
         fetched_at = excluded.fetched_at, record = excluded.record
     WHERE (excluded.attempt, excluded.fetched_at) > (merged.attempt, merged.fetched_at)";
 
-impl Merged {
+impl MergeDatabase {
     fn new() -> rusqlite::Result<Self> {
         let temporary = Connection::open(Path::new(""))?;
         temporary.pragma_update(None, "journal_mode", "OFF")?;

@@ -29,7 +29,7 @@ fn at(mut record: PageRecord, unix_ms: i64) -> PageRecord {
 
 fn exported(inputs: &[PathBuf], merge: bool) -> Result<String, ExportError> {
     let mut out = Vec::new();
-    export(inputs, merge, Target::Lines(&mut out), &mut |_| true)?;
+    export(inputs, merge, ExportTarget::Lines(&mut out), &mut |_| true)?;
     Ok(String::from_utf8(out).unwrap())
 }
 
@@ -81,7 +81,7 @@ fn a_merge_keeps_the_newest_attempt_in_the_order_of_time() {
     assert_eq!(shown(&exported(&inputs, false).unwrap()).len(), 7);
 
     let all = path("all.db");
-    let counts = export(&inputs, true, Target::Database(all.clone()), &mut |_| true).unwrap();
+    let counts = export(&inputs, true, ExportTarget::Database(all.clone()), &mut |_| true).unwrap();
     assert_eq!(counts, Exported { read: 7, written: 4 });
     assert_eq!(exported(std::slice::from_ref(&all), false).unwrap(), merged);
     // A crawler may continue with it.
@@ -137,7 +137,7 @@ fn a_foreign_input_is_named_in_the_error_and_no_output_is_created() {
         ("short.db", "short.db: "),
         ("missing.db", "No such file"),
     ] {
-        let target = Target::LinesFile(path("out"));
+        let target = ExportTarget::LinesFile(path("out"));
         let inputs = [path("pages.db"), path(file)];
         let error = export(&inputs, false, target, &mut |_| true).unwrap_err().to_string();
         assert!(error.contains(file) && error.contains(word), "{error}");
@@ -153,7 +153,7 @@ fn an_output_is_complete_or_absent_and_overwrites_nothing() {
     let files = || fs::read_dir(folder.path()).unwrap().count();
     let before = files();
     let out = folder.path().join("out");
-    for target in [Target::LinesFile(out.clone()), Target::Database(out.clone())] {
+    for target in [ExportTarget::LinesFile(out.clone()), ExportTarget::Database(out.clone())] {
         let mut asked = 0;
         let stopped = export(std::slice::from_ref(&input), false, target, &mut |_| {
             asked += 1;
@@ -162,15 +162,18 @@ fn an_output_is_complete_or_absent_and_overwrites_nothing() {
         assert!(matches!(stopped, Err(ExportError::Stopped)), "{stopped:?}");
         assert_eq!(files(), before);
     }
-    for (target, name) in
-        [(Target::LinesFile(out.clone()), "lines"), (Target::Database(out.clone()), "database")]
-    {
+    for (target, name) in [
+        (ExportTarget::LinesFile(out.clone()), "lines"),
+        (ExportTarget::Database(out.clone()), "database"),
+    ] {
         let exported = export(std::slice::from_ref(&input), false, target, &mut |_| true).unwrap();
         assert_eq!((exported.written, files()), (2_500, before + 1), "{name}");
-        let again =
-            export(std::slice::from_ref(&input), false, Target::Database(out.clone()), &mut |_| {
-                true
-            });
+        let again = export(
+            std::slice::from_ref(&input),
+            false,
+            ExportTarget::Database(out.clone()),
+            &mut |_| true,
+        );
         assert!(matches!(again, Err(ExportError::Exists { .. })), "{again:?}");
         assert_eq!(exported_count(&out), 2_500);
         fs::remove_file(&out).unwrap();

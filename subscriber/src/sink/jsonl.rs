@@ -32,8 +32,8 @@ use serde::Deserialize;
 
 use super::append::AppendFile;
 use super::ledger::{Ledger, with_suffix};
-use super::row::Row;
-use super::{OpenError, Sink, StoreError, fresh};
+use super::row::PageRow;
+use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::config::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX};
 use crate::report::{PageId, PageRecord};
 
@@ -62,23 +62,23 @@ impl JsonFile {
         let mark = mark.and_then(|mark| mark.parse().ok());
         let mark = mark.filter(|mark| is_between_lines(&file, *mark).unwrap_or(false));
         let end = read_pages(&file, mark, &mut ledger).map_err(failed)?;
-        if end < file.safe() && mark.is_some() {
-            let torn = file.safe() - end;
+        if end < file.synced_bytes() && mark.is_some() {
+            let torn = file.synced_bytes() - end;
             tracing::info!("{}: cut off {torn} bytes of an incomplete line", path.display());
-            file.cut(end).map_err(failed)?;
-        } else if end < file.safe() {
+            file.truncate(end).map_err(failed)?;
+        } else if end < file.synced_bytes() {
             file.write_all(b"\n").map_err(failed)?;
         }
         // The lines that were found may not be synced yet.
         file.commit().map_err(failed)?;
-        ledger.write(&file.safe().to_string()).map_err(failed)?;
+        ledger.write(&file.synced_bytes().to_string()).map_err(failed)?;
         Ok(Self { file, ledger })
     }
 
     fn append(&mut self, batch: &[Arc<PageRecord>]) -> io::Result<()> {
         self.file.begin()?;
         let (mut lines, mut pages) = (Vec::new(), Vec::new());
-        for record in fresh(batch, &self.ledger) {
+        for record in unwritten_final(batch, &self.ledger) {
             put_line(record, &mut lines);
             pages.push(record.page.clone());
             if lines.len() >= JSONL_CHUNK_BYTES {
@@ -107,7 +107,7 @@ impl Sink for JsonFile {
         if written.is_err() {
             self.file.roll_back();
         }
-        self.ledger.tend(|| self.file.safe().to_string());
+        self.ledger.write_if_due(|| self.file.synced_bytes().to_string());
         written.map_err(|error| StoreError { text: error.to_string(), closed: false })
     }
 
@@ -120,7 +120,7 @@ impl Sink for JsonFile {
     }
 
     fn close(&mut self) {
-        if let Err(error) = self.ledger.write(&self.file.safe().to_string()) {
+        if let Err(error) = self.ledger.write(&self.file.synced_bytes().to_string()) {
             tracing::warn!("{}: {error}", self.name());
         }
     }
@@ -139,7 +139,7 @@ impl JsonStream {
         self.torn.drain(..written);
         ended?;
         let (mut lines, mut starts) = (Vec::new(), Vec::new());
-        for record in fresh(batch, &self.ledger) {
+        for record in unwritten_final(batch, &self.ledger) {
             starts.push((lines.len(), record.page.clone()));
             put_line(record, &mut lines);
         }
@@ -177,7 +177,7 @@ impl Sink for JsonStream {
 }
 
 fn put_line(record: &PageRecord, lines: &mut Vec<u8>) {
-    serde_json::to_writer(&mut *lines, &Row::of(record)).expect("a vector takes everything");
+    serde_json::to_writer(&mut *lines, &PageRow::of(record)).expect("a vector takes everything");
     lines.push(b'\n');
 }
 
@@ -197,7 +197,7 @@ fn write_some(out: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 
 /// Whether a line may begin at this offset; otherwise the mark belongs to another file.
 fn is_between_lines(file: &AppendFile, at: u64) -> io::Result<bool> {
-    if at == 0 || at > file.safe() {
+    if at == 0 || at > file.synced_bytes() {
         return Ok(at == 0);
     }
     let mut byte = [0];

@@ -198,7 +198,7 @@ fn live(steps: &[(u64, Vec<u64>)]) -> Life {
             file.settle(&[page(*entry)]);
             settled.push((safe, page(*entry)));
         }
-        file.ledger.write(&file.file.safe().to_string()).unwrap();
+        file.ledger.write(&file.file.synced_bytes().to_string()).unwrap();
         marks.push((fs::read_to_string(output.mark()).unwrap(), safe));
     }
     Life { text: output.text(), marks, settled, pages: next }

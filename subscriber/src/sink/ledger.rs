@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::append::sync_directory_of;
-use crate::config::{MARK_EVERY, UNSETTLED_PAGES_MAX};
+use crate::config::{MARK_INTERVAL, UNSETTLED_PAGES_MAX};
 use crate::report::PageId;
 
 const FIRST_LINE: &str = "tidings mark 1";
@@ -114,12 +114,12 @@ impl Ledger {
 
     /// Writes the mark if it has changed and the last write is long ago. A failure only leaves an
     /// older mark.
-    pub(super) fn tend(&mut self, position: impl FnOnce() -> String) {
-        self.tend_at(Instant::now(), position);
+    pub(super) fn write_if_due(&mut self, position: impl FnOnce() -> String) {
+        self.write_if_due_at(Instant::now(), position);
     }
 
-    fn tend_at(&mut self, now: Instant, position: impl FnOnce() -> String) {
-        if !self.changed || self.written.is_some_and(|written| now - written < MARK_EVERY) {
+    fn write_if_due_at(&mut self, now: Instant, position: impl FnOnce() -> String) {
+        if !self.changed || self.written.is_some_and(|written| now - written < MARK_INTERVAL) {
             return;
         }
         self.written = Some(now);
@@ -206,7 +206,7 @@ mod tests {
         let (mut writes, began) = (0, Instant::now());
         for entry in 0..20_u32 {
             ledger.insert(page(entry.into()));
-            ledger.tend_at(began + MARK_EVERY * entry / 10, || {
+            ledger.write_if_due_at(began + MARK_INTERVAL * entry / 10, || {
                 writes += 1;
                 "0".to_owned()
             });

@@ -42,20 +42,20 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-pub use self::append::share_outputs;
+pub use self::append::set_output_mode;
 use self::exec::Exec;
 use self::jsonl::{JsonFile, JsonStream};
 use self::ledger::Ledger;
 #[cfg(feature = "postgres")]
 use self::postgres::{Postgres, PostgresConfig};
-pub use self::sqlite::Last;
-use self::sqlite::{Lookup, Sqlite};
-pub(crate) use self::trouble::{Place, Troubles};
+pub use self::sqlite::LastRecord;
+use self::sqlite::{LastRecordReader, Sqlite};
+pub(crate) use self::trouble::{TroubleReporter, Troubles};
 use self::warc::Warc;
-use self::writer::Writer;
+use self::writer::SinkWriter;
 use crate::config::{CrawlerConfig, STORE_BATCH_MAX};
 use crate::program::Programs;
-use crate::report::{Keep, PageId, PageRecord};
+use crate::report::{KeepBodies, PageId, PageRecord};
 
 /// The configuration of a sink.
 #[derive(Clone, Debug)]
@@ -199,37 +199,37 @@ pub(crate) trait Sink: Send {
 /// All sinks of a crawler. The threads end when this is dropped and all pages are written.
 #[derive(Debug)]
 pub struct Sinks {
-    writers: Vec<Writer>,
+    writers: Vec<SinkWriter>,
     troubles: Troubles,
     /// Reads earlier records, if there is a database.
-    lookup: Option<Lookup>,
-    keep: Keep,
+    lookup: Option<LastRecordReader>,
+    keep: KeepBodies,
     /// Killed when this is dropped.
     programs: Programs,
 }
 
 /// Resolves when all pages are written and every sink is closed.
 #[derive(Debug)]
-pub struct Closing(Vec<oneshot::Receiver<()>>);
+pub struct SinksClosing(Vec<oneshot::Receiver<()>>);
 
 impl Sinks {
     /// Opens the configured sinks. May take a while to read files that a crash has left.
-    pub fn open(config: &CrawlerConfig) -> Result<(Self, Closing), OpenError> {
+    pub fn open(config: &CrawlerConfig) -> Result<(Self, SinksClosing), OpenError> {
         let mut open = Self {
             writers: Vec::new(),
             troubles: Troubles::default(),
             lookup: None,
-            keep: Keep::default(),
+            keep: KeepBodies::default(),
             programs: Programs::with_variables(&config.exec_variables),
         };
         let mut closing = Vec::new();
         for sink in config.sinks() {
             let sink = open.open_sink(&sink, config)?;
-            let (writer, closed) = Writer::start(sink, open.troubles.place())?;
+            let (writer, closed) = SinkWriter::start(sink, open.troubles.reporter())?;
             open.writers.push(writer);
             closing.push(closed);
         }
-        Ok((open, Closing(closing)))
+        Ok((open, SinksClosing(closing)))
     }
 
     fn open_sink(
@@ -239,7 +239,7 @@ impl Sinks {
     ) -> Result<Box<dyn Sink>, OpenError> {
         Ok(match sink {
             SinkConfig::Sqlite(path) => {
-                let (sqlite, lookup) = Sqlite::open(path, config.links.reading())?;
+                let (sqlite, lookup) = Sqlite::open(path, config.links.extraction_mode())?;
                 self.lookup = Some(lookup);
                 Box::new(sqlite)
             }
@@ -262,7 +262,7 @@ impl Sinks {
     }
 
     /// The bodies that must be kept until a page is stored.
-    pub fn keep(&self) -> Keep {
+    pub fn keep(&self) -> KeepBodies {
         self.keep
     }
 
@@ -274,7 +274,7 @@ impl Sinks {
             answers.push(writer.send(Arc::clone(record)).await?);
         }
         for answer in answers {
-            answer.await.unwrap_or_else(|_| Err(writer::gone()))?;
+            answer.await.unwrap_or_else(|_| Err(writer::writer_ended()))?;
         }
         Ok(())
     }
@@ -287,8 +287,8 @@ impl Sinks {
     }
 
     /// A reporter of trouble for another writer that pages depend on.
-    pub(crate) fn place(&self) -> Place {
-        self.troubles.place()
+    pub(crate) fn trouble_reporter(&self) -> TroubleReporter {
+        self.troubles.reporter()
     }
 
     /// Why pages cannot be stored at present.
@@ -298,19 +298,19 @@ impl Sinks {
 
     /// Waits until the sinks get into trouble or out of it; `was` tells whether there was trouble
     /// before.
-    pub async fn change(&self, was: bool) -> Option<StoreError> {
+    pub async fn trouble_change(&self, was: bool) -> Option<StoreError> {
         self.troubles.change(was).await
     }
 
     /// Whether the database had records with validators when it was opened.
     pub fn have_records(&self) -> bool {
-        self.lookup.as_ref().is_some_and(Lookup::has_records)
+        self.lookup.as_ref().is_some_and(LastRecordReader::has_records)
     }
 
     /// The newest complete record of a URL with validators (`ETag`, `Last-Modified`), if there is a
     /// database. Excludes the record of this very page, which is of an attempt with a lost reply,
     /// and records with links that were extracted under other settings.
-    pub async fn last(&self, url: &str, page: &PageId) -> Option<Last> {
+    pub async fn last_record(&self, url: &str, page: &PageId) -> Option<LastRecord> {
         self.lookup.as_ref()?.last(url, page).await
     }
 }
@@ -323,7 +323,7 @@ impl Drop for Sinks {
     }
 }
 
-impl Closing {
+impl SinksClosing {
     /// Waits until the threads have ended. Drop the sinks first.
     pub async fn wait(self) {
         for closed in self.0 {
@@ -334,7 +334,7 @@ impl Closing {
 
 /// The pages of a batch that an append-only file must get: final, and not in it yet. Of several
 /// attempts the first is as good as any.
-fn fresh<'a>(
+fn unwritten_final<'a>(
     batch: &'a [Arc<PageRecord>],
     ledger: &Ledger,
 ) -> impl Iterator<Item = &'a PageRecord> + use<'a> {
@@ -349,7 +349,7 @@ fn fresh<'a>(
 }
 
 /// Creates the parent directory of a file.
-fn make_parent(path: &Path) -> Result<(), OpenError> {
+fn create_parent(path: &Path) -> Result<(), OpenError> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent)
             .map_err(|source| OpenError::Io { path: parent.to_owned(), source }),

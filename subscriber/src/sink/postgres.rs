@@ -31,7 +31,7 @@ use tokio_postgres::{Client, Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::row::Row;
+use super::row::PageRow;
 use super::{OpenError, Sink, StoreError};
 use crate::config::{
     POSTGRES_BATCH_TIMEOUT, POSTGRES_CONNECT_TIMEOUT, POSTGRES_KEEPALIVE, POSTGRES_KEEPALIVE_TRIES,
@@ -117,7 +117,7 @@ impl FromStr for PostgresConfig {
     /// machine, unless `sslmode` says otherwise; an encrypted server must have a valid certificate.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let failed = |reason: String| PostgresConfigError { reason };
-        let mut config = Config::from_str(text).map_err(|error| failed(chain(&error)))?;
+        let mut config = Config::from_str(text).map_err(|error| failed(error_chain(&error)))?;
         if config.get_hosts().is_empty() {
             return Err(failed("no host".to_owned()));
         }
@@ -189,7 +189,7 @@ struct Connected {
     serving: AbortOnDropHandle<()>,
 }
 
-type Failed = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Postgres {
     /// Connects, and migrates the schema.
@@ -198,15 +198,17 @@ impl Postgres {
     }
 
     fn open_within(config: &PostgresConfig, patience: Duration) -> Result<Self, OpenError> {
-        let failed =
-            |error: Failed| OpenError::Postgres { database: config.name(), reason: chain(&*error) };
+        let failed = |error: BoxError| OpenError::Postgres {
+            database: config.name(),
+            reason: error_chain(&*error),
+        };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.into()))?;
-        let connected = within(&runtime, patience, connect(config)).map_err(failed)?;
+        let connected = run_within(&runtime, patience, connect(config)).map_err(failed)?;
         Ok(Self { config: config.clone(), runtime, connected: Some(connected), patience })
     }
 
-    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), Failed> {
+    fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), BoxError> {
         let pages = as_json(batch)?;
         let (config, before) = (&self.config, self.connected.take());
         let storing = async {
@@ -217,7 +219,7 @@ impl Postgres {
             connected.client.execute(UPSERT, &[&pages]).await?;
             Ok(connected)
         };
-        self.connected = Some(within(&self.runtime, self.patience, storing)?);
+        self.connected = Some(run_within(&self.runtime, self.patience, storing)?);
         Ok(())
     }
 }
@@ -228,23 +230,23 @@ impl Sink for Postgres {
     }
 
     fn write(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), StoreError> {
-        self.upsert(batch).map_err(|error| StoreError { text: chain(&*error), closed: false })
+        self.upsert(batch).map_err(|error| StoreError { text: error_chain(&*error), closed: false })
     }
 
     fn close(&mut self) {
         let Some(Connected { client, serving }) = self.connected.take() else { return };
         // Dropping the client tells the server.
         drop(client);
-        let _ = within(&self.runtime, STOP_CLOSE, async { Ok(serving.await?) });
+        let _ = run_within(&self.runtime, STOP_CLOSE, async { Ok(serving.await?) });
     }
 }
 
 /// Runs a future with a time limit.
-fn within<T>(
+fn run_within<T>(
     runtime: &Runtime,
     patience: Duration,
-    doing: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Failed> {
+    doing: impl Future<Output = Result<T, BoxError>>,
+) -> Result<T, BoxError> {
     let late = |_| format!("the server has not answered within {patience:?}");
     runtime.block_on(async { timeout(patience, doing).await.map_err(late)? })
 }
@@ -260,7 +262,7 @@ fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
             *place = record;
         }
     }
-    let mut rows: Vec<_> = newest.into_values().map(Row::of).collect();
+    let mut rows: Vec<_> = newest.into_values().map(PageRow::of).collect();
     // Two crawlers with the same pages take the row locks in the same order.
     rows.sort_unstable_by(|a, b| a.page.cmp(&b.page));
     let json = serde_json::to_string(&rows)?;
@@ -268,7 +270,7 @@ fn as_json(batch: &[Arc<PageRecord>]) -> serde_json::Result<String> {
     Ok(if json.contains("\\u0000") { json.replace("\\u0000", "\\ufffd") } else { json })
 }
 
-async fn connect(config: &PostgresConfig) -> Result<Connected, Failed> {
+async fn connect(config: &PostgresConfig) -> Result<Connected, BoxError> {
     let (mut client, connection) = config.0.connect(tls()).await?;
     // The client reports how the connection has ended.
     let serving = AbortOnDropHandle::new(tokio::spawn(async { drop(connection.await) }));
@@ -291,7 +293,7 @@ fn tls() -> MakeRustlsConnect {
     MakeRustlsConnect::new(config)
 }
 
-async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
+async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     transaction
         .batch_execute(
@@ -318,7 +320,7 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Failed> {
 }
 
 /// An error and its causes, in one line.
-fn chain(error: &(dyn Error + 'static)) -> String {
+fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

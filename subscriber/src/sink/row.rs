@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::page::Link;
+use crate::page::PageLink;
 use crate::report::PageRecord;
 
 /// A page, with the names and the order of the fields. As JSON its `links` are an array.
 #[derive(Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct PageRow<'a> {
     /// `<group>.<since>.<entry>`: the id of the page.
     pub(super) page: String,
     /// `<group>:<run>.<entry>`, as in the broker's answers, without the attempt.
@@ -28,9 +28,9 @@ pub(super) struct Row<'a> {
 const FIELDS: usize = 25;
 
 /// URLs of links, as an array.
-pub(super) struct LinkUrls<'a>(pub(super) &'a [Link]);
+pub(super) struct LinkUrls<'a>(pub(super) &'a [PageLink]);
 
-impl<'a> Row<'a> {
+impl<'a> PageRow<'a> {
     pub(super) fn of(record: &'a PageRecord) -> Self {
         let task = &record.task;
         let fetched_at = Timestamp::from_millisecond(record.fetched_unix_ms).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Serialize for LinkUrls<'_> {
 }
 
 /// Omits unknown fields, to keep lines short.
-impl Serialize for Row<'_> {
+impl Serialize for PageRow<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         fn some<T: Serialize, O: SerializeStruct>(
             out: &mut O,

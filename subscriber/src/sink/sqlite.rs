@@ -18,7 +18,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for other processes that open the file")]
 
-mod last;
+mod last_record;
 mod newest;
 
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::{CachedStatement, Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use self::last::Last;
-pub(super) use self::last::Lookup;
+pub use self::last_record::LastRecord;
+pub(super) use self::last_record::LastRecordReader;
 pub use self::newest::{StoredResult, newest_result};
-use super::row::{LinkUrls, Row};
+use super::row::{LinkUrls, PageRow};
 use super::{OpenError, Sink, StoreError};
 use crate::config::{STORE_BUSY_TIMEOUT, STORE_WAL_BYTES};
 use crate::digest::{self, Schema, Table};
@@ -172,10 +172,13 @@ pub(super) struct Sqlite {
 impl Sqlite {
     /// Opens a database, creates it if it is missing, and migrates an old one. `reading`: the
     /// extraction settings of the pages to store and to look up.
-    pub(super) fn open(path: &Path, reading: Option<String>) -> Result<(Self, Lookup), OpenError> {
-        super::make_parent(path)?;
+    pub(super) fn open(
+        path: &Path,
+        reading: Option<String>,
+    ) -> Result<(Self, LastRecordReader), OpenError> {
+        super::create_parent(path)?;
         let connection = prepare(path)?;
-        let (lookup, reader) = Lookup::start(path, reading.clone())?;
+        let (lookup, reader) = LastRecordReader::start(path, reading.clone())?;
         Ok((Self { connection, path: path.to_owned(), reading, reader: Some(reader) }, lookup))
     }
 
@@ -245,7 +248,7 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_size_limit", STORE_WAL_BYTES)?;
     let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("url_print", 1, pure, |arguments| {
-        Ok(url_print(arguments.get_raw(0).as_str()?))
+        Ok(url_fingerprint(arguments.get_raw(0).as_str()?))
     })?;
     digest::register(connection)?;
     // A user's views of the table must keep the old name when it is renamed.
@@ -275,7 +278,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Half of the fingerprint is that of the host, so that the pages of a host are together in the
 /// index. Two URLs may have the same.
-pub(super) fn url_print(url: &str) -> i64 {
+pub(super) fn url_fingerprint(url: &str) -> i64 {
     const HALF: u64 = u32::MAX as u64;
     let host = url.split('/').nth(2).unwrap_or_default();
     (xxh3_64(host.as_bytes()) & !HALF | xxh3_64(url.as_bytes()) & HALF).cast_signed()
@@ -286,7 +289,7 @@ fn upsert(
     record: &PageRecord,
     reading: Option<&str>,
 ) -> rusqlite::Result<()> {
-    let row = Row::of(record);
+    let row = PageRow::of(record);
     let (report, json) = (&record.report, "strings and numbers are always JSON");
     statement.execute(params![
         row.page,
@@ -312,7 +315,7 @@ fn upsert(
         record.validators.etag,
         record.validators.last_modified,
         row.remote,
-        url_print(&report.url),
+        url_fingerprint(&report.url),
         signed(record.links.len() as u64),
         serde_json::to_string(&LinkUrls(&record.links)).expect(json),
         row.nofollow().map(|nofollow| serde_json::to_string(&nofollow).expect(json)),

@@ -82,7 +82,7 @@ fn a_page_is_one_readable_row() {
         text("W/\"x\""),
         Value::Null,
         text("192.0.2.1:80"),
-        Value::Integer(url_print("http://site.example/42")),
+        Value::Integer(url_fingerprint("http://site.example/42")),
         Value::Integer(2),
         text(r#"["http://site.example/\"x\"","http://a.example/"]"#),
         text("[1]"),
@@ -144,7 +144,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let records = [pass(1, "first"), pass(3, "second"), failed, record(2, 1), bare, unasked];
     store(&mut sqlite, records);
     let record = record(3, 1);
-    let expected = Last {
+    let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
         title: Some("second".to_owned()),
@@ -195,9 +195,10 @@ fn a_url_is_looked_up_by_its_fingerprint() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().join("pages.db");
     drop(open(&path));
-    let newest = last::NEWEST.replace("?1", "1");
+    let newest = last_record::NEWEST.replace("?1", "1");
     let newest = ["?2", "?3", "?4"].iter().fold(newest, |sql, name| sql.replace(name, "'x'"));
-    for (sql, by) in [(newest.as_str(), "pages_by_url (url_print=?)"), (last::ANY, "pages_by_url")]
+    for (sql, by) in
+        [(newest.as_str(), "pages_by_url (url_print=?)"), (last_record::ANY, "pages_by_url")]
     {
         let plan = format!("{:?}", rows(&path, &format!("EXPLAIN QUERY PLAN {sql}")));
         let is_by_index = plan.contains(&format!("INDEX {by}"));
@@ -207,10 +208,10 @@ fn a_url_is_looked_up_by_its_fingerprint() {
 
 #[test]
 fn the_fingerprints_of_a_hosts_pages_are_adjacent() {
-    let half = |url| url_print(url) >> 32;
+    let half = |url| url_fingerprint(url) >> 32;
     assert_eq!(half("http://a.example/1"), half("https://a.example/2?x"));
     assert_ne!(half("http://a.example/1"), half("http://b.example/1"));
-    assert_ne!(url_print("http://a.example/1"), url_print("http://a.example/2"));
+    assert_ne!(url_fingerprint("http://a.example/1"), url_fingerprint("http://a.example/2"));
 }
 
 #[test]
@@ -390,7 +391,7 @@ fn cost_of_a_page() {
     let mut sqlite = open(&path);
     let links: Vec<_> = (0..30)
         .map(|at| format!("http://host-{}.example/section/page-{at}.html", at % 20).into())
-        .map(|url| crate::page::Link { url, nofollow: false })
+        .map(|url| crate::page::PageLink { url, nofollow: false })
         .collect();
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::page::Link;
+use crate::page::PageLink;
 use crate::report::{PageId, PageOutcome, PageRecord, PageReport, Validators};
 use crate::spool::{Spool, Spools};
 
 /// An attempt at a page, in the group's seventh run.
 pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
-    let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
+    let link = |url: &str, nofollow| PageLink { url: url.into(), nofollow };
     PageRecord {
         page: PageId::parse(&format!("crawlers.3.{entry}")).unwrap(),
         task: format!("crawlers:7.{entry}.{attempt}").parse().unwrap(),
@@ -25,8 +25,8 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
             job: Some("docs".to_owned()),
             error: None,
         },
-        transient: false,
-        again_after: None,
+        is_transient: false,
+        retry_after: None,
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
         fetched_unix_ms: 1_700_000_000_007,
@@ -47,7 +47,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
 /// A record that will be retried.
 pub(super) fn transient(entry: u64, attempt: u32) -> PageRecord {
     let mut record = record(entry, attempt);
-    record.transient = true;
+    record.is_transient = true;
     record.report.outcome = PageOutcome::Retry;
     record
 }

@@ -11,7 +11,7 @@ pub(crate) struct Troubles(watch::Sender<Vec<Option<StoreError>>>);
 
 /// The slot of one writer.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TroubleReporter {
     all: Troubles,
     number: usize,
 }
@@ -24,13 +24,13 @@ impl Default for Troubles {
 
 impl Troubles {
     /// Adds a slot for another writer.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn reporter(&self) -> TroubleReporter {
         let mut number = 0;
         self.0.send_modify(|troubles| {
             number = troubles.len();
             troubles.push(None);
         });
-        Place { all: self.clone(), number }
+        TroubleReporter { all: self.clone(), number }
     }
 
     /// An error of a writer, if any has one.
@@ -47,9 +47,9 @@ impl Troubles {
     }
 }
 
-impl Place {
+impl TroubleReporter {
     /// Logs the first failure of `name`, and its recovery.
-    pub(crate) fn note(&self, name: &str, error: Option<&StoreError>) {
+    pub(crate) fn report(&self, name: &str, error: Option<&StoreError>) {
         let failed = self.all.0.borrow()[self.number].is_some();
         match error {
             // The normal end of a crawl into a pipe: there is nothing to wait for.

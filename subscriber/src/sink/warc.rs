@@ -26,7 +26,7 @@
 mod file;
 mod record;
 mod scan;
-mod seen;
+mod seen_bodies;
 
 use std::fs;
 use std::io;
@@ -38,10 +38,10 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 use self::file::WarcFile;
-use self::record::Archivist;
+use self::record::RecordWriter;
 use super::append::{AppendFile, sync_directory_of};
 use super::ledger::{Ledger, with_suffix};
-use super::{OpenError, Sink, StoreError, fresh};
+use super::{OpenError, Sink, StoreError, unwritten_final};
 use crate::report::{PageId, PageRecord};
 
 const OPEN: &str = ".open";
@@ -53,7 +53,7 @@ pub(super) struct Warc {
     /// The size at which a file is closed.
     bytes_max: u64,
     file: WarcFile,
-    archivist: Archivist,
+    archivist: RecordWriter,
     ledger: Ledger,
     /// Pages written but not synced yet.
     pending: Vec<PageId>,
@@ -66,15 +66,15 @@ impl Warc {
     /// Begins a file, and closes those that a crash has left open.
     pub(super) fn open(prefix: &Path, bytes_max: u64, agent: &str) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: prefix.to_owned(), source };
-        super::make_parent(prefix)?;
-        let mut archivist = Archivist::new(agent);
+        super::create_parent(prefix)?;
+        let mut archivist = RecordWriter::new(agent);
         // Locked first: of two processes with one prefix each sees the file of the other.
-        let file = begin(prefix, &mut archivist).map_err(failed)?;
+        let file = create_file(prefix, &mut archivist).map_err(failed)?;
         let mark = with_suffix(prefix, ".mark");
         let (mut ledger, position) = Ledger::open(&mark).map_err(failed)?;
         let position = position.as_deref().and_then(parse_position);
         if let Err(error) = recover(prefix, &file, position.as_ref(), &mut ledger) {
-            remove(&file);
+            remove_file(&file);
             return Err(error);
         }
         let mut warc = Self {
@@ -96,7 +96,7 @@ impl Warc {
         if self.owes_mark {
             self.write_mark()?;
         }
-        for record in fresh(batch, &self.ledger) {
+        for record in unwritten_final(batch, &self.ledger) {
             if self.file.len() >= self.bytes_max {
                 self.commit()?;
                 self.rotate()?;
@@ -124,9 +124,9 @@ impl Warc {
     /// Begins the next file. If it cannot be created, or the mark cannot be written, the next page
     /// retries it.
     fn rotate(&mut self) -> io::Result<()> {
-        let next = begin(&self.prefix, &mut self.archivist)?;
-        if let Err(error) = close(&self.file) {
-            remove(&next);
+        let next = create_file(&self.prefix, &mut self.archivist)?;
+        if let Err(error) = close_file(&self.file) {
+            remove_file(&next);
             return Err(error);
         }
         (self.file, self.owes_mark) = (next, true);
@@ -153,7 +153,7 @@ impl Sink for Warc {
             self.archivist.roll_back();
             self.file.roll_back();
         }
-        self.ledger.tend(|| position(&self.file));
+        self.ledger.write_if_due(|| position(&self.file));
         written.map_err(|error| StoreError { text: error.to_string(), closed: false })
     }
 
@@ -172,7 +172,7 @@ impl Sink for Warc {
     fn close(&mut self) {
         let closed = self.write_mark().and_then(|()| {
             if self.file.has_pages() {
-                close(&self.file)
+                close_file(&self.file)
             } else {
                 fs::remove_file(self.file.path())
             }
@@ -184,7 +184,7 @@ impl Sink for Warc {
 }
 
 /// Creates a file with a new name, locks it, and writes its `warcinfo`.
-fn begin(prefix: &Path, archivist: &mut Archivist) -> io::Result<WarcFile> {
+fn create_file(prefix: &Path, archivist: &mut RecordWriter) -> io::Result<WarcFile> {
     let now = Timestamp::try_from(now()).unwrap_or_default();
     let now = now.strftime("%Y%m%d%H%M%S");
     for serial in 0..100_000 {
@@ -200,7 +200,7 @@ fn begin(prefix: &Path, archivist: &mut Archivist) -> io::Result<WarcFile> {
         let name = closed.file_name().unwrap_or_default().to_string_lossy();
         let begun = archivist.put_info(&name, &mut file).and_then(|()| file.commit());
         if begun.is_err() {
-            remove(&file);
+            remove_file(&file);
         }
         return begun.map(|()| file);
     }
@@ -212,14 +212,14 @@ fn now() -> SystemTime {
 }
 
 /// Renames a file that is complete.
-fn close(file: &WarcFile) -> io::Result<()> {
+fn close_file(file: &WarcFile) -> io::Result<()> {
     let name = file.path().with_extension("");
     fs::rename(file.path(), &name)?;
     sync_directory_of(&name)
 }
 
 /// Removes a file without pages. If that fails, the next start removes it.
-fn remove(file: &WarcFile) {
+fn remove_file(file: &WarcFile) {
     if let Err(error) = fs::remove_file(file.path()) {
         tracing::debug!(%error, "cannot remove {}", file.path().display());
     }
@@ -279,7 +279,7 @@ fn recover(
         }
         // The pages that were found may not be synced yet.
         file.commit().map_err(failed(path))?;
-        let closed = if found.has_pages { close(&file) } else { fs::remove_file(path) };
+        let closed = if found.has_pages { close_file(&file) } else { fs::remove_file(path) };
         closed.map_err(failed(path))?;
     }
     if let Some((offset, name)) = position {

@@ -14,48 +14,48 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{OpenError, Place, Sink, StoreError};
+use super::{OpenError, Sink, StoreError, TroubleReporter};
 use crate::config::{
-    STORE_BATCH_BYTES_MAX, STORE_PACE, STORE_PACE_STEP, STORE_QUEUE_MAX, STORE_RETRY,
+    STORE_BATCH_BYTES_MAX, STORE_BATCH_GATHER, STORE_BATCH_INTERVAL, STORE_QUEUE_MAX, STORE_RETRY,
 };
 use crate::report::{PageId, PageRecord};
 
 /// The queue of a sink's thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Writer {
-    queue: mpsc::Sender<Letter>,
+pub(super) struct SinkWriter {
+    queue: mpsc::Sender<StoreRequest>,
     /// Settled pages, at most as many as tasks are held; `None` if the sink does not need them.
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
 }
 
 #[derive(Debug)]
-struct Letter {
+struct StoreRequest {
     record: Arc<PageRecord>,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
-struct Thread {
+struct SinkThread {
     sink: Box<dyn Sink>,
-    requests: mpsc::Receiver<Letter>,
+    requests: mpsc::Receiver<StoreRequest>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
-    place: Place,
+    place: TroubleReporter,
 }
 
 /// The error after a panic of the thread.
-pub(super) fn gone() -> StoreError {
+pub(super) fn writer_ended() -> StoreError {
     StoreError { text: "its writer has ended".to_owned(), closed: false }
 }
 
-impl Writer {
+impl SinkWriter {
     pub(super) fn start(
         sink: Box<dyn Sink>,
-        place: Place,
+        place: TroubleReporter,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
         let (queue, requests) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.wants_settled().then(Arc::default);
         let name = sink.name();
-        let thread = Thread { sink, requests, settled: settled.clone(), place };
+        let thread = SinkThread { sink, requests, settled: settled.clone(), place };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
             // The receiver may be gone.
@@ -73,7 +73,7 @@ impl Writer {
         record: Arc<PageRecord>,
     ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.queue.send(Letter { record, answer }).await.map_err(|_| gone())?;
+        self.queue.send(StoreRequest { record, answer }).await.map_err(|_| writer_ended())?;
         Ok(answered)
     }
 
@@ -84,11 +84,11 @@ impl Writer {
     }
 }
 
-impl Thread {
+impl SinkThread {
     fn run(mut self) {
         let mut requests = Vec::new();
         let mut began = None;
-        while self.take(&mut requests, began) {
+        while self.collect_batch(&mut requests, began) {
             began = Some(Instant::now());
             self.settle();
             let result = self.write(&mut requests);
@@ -110,7 +110,7 @@ impl Thread {
     /// While pages stream in and the last batch `began` just before, it waits for more: a sync
     /// costs as much as many pages. Pages without a caller are left out: a crawler that stops
     /// writes nothing that another member can write.
-    fn take(&mut self, requests: &mut Vec<Letter>, began: Option<Instant>) -> bool {
+    fn collect_batch(&mut self, requests: &mut Vec<StoreRequest>, began: Option<Instant>) -> bool {
         let (batch_max, mut bytes) = (self.sink.batch_max(), 0);
         loop {
             let before = requests.len();
@@ -131,12 +131,12 @@ impl Thread {
                 }
                 next = self.requests.try_recv().ok();
             }
-            let is_soon = began.is_some_and(|began| began.elapsed() < STORE_PACE);
+            let is_soon = began.is_some_and(|began| began.elapsed() < STORE_BATCH_INTERVAL);
             match requests.len() {
                 0 => {}
                 // If no more pages came, all callers may be waiting for these.
                 length if !is_soon || length == before => return true,
-                _ => thread::sleep(STORE_PACE_STEP),
+                _ => thread::sleep(STORE_BATCH_GATHER),
             }
         }
     }
@@ -153,7 +153,7 @@ impl Thread {
     ///
     /// Pages without a caller are left out of a retry, except that a batch never becomes empty: its
     /// last page shows when there is room again, and no other page would come before.
-    fn write(&mut self, requests: &mut Vec<Letter>) -> Result<(), StoreError> {
+    fn write(&mut self, requests: &mut Vec<StoreRequest>) -> Result<(), StoreError> {
         loop {
             let batch: Vec<_> =
                 requests.iter().map(|request| Arc::clone(&request.record)).collect();
@@ -162,7 +162,7 @@ impl Thread {
             if self.requests.is_closed() {
                 return result;
             }
-            self.place.note(&self.sink.name(), result.as_ref().err());
+            self.place.report(&self.sink.name(), result.as_ref().err());
             match result {
                 Err(error) if !error.closed => {
                     thread::sleep(STORE_RETRY);

@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 use std::sync::mpsc as channel;
 
 use super::*;
-use crate::page::Link;
+use crate::page::PageLink;
 use crate::program::Programs;
-use crate::report::Keep;
+use crate::report::KeepBodies;
 use crate::sink::testing::record;
 use crate::sink::{Sinks, Troubles};
 
@@ -54,12 +54,12 @@ fn start(wants_settled: bool) -> Teller {
     let settling = wants_settled.then_some(settling);
     let sink = Told { batches, results, settled: settling };
     let troubles = Troubles::default();
-    let (writer, closed) = Writer::start(Box::new(sink), troubles.place()).unwrap();
+    let (writer, closed) = SinkWriter::start(Box::new(sink), troubles.reporter()).unwrap();
     let sinks = Sinks {
         writers: vec![writer],
         troubles,
         lookup: None,
-        keep: Keep::default(),
+        keep: KeepBodies::default(),
         programs: Programs::default(),
     };
     Teller { sinks, batches: heard, results: tell, settled, closed }
@@ -99,7 +99,7 @@ async fn a_failing_sink_is_reported_and_retries_until_it_succeeds() {
     assert_eq!(teller.batches.recv().unwrap(), [0]);
     assert_eq!(teller.sinks.trouble(), None);
     teller.results.send(Err(full())).unwrap();
-    assert_eq!(teller.sinks.change(false).await, Some(full()));
+    assert_eq!(teller.sinks.trouble_change(false).await, Some(full()));
     assert_eq!(teller.batches.recv().unwrap(), [0]);
     // Its caller has given up; it stays in the batch, to notice when there is room again.
     drop(one);
@@ -108,7 +108,7 @@ async fn a_failing_sink_is_reported_and_retries_until_it_succeeds() {
     let mut two = Box::pin(teller.sinks.store(&pages[1]));
     assert!(futures_util::poll!(&mut two).is_pending());
     teller.results.send(Ok(())).unwrap();
-    assert_eq!(teller.sinks.change(true).await, None);
+    assert_eq!(teller.sinks.trouble_change(true).await, None);
     assert_eq!(teller.batches.recv().unwrap(), [1]);
     teller.results.send(Ok(())).unwrap();
     two.await.unwrap();
@@ -157,7 +157,7 @@ async fn pages_without_a_caller_are_not_written() {
 async fn a_batch_is_full_when_it_has_many_bytes() {
     let teller = start(false);
     let link =
-        |number| Link { url: format!("http://{number}/{:8000}", "").into(), nofollow: false };
+        |number| PageLink { url: format!("http://{number}/{:8000}", "").into(), nofollow: false };
     let links: Vec<_> = (0..=STORE_BATCH_BYTES_MAX / 8000 / 2).map(link).collect();
     let pages: Vec<_> = (0..5)
         .map(|entry| Arc::new(PageRecord { links: links.clone(), ..record(entry, 1) }))

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::Buffer;
 use crate::config::{SPOOL_BYTES_MAX, STORE_RETRY};
-use crate::sink::{Place, StoreError};
+use crate::sink::{StoreError, TroubleReporter};
 
 /// The file of a body. Dropping it removes it.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct BodyFile {
 
 /// The commands of the thread, served in order. Each body has at most one in flight.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) enum SpoolCommand {
     /// Appends to a file, or to a new one.
     Write { file: Option<BodyFile>, bytes: Buffer, answer: oneshot::Sender<io::Result<BodyFile>> },
     /// Removes a file in the background.
@@ -38,16 +38,16 @@ pub(super) enum Job {
     Wait(Receiver<()>),
 }
 
-struct Thread {
+struct SpoolThread {
     directory: PathBuf,
     /// The number of the next file.
     number: u64,
-    place: Option<Place>,
-    trouble: Option<Trouble>,
+    place: Option<TroubleReporter>,
+    trouble: Option<WriteFailure>,
 }
 
 /// A failed write.
-struct Trouble {
+struct WriteFailure {
     /// The number of bytes to retry with.
     bytes: u64,
     try_at: Instant,
@@ -68,15 +68,18 @@ impl Drop for BodyFile {
 }
 
 /// Starts the thread, which ends when all senders are dropped.
-pub(super) fn start(directory: PathBuf, place: Option<Place>) -> io::Result<Sender<Job>> {
+pub(super) fn start(
+    directory: PathBuf,
+    place: Option<TroubleReporter>,
+) -> io::Result<Sender<SpoolCommand>> {
     let (sender, jobs) = channel();
-    let thread = Thread { directory, number: 0, place, trouble: None };
+    let thread = SpoolThread { directory, number: 0, place, trouble: None };
     thread::Builder::new().name("spool".to_owned()).spawn(move || thread.run(&jobs))?;
     Ok(sender)
 }
 
-impl Thread {
-    fn run(mut self, jobs: &Receiver<Job>) {
+impl SpoolThread {
+    fn run(mut self, jobs: &Receiver<SpoolCommand>) {
         loop {
             let job = match &self.trouble {
                 None => jobs.recv().map_err(RecvTimeoutError::from),
@@ -85,20 +88,20 @@ impl Thread {
                 }
             };
             match job {
-                Ok(Job::Write { file, bytes, answer }) => {
+                Ok(SpoolCommand::Write { file, bytes, answer }) => {
                     let written = self.write(file, &bytes);
                     // Before the answer, since the caller may check the total of all buffers.
                     drop(bytes);
                     // The caller may have been aborted: then the file is removed.
                     let _ = answer.send(written);
                 }
-                Ok(Job::Remove(file)) => drop(file),
+                Ok(SpoolCommand::Remove(file)) => drop(file),
                 #[cfg(test)]
-                Ok(Job::Wait(until)) => drop(until.recv()),
+                Ok(SpoolCommand::Wait(until)) => drop(until.recv()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.try_again();
+            self.retry_if_due();
         }
     }
 
@@ -112,7 +115,7 @@ impl Thread {
         });
         written.inspect_err(|error| {
             let before = self.trouble.as_ref().map_or(0, |trouble| trouble.bytes);
-            self.fails(error, needed.max(before));
+            self.note_failure(error, needed.max(before));
         })
     }
 
@@ -123,26 +126,26 @@ impl Thread {
         Ok(BodyFile { file, path, len: 0 })
     }
 
-    fn fails(&mut self, error: &io::Error, bytes: u64) {
-        self.trouble = Some(Trouble { bytes, try_at: Instant::now() + STORE_RETRY });
+    fn note_failure(&mut self, error: &io::Error, bytes: u64) {
+        self.trouble = Some(WriteFailure { bytes, try_at: Instant::now() + STORE_RETRY });
         if let Some(place) = &self.place {
             let error = StoreError { text: error.to_string(), closed: false };
-            place.note(&self.directory.display().to_string(), Some(&error));
+            place.report(&self.directory.display().to_string(), Some(&error));
         }
     }
 
     /// Retries a failed write if it is due.
-    fn try_again(&mut self) {
-        let Some(&Trouble { bytes, try_at }) = self.trouble.as_ref() else { return };
+    fn retry_if_due(&mut self) {
+        let Some(&WriteFailure { bytes, try_at }) = self.trouble.as_ref() else { return };
         if Instant::now() < try_at {
             return;
         }
         if let Err(error) = self.probe(bytes) {
-            return self.fails(&error, bytes);
+            return self.note_failure(&error, bytes);
         }
         self.trouble = None;
         if let Some(place) = &self.place {
-            place.note(&self.directory.display().to_string(), None);
+            place.report(&self.directory.display().to_string(), None);
         }
     }
 

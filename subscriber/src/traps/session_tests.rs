@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
-use crate::page::{Content, PageOptions, PageReader};
+use crate::page::{PageContent, PageOptions, PageReader};
 
 const SEEDS: std::ops::Range<u64> = 0..30;
 
@@ -104,7 +104,7 @@ fn without(link: &str, names: &[&str]) -> String {
     if left.is_empty() { place.to_owned() } else { format!("{place}?{left}") }
 }
 
-fn read(url: &CanonicalUrl<'_>, html: &str) -> Content {
+fn read(url: &CanonicalUrl<'_>, html: &str) -> PageContent {
     let options = Arc::new(PageOptions::default());
     let mut reader = PageReader::new(url, [("content-type", b"text/html".as_slice())], &options);
     reader.feed(html.as_bytes());
@@ -129,7 +129,7 @@ fn crawl(traps: &mut Traps, requests_max: usize, mut html: impl FnMut(&str) -> S
     let mut waiting = VecDeque::from([(start, 0)]);
     let mut outcome = Outcome::default();
     while let Some((url, depth)) = waiting.pop_front() {
-        if let Err(trap) = traps.before(pass(), &url, depth) {
+        if let Err(trap) = traps.check_url(pass(), &url, depth) {
             outcome.reasons.insert(trap);
             continue;
         }
@@ -141,14 +141,14 @@ fn crawl(traps: &mut Traps, requests_max: usize, mut html: impl FnMut(&str) -> S
         let html = html(url.path_and_query());
         let content = read(&url, &html);
         let body = *blake3::hash(html.as_bytes()).as_bytes();
-        let reading = Reading {
+        let reading = PageReading {
             body: &body,
             title: content.title.as_deref(),
-            words: content.words,
+            words: content.word_fingerprint,
             links: &content.links,
         };
-        outcome.known.extend(traps.learn(pass(), &url, Some(&reading)));
-        if let Err(trap) = traps.after(pass(), &url, depth, &body) {
+        outcome.known.extend(traps.learn_sessions(pass(), &url, Some(&reading)));
+        if let Err(trap) = traps.check_page(pass(), &url, depth, &body) {
             outcome.reasons.insert(trap);
             continue;
         }
@@ -502,9 +502,10 @@ fn teach(traps: &mut Traps, of: PassKey, site: &str) -> usize {
     for n in 0_usize.. {
         let url = format!("{site}/{}?s=v{n}", n % 4);
         let links = (0..4).map(|page| format!("{site}/{page}?s=v{}", n + 1));
-        let links: Vec<Link> = links.map(|url| Link { url: url.into(), nofollow: false }).collect();
-        let reading = Reading { body: &[0; 32], title: None, words: Some(0), links: &links };
-        if traps.learn(of, &url.parse().unwrap(), Some(&reading)) == ["s"] {
+        let links: Vec<PageLink> =
+            links.map(|url| PageLink { url: url.into(), nofollow: false }).collect();
+        let reading = PageReading { body: &[0; 32], title: None, words: Some(0), links: &links };
+        if traps.learn_sessions(of, &url.parse().unwrap(), Some(&reading)) == ["s"] {
             return n + 1;
         }
         assert!(n < 100);
@@ -540,28 +541,28 @@ fn a_page_that_was_read_is_refused_under_another_session_only() {
     let mut traps = Traps::new(TrapLimits::default(), 2026);
     teach(&mut traps, pass(), "http://a.example");
     let url = |path: &str| format!("http://a.example{path}").parse::<CanonicalUrl>().unwrap();
-    let mut before = |path: &str| traps.before(pass(), &url(path), 1);
+    let mut before = |path: &str| traps.check_url(pass(), &url(path), 1);
     assert_eq!(before("/0?s=other"), Err(Trap::SessionId));
     assert_eq!(before("/0"), Ok(()), "it is read once more under its URL without a session");
     assert_eq!(before("/new?s=other"), Ok(()));
-    assert_eq!(traps.learn(pass(), &url("/new?s=other"), None), Vec::<String>::new());
-    assert_eq!(traps.before(pass(), &url("/new?s=another"), 1), Err(Trap::SessionId));
-    let reading = Reading { body: &[0; 32], title: None, words: None, links: &[] };
-    traps.learn(pass(), &url("/late?s=other"), Some(&reading));
-    assert_eq!(traps.before(pass(), &url("/late?s=other"), 1), Ok(()), "its task is repeated");
-    assert_eq!(traps.before(pass(), &url("/late?s=another"), 1), Err(Trap::SessionId));
+    assert_eq!(traps.learn_sessions(pass(), &url("/new?s=other"), None), Vec::<String>::new());
+    assert_eq!(traps.check_url(pass(), &url("/new?s=another"), 1), Err(Trap::SessionId));
+    let reading = PageReading { body: &[0; 32], title: None, words: None, links: &[] };
+    traps.learn_sessions(pass(), &url("/late?s=other"), Some(&reading));
+    assert_eq!(traps.check_url(pass(), &url("/late?s=other"), 1), Ok(()), "its task is repeated");
+    assert_eq!(traps.check_url(pass(), &url("/late?s=another"), 1), Err(Trap::SessionId));
 }
 
 #[test]
 fn nothing_is_learnt_when_traps_are_off() {
     let mut traps = Traps::new(TrapLimits { enabled: false, ..TrapLimits::default() }, 2026);
-    let links: Vec<Link> = ["/a", "/b"]
-        .map(|path| Link { url: format!("http://a.example{path}?s=1").into(), nofollow: false })
+    let links: Vec<PageLink> = ["/a", "/b"]
+        .map(|path| PageLink { url: format!("http://a.example{path}?s=1").into(), nofollow: false })
         .into();
     for _ in 0..100 {
-        let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
+        let reading = PageReading { body: &[0; 32], title: None, words: None, links: &links };
         let url = "http://a.example/".parse().unwrap();
-        assert!(traps.learn(pass(), &url, Some(&reading)).is_empty());
+        assert!(traps.learn_sessions(pass(), &url, Some(&reading)).is_empty());
     }
     assert!(traps.young.is_empty());
 }
@@ -578,11 +579,11 @@ fn the_memory_for_parameters_is_bounded() {
         let link = |at: usize| {
             let (name, value) = (rng.usize(..2 * SESSION_PARAMS_MAX), rng.u32(..));
             let url = format!("http://a.example/{n}/{at}?n{name}={value}&s={n}").into();
-            Link { url, nofollow: false }
+            PageLink { url, nofollow: false }
         };
-        let links: Vec<Link> = (0..if n < 300 { 300 } else { 0 }).map(link).collect();
-        let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
-        traps.learn(pass(), &url, Some(&reading));
+        let links: Vec<PageLink> = (0..if n < 300 { 300 } else { 0 }).map(link).collect();
+        let reading = PageReading { body: &[0; 32], title: None, words: None, links: &links };
+        traps.learn_sessions(pass(), &url, Some(&reading));
         most = most.max(traps.young_bytes);
     }
     assert!(most < 600 * 1024, "{most}");
@@ -601,12 +602,12 @@ proptest! {
         let mut traps = Traps::new(TrapLimits::default(), 2026);
         for page in &pages {
             let url: CanonicalUrl = format!("http://a.example/{page}").parse().unwrap();
-            let links: Vec<Link> = pages
+            let links: Vec<PageLink> = pages
                 .iter()
-                .map(|link| Link { url: format!("http://a.example/{link}").into(), nofollow: false })
+                .map(|link| PageLink { url: format!("http://a.example/{link}").into(), nofollow: false })
                 .collect();
-            let reading = Reading { body: &[0; 32], title: None, words: None, links: &links };
-            traps.learn(pass(), &url, Some(&reading));
+            let reading = PageReading { body: &[0; 32], title: None, words: None, links: &links };
+            traps.learn_sessions(pass(), &url, Some(&reading));
         }
         teach(&mut traps, pass(), "http://b.example");
         let url: CanonicalUrl = format!("http://b.example/?{query}").parse().unwrap();

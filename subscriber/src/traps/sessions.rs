@@ -29,31 +29,31 @@ use hashbrown::HashMap;
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{Reading, shape::params};
+use super::{PageReading, shape::params};
 use crate::config::{
     SESSION_DOUBTS_MAX, SESSION_EVIDENCE_MIN, SESSION_EVIDENCE_PER_DOUBT, SESSION_LINKS_MAX,
     SESSION_PARAMS_MAX, SESSION_VALUES_MAX, SESSION_VOLATILE_MAX, TRAP_ENTRIES_MAX,
 };
-use crate::page::Link;
+use crate::page::PageLink;
 
 /// The parameters of one site, and the evidence about them.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     /// `<= SESSION_PARAMS_MAX`. Later names are ignored.
-    params: Vec<Param>,
+    params: Vec<SessionParam>,
     /// Pages that were read, by their URL without volatile parameters; empty while there are none.
     /// `<= TRAP_ENTRIES_MAX`: then all are dropped, and each may be read once more under a session
     /// id.
-    views: HashMap<u64, View>,
+    views: HashMap<u64, ReadView>,
 }
 
 /// One parameter.
 #[derive(Debug)]
-struct Param {
+struct SessionParam {
     name: u64,
-    state: State,
+    state: ParamState,
     /// Its index in [`Values`], if it is volatile; different for all that are volatile at a time.
-    place: usize,
+    slot: usize,
     /// Pages with new values in their links, against pages that speak against a session id.
     pages: Evidence,
     /// Pages that were read again with another value: equal and different ones.
@@ -70,7 +70,7 @@ struct Param {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParamState {
     Watched,
     Volatile,
     /// Final: removed from links.
@@ -87,7 +87,7 @@ struct Evidence {
 
 /// The last reading of a page.
 #[derive(Debug, Clone, Copy)]
-struct View {
+struct ReadView {
     values: Values,
     /// Digest of its content; `None` if unknown, or without a volatile parameter.
     digest: Option<u32>,
@@ -113,7 +113,7 @@ impl Evidence {
 
 impl Sessions {
     /// Adds the values in the links of a page. Links to other sites do not count.
-    pub(super) fn note_links(&mut self, page: &CanonicalUrl<'_>, links: &[Link]) {
+    pub(super) fn note_links(&mut self, page: &CanonicalUrl<'_>, links: &[PageLink]) {
         // In the order of the indexes, which is that of the first occurrence.
         let mut found = BTreeMap::<usize, Vec<(u64, u32)>>::new();
         let with_query = links.iter().filter(|link| link.url.contains('?'));
@@ -122,21 +122,22 @@ impl Sessions {
         for link in links.take(SESSION_LINKS_MAX) {
             for (name, value) in params(&link) {
                 let Some(at) = self.watched(name) else { continue };
-                let target = print_without(&link, |other| other == name || self.is_volatile(other));
-                found.entry(at).or_default().push((target, print(value)));
+                let target =
+                    fingerprint_without(&link, |other| other == name || self.is_volatile(other));
+                found.entry(at).or_default().push((target, value_fingerprint(value)));
             }
         }
         for (at, links) in found {
-            let place = self.free_place();
+            let place = self.free_slot();
             let param = &mut self.params[at];
             let own = params(page).find(|(name, _)| param.is(name));
             let was_volatile = param.is_volatile();
-            param.note_links(own.map(|(_, value)| print(value)), links);
+            param.note_links(own.map(|(_, value)| value_fingerprint(value)), links);
             match (was_volatile, param.is_volatile()) {
                 (true, false) => self.compare_again(),
                 (false, true) => match place {
-                    Some(place) => param.place = place,
-                    None => param.state = State::Watched,
+                    Some(place) => param.slot = place,
+                    None => param.state = ParamState::Watched,
                 },
                 _ => {}
             }
@@ -144,9 +145,9 @@ impl Sessions {
     }
 
     /// An index in [`Values`] that is not in use.
-    fn free_place(&self) -> Option<usize> {
+    fn free_slot(&self) -> Option<usize> {
         let is_taken = |place: &usize| {
-            self.params.iter().any(|param| param.is_volatile() && param.place == *place)
+            self.params.iter().any(|param| param.is_volatile() && param.slot == *place)
         };
         (0..SESSION_VOLATILE_MAX).find(|place| !is_taken(place))
     }
@@ -156,12 +157,12 @@ impl Sessions {
     pub(super) fn note_page(
         &mut self,
         url: &CanonicalUrl<'_>,
-        reading: Option<&Reading<'_>>,
+        reading: Option<&PageReading<'_>>,
     ) -> Vec<String> {
-        if !self.params.iter().any(Param::is_volatile) {
+        if !self.params.iter().any(SessionParam::is_volatile) {
             return Vec::new();
         }
-        let target = print_without(url, |name| self.is_volatile(name));
+        let target = fingerprint_without(url, |name| self.is_volatile(name));
         let values = self.values(url);
         let with_values = reading.filter(|_| values != Values::default());
         let digest = with_values.map(|reading| self.digest(url, reading));
@@ -169,22 +170,23 @@ impl Sessions {
             self.views.clear();
         }
         if digest.is_none() {
-            self.views.entry(target).or_insert(View { values, digest });
+            self.views.entry(target).or_insert(ReadView { values, digest });
             return Vec::new();
         }
-        let before = self.views.insert(target, View { values, digest });
+        let before = self.views.insert(target, ReadView { values, digest });
         let Some(before) = before.filter(|view| view.digest.is_some()) else { return Vec::new() };
-        let is_open = |param: &&Param| param.state == State::Volatile;
-        let has_changed = |param: &&Param| {
-            let value = values[param.place];
-            value != 0 && value != before.values[param.place]
+        let is_open = |param: &&SessionParam| param.state == ParamState::Volatile;
+        let has_changed = |param: &&SessionParam| {
+            let value = values[param.slot];
+            value != 0 && value != before.values[param.slot]
         };
         let changed = self.params.iter().filter(is_open).filter(has_changed);
         let is_equal = before.digest == digest;
-        let meant = meant_by_reading(changed, is_equal);
+        let meant = params_meant(changed, is_equal);
         let found = self.note_reading(&meant, target, is_equal);
-        let names =
-            params(url).map(|(name, _)| name).filter(|name| found.contains(&print_of(name)));
+        let names = params(url)
+            .map(|(name, _)| name)
+            .filter(|name| found.contains(&name_fingerprint(name)));
         names.map(str::to_owned).collect()
     }
 
@@ -195,8 +197,8 @@ impl Sessions {
         for name in names {
             let param = self.params.iter_mut().find(|param| param.name == *name);
             match param.map(|param| param.note_reading(target, is_equal)) {
-                Some(State::Session) => known.push(*name),
-                Some(State::Meaningful) => self.compare_again(),
+                Some(ParamState::Session) => known.push(*name),
+                Some(ParamState::Meaningful) => self.compare_again(),
                 _ => {}
             }
         }
@@ -217,19 +219,19 @@ impl Sessions {
     pub(super) fn is_copy(&self, url: &CanonicalUrl<'_>) -> bool {
         let states = || params(url).filter_map(|(name, _)| self.state(name));
         // A parameter that is still volatile may lead to another page.
-        if states().all(|state| state != State::Session)
-            || states().any(|state| state == State::Volatile)
+        if states().all(|state| state != ParamState::Session)
+            || states().any(|state| state == ParamState::Volatile)
         {
             return false;
         }
-        let view = self.views.get(&print_without(url, |name| self.is_volatile(name)));
+        let view = self.views.get(&fingerprint_without(url, |name| self.is_volatile(name)));
         // The task of a page that was read may be repeated.
         view.is_some_and(|view| view.values != self.values(url))
     }
 
     /// A URL without its session ids; `None` if it has none.
     pub(super) fn strip(&self, url: &CanonicalUrl<'_>) -> Option<String> {
-        let is_session = |name: &str| self.state(name) == Some(State::Session);
+        let is_session = |name: &str| self.state(name) == Some(ParamState::Session);
         if !params(url).any(|(name, _)| is_session(name)) {
             return None;
         }
@@ -242,10 +244,10 @@ impl Sessions {
 
     /// Memory of its tables, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let values = |param: &Param| param.latest.capacity() + param.earlier.capacity();
+        let values = |param: &SessionParam| param.latest.capacity() + param.earlier.capacity();
         let values: usize = self.params.iter().map(values).sum();
         self.views.allocation_size()
-            + self.params.capacity() * size_of::<Param>()
+            + self.params.capacity() * size_of::<SessionParam>()
             + values * size_of::<u32>()
     }
 
@@ -255,21 +257,21 @@ impl Sessions {
             Some(at) => Some(at).filter(|at| !self.params[*at].is_settled()),
             None if self.params.len() == SESSION_PARAMS_MAX => None,
             None => {
-                self.params.push(Param::new(name));
+                self.params.push(SessionParam::new(name));
                 Some(self.params.len() - 1)
             }
         }
     }
 
-    fn state(&self, name: &str) -> Option<State> {
+    fn state(&self, name: &str) -> Option<ParamState> {
         self.param(name).map(|param| param.state)
     }
 
-    fn param(&self, name: &str) -> Option<&Param> {
+    fn param(&self, name: &str) -> Option<&SessionParam> {
         if self.params.is_empty() {
             return None;
         }
-        let name = print_of(name);
+        let name = name_fingerprint(name);
         self.params.iter().find(|param| param.name == name)
     }
 
@@ -279,18 +281,18 @@ impl Sessions {
         for (name, value) in params(url) {
             if let Some(param) = self.param(name).filter(|param| param.is_volatile()) {
                 // Of several parameters with one name the last counts.
-                values[param.place] = print(value).max(1);
+                values[param.slot] = value_fingerprint(value).max(1);
             }
         }
         values
     }
 
     fn is_volatile(&self, name: &str) -> bool {
-        matches!(self.state(name), Some(State::Volatile | State::Session))
+        matches!(self.state(name), Some(ParamState::Volatile | ParamState::Session))
     }
 
     /// A digest of the title, the words and the targets of all links, without volatile parameters.
-    fn digest(&self, page: &CanonicalUrl<'_>, reading: &Reading<'_>) -> u32 {
+    fn digest(&self, page: &CanonicalUrl<'_>, reading: &PageReading<'_>) -> u32 {
         let mut digest = xxh3_64(reading.title.unwrap_or_default().as_bytes());
         digest = match reading.words {
             Some(words) => xxh3_64_with_seed(&words.to_be_bytes(), digest),
@@ -300,7 +302,7 @@ impl Sessions {
             let url = CanonicalUrl::parse(&link.url).ok();
             let own = url.filter(|url| url.authority() == page.authority());
             let target = match own {
-                Some(url) => print_without(&url, |name| self.is_volatile(name)),
+                Some(url) => fingerprint_without(&url, |name| self.is_volatile(name)),
                 None => xxh3_64(link.url.as_bytes()),
             };
             digest = xxh3_64_with_seed(&target.to_be_bytes(), digest);
@@ -309,12 +311,12 @@ impl Sessions {
     }
 }
 
-impl Param {
+impl SessionParam {
     fn new(name: &str) -> Self {
         Self {
-            name: print_of(name),
-            state: State::Watched,
-            place: 0,
+            name: name_fingerprint(name),
+            state: ParamState::Watched,
+            slot: 0,
             pages: Evidence::default(),
             readings: Evidence::default(),
             first_equal: None,
@@ -325,15 +327,15 @@ impl Param {
     }
 
     fn is(&self, name: &str) -> bool {
-        self.name == print_of(name)
+        self.name == name_fingerprint(name)
     }
 
     fn is_volatile(&self) -> bool {
-        matches!(self.state, State::Volatile | State::Session)
+        matches!(self.state, ParamState::Volatile | ParamState::Session)
     }
 
     fn is_settled(&self) -> bool {
-        matches!(self.state, State::Session | State::Meaningful)
+        matches!(self.state, ParamState::Session | ParamState::Meaningful)
     }
 
     /// Adds the targets and values of the links of a page. `own`: the value in the URL of the page.
@@ -373,29 +375,29 @@ impl Param {
         self.latest.sort_unstable();
         self.latest.dedup();
         if self.pages.is_enough() {
-            self.state = State::Volatile;
+            self.state = ParamState::Volatile;
         } else if self.pages.doubts >= SESSION_DOUBTS_MAX {
-            self.settle(State::Meaningful);
+            self.settle(ParamState::Meaningful);
         } else {
-            self.state = State::Watched;
+            self.state = ParamState::Watched;
         }
     }
 
     /// Adds the comparison of two readings with different values; returns the new state.
-    fn note_reading(&mut self, target: u64, is_equal: bool) -> State {
+    fn note_reading(&mut self, target: u64, is_equal: bool) -> ParamState {
         self.readings.note(is_equal);
         if is_equal {
             self.is_general |= *self.first_equal.get_or_insert(target) != target;
         }
         if self.readings.doubts >= SESSION_DOUBTS_MAX {
-            self.settle(State::Meaningful);
+            self.settle(ParamState::Meaningful);
         } else if self.pages.is_enough() && self.readings.is_enough() && self.is_general {
-            self.settle(State::Session);
+            self.settle(ParamState::Session);
         }
         self.state
     }
 
-    fn settle(&mut self, state: State) {
+    fn settle(&mut self, state: ParamState) {
         self.state = state;
         (self.latest, self.earlier) = (Vec::new(), VecDeque::new());
     }
@@ -405,8 +407,8 @@ impl Param {
 /// equal reading counts for the parameter with the strongest evidence in links, and a different one
 /// against the parameter with the weakest. So a session id, which is on every page, is not blamed
 /// for a page number beside it.
-fn meant_by_reading<'a>(
-    changed: impl Iterator<Item = &'a Param> + Clone,
+fn params_meant<'a>(
+    changed: impl Iterator<Item = &'a SessionParam> + Clone,
     is_equal: bool,
 ) -> Vec<u64> {
     let strengths = changed.clone().map(|param| param.pages.strength());
@@ -421,7 +423,7 @@ fn name_of(pair: &str) -> &str {
 }
 
 /// The fingerprint of a URL without some parameters.
-fn print_without(url: &CanonicalUrl<'_>, is_left_out: impl Fn(&str) -> bool) -> u64 {
+fn fingerprint_without(url: &CanonicalUrl<'_>, is_left_out: impl Fn(&str) -> bool) -> u64 {
     let mut text = String::with_capacity(url.path_and_query().len());
     text.push_str(url.path());
     for (name, value) in params(url).filter(|(name, _)| !is_left_out(name)) {
@@ -430,11 +432,11 @@ fn print_without(url: &CanonicalUrl<'_>, is_left_out: impl Fn(&str) -> bool) -> 
     xxh3_64(text.as_bytes())
 }
 
-fn print_of(name: &str) -> u64 {
+fn name_fingerprint(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-fn print(text: &str) -> u32 {
+fn value_fingerprint(text: &str) -> u32 {
     low(xxh3_64(text.as_bytes()))
 }
 

@@ -7,13 +7,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The shape of a URL. Texts are stored as fingerprints.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct UrlShape {
     /// The path, without numbers and ids.
     pub(super) path: u64,
     /// The path and the names of the query.
     pub(super) shape: u64,
     /// Whether something was left out, so that other URLs may have the same shape.
-    pub(super) has_likes: bool,
+    pub(super) is_generalized: bool,
     /// Parameters in the query.
     pub(super) params: usize,
     /// The year of a date with a month.
@@ -22,25 +22,25 @@ pub(super) struct Look {
     pub(super) without_session: Option<u64>,
 }
 
-impl Look {
+impl UrlShape {
     pub(super) fn of(url: &CanonicalUrl<'_>) -> Self {
         let mut text = String::with_capacity(url.path_and_query().len());
         let mut has_likes = false;
         for segment in url.path().split('/').skip(1) {
             text.push('/');
-            has_likes |= fold(segment, &mut text);
+            has_likes |= generalize(segment, &mut text);
         }
         let path = xxh3_64(text.as_bytes());
         let mut count = 0;
         for (name, _) in params(url) {
             text.push(if count == 0 { '?' } else { '&' });
-            fold(name, &mut text);
+            generalize(name, &mut text);
             count += 1;
         }
         Self {
             path,
             shape: xxh3_64(text.as_bytes()),
-            has_likes: has_likes || count > 0,
+            is_generalized: has_likes || count > 0,
             params: count,
             year: year_of_path(url.path()).or_else(|| year_of_query(url)),
             without_session: without_session(url),
@@ -56,7 +56,7 @@ pub(super) fn params<'a>(url: &'a CanonicalUrl<'_>) -> impl Iterator<Item = (&'a
 }
 
 /// Writes a text with `x` for an id, or else `0` for each number; returns whether there was any.
-fn fold(text: &str, out: &mut String) -> bool {
+fn generalize(text: &str, out: &mut String) -> bool {
     if is_id(text) {
         out.push('x');
         return true;

@@ -25,8 +25,8 @@ fn read_all(pages: impl IntoIterator<Item = (String, u32)>) -> usize {
     let mut count = 0;
     for (page, depth) in pages {
         let url = CanonicalUrl::parse(&page).unwrap();
-        assert_eq!(traps.before(pass(), &url, depth), Ok(()), "{page} at {depth}");
-        assert_eq!(traps.after(pass(), &url, depth, &hash(&page)), Ok(()), "{page}");
+        assert_eq!(traps.check_url(pass(), &url, depth), Ok(()), "{page} at {depth}");
+        assert_eq!(traps.check_page(pass(), &url, depth, &hash(&page)), Ok(()), "{page}");
         count += 1;
     }
     count
@@ -44,7 +44,7 @@ fn crawl(
     let mut waiting = VecDeque::from([(start, 0)]);
     let (mut count, mut reasons) = (0, BTreeSet::new());
     while let Some((url, depth)) = waiting.pop_front() {
-        if let Err(trap) = traps.before(pass(), &url, depth) {
+        if let Err(trap) = traps.check_url(pass(), &url, depth) {
             reasons.insert(trap);
             continue;
         }
@@ -52,16 +52,16 @@ fn crawl(
         assert!(count < 200_000, "no end in sight at {url}");
         let (body, links) = page(&url);
         let links = links.iter().map(|link| url.join(link).unwrap().as_str().into());
-        let links: Vec<Link> = links.map(|url| Link { url, nofollow: false }).collect();
+        let links: Vec<PageLink> = links.map(|url| PageLink { url, nofollow: false }).collect();
         let words = Some(xxh3_64(body.as_bytes()));
         let body = hash(&body);
-        let reading = Reading { body: &body, title: None, words, links: &links };
-        traps.learn(pass(), &url, Some(&reading));
-        if let Err(trap) = traps.after(pass(), &url, depth, &body) {
+        let reading = PageReading { body: &body, title: None, words, links: &links };
+        traps.learn_sessions(pass(), &url, Some(&reading));
+        if let Err(trap) = traps.check_page(pass(), &url, depth, &body) {
             reasons.insert(trap);
             continue;
         }
-        for Link { url: link, .. } in links {
+        for PageLink { url: link, .. } in links {
             let link = traps.without_session(pass(), &link).unwrap_or_else(|| link.into());
             if met.insert(link.clone()) {
                 waiting.push_back((link.parse().unwrap(), depth + 1));
@@ -201,24 +201,25 @@ fn rare_but_honest_urls_pass() {
         "https://a.example/sonnets/1609/1/",
     ];
     read_all(pages.into_iter().map(|page| (page.to_owned(), 2_000)));
-    let long = format!("https://a.example/{}", "x".repeat(URL_WISE_BYTES_MAX - 18));
-    assert_eq!(long.len(), URL_WISE_BYTES_MAX);
+    let long = format!("https://a.example/{}", "x".repeat(TRAP_URL_BYTES_MAX - 18));
+    assert_eq!(long.len(), TRAP_URL_BYTES_MAX);
     read_all([(long, 1)]);
     // Twenty languages of an untranslated page, and a session that is renewed twice.
     let mut traps = traps(TrapLimits::default());
     for n in 0..usize::from(SAME_CONTENT_MAX) {
         let url = format!("https://a.example/{}00/", word(0));
         let url = CanonicalUrl::parse(&url).unwrap().join(&format!("/list/{n}/")).unwrap();
-        assert_eq!(traps.after(pass(), &url, 1, &hash("in English only")), Ok(()));
+        assert_eq!(traps.check_page(pass(), &url, 1, &hash("in English only")), Ok(()));
     }
 }
 
 #[test]
 fn limits_hold_to_the_last() {
     let mut traps = traps(TrapLimits::default());
-    let mut before =
-        |path: &str| traps.before(pass(), &format!("https://a.example/{path}").parse().unwrap(), 1);
-    let url = "x".repeat(URL_WISE_BYTES_MAX - "https://a.example/".len());
+    let mut before = |path: &str| {
+        traps.check_url(pass(), &format!("https://a.example/{path}").parse().unwrap(), 1)
+    };
+    let url = "x".repeat(TRAP_URL_BYTES_MAX - "https://a.example/".len());
     assert_eq!(before(&url), Ok(()));
     assert_eq!(before(&format!("{url}x")), Err(Trap::UrlTooLong));
     let path = (1..=SEGMENTS_MAX).map(|n| n.to_string()).collect::<Vec<_>>().join("/");
@@ -421,8 +422,8 @@ fn a_repeated_page_counts_once() {
     let mut traps = traps(TrapLimits::default());
     let url: CanonicalUrl = "http://example.org/p/1".parse().unwrap();
     for _ in 0..100 {
-        assert_eq!(traps.before(pass(), &url, 3), Ok(()));
-        assert_eq!(traps.after(pass(), &url, 3, &hash("a")), Ok(()));
+        assert_eq!(traps.check_url(pass(), &url, 3), Ok(()));
+        assert_eq!(traps.check_page(pass(), &url, 3, &hash("a")), Ok(()));
     }
 }
 
@@ -432,13 +433,13 @@ fn sites_and_passes_are_apart() {
     let mut traps = traps(limits);
     let other = PassKey::new(1, "a", 2);
     let url = |text: &str| text.parse::<CanonicalUrl>().unwrap();
-    traps.after(pass(), &url("http://a.example/1"), 0, &hash("a")).unwrap();
-    assert_eq!(traps.before(pass(), &url("https://a.example/2"), 0), Err(Trap::HostBudget));
-    assert_eq!(traps.before(pass(), &url("http://a.example:81/2"), 0), Ok(()));
-    assert_eq!(traps.before(pass(), &url("http://b.example/2"), 0), Ok(()));
-    assert_eq!(traps.before(other, &url("http://a.example/2"), 0), Ok(()));
+    traps.check_page(pass(), &url("http://a.example/1"), 0, &hash("a")).unwrap();
+    assert_eq!(traps.check_url(pass(), &url("https://a.example/2"), 0), Err(Trap::HostBudget));
+    assert_eq!(traps.check_url(pass(), &url("http://a.example:81/2"), 0), Ok(()));
+    assert_eq!(traps.check_url(pass(), &url("http://b.example/2"), 0), Ok(()));
+    assert_eq!(traps.check_url(other, &url("http://a.example/2"), 0), Ok(()));
     traps.forget(pass());
-    assert_eq!(traps.before(pass(), &url("http://a.example/2"), 0), Ok(()));
+    assert_eq!(traps.check_url(pass(), &url("http://a.example/2"), 0), Ok(()));
     assert_eq!(traps.young_bytes, 0);
 }
 
@@ -448,8 +449,8 @@ fn nothing_is_refused_when_traps_are_off() {
         traps(TrapLimits { enabled: false, host_pages_max: 0, ..TrapLimits::default() });
     let url: CanonicalUrl = format!("http://a.example/{}", "a/".repeat(50)).parse().unwrap();
     for _ in 0..100 {
-        assert_eq!(traps.before(pass(), &url, 9_999), Ok(()));
-        assert_eq!(traps.after(pass(), &url, 9_999, &hash("a")), Ok(()));
+        assert_eq!(traps.check_url(pass(), &url, 9_999), Ok(()));
+        assert_eq!(traps.check_page(pass(), &url, 9_999, &hash("a")), Ok(()));
     }
 }
 
@@ -457,19 +458,19 @@ fn nothing_is_refused_when_traps_are_off() {
 fn the_tables_are_bounded_and_recent_sites_stay() {
     let mut traps = traps(TrapLimits { same_content_max: 1, ..TrapLimits::default() });
     let trap = |n: usize| format!("http://trap.example/{n}").parse::<CanonicalUrl>().unwrap();
-    traps.after(pass(), &trap(0), 0, &hash("")).unwrap();
+    traps.check_page(pass(), &trap(0), 0, &hash("")).unwrap();
     let mut most = 0;
     for n in 0..100_000_usize {
         let site: CanonicalUrl = format!("http://{}.example/", word(n)).parse().unwrap();
-        traps.after(pass(), &site, 0, &hash("a")).unwrap();
+        traps.check_page(pass(), &site, 0, &hash("a")).unwrap();
         most = most.max(traps.young_bytes);
         if n % 1_000 == 0 {
-            traps.before(pass(), &trap(1), 1).unwrap();
+            traps.check_url(pass(), &trap(1), 1).unwrap();
         }
     }
     assert!(most <= TRAPS_BYTES_MAX / 2 + 4096, "{most}");
     assert!(traps.old.len() + traps.young.len() < 100_000);
-    assert_eq!(traps.after(pass(), &trap(1), 1, &hash("")), Err(Trap::SameContent));
+    assert_eq!(traps.check_page(pass(), &trap(1), 1, &hash("")), Err(Trap::SameContent));
     // One site with full tables.
     for n in 0..60_000_u32 {
         let id = &blake3::hash(&n.to_be_bytes()).to_hex()[..32];
@@ -479,7 +480,7 @@ fn the_tables_are_bounded_and_recent_sites_stay() {
             word(n as usize / 9)
         );
         let url: CanonicalUrl = url.parse().unwrap();
-        traps.after(pass(), &url, 1, &hash(id)).unwrap();
+        traps.check_page(pass(), &url, 1, &hash(id)).unwrap();
     }
     let site = &traps.young[&site_key(pass(), &"http://example.org/".parse().unwrap())];
     assert!(site.bytes() < 3 * 1024 * 1024, "{}", site.bytes());
@@ -505,11 +506,11 @@ proptest! {
         let (mut one, mut two) = (traps(TrapLimits::default()), traps(TrapLimits::default()));
         for path in paths {
             let Ok(url) = CanonicalUrl::parse(&format!("http://a/{path}")).map(CanonicalUrl::into_owned) else { continue };
-            let judged = one.before(pass(), &url, depth);
-            prop_assert_eq!(judged, two.before(pass(), &url, depth));
-            prop_assert_eq!(judged, one.before(pass(), &url, depth));
+            let judged = one.check_url(pass(), &url, depth);
+            prop_assert_eq!(judged, two.check_url(pass(), &url, depth));
+            prop_assert_eq!(judged, one.check_url(pass(), &url, depth));
             let body = hash(&path);
-            prop_assert_eq!(one.after(pass(), &url, depth, &body), two.after(pass(), &url, depth, &body));
+            prop_assert_eq!(one.check_page(pass(), &url, depth, &body), two.check_page(pass(), &url, depth, &body));
         }
     }
 }

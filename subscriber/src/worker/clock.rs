@@ -18,13 +18,13 @@ pub(super) struct BrokerClock {
 
 impl BrokerClock {
     /// Drops all samples: the broker is another one, or has restarted with a new clock.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.ahead_ms.clear();
     }
 
     /// Adds a reading that was requested at our time `sent_ms`. The oldest sample is dropped, since
     /// clocks drift apart.
-    pub(super) fn note(&mut self, sent_ms: u64, reading_ms: u64) {
+    pub(super) fn add_sample(&mut self, sent_ms: u64, reading_ms: u64) {
         if self.ahead_ms.len() == CLOCK_SAMPLES {
             self.ahead_ms.pop_front();
         }
@@ -33,7 +33,7 @@ impl BrokerClock {
 
     /// The longest time that may have passed since the broker's clock showed `then_ms`; `None`
     /// without a sample.
-    pub(super) fn age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
+    pub(super) fn task_age_max_ms(&self, now_ms: u64, then_ms: u64) -> Option<u64> {
         let ahead_ms = self.ahead_ms.iter().min()?;
         let broker_now_ms = signed(now_ms).saturating_add(*ahead_ms);
         Some(u64::try_from(broker_now_ms.saturating_sub(signed(then_ms))).unwrap_or(0))
@@ -54,17 +54,17 @@ mod tests {
     #[test]
     fn the_tightest_of_the_newest_readings_counts() {
         let mut clock = BrokerClock::default();
-        assert_eq!(clock.age_max_ms(5, 5), None);
-        clock.note(100, 1_000_300); // 300 ms on the way: looks 300 ms further ahead than it is
-        assert_eq!(clock.age_max_ms(200, 1_000_100), Some(300));
-        clock.note(150, 1_000_051);
-        assert_eq!(clock.age_max_ms(200, 1_000_100), Some(1));
+        assert_eq!(clock.task_age_max_ms(5, 5), None);
+        clock.add_sample(100, 1_000_300); // 300 ms on the way: looks 300 ms further ahead than it is
+        assert_eq!(clock.task_age_max_ms(200, 1_000_100), Some(300));
+        clock.add_sample(150, 1_000_051);
+        assert_eq!(clock.task_age_max_ms(200, 1_000_100), Some(1));
         for sent in 0..CLOCK_SAMPLES as u64 {
-            clock.note(200 + sent, 1_000_210 + sent);
+            clock.add_sample(200 + sent, 1_000_210 + sent);
         }
-        assert_eq!(clock.age_max_ms(300, 1_000_300), Some(10));
-        clock.forget();
-        assert_eq!(clock.age_max_ms(300, 0), None);
+        assert_eq!(clock.task_age_max_ms(300, 1_000_300), Some(10));
+        clock.reset();
+        assert_eq!(clock.task_age_max_ms(300, 0), None);
     }
 
     proptest! {
@@ -79,9 +79,9 @@ mod tests {
         ) {
             let mut clock = BrokerClock::default();
             for (sent, way) in samples {
-                clock.note(sent, sent + way + ahead);
+                clock.add_sample(sent, sent + way + ahead);
             }
-            let age = clock.age_max_ms(released + waited, released + ahead).unwrap();
+            let age = clock.task_age_max_ms(released + waited, released + ahead).unwrap();
             prop_assert!(age >= waited);
         }
     }

@@ -19,7 +19,7 @@ struct Fake {
     forgets: AtomicBool,
 }
 
-impl Announce for Fake {
+impl EventPublisher for Fake {
     async fn publish(&self, topic: &'static str, payload: String) -> Result<(), String> {
         let mut done = self.done.lock();
         if self.fails_after.is_some_and(|after| done.len() >= after) {
@@ -30,7 +30,7 @@ impl Announce for Fake {
     }
 }
 
-impl States for Fake {
+impl FeedStates for Fake {
     async fn load(&self, feed: &str) -> Result<Option<Bytes>, String> {
         self.works()?;
         Ok(self.states.lock().get(feed).cloned())
@@ -53,11 +53,12 @@ impl Fake {
         std::mem::take(&mut *self.done.lock())
     }
 
-    async fn look(&self, task: &str, answer: Answer<'_>) -> Result<Looked, String> {
+    async fn look(&self, task: &str, answer: FeedResponse<'_>) -> Result<FeedTaskOutcome, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
-        let watch =
-            Watch::of(&url, &Payload::parse(task), self).await?.expect("the task is for a feed");
-        let looking = watch.look(answer, Duration::ZERO, 1_800_000_000_000, self, self);
+        let watch = FeedCheck::of(&url, &Payload::parse(task), self)
+            .await?
+            .expect("the task is for a feed");
+        let looking = watch.process(answer, Duration::ZERO, 1_800_000_000_000, self, self);
         is_send(looking).await
     }
 }
@@ -82,21 +83,26 @@ fn items(ids: &[&str]) -> Feed {
 }
 
 /// An answer without named links or headers.
-static NOTHING: Named = Named { feeds: Vec::new(), hubs: Vec::new(), own: None };
+static NOTHING: NamedLinks = NamedLinks { feeds: Vec::new(), hubs: Vec::new(), own: None };
 static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
-fn document(feed: &Feed) -> Answer<'_> {
+fn document(feed: &Feed) -> FeedResponse<'_> {
     let validators = Validators { etag: Some("\"1\""), last_modified: None };
-    Answer::Document { feed, headers: &NO_HEADERS, named: &NOTHING, validators }
+    FeedResponse::Document { feed, headers: &NO_HEADERS, named: &NOTHING, validators }
 }
 
-fn page_with<'a>(page: &'a Feed, named: &'a Named) -> Answer<'a> {
-    Answer::Document { feed: page, headers: &NO_HEADERS, named, validators: Validators::default() }
+fn page_with<'a>(page: &'a Feed, named: &'a NamedLinks) -> FeedResponse<'a> {
+    FeedResponse::Document {
+        feed: page,
+        headers: &NO_HEADERS,
+        named,
+        validators: Validators::default(),
+    }
 }
 
 /// A page that names this feed.
-fn naming(feed: &str) -> Named {
-    Named { feeds: vec![feed.into()], ..Named::default() }
+fn naming(feed: &str) -> NamedLinks {
+    NamedLinks { feeds: vec![feed.into()], ..NamedLinks::default() }
 }
 
 #[tokio::test]
@@ -104,7 +110,7 @@ async fn new_items_are_announced_then_stored_and_then_known() {
     let fake = Fake::default();
     let feed = items(&["b c%", "a"]);
     let looked = fake.look(TASK, document(&feed)).await;
-    assert_eq!(looked, Ok(Looked::Feed { announced: 2 }));
+    assert_eq!(looked, Ok(FeedTaskOutcome::Feed { announced: 2 }));
     let done = fake.take();
     let begin = "post-ready http://a.example/p?a item=a source=http://a.example/f id=";
     let id = done[0].strip_prefix(begin).unwrap();
@@ -113,14 +119,17 @@ async fn new_items_are_announced_then_stored_and_then_known() {
     assert_eq!(done[2..], ["stored"]);
 
     let url = CanonicalUrl::parse("http://a.example/f").unwrap();
-    let watch = Watch::of(&url, &Payload::parse(TASK), &fake).await.unwrap().unwrap();
+    let watch = FeedCheck::of(&url, &Payload::parse(TASK), &fake).await.unwrap().unwrap();
     assert_eq!(watch.validators().etag, Some("\"1\""));
-    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(FeedTaskOutcome::Feed { announced: 0 }));
     let schedule = "new-url http://a.example/f every=90m was=1h feed=10m-1d";
     assert_eq!(fake.take(), ["stored", schedule]);
     // The next task carries the new interval; both are compared as texts.
     let task = TASK.replace("every=1h", "every=90m").replace("10m-", "600s-");
-    assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
+    assert_eq!(
+        fake.look(&task, FeedResponse::NotModified).await,
+        Ok(FeedTaskOutcome::Feed { announced: 0 })
+    );
     assert!(fake.take()[1].contains(" every=135m was=90m feed=600s-1d"));
 }
 
@@ -131,7 +140,7 @@ async fn an_unconfirmed_item_is_announced_again_as_the_same_event() {
     assert!(fake.look(TASK, document(&feed)).await.is_err());
     let first = fake.take();
     fake.fails_after = None;
-    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 2 }));
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(FeedTaskOutcome::Feed { announced: 2 }));
     assert_eq!(fake.take()[0], first[0]);
 }
 
@@ -141,19 +150,25 @@ async fn a_page_leads_to_its_feed_unless_it_was_a_feed_before() {
     let page = feed::parse(b"<html>", None, None);
     let named = naming("http://a.example/feed.xml");
     let answer = || page_with(&page, &named);
-    assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Elsewhere));
+    assert_eq!(fake.look(TASK, answer()).await, Ok(FeedTaskOutcome::Elsewhere));
     let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5 named=yes";
     let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [schedule, end]);
     let daily = TASK.replace("every=1h", "every=06:00");
-    assert_eq!(fake.look(&daily, answer()).await, Ok(Looked::Elsewhere));
+    assert_eq!(fake.look(&daily, answer()).await, Ok(FeedTaskOutcome::Elsewhere));
     assert_eq!(fake.take(), [schedule, end].map(|event| event.replace("=1h", "=06:00")));
-    assert_eq!(fake.look(&TASK.replace(" every=1h", ""), answer()).await, Ok(Looked::Elsewhere));
+    assert_eq!(
+        fake.look(&TASK.replace(" every=1h", ""), answer()).await,
+        Ok(FeedTaskOutcome::Elsewhere)
+    );
     assert!(fake.take().is_empty());
 
-    assert_eq!(fake.look(TASK, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 1 }));
+    assert_eq!(
+        fake.look(TASK, document(&items(&["a"]))).await,
+        Ok(FeedTaskOutcome::Feed { announced: 1 })
+    );
     fake.take();
-    assert_eq!(fake.look(TASK, answer()).await, Ok(Looked::Failed));
+    assert_eq!(fake.look(TASK, answer()).await, Ok(FeedTaskOutcome::Failed));
     assert_eq!(fake.take().len(), 2);
 
     let itself = naming("http://a.example/f");
@@ -168,13 +183,13 @@ async fn a_named_page_is_not_followed_further() {
     let named = naming("http://a.example/f");
     let answer = || page_with(&page, &named);
     let task = "http://a.example/g every=1h feed=10m-1d prio=5";
-    assert_eq!(fake.look(task, answer()).await, Ok(Looked::Elsewhere));
+    assert_eq!(fake.look(task, answer()).await, Ok(FeedTaskOutcome::Elsewhere));
     // The broker releases the named page at once.
     let published = fake.take().swap_remove(0);
     let task = published.strip_prefix("new-url ").unwrap();
     let named = naming("http://a.example/g");
     let answer = || page_with(&page, &named);
-    let hours = |hours| Looked::Nothing { next: Duration::from_hours(hours) };
+    let hours = |hours| FeedTaskOutcome::Nothing { next: Duration::from_hours(hours) };
     assert_eq!(fake.look(task, answer()).await, Ok(hours(2)));
     assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
     // The schedule keeps its other attributes.
@@ -185,7 +200,7 @@ async fn a_named_page_is_not_followed_further() {
 async fn a_time_of_day_is_not_adjusted() {
     for task in ["http://a.example/f every=06:00 feed=10m-1d", "http://a.example/f feed=10m-1d"] {
         let fake = Fake::default();
-        assert_eq!(fake.look(task, Answer::Failed).await, Ok(Looked::Failed));
+        assert_eq!(fake.look(task, FeedResponse::Failed).await, Ok(FeedTaskOutcome::Failed));
         assert_eq!(fake.take(), ["stored"], "{task}");
     }
 }
@@ -196,9 +211,12 @@ async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
     let moved = "kind=redirect hops=1 schedule=http://a.example/old every=1h feed=10m-1d";
     let task = format!("http://a.example/f {moved}");
     let feed = items(&["a"]);
-    assert_eq!(fake.look(&task, document(&feed)).await, Ok(Looked::Feed { announced: 1 }));
+    assert_eq!(fake.look(&task, document(&feed)).await, Ok(FeedTaskOutcome::Feed { announced: 1 }));
     assert!(fake.take()[0].contains(" source=http://a.example/f "));
-    assert_eq!(fake.look(&task, Answer::NotModified).await, Ok(Looked::Feed { announced: 0 }));
+    assert_eq!(
+        fake.look(&task, FeedResponse::NotModified).await,
+        Ok(FeedTaskOutcome::Feed { announced: 0 })
+    );
     let schedule = "new-url http://a.example/old every=90m was=1h feed=10m-1d";
     assert_eq!(fake.take(), ["stored", schedule]);
 
@@ -206,7 +224,7 @@ async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
     let named = naming("http://a.example/feed.xml");
     let answer = page_with(&page, &named);
     let task = format!("http://a.example/ {moved}");
-    assert_eq!(fake.look(&task, answer).await, Ok(Looked::Elsewhere));
+    assert_eq!(fake.look(&task, answer).await, Ok(FeedTaskOutcome::Elsewhere));
     let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d named=yes";
     let end = "new-url http://a.example/old every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [begin, end]);
@@ -216,14 +234,17 @@ async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
 async fn without_its_state_a_check_announces_and_stores_nothing() {
     let fake = Fake::default();
     let task = TASK.replace("feed=10m-1d", "feed=10m-1d,new-only");
-    assert_eq!(fake.look(&task, document(&items(&["a"]))).await, Ok(Looked::Feed { announced: 0 }));
+    assert_eq!(
+        fake.look(&task, document(&items(&["a"]))).await,
+        Ok(FeedTaskOutcome::Feed { announced: 0 })
+    );
     fake.take();
     let feed = items(&["b", "a"]);
     fake.forgets.store(true, Ordering::Relaxed);
     assert!(fake.look(&task, document(&feed)).await.is_err());
     assert!(fake.take().is_empty());
     fake.forgets.store(false, Ordering::Relaxed);
-    assert_eq!(fake.look(&task, document(&feed)).await, Ok(Looked::Feed { announced: 1 }));
+    assert_eq!(fake.look(&task, document(&feed)).await, Ok(FeedTaskOutcome::Feed { announced: 1 }));
 }
 
 #[tokio::test]
@@ -234,14 +255,14 @@ async fn items_without_a_link_are_stored_and_not_announced() {
         None,
         None,
     );
-    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(Looked::Feed { announced: 0 }));
+    assert_eq!(fake.look(TASK, document(&feed)).await, Ok(FeedTaskOutcome::Feed { announced: 0 }));
 }
 
 #[tokio::test]
 async fn a_task_without_valid_feed_settings_is_a_page() {
     let url = CanonicalUrl::parse("http://a.example/").unwrap();
     for task in ["http://a.example/", "http://a.example/ feed=x", "http://a.example/ every=1h"] {
-        let watch = Watch::of(&url, &Payload::parse(task), &Fake::default()).await;
+        let watch = FeedCheck::of(&url, &Payload::parse(task), &Fake::default()).await;
         assert!(watch.unwrap().is_none(), "{task}");
     }
 }
@@ -249,15 +270,15 @@ async fn a_task_without_valid_feed_settings_is_a_page() {
 #[tokio::test]
 async fn feed_state_is_stored_in_crawler_db() {
     let directory = tempfile::tempdir().unwrap();
-    let (state, _closing) = State::open(directory.path());
-    let states = Remembered { state: &state, now_unix_s: 4_000_000_000 };
+    let (state, _closing) = StateStore::open(directory.path());
+    let states = StoredFeedStates { state: &state, now_unix_s: 4_000_000_000 };
     let fake = Fake::default();
     let url = CanonicalUrl::parse("http://a.example/f").unwrap();
     let feed = items(&["a"]);
     for announced in [1, 0] {
-        let watch = Watch::of(&url, &Payload::parse(TASK), &states).await.unwrap().unwrap();
-        let looked = watch.look(document(&feed), Duration::ZERO, 0, &fake, &states).await;
-        assert_eq!(looked, Ok(Looked::Feed { announced }));
+        let watch = FeedCheck::of(&url, &Payload::parse(TASK), &states).await.unwrap().unwrap();
+        let looked = watch.process(document(&feed), Duration::ZERO, 0, &fake, &states).await;
+        assert_eq!(looked, Ok(FeedTaskOutcome::Feed { announced }));
     }
 }
 
@@ -273,16 +294,16 @@ async fn the_hubs_of_a_feed_are_announced_with_its_known_items() {
     // before.
     let named = ["https://hub.example/", "https://second.example/", "https://hub.example/"];
     feed.hubs = named.map(str::to_owned).into();
-    feed.own = Some("http://a.example/own".into());
+    feed.self_url = Some("http://a.example/own".into());
     let told = async |task: &str, feed: &Feed, headers: &HeaderMap| {
         let validators = Validators::default();
-        let answer = Answer::Document { feed, headers, named: &NOTHING, validators };
+        let answer = FeedResponse::Document { feed, headers, named: &NOTHING, validators };
         fake.look(task, answer).await.unwrap();
         let event = fake
             .take()
             .into_iter()
             .find_map(|event| event.strip_prefix("hub-found ").map(str::to_owned));
-        event::read_hubs(&event.unwrap()).unwrap().1
+        event::parse_hub_event(&event.unwrap()).unwrap().1
     };
     let hubs = told(TASK, &feed, &NO_HEADERS).await;
     assert_eq!(hubs.hubs, ["https://hub.example/", "https://second.example/"]);
@@ -306,19 +327,22 @@ fn html(text: &str) -> Feed {
 #[tokio::test]
 async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
     let fake = Fake::default();
-    let named = Named {
+    let named = NamedLinks {
         hubs: vec!["https://hub.example/".into(), "https://b.example/".into()],
         own: Some("http://own.example/%7Ex".into()),
-        ..Named::default()
+        ..NamedLinks::default()
     };
     let (one, two) = (html("one"), html("two"));
-    assert_eq!(fake.look(TASK, page_with(&one, &named)).await, Ok(Looked::Feed { announced: 1 }));
+    assert_eq!(
+        fake.look(TASK, page_with(&one, &named)).await,
+        Ok(FeedTaskOutcome::Feed { announced: 1 })
+    );
     let done = fake.take();
     let begin = "post-ready http://a.example/f item=";
     let item = &done[0].strip_prefix(begin).unwrap()[..32];
     assert!(done[0].contains(&format!("{item} source=http://a.example/f id=")), "{}", done[0]);
     let found = done[1].strip_prefix("hub-found ").unwrap();
-    let (page, hubs, known) = event::read_hubs(found).unwrap();
+    let (page, hubs, known) = event::parse_hub_event(found).unwrap();
     assert_eq!((page.as_str(), hubs.hubs), ("http://a.example/f", named.hubs.clone()));
     assert_eq!(hubs.topic.as_deref(), Some("http://own.example/%7Ex"));
     assert_eq!(String::from(known), item);
@@ -329,17 +353,24 @@ async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
     let follows = format!("{TASK} item={item} source=http://a.example/f");
     for task in [&follows, TASK] {
         let looked = fake.look(task, page_with(&one, &named)).await;
-        assert_eq!(looked, Ok(Looked::Feed { announced: 0 }));
+        assert_eq!(looked, Ok(FeedTaskOutcome::Feed { announced: 0 }));
     }
-    assert_eq!(fake.look(TASK, page_with(&two, &named)).await, Ok(Looked::Feed { announced: 1 }));
+    assert_eq!(
+        fake.look(TASK, page_with(&two, &named)).await,
+        Ok(FeedTaskOutcome::Feed { announced: 1 })
+    );
     fake.take();
-    // The hub is gone: the page is checked as before. A `Link` header counts more than the text.
-    assert_eq!(fake.look(TASK, page_with(&one, &NOTHING)).await, Ok(Looked::Feed { announced: 1 }));
+    // The hub is gone: the page is checked as before. A `BrokerLink` header counts more than the text.
+    assert_eq!(
+        fake.look(TASK, page_with(&one, &NOTHING)).await,
+        Ok(FeedTaskOutcome::Feed { announced: 1 })
+    );
     assert!(!fake.take().iter().any(|event| event.starts_with("hub-found")));
     let mut headers = HeaderMap::new();
     headers.insert("link", "</hub>; rel=\"x hub\", <s>; rel=self".parse().unwrap());
     let validators = Validators::default();
-    let answer = Answer::Document { feed: &one, headers: &headers, named: &named, validators };
+    let answer =
+        FeedResponse::Document { feed: &one, headers: &headers, named: &named, validators };
     fake.look(TASK, answer).await.unwrap();
     let found = &fake.take()[0];
     assert!(found.contains(" hub=http://a.example/hub topic=http://a.example/s known="), "{found}");
@@ -348,17 +379,17 @@ async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
 #[tokio::test]
 async fn a_page_without_a_feed_or_a_hub_fails_unless_it_had_one_before() {
     let page = html("x");
-    let hours = |hours| Ok(Looked::Nothing { next: Duration::from_hours(hours) });
+    let hours = |hours| Ok(FeedTaskOutcome::Nothing { next: Duration::from_hours(hours) });
     let fake = Fake::default();
     assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, hours(2));
     let task = TASK.replace("=1h", "=2h");
     assert_eq!(fake.look(&task, page_with(&page, &NOTHING)).await, hours(4));
     let fake = Fake::default();
     fake.look(TASK, document(&items(&["a"]))).await.unwrap();
-    assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, Ok(Looked::Failed));
+    assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, Ok(FeedTaskOutcome::Failed));
     // An error page that names a hub does not belong to the feed.
-    let named = Named { hubs: vec!["https://hub.example/".into()], ..Named::default() };
-    assert_eq!(fake.look(TASK, page_with(&page, &named)).await, Ok(Looked::Failed));
+    let named = NamedLinks { hubs: vec!["https://hub.example/".into()], ..NamedLinks::default() };
+    assert_eq!(fake.look(TASK, page_with(&page, &named)).await, Ok(FeedTaskOutcome::Failed));
 }
 
 #[tokio::test]
@@ -385,7 +416,7 @@ async fn a_feed_with_a_hub_is_checked_rarely_until_the_hub_proves_silent() {
     let seldom = "new-url http://a.example/f every=1d was=1h feed=10m-1d";
     assert_eq!(fake.take().last().unwrap(), seldom);
     let task = TASK.replace("every=1h", "every=1d");
-    fake.look(&task, Answer::NotModified).await.unwrap();
+    fake.look(&task, FeedResponse::NotModified).await.unwrap();
     assert_eq!(fake.take(), ["stored"]);
     // This item was not reported by the hub.
     fake.look(&task, document(&items(&["c", "b", "a"]))).await.unwrap();

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_protocol::{CanonicalUrl, Command, Hold, Outcome, Return};
+use tidings_protocol::{CanonicalUrl, Command, KeyRest, Outcome, RetryMode};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Crawler;
-use super::link::Answered;
-use super::task::{Task, again, milliseconds};
-use crate::config::{NO_ROOM_NACK_AFTER, STORE_PATIENCE};
+use super::broker_link::ReplyResult;
+use super::task::{Task, milliseconds, return_for_request};
+use crate::config::{NO_ROOM_NACK_AFTER, STORE_TIMEOUT};
 use crate::pass::PassKey;
 use crate::report::{PageOutcome, PageRecord};
 use crate::sink::Sinks;
@@ -21,12 +21,12 @@ const NACK_MAX: Duration = Duration::from_hours(24);
 
 /// Why a task is returned without an outcome.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Undone {
+pub(super) struct TaskFailure {
     pub(super) reason: String,
     /// The page, or what is done with it, is the cause, so this counts as an attempt.
-    pub(super) counts: bool,
+    pub(super) counts_as_attempt: bool,
     /// For a counted attempt: when it is due again, a day at most; without it, the group's backoff.
-    pub(super) after: Option<Duration>,
+    pub(super) retry_after: Option<Duration>,
 }
 
 /// Stores the page, sends the report, and replies to the broker.
@@ -37,22 +37,22 @@ pub(super) async fn finish(
     crawler: &Crawler,
     task: &Task,
     mut record: Arc<PageRecord>,
-    over: Option<Hold>,
+    over: Option<KeyRest>,
     read: impl FnOnce(&mut PageRecord),
-    then: impl Future<Output = Result<(), Undone>>,
+    then: impl Future<Output = Result<(), TaskFailure>>,
 ) {
     let was_requested = over.is_some();
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
-        !matches!(crawler.link.answer(&[], &over).await, Answered::Stale | Answered::Refused)
+        !matches!(crawler.broker.reply(&[], &over).await, ReplyResult::Stale | ReplyResult::Refused)
     };
     let store = async {
         // Hosts wait for the message that frees them and for other requests: those go first.
         tokio::task::yield_now().await;
         read(Arc::get_mut(&mut record).expect("the record is not shared yet"));
         let stored = async {
-            store(&crawler.sinks, &record, STORE_PATIENCE).await?;
+            store(&crawler.sinks, &record, STORE_TIMEOUT).await?;
             then.await
         };
         let stored = tokio::select! {
@@ -60,15 +60,15 @@ pub(super) async fn finish(
             stored = stored => stored,
             () = crawler.abandon.cancelled() => {
                 let reason = "the crawler stopped before the page was stored".to_owned();
-                Err(Undone { reason, counts: false, after: None })
+                Err(TaskFailure { reason, counts_as_attempt: false, retry_after: None })
             }
-            () = keep_lease(crawler, task) => return None,
+            () = renew_lease(crawler, task) => return None,
         };
         Some(stored)
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(undone) = stored {
-        let back = give_back(crawler, task, (&record.report.url, was_requested), undone);
+        let back = return_task(crawler, task, (&record.report.url, was_requested), undone);
         return Box::pin(back).await;
     }
     tokio::select! {
@@ -77,103 +77,106 @@ pub(super) async fn finish(
         // The crawler is stopping: the receiver may not read any more.
         () = crawler.abandon.cancelled() => drop(crawler.reports.try_send(record.report.clone())),
         // A slow receiver must not cost the lease.
-        () = keep_lease(crawler, task) => return,
+        () = renew_lease(crawler, task) => return,
     }
-    answer(crawler, task, &record).await;
+    reply_outcome(crawler, task, &record).await;
 }
 
 /// Returns a task. If a request was made and no attempt counts, the next request is for its page.
-async fn give_back(
+async fn return_task(
     crawler: &Crawler,
     task: &Task,
     (url, was_requested): (&str, bool),
-    undone: Undone,
+    undone: TaskFailure,
 ) {
-    let Undone { reason, counts, after } = undone;
+    let TaskFailure { reason, counts_as_attempt: counts, retry_after: after } = undone;
     let back = match (counts, was_requested) {
-        (false, true) => return again(crawler, task, url, (Hold::default(), Some(reason))).await,
-        (false, false) => Return::Uncounted { after_ms: None },
+        (false, true) => {
+            return return_for_request(crawler, task, url, (KeyRest::default(), Some(reason)))
+                .await;
+        }
+        (false, false) => RetryMode::Uncounted { after_ms: None },
         (true, _) => {
-            Return::Retry { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
+            RetryMode::Counted { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
         }
     };
-    crawler.link.answer(&[], &task.nack(back, Hold::default(), Some(reason))).await;
+    crawler.broker.reply(&[], &task.nack(back, KeyRest::default(), Some(reason))).await;
 }
 
-async fn answer(crawler: &Crawler, task: &Task, record: &PageRecord) {
-    let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, hold: Hold::default() };
+async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
+    let ack = |outcome| Command::Ack { task: task.id.clone(), outcome, rest: KeyRest::default() };
     let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
     let mut sent = None;
     let (children, command) = match record.report.outcome {
         PageOutcome::Done => {
-            let found = Found::of(crawler, task, record);
+            let found = NewLinks::of(crawler, task, record);
             let children = found.urls.iter().map(|url| link(url, false)).collect();
-            sent = Some(found.prints);
+            sent = Some(found.fingerprints);
             (children, ack(Outcome::Done))
         }
         PageOutcome::Redirect => {
             let target = record.redirect.iter();
             (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
         }
-        _ if record.transient => {
-            let back = Return::Retry { after_ms: record.again_after.map(milliseconds) };
-            (Vec::new(), task.nack(back, Hold::default(), record.report.error.clone()))
+        _ if record.is_transient => {
+            let back = RetryMode::Counted { after_ms: record.retry_after.map(milliseconds) };
+            (Vec::new(), task.nack(back, KeyRest::default(), record.report.error.clone()))
         }
         PageOutcome::Failed | PageOutcome::Retry => (Vec::new(), ack(Outcome::Failed)),
         PageOutcome::Robots => (Vec::new(), ack(Outcome::Robots)),
         PageOutcome::Trap => (Vec::new(), ack(Outcome::Trap)),
     };
-    match crawler.link.answer(&children, &command).await {
-        Answered::Applied(_) => {}
+    match crawler.broker.reply(&children, &command).await {
+        ReplyResult::Applied(_) => {}
         // No link is lost: the page is fetched again and sends them then. After its last attempt it
         // is a dead letter with this reason, so that a job which never gets room still ends.
-        Answered::NoRoom => {
-            crawler.link.note_no_room();
-            let back = Return::Retry { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
+        ReplyResult::GroupFull => {
+            crawler.broker.log_group_full();
+            let back = RetryMode::Counted { after_ms: Some(milliseconds(NO_ROOM_NACK_AFTER)) };
             let reason = Some("the group has no room for its links".to_owned());
-            let nack = task.nack(back, Hold::default(), reason);
-            crawler.link.answer(&[], &nack).await;
+            let nack = task.nack(back, KeyRest::default(), reason);
+            crawler.broker.reply(&[], &nack).await;
             return;
         }
         // After a stale reply it is unknown here whether a member still holds the task.
-        Answered::Stale | Answered::Refused | Answered::GivenUp => return,
+        ReplyResult::Stale | ReplyResult::Refused | ReplyResult::Cancelled => return,
     }
     if record.is_final() {
         crawler.sinks.settled(&record.page);
     }
-    if let (Some(pass), Some(prints)) = (task.order.scoped_pass, sent) {
-        crawler.known.lock().acked(pass, prints, depth_of_links(record));
+    if let (Some(pass), Some(prints)) = (task.spec.scoped_pass, sent) {
+        crawler.acked_links.lock().acked(pass, prints, links_depth(record));
     }
 }
 
 /// The links of a page that the broker may not have yet.
 #[derive(Default)]
-struct Found<'a> {
+struct NewLinks<'a> {
     urls: Vec<&'a str>,
-    prints: Vec<u64>,
+    fingerprints: Vec<u64>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> NewLinks<'a> {
     fn of(crawler: &Crawler, task: &Task, record: &'a PageRecord) -> Self {
         let mut found = Self::default();
         // Without a job no link is followed, so none is sent.
         if record.report.job.is_none() {
             return found;
         }
-        let (pass, depth) = (task.order.scoped_pass, depth_of_links(record));
-        let mut known = crawler.known.lock();
+        let (pass, depth) = (task.spec.scoped_pass, links_depth(record));
+        let mut known = crawler.acked_links.lock();
         for link in record.links.iter().filter(|link| !link.nofollow) {
-            let print = CanonicalUrl::key_of(&link.url).print();
-            if pass.is_none_or(|pass| !known.may_leave_out(pass, print, depth)) {
+            let print = CanonicalUrl::key_of(&link.url).fingerprint();
+            if pass.is_none_or(|pass| !known.may_omit(pass, print, depth)) {
                 found.urls.push(&link.url);
-                found.prints.push(print);
+                found.fingerprints.push(print);
             }
         }
         found
     }
 }
 
-fn depth_of_links(record: &PageRecord) -> u32 {
+fn links_depth(record: &PageRecord) -> u32 {
     let depth = record.depth.unwrap_or_default().saturating_add(1);
     u32::try_from(depth).unwrap_or(u32::MAX)
 }
@@ -181,7 +184,7 @@ fn depth_of_links(record: &PageRecord) -> u32 {
 impl Task {
     /// The pass that the task belongs to, if its job has a number.
     pub(super) fn pass(&self) -> Option<PassKey> {
-        self.order.scoped_pass.map(|of| of.pass)
+        self.spec.scoped_pass.map(|of| of.pass)
     }
 }
 
@@ -191,22 +194,26 @@ pub(super) async fn store(
     sinks: &Sinks,
     record: &Arc<PageRecord>,
     patience: Duration,
-) -> Result<(), Undone> {
+) -> Result<(), TaskFailure> {
     let mut stored = std::pin::pin!(sinks.store(record));
     let mut until = Instant::now() + patience;
     loop {
         match timeout_at(until, stored.as_mut()).await {
             // A closed sink is not the page's fault.
             Ok(stored) => {
-                return stored.map_err(|error| Undone {
+                return stored.map_err(|error| TaskFailure {
                     reason: error.to_string(),
-                    counts: !error.closed,
-                    after: None,
+                    counts_as_attempt: !error.closed,
+                    retry_after: None,
                 });
             }
             Err(_) => match sinks.trouble() {
                 Some(trouble) => {
-                    return Err(Undone { reason: trouble.to_string(), counts: false, after: None });
+                    return Err(TaskFailure {
+                        reason: trouble.to_string(),
+                        counts_as_attempt: false,
+                        retry_after: None,
+                    });
                 }
                 None => until += patience,
             },
@@ -215,16 +222,16 @@ pub(super) async fn store(
 }
 
 /// Renews the lease until it is dropped; returns when another member holds the task.
-async fn keep_lease(crawler: &Crawler, task: &Task) {
+async fn renew_lease(crawler: &Crawler, task: &Task) {
     loop {
         sleep(task.lease / 3).await;
-        let touch = task.touch(false, Hold::default());
+        let touch = task.touch(false, KeyRest::default());
         // Boxed: rarely needed, but part of every task's future.
-        match Box::pin(crawler.link.answer(&[], &touch)).await {
-            Answered::Applied(_) => {}
-            Answered::Stale | Answered::Refused | Answered::NoRoom => return,
+        match Box::pin(crawler.broker.reply(&[], &touch)).await {
+            ReplyResult::Applied(_) => {}
+            ReplyResult::Stale | ReplyResult::Refused | ReplyResult::GroupFull => return,
             // The page is stored in any case.
-            Answered::GivenUp => std::future::pending().await,
+            ReplyResult::Cancelled => std::future::pending().await,
         }
     }
 }

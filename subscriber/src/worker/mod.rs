@@ -10,19 +10,19 @@
     reason = "this is the crawler's main loop: it owns its tasks and waits"
 )]
 
+mod broker_link;
 mod clock;
-mod earlier;
 mod feeds;
 mod finish;
-mod link;
-mod order;
+mod key_lock;
 mod page;
 mod record;
+mod revisits;
+mod robots_cache;
 mod task;
+mod task_spec;
 #[cfg(test)]
 mod tests;
-mod turns;
-mod verdicts;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -40,27 +40,27 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::earlier::Earlier;
-use self::link::Link;
-use self::order::Order;
+use self::broker_link::BrokerLink;
+use self::key_lock::KeyLocks;
+use self::revisits::RevisitIndex;
+use self::robots_cache::RobotsCache;
 use self::task::Task;
-use self::turns::Turns;
-use self::verdicts::Verdicts;
+use self::task_spec::TaskSpec;
+use crate::acked_links::AckedLinks;
 use crate::config::{
-    BROKER_SILENCE_MAX, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_FIRST, RECONNECT_LONGEST,
-    STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
+    BROKER_TIMEOUT, CLOCK_SAMPLE_EVERY, CrawlerConfig, RECONNECT_BACKOFF_MAX,
+    RECONNECT_BACKOFF_MIN, STOP_ANSWERS, STOP_CLOSE, STOP_GRACE,
 };
 use crate::fetch::{Fetcher, FetcherError};
-use crate::known::Known;
 use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
 use crate::sink::{OpenError, Sinks, StoreError};
 use crate::spool::Spools;
-use crate::state::State;
+use crate::state::StateStore;
 use crate::traps::Traps;
 
 /// The key of an entry of the group, the same for every attempt: its run and its number.
-type Entry = (u64, u64);
+type EntryKey = (u64, u64);
 
 /// Why a crawler could not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -104,23 +104,23 @@ pub enum CrawlError {
 struct Crawler {
     config: CrawlerConfig,
     /// The product token that robots.txt rules are matched with.
-    token: String,
+    product_token: String,
     /// Dropped before the connections: these close one by one, and files are closed meanwhile.
     sinks: Sinks,
     fetcher: Fetcher,
     reports: mpsc::Sender<PageReport>,
-    link: Link,
-    verdicts: Mutex<Verdicts>,
+    broker: BrokerLink,
+    robots_cache: Mutex<RobotsCache>,
     /// Links that an applied `ACK` has carried.
-    known: Mutex<Known>,
+    acked_links: Mutex<AckedLinks>,
     traps: Mutex<Traps>,
     /// Which pages may have a stored record.
-    earlier: Mutex<Earlier>,
+    revisits: Mutex<RevisitIndex>,
     /// One lock for each authority, so that one task at a time fetches its robots.txt.
-    turns: Turns,
+    robots_locks: KeyLocks,
     /// Dropped together with the sinks.
-    state: State,
-    running: Mutex<HashMap<Entry, Running>>,
+    state: StateStore,
+    running: Mutex<HashMap<EntryKey, RunningTask>>,
     /// The `since` of the group, if the broker sends it; the group keeps it for life.
     since: Mutex<Option<u64>>,
     /// The longest lease seen so far: a task with a shorter one was leased before.
@@ -134,7 +134,7 @@ struct Crawler {
 
 /// An attempt in progress.
 #[derive(Debug)]
-struct Running {
+struct RunningTask {
     attempt: u32,
     /// Ends after its request has ended.
     task: JoinHandle<()>,
@@ -143,7 +143,7 @@ struct Running {
 }
 
 /// Why the service of a connection ended.
-enum End {
+enum ConnectionEnd {
     Stop(Client, Deliveries),
     OutputClosed(Client, Deliveries),
     Lost(ClientError),
@@ -166,9 +166,9 @@ pub async fn run(
         let config = config.clone();
         tokio::task::spawn_blocking(move || {
             let (sinks, closing) = Sinks::open(&config)?;
-            let state = State::open(&config.data);
+            let state = StateStore::open(&config.data);
             let directory = config.data.join("spool");
-            let spools = Spools::telling(&directory, sinks.place())
+            let spools = Spools::with_trouble_reporter(&directory, sinks.trouble_reporter())
                 .map_err(|source| OpenError::Io { path: directory, source })?;
             Ok::<_, OpenError>(((sinks, closing), state, spools))
         })
@@ -176,18 +176,18 @@ pub async fn run(
     let fetcher = Fetcher::new(&config)?;
     let ((sinks, closing), (state, state_closing), spools) =
         opening.await.expect("opening files does not panic")?;
-    let fetcher = fetcher.keeping(spools);
+    let fetcher = fetcher.with_spools(spools);
     let crawler = Arc::new(Crawler {
-        token: product_token(&config.agent).to_owned(),
+        product_token: product_token(&config.agent).to_owned(),
         fetcher,
-        earlier: Mutex::new(Earlier::new(sinks.have_records())),
+        revisits: Mutex::new(RevisitIndex::new(sinks.have_records())),
         sinks,
         reports,
-        link: Link::new(),
-        verdicts: Mutex::default(),
-        known: Mutex::default(),
+        broker: BrokerLink::new(),
+        robots_cache: Mutex::default(),
+        acked_links: Mutex::default(),
         traps: Mutex::new(Traps::new(config.traps.clone(), this_year())),
-        turns: Turns::default(),
+        robots_locks: KeyLocks::default(),
         state,
         running: Mutex::default(),
         since: Mutex::default(),
@@ -213,7 +213,7 @@ fn this_year() -> u16 {
 /// Connects, serves the connection, and reconnects, until the crawler stops or fails.
 async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
     let (mut member, mut was_connected) = (crawler.config.member, false);
-    let mut pause = RECONNECT_FIRST;
+    let mut pause = RECONNECT_BACKOFF_MIN;
     let mut is_logged = false;
     loop {
         let error = tokio::select! {
@@ -226,23 +226,23 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
                 Ok((client, deliveries, credit)) => {
                     let broker = &crawler.config.broker;
                     tracing::info!("joined group {} at {broker}", crawler.config.group);
-                    (pause, is_logged, was_connected) = (RECONNECT_FIRST, false, true);
+                    (pause, is_logged, was_connected) = (RECONNECT_BACKOFF_MIN, false, true);
                     match serve(crawler, client, deliveries, credit).await {
-                        End::Stop(client, deliveries) => {
+                        ConnectionEnd::Stop(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
                             return Ok(());
                         }
-                        End::OutputClosed(client, deliveries) => {
+                        ConnectionEnd::OutputClosed(client, deliveries) => {
                             drain(crawler, Some((client, deliveries))).await;
                             return Err(CrawlError::OutputClosed);
                         }
-                        End::Lost(error) => error,
+                        ConnectionEnd::Lost(error) => error,
                     }
                 }
                 Err(error) => error,
             },
         };
-        if let Some(fatal) = fatal(crawler, &error, was_connected) {
+        if let Some(fatal) = fatal_error(crawler, &error, was_connected) {
             drain(crawler, None).await;
             return Err(fatal);
         }
@@ -254,12 +254,12 @@ async fn crawl(crawler: &Arc<Crawler>) -> Result<(), CrawlError> {
             () = crawler.stop.cancelled() => {}
             () = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
         }
-        pause = (pause * 2).min(RECONNECT_LONGEST);
+        pause = (pause * 2).min(RECONNECT_BACKOFF_MAX);
     }
 }
 
 /// The error that ends the crawler, if a retry cannot help.
-fn fatal(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<CrawlError> {
+fn fatal_error(crawler: &Crawler, error: &ClientError, was_connected: bool) -> Option<CrawlError> {
     let broker = crawler.config.broker.clone();
     match error {
         ClientError::Ended(refusal) if refusal.code == Code::Replaced => {
@@ -290,9 +290,9 @@ async fn join(
         ..ClientOptions::default()
     };
     let patience = options.connect_timeout;
-    let sent_ms = crawler.link.now_ms();
+    let sent_ms = crawler.broker.now_ms();
     let (client, deliveries) = connect(&crawler.config.broker, options).await?;
-    crawler.link.restart_clock(sent_ms, client.hello().clock_ms);
+    crawler.broker.restart_clock(sent_ms, client.hello().clock_ms);
     *member = Some(client.hello().resume);
     let credit = crawler.credit(crawler.sinks.trouble().as_ref());
     let join = crawler.join(credit);
@@ -309,8 +309,8 @@ async fn serve(
     client: Client,
     mut deliveries: Deliveries,
     credit: u32,
-) -> End {
-    crawler.link.up(client.clone());
+) -> ConnectionEnd {
+    crawler.broker.connected(client.clone());
     let lost = {
         let watch = watch_clock(crawler, &client);
         let sinks = watch_sinks(crawler, &client, credit);
@@ -320,7 +320,7 @@ async fn serve(
                 biased;
                 () = crawler.stop.cancelled() => break None,
                 delivery = deliveries.next() => match delivery {
-                    Some(delivery) => crawler.take(delivery),
+                    Some(delivery) => crawler.handle_delivery(delivery),
                     None => break Some(deliveries.reason()),
                 },
                 error = &mut watch => break Some(error),
@@ -329,11 +329,11 @@ async fn serve(
         }
     };
     match lost {
-        None if crawler.stop.is_cancelled() => End::Stop(client, deliveries),
-        None => End::OutputClosed(client, deliveries),
+        None if crawler.stop.is_cancelled() => ConnectionEnd::Stop(client, deliveries),
+        None => ConnectionEnd::OutputClosed(client, deliveries),
         Some(lost) => {
-            crawler.link.down();
-            End::Lost(lost)
+            crawler.broker.disconnected();
+            ConnectionEnd::Lost(lost)
         }
     }
 }
@@ -342,7 +342,7 @@ async fn serve(
 /// of a lost connection, or `None` when a sink can never be written again.
 async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Option<ClientError> {
     loop {
-        let trouble = crawler.sinks.change(credit == 0).await;
+        let trouble = crawler.sinks.trouble_change(credit == 0).await;
         if trouble.as_ref().is_some_and(|trouble| trouble.closed) {
             return None;
         }
@@ -358,12 +358,12 @@ async fn watch_sinks(crawler: &Crawler, client: &Client, mut credit: u32) -> Opt
 /// Samples the broker's clock at intervals; returns when the broker does not answer.
 async fn watch_clock(crawler: &Crawler, client: &Client) -> ClientError {
     loop {
-        match timeout(BROKER_SILENCE_MAX, crawler.link.read_clock(client)).await {
+        match timeout(BROKER_TIMEOUT, crawler.broker.read_clock(client)).await {
             Ok(Ok(())) => sleep(CLOCK_SAMPLE_EVERY).await,
             Ok(Err(error)) => return error,
             Err(_) => {
                 let address = crawler.config.broker.clone();
-                return ClientError::Timeout { address, after: BROKER_SILENCE_MAX };
+                return ClientError::Timeout { address, after: BROKER_TIMEOUT };
             }
         }
     }
@@ -375,17 +375,17 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
     crawler.tasks.close();
     let Some((client, mut deliveries)) = connection else {
         crawler.abandon.cancel();
-        crawler.link.give_up();
+        crawler.broker.cancel_replies();
         crawler.tasks.wait().await;
         return;
     };
     // Tasks that the broker has sent already are returned as they arrive.
     let delivering = async {
         while let Some(delivery) = deliveries.next().await {
-            crawler.take(delivery);
+            crawler.handle_delivery(delivery);
         }
-        crawler.link.down();
-        crawler.link.give_up();
+        crawler.broker.disconnected();
+        crawler.broker.cancel_replies();
         std::future::pending::<()>().await;
     };
     let ending = async {
@@ -399,7 +399,7 @@ async fn drain(crawler: &Arc<Crawler>, connection: Option<(Client, Deliveries)>)
             tokio::join!(timeout(STOP_GRACE, leaving), timeout(STOP_GRACE, crawler.tasks.wait()));
         crawler.abandon.cancel();
         let _ = timeout(STOP_ANSWERS, crawler.tasks.wait()).await;
-        crawler.link.give_up();
+        crawler.broker.cancel_replies();
         crawler.tasks.wait().await;
     };
     tokio::select! {
@@ -420,10 +420,10 @@ impl Crawler {
         if trouble.is_some() { 0 } else { self.config.credit }
     }
 
-    fn take(self: &Arc<Self>, delivery: Delivery) {
+    fn handle_delivery(self: &Arc<Self>, delivery: Delivery) {
         match delivery {
             Delivery::Task { id, clock_ms, lease_ms, payload } => {
-                self.begin(id, clock_ms, Duration::from_millis(lease_ms), payload);
+                self.start_task(id, clock_ms, Duration::from_millis(lease_ms), payload);
             }
             Delivery::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
             // The crawler subscribes to no topic and watches no group.
@@ -437,15 +437,15 @@ impl Crawler {
     /// Starts a task, unless this attempt runs already: after a reconnection the broker sends again
     /// the tasks that the member holds. An older attempt of the same entry ends first, so there are
     /// never two requests for it.
-    fn begin(self: &Arc<Self>, id: TaskId, clock_ms: u64, lease: Duration, payload: String) {
+    fn start_task(self: &Arc<Self>, id: TaskId, clock_ms: u64, lease: Duration, payload: String) {
         let resumed = {
             let mut lease_max = self.lease_max.lock();
             *lease_max = lease.max(*lease_max);
             lease < *lease_max
         };
         let page = PageId::of(&id, *self.since.lock());
-        let order = Order::read(payload, id.run);
-        let task = Task { id, page, clock_ms, lease, order, resumed };
+        let order = TaskSpec::parse(payload, id.run);
+        let task = Task { id, page, clock_ms, lease, spec: order, resumed };
         let (entry, attempt) = (task.entry(), task.id.attempt);
         let mut running = self.running.lock();
         if running.get(&entry).is_some_and(|same| same.attempt == attempt) {
@@ -454,7 +454,7 @@ impl Crawler {
         // Dropping its sender aborts the request of the earlier attempt, then the attempt itself.
         let earlier = running.remove(&entry).map(|earlier| earlier.task);
         let (alive, overtaken) = oneshot::channel::<Infallible>();
-        let guard = EndGuard { crawler: Arc::clone(self), entry, attempt };
+        let guard = TaskEndGuard { crawler: Arc::clone(self), entry, attempt };
         let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
                 // A panic of the earlier attempt does not matter here.
@@ -468,18 +468,18 @@ impl Crawler {
                 () = Box::pin(task::work(&guard.crawler, task)) => {}
             }
         });
-        running.insert(entry, Running { attempt, task, _alive: alive });
+        running.insert(entry, RunningTask { attempt, task, _alive: alive });
     }
 }
 
 /// Removes an attempt from `running` when it ends for any reason.
-struct EndGuard {
+struct TaskEndGuard {
     crawler: Arc<Crawler>,
-    entry: Entry,
+    entry: EntryKey,
     attempt: u32,
 }
 
-impl Drop for EndGuard {
+impl Drop for TaskEndGuard {
     fn drop(&mut self) {
         let mut running = self.crawler.running.lock();
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {

@@ -12,82 +12,84 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use tidings_protocol::{CanonicalUrl, Hold, Return};
+use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::feeds::{Answer, Looked, Named, Remembered, Watch};
-use super::finish::{Undone, finish};
-use super::record::{judge, unix_ms};
-use super::task::{Work, milliseconds, pace};
+use super::feeds::{FeedCheck, FeedResponse, FeedTaskOutcome, NamedLinks, StoredFeedStates};
+use super::finish::{TaskFailure, finish};
+use super::record::{classify, unix_ms};
+use super::task::{TaskWork, milliseconds, pace};
 use crate::config::{FEED_READ_BYTES, SITEMAPS_KIND};
-use crate::document::Reader;
-use crate::feed::{Feed, FeedReader, NOTHING, watch};
-use crate::fetch::{Fetched, Request, Wanted};
+use crate::document::DocumentReader;
+use crate::feed::{Feed, FeedReader, NO_FEED, watched_feed};
+use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::outcome::{Failure, Reason};
-use crate::page::{Content, Link};
-use crate::report::{Keep, PageOutcome, PageRecord, Validators};
-use crate::robots::Rules;
-use crate::sink::Last;
+use crate::page::{PageContent, PageLink};
+use crate::report::{KeepBodies, PageOutcome, PageRecord, Validators};
+use crate::robots::RobotsRules;
+use crate::sink::LastRecord;
 use crate::spool::Spool;
-use crate::traps::{Reading, Trap};
+use crate::traps::{PageReading, Trap};
 
-impl Work<'_> {
-    pub(super) async fn fetch_page(&self, rules: &Rules) {
-        if let Err(trap) = self.may_be_asked() {
+impl TaskWork<'_> {
+    pub(super) async fn fetch_page(&self, rules: &RobotsRules) {
+        if let Err(trap) = self.check_url_trap() {
             let (page, none) = (self.page.as_str(), Fetched::default());
             let mut record = self.task.record(page, PageOutcome::Trap, none, None);
-            record.is_trap(trap);
+            record.mark_trap(trap);
             return Box::pin(self.finish(record, None)).await;
         }
-        let payload = self.task.order.payload();
-        let watch = match Box::pin(Watch::of(&self.page, &payload, &self.remembered())).await {
+        let payload = self.task.spec.payload();
+        let watch = match Box::pin(FeedCheck::of(&self.page, &payload, &self.feed_states())).await {
             Ok(watch) => watch,
             Err(reason) => {
-                let back = Return::Retry { after_ms: None };
-                let nack = self.task.nack(back, Hold::default(), Some(reason));
-                Box::pin(self.crawler.link.answer(&[], &nack)).await;
+                let back = RetryMode::Counted { after_ms: None };
+                let nack = self.task.nack(back, KeyRest::default(), Some(reason));
+                Box::pin(self.crawler.broker.reply(&[], &nack)).await;
                 return;
             }
         };
-        let last = if watch.is_none() { self.last().await } else { None };
+        let last = if watch.is_none() { self.last_record().await } else { None };
         let validators = match &watch {
-            Some(watch) => Some(owned(watch.validators())),
+            Some(watch) => Some(owned_validators(watch.validators())),
             None => last.as_ref().map(|last| last.validators.clone()),
         };
         let wanted = self.crawler.sinks.keep();
-        let keep = Keep { decoded: wanted.decoded || watch.is_some(), ..wanted };
-        let (wanted, deadline) = (Wanted::Page, self.deadline);
+        let keep = KeepBodies { decoded: wanted.decoded || watch.is_some(), ..wanted };
+        let (wanted, deadline) = (FetchPurpose::Page, self.deadline);
         let validators = validators.as_ref();
         let started = Instant::now();
-        let request = Request { url: &self.page, wanted, validators, keep, deadline };
+        let request = FetchRequest { url: &self.page, purpose: wanted, validators, keep, deadline };
         let Some(fetched) = self.request(&request).await else { return };
         let duration = started.elapsed();
-        if self.is_not_kept(&fetched, hold(&fetched, rules)).await {
+        if self.return_unless_kept(&fetched, rest_of(&fetched, rules)).await {
             return;
         }
         match watch {
-            Some(watch) => Box::pin(self.look(watch, rules, fetched, duration)).await,
-            None => self.take(last, rules, fetched, duration).await,
+            Some(watch) => Box::pin(self.handle_feed(watch, rules, fetched, duration)).await,
+            None => self.handle_page(last, rules, fetched, duration).await,
         }
     }
 
     /// Handles the answer for a page.
-    async fn take(
+    async fn handle_page(
         &self,
-        last: Option<Last>,
-        rules: &Rules,
+        last: Option<LastRecord>,
+        rules: &RobotsRules,
         mut fetched: Fetched,
         duration: Duration,
     ) {
-        let (outcome, failure) = judge(&self.page, &mut fetched, last.is_some());
-        let hold = hold(&fetched, rules);
+        let (outcome, failure) = classify(&self.page, &mut fetched, last.is_some());
+        let hold = rest_of(&fetched, rules);
         // The memory permit is held until everything is stored.
-        let _share = fetched.share.take();
+        let _share = fetched.memory_permit.take();
         let is_same = fetched.status == Some(304);
         let (page, content) = match fetched.page.take() {
             // Parsed before the host is freed: the host's next request waits for that.
-            Some(page) if page.is_long() => (None, Some(finish_aside(page, &self.page).await)),
+            Some(page) if page.finish_may_block() => {
+                (None, Some(finish_blocking(page, &self.page).await))
+            }
             page => (page, None),
         };
         let mut record = self.record(outcome, fetched, failure, duration);
@@ -95,21 +97,21 @@ impl Work<'_> {
         let read = |record: &mut PageRecord| {
             let mut words = None;
             if let (true, Some(last)) = (is_same, last) {
-                record.take_over(last);
+                record.restore_unchanged(last);
             } else if let Some(content) =
                 content.or_else(|| page.map(|page| page.finish(&self.page)))
             {
-                words = content.words;
-                self.keep(record, content);
+                words = content.word_fingerprint;
+                self.apply_content(record, content);
             }
-            self.learn(record, words);
-            add_first(sitemaps, &mut record.links);
+            self.learn_sessions(record, words);
+            prepend_links(sitemaps, &mut record.links);
             self.strip_sessions(record);
             record.report.links = record.links.len();
             if outcome == PageOutcome::Done
-                && let Err(trap) = self.is_worth_following(record)
+                && let Err(trap) = self.check_page_trap(record)
             {
-                record.is_trap(trap);
+                record.mark_trap(trap);
             }
         };
         if outcome == PageOutcome::Redirect {
@@ -120,10 +122,10 @@ impl Work<'_> {
     }
 
     /// Handles the answer for a watched feed: new items are announced before the task is answered.
-    async fn look(
+    async fn handle_feed(
         &self,
-        watch: Watch<'_>,
-        rules: &Rules,
+        watch: FeedCheck<'_>,
+        rules: &RobotsRules,
         mut fetched: Fetched,
         duration: Duration,
     ) {
@@ -132,19 +134,19 @@ impl Work<'_> {
             biased;
             feed = read_feed(&mut fetched, self.page.as_str()) => feed,
             () = self.crawler.abandon.cancelled() => {
-                return self.again(&self.page, Hold::default()).await;
+                return self.return_for_request(&self.page, KeyRest::default()).await;
             }
         };
-        let hold = hold(&fetched, rules);
-        if self.is_not_kept(&fetched, hold).await {
+        let hold = rest_of(&fetched, rules);
+        if self.return_unless_kept(&fetched, hold).await {
             return;
         }
-        let (outcome, failure) = judge(&self.page, &mut fetched, true);
-        let _share = fetched.share.take();
+        let (outcome, failure) = classify(&self.page, &mut fetched, true);
+        let _share = fetched.memory_permit.take();
         let rest = fetched.retry_after.unwrap_or_default().max(fresh_for(&fetched));
         let content = match fetched.page.take() {
-            Some(page) => finish_aside(page, &self.page).await,
-            None => Content::default(),
+            Some(page) => finish_blocking(page, &self.page).await,
+            None => PageContent::default(),
         };
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let headers = fetched.headers.clone();
@@ -153,36 +155,38 @@ impl Work<'_> {
             self.strip_target(&mut record);
         }
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
-        let named = Named { feeds: content.feeds.clone(), hubs, own: content.own.clone() };
+        let named =
+            NamedLinks { feeds: content.feeds.clone(), hubs, own: content.self_url.clone() };
         let answer = match (outcome, status) {
-            (PageOutcome::Done, Some(304)) => Answer::NotModified,
+            (PageOutcome::Done, Some(304)) => FeedResponse::NotModified,
             (PageOutcome::Done, _) => {
-                let validators = watch::Validators {
+                let validators = watched_feed::Validators {
                     etag: validators.etag.as_deref(),
                     last_modified: validators.last_modified.as_deref(),
                 };
-                Answer::Document { feed: &feed, headers: &headers, named: &named, validators }
+                FeedResponse::Document { feed: &feed, headers: &headers, named: &named, validators }
             }
-            _ => Answer::Failed,
+            _ => FeedResponse::Failed,
         };
-        let is_final = !record.transient || record.is_final();
+        let is_final = !record.is_transient || record.is_final();
         let announce = async {
-            let (broker, memory) = (&self.crawler.link, self.remembered());
+            let (broker, memory) = (&self.crawler.broker, self.feed_states());
             // A redirect is followed by a task of its own, with the same attributes.
             if !is_final || outcome == PageOutcome::Redirect {
                 return Ok(());
             }
-            let failed = |reason| Undone { reason, counts: true, after: None };
-            match watch.look(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
+            let failed =
+                |reason| TaskFailure { reason, counts_as_attempt: true, retry_after: None };
+            match watch.process(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
                 // Due again at its scheduled time: until then an operator can read the reason at
                 // the broker.
-                Looked::Nothing { next } => {
-                    Err(Undone { after: Some(next), ..failed(NOTHING.to_owned()) })
+                FeedTaskOutcome::Nothing { next } => {
+                    Err(TaskFailure { retry_after: Some(next), ..failed(NO_FEED.to_owned()) })
                 }
                 _ => Ok(()),
             }
         };
-        let read = |record: &mut PageRecord| self.keep(record, content);
+        let read = |record: &mut PageRecord| self.apply_content(record, content);
         let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, announce).await;
     }
@@ -204,28 +208,29 @@ impl Work<'_> {
     }
 
     /// Fills the record from the page. Tracking parameters are removed from its links.
-    fn keep(&self, record: &mut PageRecord, content: Content) {
+    fn apply_content(&self, record: &mut PageRecord, content: PageContent) {
         record.noindex = content.is_noindex_at(record.fetched_unix_ms / 1000);
         record.report.title = content.title;
         let cut = content.cut.map(str::to_owned);
         record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);
         let tracking = &self.crawler.config.links.tracking;
-        record.links = strip(content.links, |url| Some(tracking.strip_text(url)?.as_str().into()));
+        record.links =
+            strip_links(content.links, |url| Some(tracking.strip_text(url)?.as_str().into()));
         record.report.links = record.links.len();
     }
 
     /// Learns from a page which query parameters of its site are session ids.
-    fn learn(&self, record: &PageRecord, words: Option<u64>) {
+    fn learn_sessions(&self, record: &PageRecord, words: Option<u64>) {
         let (PageOutcome::Done, Some(pass)) = (record.report.outcome, self.task.pass()) else {
             return;
         };
         let Some(hash) = &record.hash else { return };
         let title = record.report.title.as_deref();
-        let reading = Reading { body: hash.as_bytes(), title, words, links: &record.links };
+        let reading = PageReading { body: hash.as_bytes(), title, words, links: &record.links };
         // An unchanged page has no current session ids.
         let reading = Some(&reading).filter(|_| record.last_unix_ms.is_none());
-        let found = self.crawler.traps.lock().learn(pass, &self.page, reading);
+        let found = self.crawler.traps.lock().learn_sessions(pass, &self.page, reading);
         for name in found {
             let site = self.page.authority();
             tracing::info!("{site}: parameter {name} is a session id and is removed from links");
@@ -237,7 +242,7 @@ impl Work<'_> {
         let Some(pass) = self.task.pass() else { return };
         let traps = self.crawler.traps.lock();
         let links = std::mem::take(&mut record.links);
-        record.links = strip(links, |url| Some(traps.without_session(pass, url)?.into()));
+        record.links = strip_links(links, |url| Some(traps.without_session(pass, url)?.into()));
     }
 
     /// Removes tracking parameters and session ids from the target of a redirect, unless the result
@@ -259,53 +264,53 @@ impl Work<'_> {
 
     /// The newest record of the page from an earlier pass, crawl or publication, if there may be
     /// one.
-    async fn last(&self) -> Option<Last> {
-        let may_know = self.crawler.earlier.lock().may_know(self.task.pass());
+    async fn last_record(&self) -> Option<LastRecord> {
+        let may_know = self.crawler.revisits.lock().may_have_record(self.task.pass());
         if !may_know || self.crawler.config.refetch {
             return None;
         }
-        let last = self.crawler.sinks.last(self.page.as_str(), &self.task.page).await?;
+        let last = self.crawler.sinks.last_record(self.page.as_str(), &self.task.page).await?;
         let Validators { etag, last_modified } = &last.validators;
         (etag.is_some() || last_modified.is_some()).then_some(last)
     }
 
     /// The sitemaps of the site, if enabled and if this page is a seed.
-    async fn sitemaps(&self, record: &PageRecord) -> Vec<Link> {
+    async fn sitemaps(&self, record: &PageRecord) -> Vec<PageLink> {
         let begins = record.depth == Some(0) && record.report.outcome == PageOutcome::Done;
         if !begins || !self.crawler.config.links.sitemaps {
             return Vec::new();
         }
-        let key = super::verdicts::authority(&self.page);
+        let key = super::robots_cache::authority(&self.page);
         let lines = self.crawler.state.load(SITEMAPS_KIND, &key).await.unwrap_or_default();
         let lines = String::from_utf8_lossy(&lines);
-        lines.lines().map(|line| Link { url: line.into(), nofollow: false }).collect()
+        lines.lines().map(|line| PageLink { url: line.into(), nofollow: false }).collect()
     }
 
-    fn remembered(&self) -> Remembered<'_> {
-        Remembered { state: &self.crawler.state, now_unix_s: unix_ms() / 1000 }
+    fn feed_states(&self) -> StoredFeedStates<'_> {
+        StoredFeedStates { state: &self.crawler.state, now_unix_s: unix_ms() / 1000 }
     }
 
     /// Whether the URL may be a trap. A page that was published without a job is never refused.
-    fn may_be_asked(&self) -> Result<(), Trap> {
+    fn check_url_trap(&self) -> Result<(), Trap> {
         let Some(pass) = self.task.pass() else { return Ok(()) };
-        self.crawler.traps.lock().before(pass, &self.page, self.depth())
+        self.crawler.traps.lock().check_url(pass, &self.page, self.depth())
     }
 
-    fn is_worth_following(&self, record: &PageRecord) -> Result<(), Trap> {
+    fn check_page_trap(&self, record: &PageRecord) -> Result<(), Trap> {
         let (Some(pass), Some(hash)) = (self.task.pass(), record.hash) else { return Ok(()) };
-        self.crawler.traps.lock().after(pass, &self.page, self.depth(), hash.as_bytes())
+        self.crawler.traps.lock().check_page(pass, &self.page, self.depth(), hash.as_bytes())
     }
 
     fn depth(&self) -> u32 {
-        self.task.order.depth.and_then(|depth| u32::try_from(depth).ok()).unwrap_or_default()
+        self.task.spec.depth.and_then(|depth| u32::try_from(depth).ok()).unwrap_or_default()
     }
 }
 
-fn hold(fetched: &Fetched, rules: &Rules) -> Hold {
-    Hold { not_before_ms: fetched.retry_after.map(milliseconds), ..pace(rules) }
+fn rest_of(fetched: &Fetched, rules: &RobotsRules) -> KeyRest {
+    KeyRest { not_before_ms: fetched.retry_after.map(milliseconds), ..pace(rules) }
 }
 
-fn owned(validators: watch::Validators<'_>) -> Validators {
+fn owned_validators(validators: watched_feed::Validators<'_>) -> Validators {
     Validators {
         etag: validators.etag.map(str::to_owned),
         last_modified: validators.last_modified.map(str::to_owned),
@@ -314,21 +319,21 @@ fn owned(validators: watch::Validators<'_>) -> Validators {
 
 /// Replaces each link by the result of `left`, if there is one, and merges links that are equal
 /// then.
-fn strip(links: Vec<Link>, left: impl Fn(&str) -> Option<Box<str>>) -> Vec<Link> {
+fn strip_links(links: Vec<PageLink>, left: impl Fn(&str) -> Option<Box<str>>) -> Vec<PageLink> {
     if links.iter().all(|link| left(&link.url).is_none()) {
         return links;
     }
     let mut stripped: IndexMap<Box<str>, bool> = IndexMap::with_capacity(links.len());
-    for Link { url, nofollow } in links {
+    for PageLink { url, nofollow } in links {
         // Merged links are followed if one of them may be.
         let url = left(&url).unwrap_or(url);
         stripped.entry(url).and_modify(|all| *all &= nofollow).or_insert(nofollow);
     }
-    stripped.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect()
+    stripped.into_iter().map(|(url, nofollow)| PageLink { url, nofollow }).collect()
 }
 
 /// Runs slow work on a blocking thread, so that other tasks are not delayed.
-async fn aside<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+async fn run_blocking<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
@@ -339,14 +344,14 @@ async fn aside<T: Send + Default + 'static>(work: impl FnOnce() -> T + Send + 's
     }
 }
 
-async fn finish_aside(document: Reader, url: &CanonicalUrl<'_>) -> Content {
+async fn finish_blocking(document: DocumentReader, url: &CanonicalUrl<'_>) -> PageContent {
     let url = url.clone().into_owned();
-    aside(move || document.finish(&url)).await
+    run_blocking(move || document.finish(&url)).await
 }
 
 /// Puts links in front. Those that are in the list already (from an earlier fetch) keep their
 /// place.
-fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
+fn prepend_links(mut more: Vec<PageLink>, links: &mut Vec<PageLink>) {
     if !more.is_empty() {
         let known: HashSet<_> = links.iter().map(|link| &*link.url).collect();
         more.retain(|link| !known.contains(&*link.url));
@@ -358,7 +363,7 @@ fn add_first(mut more: Vec<Link>, links: &mut Vec<Link>) {
 async fn read_feed(fetched: &mut Fetched, base: &str) -> Feed {
     let Some(body) = fetched.body.take() else { return Feed::default() };
     let (content_type, base) = (fetched.content_type.clone(), base.to_owned());
-    let (body, feed) = aside(move || {
+    let (body, feed) = run_blocking(move || {
         let feed = parse_feed(&body, content_type.as_deref(), &base);
         (Some(body), Some(feed))
     })
@@ -402,7 +407,7 @@ mod tests {
 
     #[test]
     fn merged_links_are_followed_if_one_of_them_may_be() {
-        let link = |url: &str, nofollow| Link { url: url.into(), nofollow };
+        let link = |url: &str, nofollow| PageLink { url: url.into(), nofollow };
         let links = vec![
             link("http://a.example/x?utm_source=1", true),
             link("http://a.example/y?utm_source=1", true),
@@ -410,7 +415,7 @@ mod tests {
             link("http://a.example/y", true),
         ];
         let tracking = TrackingParams::default();
-        let stripped = strip(links, |url| Some(tracking.strip_text(url)?.as_str().into()));
+        let stripped = strip_links(links, |url| Some(tracking.strip_text(url)?.as_str().into()));
         let expected = [link("http://a.example/x", false), link("http://a.example/y", true)];
         assert_eq!(stripped, expected);
     }

@@ -10,12 +10,12 @@ use super::task::Task;
 use crate::fetch::Fetched;
 use crate::outcome::{Failure, Reason};
 use crate::report::{PageOutcome, PageRecord, PageReport};
-use crate::sink::Last;
+use crate::sink::LastRecord;
 use crate::traps::Trap;
 
 /// The outcome of a page, and the failure if there is one. `is_conditional`: of the request, so that
 /// status 304 means that the page has not changed.
-pub(super) fn judge(
+pub(super) fn classify(
     page: &CanonicalUrl,
     fetched: &mut Fetched,
     is_conditional: bool,
@@ -69,7 +69,7 @@ impl Task {
         fetched: Fetched,
         failure: Option<Failure>,
     ) -> PageRecord {
-        let order = &self.order;
+        let order = &self.spec;
         let transient = outcome == PageOutcome::Retry;
         let outcome = if transient && order.is_last { PageOutcome::Failed } else { outcome };
         PageRecord {
@@ -88,8 +88,8 @@ impl Task {
                 job: order.job.as_deref().map(str::to_owned),
                 error: failure.map(|failure| failure.text),
             },
-            transient,
-            again_after: None,
+            is_transient: transient,
+            retry_after: None,
             content_type: fetched.content_type,
             hash: fetched.hash,
             fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),
@@ -108,14 +108,19 @@ impl Task {
     }
 
     /// The record of a page that was refused without a request.
-    pub(super) fn refusal(&self, page: &str, outcome: PageOutcome, failure: Failure) -> PageRecord {
+    pub(super) fn record_without_request(
+        &self,
+        page: &str,
+        outcome: PageOutcome,
+        failure: Failure,
+    ) -> PageRecord {
         self.record(page, outcome, Fetched::default(), Some(failure))
     }
 }
 
 impl PageRecord {
     /// Restores content and links from the last record: the server says that nothing has changed.
-    pub(super) fn take_over(&mut self, last: Last) {
+    pub(super) fn restore_unchanged(&mut self, last: LastRecord) {
         self.hash = last.hash;
         self.content_type = last.content_type;
         self.report.title = last.title;
@@ -132,7 +137,7 @@ impl PageRecord {
     }
 
     /// Marks the record as a trap: its links are not followed.
-    pub(super) fn is_trap(&mut self, trap: Trap) {
+    pub(super) fn mark_trap(&mut self, trap: Trap) {
         self.report.outcome = PageOutcome::Trap;
         self.report.reason = Some(trap.as_str());
         self.report.error = Some(trap.explanation().to_owned());

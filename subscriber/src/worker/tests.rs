@@ -1,7 +1,7 @@
 //! Tests of a crawler between a small broker, played by this file, and small origins.
 
 mod answers;
-mod earlier;
+mod revisits;
 mod robots;
 mod stores;
 
@@ -93,11 +93,11 @@ impl Broker {
         let echo = hello.split_once("echo=").unwrap().1.split(' ').next().unwrap();
         let resume = format!("{:032x}", 5);
         connection
-            .say(&format!("+OK tidings 0.1.0 id=1 clock={CLOCK} echo={echo} resume={resume}"))
+            .send(&format!("+OK tidings 0.1.0 id=1 clock={CLOCK} echo={echo} resume={resume}"))
             .await;
         connection.hello = hello;
         assert_eq!(connection.line().await, format!("JOIN crawlers {credit}"));
-        connection.say("+OK").await;
+        connection.send("+OK").await;
         connection
     }
 }
@@ -110,16 +110,16 @@ impl Connection {
             if line != "PING" {
                 return line;
             }
-            self.say(&format!("PONG clock={CLOCK}")).await;
+            self.send(&format!("PONG clock={CLOCK}")).await;
         }
     }
 
-    async fn say(&mut self, line: &str) {
+    async fn send(&mut self, line: &str) {
         self.writer.write_all(format!("{line}\r\n").as_bytes()).await.unwrap();
     }
 
     async fn task(&mut self, id: &str, payload: &str) {
-        self.say(&format!("TASK crawlers:1.{id} {CLOCK} 60000 {payload}")).await;
+        self.send(&format!("TASK crawlers:1.{id} {CLOCK} 60000 {payload}")).await;
     }
 
     /// Expects a reply to a task and accepts it.
@@ -129,7 +129,7 @@ impl Connection {
         async move {
             assert_eq!(self.line().await, line, "at {caller}");
             if !line.starts_with("LINK") {
-                self.say("+OK").await;
+                self.send("+OK").await;
             }
         }
     }
@@ -139,7 +139,7 @@ impl Connection {
         let mut heard = Vec::new();
         for _ in lines {
             heard.push(self.line().await);
-            self.say("+OK").await;
+            self.send("+OK").await;
         }
         heard.sort_unstable();
         let mut lines = lines.to_vec();
@@ -176,7 +176,7 @@ fn rows(data: &Path, sql: &str) -> Vec<String> {
 /// Answers by path, and reports the requested paths. `/held` is answered when `held` is cancelled.
 struct Site {
     origin: Origin,
-    asked: mpsc::UnboundedReceiver<String>,
+    requests: mpsc::UnboundedReceiver<String>,
     held: CancellationToken,
 }
 
@@ -188,19 +188,19 @@ impl Site {
         let origin = Origin::start(move |stream| {
             serve_site(stream, answer, sender.clone(), release.clone())
         });
-        Self { origin: origin.await, asked, held }
+        Self { origin: origin.await, requests: asked, held }
     }
 
     fn url(&self, path: &str) -> CanonicalUrl<'static> {
         self.origin.url(path)
     }
 
-    async fn asked(&mut self) -> String {
-        self.asked.recv().await.unwrap()
+    async fn next_request(&mut self) -> String {
+        self.requests.recv().await.unwrap()
     }
 
-    fn was_asked_nothing_more(&mut self) -> bool {
-        self.asked.try_recv().is_err()
+    fn has_no_more_requests(&mut self) -> bool {
+        self.requests.try_recv().is_err()
     }
 }
 
@@ -257,13 +257,13 @@ async fn a_page_of_a_job_is_fetched_after_robots_and_its_links_are_sent() {
     let page = site.url("/page");
     broker.task("1.1", &format!("{page} job=docs pass=2 depth=3")).await;
     broker.expect(format!("NACK crawlers:1.1.1 again={page}")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.2", &format!("{page} job=docs pass=2 depth=3 again={page}")).await;
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     broker.expect(format!("LINK crawlers:1.1.2 {}", site.url("/one"))).await;
     broker.expect(format!("LINK crawlers:1.1.2 {}", site.url("/two"))).await;
     broker.expect("ACK crawlers:1.1.2".to_owned()).await;
-    assert_eq!(site.asked().await, "/page");
+    assert_eq!(site.next_request().await, "/page");
     let report = run.reports.recv().await.unwrap();
     assert_eq!(
         (report.url.as_str(), report.status, report.outcome),
@@ -280,11 +280,11 @@ async fn a_url_without_a_job_sends_no_links_and_robots_is_fetched_once_for_a_hos
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.1", site.url("/page").as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
-    assert_eq!(site.asked().await, "/page");
+    assert_eq!(site.next_request().await, "/page");
     run.stop().await;
 }
 
@@ -303,23 +303,23 @@ async fn an_old_task_begins_only_after_its_lease_is_renewed() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     let old = CLOCK - 7_000;
     let page = site.url("/page");
-    broker.say(&format!("TASK crawlers:1.1.1 {old} 60000 {page}")).await;
+    broker.send(&format!("TASK crawlers:1.1.1 {old} 60000 {page}")).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
-    broker.say("-ERR stale crawlers:1.1.1 expired").await;
+    broker.send("-ERR stale crawlers:1.1.1 expired").await;
     broker.introduce_nothing().await;
-    assert!(site.was_asked_nothing_more());
-    broker.say(&format!("TASK crawlers:1.2.1 {old} 60000 {page}")).await;
+    assert!(site.has_no_more_requests());
+    broker.send(&format!("TASK crawlers:1.2.1 {old} 60000 {page}")).await;
     broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.2.1".to_owned()).await;
     // A lease shorter than usual has been running before. Nothing of it is left, but the renewal is
     // for the whole lease.
-    broker.say(&format!("TASK crawlers:1.3.1 {CLOCK} 0 {page}")).await;
+    broker.send(&format!("TASK crawlers:1.3.1 {CLOCK} 0 {page}")).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.3.1");
-    broker.say("+OK crawlers:1.3.1 lease=60000").await;
+    broker.send("+OK crawlers:1.3.1 lease=60000").await;
     broker.expect("TOUCH crawlers:1.3.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.3.1".to_owned()).await;
     run.stop().await;
@@ -330,18 +330,18 @@ async fn a_late_renewal_is_repeated_and_costs_no_attempt() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
-    broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
+    assert_eq!(site.next_request().await, "/robots.txt");
+    broker.send(&format!("TASK crawlers:1.1.1 {CLOCK} 1000 {}", site.url("/page"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
     // A broker that is silent for most of the lease, and renews it anyway.
     tokio::time::pause();
     tokio::time::advance(Duration::from_millis(600)).await;
     tokio::time::resume();
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     broker.expect("TOUCH crawlers:1.1.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
-    assert_eq!(site.asked().await, "/page");
+    assert_eq!(site.next_request().await, "/page");
     run.stop().await;
 }
 
@@ -356,22 +356,22 @@ async fn a_request_ends_before_its_lease_does() {
     })
     .await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     // A lease that is shorter than others has been running, so it is renewed first.
-    broker.say(&format!("TASK crawlers:1.1.1 {CLOCK} 10000 {}", site.url("/held"))).await;
+    broker.send(&format!("TASK crawlers:1.1.1 {CLOCK} 10000 {}", site.url("/held"))).await;
     assert_eq!(broker.line().await, "TOUCH crawlers:1.1.1");
-    broker.say("+OK crawlers:1.1.1 lease=10000").await;
-    assert_eq!(site.asked().await, "/held");
+    broker.send("+OK crawlers:1.1.1 lease=10000").await;
+    assert_eq!(site.next_request().await, "/held");
     // The test only waits for time, so it is paused.
     tokio::time::pause();
-    assert_eq!(site.asked().await, "/held was given up");
+    assert_eq!(site.next_request().await, "/held was given up");
     tokio::time::resume();
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     let nack = broker.line().await;
     let given = nack.strip_prefix("NACK crawlers:1.1.1 reason=not_finished_within_");
     let given_ms: u64 = given.and_then(|given| given.split('_').next()?.parse().ok()).expect(&nack);
     assert!(given_ms <= 8_000, "at least a fifth of the lease must remain: {nack}");
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     run.stop().await;
 }
 
@@ -383,7 +383,7 @@ async fn a_lease_is_renewed_while_reports_are_not_read() {
     broker.task("1.1", site.url("/page").as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
-    broker.say(&format!("TASK crawlers:1.2.1 {CLOCK} 600 {}", site.url("/other"))).await;
+    broker.send(&format!("TASK crawlers:1.2.1 {CLOCK} 600 {}", site.url("/other"))).await;
     broker.expect("TOUCH crawlers:1.2.1".to_owned()).await;
     broker.expect("TOUCH crawlers:1.2.1 over=yes".to_owned()).await;
     for _ in 0..3 {
@@ -406,7 +406,7 @@ async fn a_task_whose_next_request_is_refused_is_returned_before_its_lease_expir
         let page: CanonicalUrl = format!("http://{host}:{port}/").parse().unwrap();
         broker.task(&format!("{entry}.1"), page.as_str()).await;
         assert_eq!(broker.line().await, format!("NACK crawlers:1.{entry}.1 again={page}"));
-        broker.say(refusal).await;
+        broker.send(refusal).await;
         let nack = format!("NACK crawlers:1.{entry}.1 reason=its_next_request_was_refused");
         broker.expect(nack).await;
     }
@@ -419,9 +419,9 @@ async fn a_lost_connection_aborts_no_request_and_the_reply_uses_the_next_one() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.1", site.url("/held").as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     drop(broker);
     let mut broker = run.broker.accept().await;
     assert!(broker.hello.contains(&format!("resume={:032x}", 5)), "{}", broker.hello);
@@ -435,7 +435,7 @@ async fn a_lost_connection_aborts_no_request_and_the_reply_uses_the_next_one() {
     let mut broker = run.broker.accept().await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
     run.stop().await;
 }
 
@@ -444,11 +444,11 @@ async fn an_older_attempt_ends_before_the_next_begins() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.1", site.url("/held").as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     broker.task("1.2", site.url("/held").as_str()).await;
-    let mut then = [site.asked().await, site.asked().await];
+    let mut then = [site.next_request().await, site.next_request().await];
     then.sort();
     assert_eq!(then, ["/held", "/held was given up"]);
     site.held.cancel();
@@ -463,10 +463,10 @@ async fn a_stop_returns_all_tasks_within_a_second() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     let held = site.url("/held");
     broker.task("1.1", held.as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
@@ -474,10 +474,10 @@ async fn a_stop_returns_all_tasks_within_a_second() {
     broker.task("2.1", site.url("/late").as_str()).await;
     broker.expect("NACK crawlers:1.2.1 count=no".to_owned()).await;
     broker.expect(format!("NACK crawlers:1.1.1 again={held}")).await;
-    assert_eq!(site.asked().await, "/held was given up");
+    assert_eq!(site.next_request().await, "/held was given up");
     run.running.await.unwrap().unwrap();
     assert!(stopped.elapsed() < Duration::from_secs(1));
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
 }
 
 // PROTOCOL: T11
@@ -490,7 +490,7 @@ async fn a_task_right_after_the_last_answer_is_returned() {
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
     assert_eq!(broker.lines.next_line().await.unwrap().as_deref(), Some("PING"));
     broker.task("2.1", site.url("/late").as_str()).await;
-    broker.say(&format!("PONG clock={CLOCK}")).await;
+    broker.send(&format!("PONG clock={CLOCK}")).await;
     broker.expect("NACK crawlers:1.2.1 count=no".to_owned()).await;
     run.running.await.unwrap().unwrap();
 }
@@ -504,7 +504,7 @@ async fn a_stop_does_not_wait_for_a_database_that_another_process_holds() {
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     broker.task("1.1", site.url("/page").as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes".to_owned()).await;
-    assert_eq!([site.asked().await, site.asked().await], ["/robots.txt", "/page"]);
+    assert_eq!([site.next_request().await, site.next_request().await], ["/robots.txt", "/page"]);
     let stopped = std::time::Instant::now();
     run.stop.cancel();
     broker.expect("JOIN crawlers credit=0".to_owned()).await;
@@ -519,9 +519,9 @@ async fn a_stop_without_a_broker_does_not_wait_for_one() {
     let mut site = Site::start(plain_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.1", site.url("/held").as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     drop(broker);
     drop(run.broker);
     let stopped = std::time::Instant::now();
@@ -533,7 +533,7 @@ async fn a_stop_without_a_broker_does_not_wait_for_one() {
 #[tokio::test]
 async fn a_crawler_that_was_replaced_or_refused_ends_with_the_reason() {
     let (run, mut broker) = start().await;
-    broker.say("-ERR replaced the same member came back").await;
+    broker.send("-ERR replaced the same member came back").await;
     drop(broker);
     let error = run.running.await.unwrap().unwrap_err();
     assert!(matches!(error, CrawlError::Replaced { .. }), "{error}");

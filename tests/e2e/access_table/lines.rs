@@ -14,7 +14,7 @@ use tidings_protocol::Verb;
 
 use super::{
     Judge, Known, Scene, Verdict, greeted,
-    table::{Given, Row, rows, zmq_takes},
+    table::{Given, Row, rows, zmq_allows},
 };
 use crate::support::{
     process::Server,
@@ -214,7 +214,7 @@ fn for_zmq(scene: &Scene, known: &Known, judge: &Judge, published: &Mutex<BTreeS
     let who = format!("known-zmq-{}", known.index);
     let rows: Vec<_> = all(&who, false);
     let cases = walk(&mut wire, &rows, judge, &format!("{who} {:?}", known.given), |asked| {
-        let is_taken = zmq_takes(asked.verb, &asked.line);
+        let is_taken = zmq_allows(asked.verb, &asked.line);
         if is_taken { wanted(Some(&known.given), asked.needs) } else { Verdict::Denied }
     });
     published.lock().unwrap().extend(cases);

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::model::{check, finds};
+use crate::model::{assert_finds, check};
 
 /// The watermarks of a topic's tail.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Topic {
     fn change(&self, change: impl FnOnce(&mut Levels)) {
         let mut tail = self.tail.lock();
         change(&mut tail.levels);
-        self.tail.moved(tail, Vec::new());
+        self.tail.publish_and_wake(tail, Vec::new());
     }
 
     /// A publisher appends an event, which is visible at once.
@@ -76,16 +76,16 @@ impl Topic {
 }
 
 /// Runs `act` in its own thread.
-fn beside(topic: &Arc<Topic>, act: fn(&Topic)) -> thread::JoinHandle<()> {
+fn spawn(topic: &Arc<Topic>, act: fn(&Topic)) -> thread::JoinHandle<()> {
     let topic = Arc::clone(topic);
     thread::spawn(move || act(&topic))
 }
 
 /// Reads all marks twice without the lock, and checks every promise.
-fn looks() {
+fn reads_without_lock() {
     let topic = Topic::new(0);
-    let publisher = beside(&topic, Topic::append);
-    let committer = beside(&topic, |topic| {
+    let publisher = spawn(&topic, Topic::append);
+    let committer = spawn(&topic, |topic| {
         let head = topic.tail.lock().levels.head;
         topic.commit(head);
     });
@@ -110,7 +110,7 @@ fn looks() {
 /// Two publishers. Each moves the head.
 fn two_publishers() {
     let topic = Topic::new(0);
-    let publishers = [beside(&topic, Topic::append), beside(&topic, Topic::append)];
+    let publishers = [spawn(&topic, Topic::append), spawn(&topic, Topic::append)];
     let (first, second) = (topic.tail.head(), topic.tail.head());
     assert!(first <= second, "a mark goes back");
     for publisher in publishers {
@@ -122,7 +122,7 @@ fn two_publishers() {
 /// A subscriber reads a mark while the disk fails.
 fn loss(mark: Mark) {
     let topic = Topic::new(1);
-    let committer = beside(&topic, Topic::lose);
+    let committer = spawn(&topic, Topic::lose);
     let (mark, has_lost) = topic.tail.mark_and_loss(mark);
     assert!(mark == 0 || has_lost, "an event that was lost passes for one that is safe");
     committer.join().expect("no thread of the model panics");
@@ -131,7 +131,7 @@ fn loss(mark: Mark) {
 /// A publisher waits until its event is durable, and only then receives its confirmation.
 fn confirmation() {
     let topic = Topic::new(1);
-    let committer = beside(&topic, |topic| topic.commit(1));
+    let committer = spawn(&topic, |topic| topic.commit(1));
     let mut place = None;
     block_on(poll_fn(|cx| {
         if topic.tail.mark(Mark::Durable) > 0 {
@@ -151,9 +151,9 @@ fn confirmation() {
 
 /// Reads events up to before `until`.
 fn read(topic: &Topic, until: u64) {
-    let (mut wait, mut cursor) = (Wait::new(Mark::Visible), 0);
+    let (mut wait, mut cursor) = (MarkWait::new(Mark::Visible), 0);
     block_on(poll_fn(|cx| {
-        if wait.goes_on(&topic.tail) {
+        if wait.is_pending(&topic.tail) {
             return Poll::Pending;
         }
         wait.end();
@@ -170,7 +170,7 @@ fn read(topic: &Topic, until: u64) {
 /// A subscriber reads two events that are appended one after the other.
 fn subscriber() {
     let topic = Topic::new(0);
-    let publisher = beside(&topic, |topic| {
+    let publisher = spawn(&topic, |topic| {
         topic.append();
         topic.append();
     });
@@ -181,12 +181,12 @@ fn subscriber() {
 /// One of two waiting subscribers leaves.
 fn leaving() {
     let topic = Topic::new(0);
-    let leaver = beside(&topic, |topic| {
-        let mut wait = Wait::new(Mark::Visible);
+    let leaver = spawn(&topic, |topic| {
+        let mut wait = MarkWait::new(Mark::Visible);
         wait.begin(&mut *topic.tail.lock(), Waker::noop());
         wait.leave(&mut *topic.tail.lock());
     });
-    let publisher = beside(&topic, Topic::append);
+    let publisher = spawn(&topic, Topic::append);
     read(&topic, 1);
     for thread in [leaver, publisher] {
         thread.join().expect("no thread of the model panics");
@@ -195,7 +195,7 @@ fn leaving() {
 
 #[test]
 fn marks_are_ordered_and_only_rise() {
-    check(looks);
+    check(reads_without_lock);
 }
 
 #[test]
@@ -226,50 +226,50 @@ fn a_leaving_subscriber_takes_no_wake_up_from_another() {
 
 #[test]
 fn a_relaxed_store_is_found() {
-    finds(Mutant::RelaxedStore, looks, " is beyond ");
+    assert_finds(Mutant::RelaxedStore, reads_without_lock, " is beyond ");
 }
 
 #[test]
 fn a_relaxed_load_is_found() {
-    finds(Mutant::RelaxedLoad, looks, " is beyond ");
+    assert_finds(Mutant::RelaxedLoad, reads_without_lock, " is beyond ");
 }
 
 #[test]
 fn a_head_stored_last_is_found() {
-    finds(Mutant::HeadLast, looks, "visible 1 is beyond head 0");
+    assert_finds(Mutant::HeadLast, reads_without_lock, "visible 1 is beyond head 0");
 }
 
 #[test]
 fn a_mark_stored_without_the_lock_is_found() {
-    finds(Mutant::WakesFirst, two_publishers, "a mark goes back");
+    assert_finds(Mutant::WakesFirst, two_publishers, "a mark goes back");
 }
 
 #[test]
 fn a_loss_stored_after_the_visible_mark_is_found() {
-    finds(Mutant::LossLast, || loss(Mark::Visible), "passes for one that is safe");
+    assert_finds(Mutant::LossLast, || loss(Mark::Visible), "passes for one that is safe");
 }
 
 #[test]
 fn a_loss_stored_after_the_durable_mark_is_found() {
-    finds(Mutant::LossLast, || loss(Mark::Durable), "passes for one that is safe");
+    assert_finds(Mutant::LossLast, || loss(Mark::Durable), "passes for one that is safe");
 }
 
 #[test]
 fn a_relaxed_store_of_a_mark_beyond_a_loss_is_found() {
-    finds(Mutant::RelaxedStore, || loss(Mark::Visible), "passes for one that is safe");
+    assert_finds(Mutant::RelaxedStore, || loss(Mark::Visible), "passes for one that is safe");
 }
 
 #[test]
 fn confirmation_finds_a_relaxed_load() {
-    finds(Mutant::RelaxedLoad, confirmation, "a confirmation leaves before the sync");
+    assert_finds(Mutant::RelaxedLoad, confirmation, "a confirmation leaves before the sync");
 }
 
 #[test]
 fn a_waker_registered_after_the_check_is_found() {
-    finds(Mutant::LooksOnce, confirmation, "deadlock");
+    assert_finds(Mutant::ChecksOnce, confirmation, "deadlock");
 }
 
 #[test]
 fn a_wake_up_before_the_store_is_found() {
-    finds(Mutant::WakesFirst, subscriber, "deadlock");
+    assert_finds(Mutant::WakesFirst, subscriber, "deadlock");
 }

@@ -8,7 +8,7 @@ use allocation_counter::measure;
 use super::*;
 
 /// Principals with permissions as operators write them.
-const PASSES: [(&str, &[&str], &[&str]); 7] = [
+const PRINCIPALS: [(&str, &[&str], &[&str]); 7] = [
     ("everything", &["all"], &[]),
     ("anyone-but-admin", &["all"], &["admin"]),
     ("producer", &["pub:new-url"], &[]),
@@ -65,25 +65,25 @@ const EVENTS: [&str; 4] = [
 ];
 
 /// The identity of each principal, in a broker that knows all of them.
-fn passes() -> (Access, Vec<(&'static str, Pass)>) {
-    let principals = PASSES.iter().map(|(name, allow, deny)| {
-        known(name, name, Rights::new(all_rights(allow), all_rights(deny)))
+fn identities() -> (Access, Vec<(&'static str, Identity)>) {
+    let principals = PRINCIPALS.iter().map(|(name, allow, deny)| {
+        known(name, name, PermissionSet::new(parse_permissions(allow), parse_permissions(deny)))
     });
     let access = broker(Some(principals.collect()));
-    let pass = |name: &str| access.log_in(Way::Line, &token(name), None, Moment(0)).unwrap();
-    let passes = PASSES.iter().map(|(name, ..)| (*name, pass(name))).collect();
+    let pass = |name: &str| access.log_in(Transport::Line, &token(name), None, Moment(0)).unwrap();
+    let passes = PRINCIPALS.iter().map(|(name, ..)| (*name, pass(name))).collect();
     (access, passes)
 }
 
 #[test]
 fn checks_do_not_allocate() {
-    let (access, passes) = passes();
+    let (access, passes) = identities();
     let mut allowed = 0;
     for (name, pass) in &passes {
         for line in LINES {
             let command = Command::parse(line).unwrap();
             let mut is_ok = false;
-            let took = measure(|| is_ok = pass.may(&command).is_ok());
+            let took = measure(|| is_ok = pass.check_command(&command).is_ok());
             allowed += u32::from(is_ok);
             // A denial is a text, which has to be written anyway.
             assert!(!is_ok || took.count_total == 0, "{name}: {line}: {took:?}");
@@ -92,7 +92,7 @@ fn checks_do_not_allocate() {
             let mut is_ok = false;
             let took = measure(|| {
                 is_ok = access.is_unlimited(pass, "new-url");
-                is_ok |= access.publish(pass, "new-url", event).is_ok();
+                is_ok |= access.check_publish(pass, "new-url", event).is_ok();
             });
             allowed += u32::from(is_ok);
             assert!(!is_ok || took.count_total == 0, "{name}: {event}: {took:?}");
@@ -122,20 +122,22 @@ fn nanoseconds(mut ask: impl FnMut()) -> f64 {
 #[ignore = "a benchmark: run with --release --ignored --nocapture"]
 #[expect(clippy::print_stdout, reason = "prints a table")]
 fn time_of_a_check() {
-    let (access, passes) = passes();
+    let (access, passes) = identities();
     let mut slowest = (0.0, String::new());
     for (name, pass) in &passes {
         let mut took = Vec::new();
         for line in LINES {
             let command = Command::parse(line).unwrap();
-            if pass.may(&command).is_ok() {
-                let each = nanoseconds(|| _ = black_box(black_box(pass).may(black_box(&command))));
+            if pass.check_command(&command).is_ok() {
+                let each = nanoseconds(|| {
+                    _ = black_box(black_box(pass).check_command(black_box(&command)))
+                });
                 took.push((each, line));
             }
         }
         for event in EVENTS {
-            if access.publish(pass, "new-url", event).is_ok() {
-                let ask = || access.publish(black_box(pass), "new-url", black_box(event));
+            if access.check_publish(pass, "new-url", event).is_ok() {
+                let ask = || access.check_publish(black_box(pass), "new-url", black_box(event));
                 took.push((nanoseconds(|| _ = black_box(ask())), event));
             }
         }

@@ -133,7 +133,7 @@ const OF_GROUPS: &[Row] = &[
 ];
 
 /// Every permission.
-pub(crate) fn rights() -> Vec<String> {
+pub(crate) fn all_permissions() -> Vec<String> {
     let kinds = ["pub", "sub", "group", "job"].iter();
     let patterns = kinds.flat_map(|kind| PATTERNS.map(|pattern| format!("{kind}:{pattern}")));
     patterns.chain(WORDS.into_iter().chain(PREFIXES).map(str::to_owned)).collect()
@@ -152,12 +152,12 @@ impl Given {
     pub(crate) fn all() -> Vec<Self> {
         let with = |besides: &'static str| {
             let words = || besides.split_whitespace().map(str::to_owned);
-            rights().into_iter().map(move |right| Self {
+            all_permissions().into_iter().map(move |right| Self {
                 allow: words().chain([right]).collect(),
                 deny: Vec::new(),
             })
         };
-        let without = rights()
+        let without = all_permissions()
             .into_iter()
             .map(|right| Self { allow: vec!["all".to_owned()], deny: vec![right] });
         ["", "pub:*", "sub:*", "admin", "job:docs-1"]
@@ -171,20 +171,20 @@ impl Given {
     pub(crate) fn is_enough(&self, needs: &str) -> bool {
         needs.split_whitespace().all(|need| {
             if let Some(target) = need.strip_prefix("url=") {
-                return self.announces(target);
+                return self.allows_target(target);
             }
             let any =
                 |is: fn(&str, &str) -> bool, right: &str| need.split('|').any(|one| is(right, one));
             // A principal that is denied `admin` may still read.
             let counts = |right: &str| right != "admin" || need == "admin";
-            self.allow.iter().any(|right| any(gives, right))
-                && !self.deny.iter().any(|right| counts(right) && any(takes, right))
+            self.allow.iter().any(|right| any(grants, right))
+                && !self.deny.iter().any(|right| counts(right) && any(denies, right))
         })
     }
 
     /// Whether a URL may be published: it is below an allowed prefix, if any is named, and below no
     /// denied one.
-    fn announces(&self, target: &str) -> bool {
+    fn allows_target(&self, target: &str) -> bool {
         let prefixes = |rights: &[String]| -> Vec<String> {
             rights
                 .iter()
@@ -202,17 +202,17 @@ impl Given {
 }
 
 /// Whether a permission covers the needed one.
-fn gives(right: &str, need: &str) -> bool {
-    right == "all" || right == need || is_about(right, need)
+fn grants(right: &str, need: &str) -> bool {
+    right == "all" || right == need || matches_name(right, need)
 }
 
 /// Whether denying a permission takes away the needed one, or a part of it.
-fn takes(right: &str, need: &str) -> bool {
-    gives(right, need) || need == "job:*" && right.starts_with("job:")
+fn denies(right: &str, need: &str) -> bool {
+    grants(right, need) || need == "job:*" && right.starts_with("job:")
 }
 
 /// Whether the pattern of a permission matches a name.
-fn is_about(right: &str, need: &str) -> bool {
+fn matches_name(right: &str, need: &str) -> bool {
     let (Some((kind, pattern)), Some((of, name))) = (right.split_once(':'), need.split_once(':'))
     else {
         return false;
@@ -226,7 +226,7 @@ fn is_about(right: &str, need: &str) -> bool {
 }
 
 /// Whether a line is allowed over `ZeroMQ`: publishing only, and without privileged attributes.
-pub(crate) fn zmq_takes(verb: Verb, line: &str) -> bool {
+pub(crate) fn zmq_allows(verb: Verb, line: &str) -> bool {
     let powers = [" every=", " prio=", " job=", " hub=", " cloud=", " pushed="];
     let has_power = powers.iter().any(|key| line.contains(key)) && !line.contains("text with")
         || line.starts_with("PUB hub")

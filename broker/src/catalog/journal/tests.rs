@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use fastrand::Rng;
 
 use super::*;
-use crate::lives;
-use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
+use crate::simulation_seeds;
 
 const RUNS: u64 = 1_500;
 const STEPS: u32 = 40;
@@ -18,9 +18,9 @@ struct Life {
     disk: SimulatedDisk,
     journal: Journal,
     /// The contents that were confirmed.
-    contents: Contents,
+    contents: CatalogContents,
     /// Other contents that a restart may find, because a write failed.
-    perhaps: Option<Contents>,
+    perhaps: Option<CatalogContents>,
     /// The end at the last orderly stop, which holds for every later start.
     stopped: Option<LogEnd>,
     crashes: u32,
@@ -30,7 +30,7 @@ struct Life {
 fn open(
     disk: &SimulatedDisk,
     stopped: Option<&LogEnd>,
-) -> io::Result<(Journal, Contents, Vec<String>)> {
+) -> io::Result<(Journal, CatalogContents, Vec<String>)> {
     Journal::open(Arc::new(disk.clone()), Path::new("d"), Clock::new(), stopped)
 }
 
@@ -45,7 +45,7 @@ impl Life {
         Self { rng, disk, journal, contents, perhaps, stopped, crashes: 0, refusals: 0 }
     }
 
-    fn records(&mut self) -> Vec<Record> {
+    fn records(&mut self) -> Vec<CatalogRecord> {
         let count = self.rng.usize(1..20);
         (0..count).map(|_| record(&mut self.rng)).collect()
     }
@@ -62,7 +62,11 @@ impl Life {
                 let in_a_few = |rng: &mut Rng| rng.bool().then(|| rng.u64(..8));
                 let off_in = in_a_few(&mut self.rng);
                 let sync_in = in_a_few(&mut self.rng);
-                self.disk.set_faults(Faults { off_in, sync_in, ..Faults::default() });
+                self.disk.set_faults(DiskFaults {
+                    power_off_after: off_in,
+                    fail_sync_after: sync_in,
+                    ..DiskFaults::default()
+                });
             }
             3 if !self.journal.broken => {
                 // Success or not, the contents stay the same.
@@ -108,7 +112,7 @@ impl Life {
                 self.disk.kill();
             }
             let off_in = self.rng.bool().then(|| self.rng.u64(..8));
-            self.disk.set_faults(Faults { off_in, ..Faults::default() });
+            self.disk.set_faults(DiskFaults { power_off_after: off_in, ..DiskFaults::default() });
             let opened = open(&self.disk, self.stopped.as_ref());
             let Ok((journal, contents, findings)) = opened else { continue };
             let expected = contents == self.contents || self.perhaps.as_ref() == Some(&contents);
@@ -117,7 +121,7 @@ impl Life {
                 "{contents:#?}\ndiffers from what was confirmed: {:#?}",
                 self.contents
             );
-            assert!(journal.aside.is_none(), "a crash is not damage: {findings:?}");
+            assert!(journal.damaged_copy.is_none(), "a crash is not damage: {findings:?}");
             // From here on only the contents that were found count.
             (self.journal, self.contents, self.perhaps) = (journal, contents, None);
             return;
@@ -125,7 +129,7 @@ impl Life {
     }
 }
 
-fn record(rng: &mut Rng) -> Record {
+fn record(rng: &mut Rng) -> CatalogRecord {
     let topic = ["new-url", "a", "TDB1"][rng.usize(..3)];
     let name = ["indexer", "b"][rng.usize(..2)];
     let (next, unix_ms) = (rng.u64(1..1_000), rng.i64(..));
@@ -144,7 +148,7 @@ fn record(rng: &mut Rng) -> Record {
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the output must contain the seed")]
 fn confirmed_records_survive_power_cuts() {
-    let seeds = lives::seeds("LOG", RUNS);
+    let seeds = simulation_seeds::seeds("LOG", RUNS);
     let runs = seeds.end - seeds.start;
     let (mut crashes, mut refusals) = (0, 0);
     for seed in seeds.clone() {
@@ -172,7 +176,7 @@ fn an_unreadable_file_is_not_treated_as_empty() {
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, contents, _) = open(&disk, None).unwrap();
     journal.append(&["deleted a 7".parse().unwrap()], &contents).unwrap();
-    disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     let error = open(&disk, None).unwrap_err().to_string();
     assert_eq!(error, "d/catalog.log: the disk cannot read that");
     assert_eq!(open(&disk, None).unwrap().1.snapshot().count(), 1);
@@ -185,7 +189,7 @@ fn any_flipped_bit_is_reported_and_loses_one_batch_at_most() {
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
     let mut after = vec![contents.clone()];
     for line in ["deleted a 7", "cursor b c 3 0", "reserved b 5"] {
-        let record: Record = line.parse().unwrap();
+        let record: CatalogRecord = line.parse().unwrap();
         journal.append(std::slice::from_ref(&record), &contents).unwrap();
         contents.apply(&record);
         after.push(contents.clone());
@@ -212,7 +216,7 @@ fn the_end_after_an_orderly_stop_is_not_torn() {
     disk.create_dir(Path::new("d")).unwrap();
     let (mut journal, mut contents, _) = open(&disk, None).unwrap();
     for line in ["reserved a 5", "reserved b 6"] {
-        let record: Record = line.parse().unwrap();
+        let record: CatalogRecord = line.parse().unwrap();
         journal.append(std::slice::from_ref(&record), &contents).unwrap();
         contents.apply(&record);
     }

@@ -13,11 +13,11 @@ use tidings_protocol::{
     CanonicalUrl, DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, MemberId, Outcome, UrlKey,
 };
 
-use self::field::Field;
-use super::{Back, Decision, End, Record, Rest, Taking};
-use crate::clock::{Moment, Stamp};
+use self::field::LineField;
+use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
+use crate::clock::{ClockStamp, Moment};
 use crate::group::config::GroupConfig;
-use crate::group::entry::{Admission, Again, JobRef};
+use crate::group::entry::{Admission, AgainRequest, PassId};
 use crate::group::schedule::Schedule;
 use crate::job::JobSettings;
 
@@ -27,29 +27,29 @@ const RESERVED_MAX: usize = 512;
 /// A line that is not a record: written by a later version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it contains a line that is not a record of this version")]
-pub(crate) struct NotARecord;
+pub(crate) struct InvalidRecord;
 
-impl Record {
+impl GroupRecord {
     /// Appends the record's line, with its line end.
     pub(crate) fn encode(&self, lines: &mut String) {
         self.at.put(lines);
-        Writer(lines).decision(&self.decision);
+        LineWriter(lines).decision(&self.decision);
         lines.push('\n');
     }
 
     /// Parses a line without its line end.
-    pub(crate) fn decode(line: &str) -> Result<Self, NotARecord> {
-        let mut reader = Reader(Fields(Some(line)));
-        let record = reader.record().ok_or(NotARecord)?;
-        if reader.0.next().is_none() { Ok(record) } else { Err(NotARecord) }
+    pub(crate) fn decode(line: &str) -> Result<Self, InvalidRecord> {
+        let mut reader = LineReader(LineFields(Some(line)));
+        let record = reader.record().ok_or(InvalidRecord)?;
+        if reader.0.next().is_none() { Ok(record) } else { Err(InvalidRecord) }
     }
 }
 
 /// Writes fields, each with a TAB before it.
-struct Writer<'a>(&'a mut String);
+struct LineWriter<'a>(&'a mut String);
 
-impl Writer<'_> {
-    fn field(&mut self, field: impl Field) -> &mut Self {
+impl LineWriter<'_> {
+    fn field(&mut self, field: impl LineField) -> &mut Self {
         self.0.push('\t');
         field.put(self.0);
         self
@@ -75,14 +75,14 @@ impl Writer<'_> {
         self.field(if flag { '1' } else { '0' })
     }
 
-    fn maybe(&mut self, value: Option<impl Field>) -> &mut Self {
+    fn optional(&mut self, value: Option<impl LineField>) -> &mut Self {
         let Some(value) = value else { return self.field('-') };
         self.field('+');
         value.put(self.0);
         self
     }
 
-    fn maybe_text(&mut self, text: Option<&str>) -> &mut Self {
+    fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
         match text {
             Some(text) => {
                 self.0.push_str("\t+");
@@ -100,24 +100,24 @@ impl Writer<'_> {
         self
     }
 
-    fn rest(&mut self, rest: &Rest) -> &mut Self {
-        self.maybe(rest.not_before).maybe(rest.pace_ms)
+    fn rest(&mut self, rest: &RecordedRest) -> &mut Self {
+        self.optional(rest.not_before).optional(rest.pace_ms)
     }
 
     fn decision(&mut self, decision: &Decision) {
         match decision {
-            Decision::Started { run, anew: elapsed_unknown, stamp, own } => {
-                self.field("started").field(run).flag(*elapsed_unknown).stamp(stamp).maybe(*own)
+            Decision::Started { run, elapsed_unknown, stamp, local_member: own } => {
+                self.field("started").field(run).flag(*elapsed_unknown).stamp(stamp).optional(*own)
             }
             Decision::Born { since } => self.field("born").field(since),
             Decision::Configured(config) => self.field("configured").config(config),
-            Decision::Taken { topic, next, items } => {
-                self.field("taken").field(topic).field(next).list(items, Self::taking)
+            Decision::Consumed { topic, next, effects: items } => {
+                self.field("taken").field(topic).field(next).list(items, Self::effect)
             }
             Decision::Released { entry, member, until } => {
                 self.field("released").field(entry).field(member).field(until)
             }
-            Decision::Touched { entry, until, over, rest } => {
+            Decision::Touched { entry, until, request_over: over, rest } => {
                 self.field("touched").field(entry).field(until).flag(*over).rest(rest)
             }
             Decision::Answered { entry, outcome, children, no_room, rest } => self
@@ -127,53 +127,55 @@ impl Writer<'_> {
                 .field(no_room)
                 .rest(rest)
                 .list(children, Self::admission),
-            Decision::Returned { entry, back, rest, reason } => {
-                self.field("returned").field(entry).rest(rest).maybe_text(reason.as_deref());
-                self.back(back)
+            Decision::Returned { entry, next_step: back, rest, reason } => {
+                self.field("returned").field(entry).rest(rest).optional_text(reason.as_deref());
+                self.next_step(back)
             }
             Decision::Lost { entry } => self.field("lost").field(entry),
             Decision::Ended { entries, end } => self
                 .field("ended")
                 .field(end.as_str())
                 .list(entries, |writer, entry| _ = writer.field(entry)),
-            Decision::Cleared { number, key, end } => {
-                self.field("cleared").field(number).maybe_text(key.as_deref()).field(end.as_str())
-            }
+            Decision::JobCleared { number, key, end } => self
+                .field("cleared")
+                .field(number)
+                .optional_text(key.as_deref())
+                .field(end.as_str()),
             Decision::Unpinned { entries } => {
                 self.field("unpinned").list(entries, |writer, entry| _ = writer.field(entry))
             }
             Decision::Paused(paused) => self.field("paused").flag(*paused),
             Decision::Purged => self.field("purged"),
-            Decision::Retried { entries, repairs } => {
+            Decision::DeadRetried { entries, repairs } => {
                 self.field(if *repairs { "revived" } else { "retried" });
                 self.list(entries, |writer, entry| _ = writer.field(entry))
             }
-            Decision::Forgotten { entries } => {
+            Decision::DeadDropped { entries } => {
                 self.field("forgotten").list(entries, |writer, entry| _ = writer.field(entry))
             }
-            Decision::Kept(item) => {
-                self.item(item);
+            Decision::SnapshotPart(item) => {
+                self.snapshot_item(item);
                 self
             }
             Decision::Deleted => self.field("deleted"),
-            Decision::FellDue { url, next, item } => {
+            Decision::ScheduleDue { url, next, effect: item } => {
                 self.field("fell-due").field(url.0).field(next).flag(item.is_some());
                 if let Some(item) = item {
-                    self.taking(item);
+                    self.effect(item);
                 }
                 self
             }
-            Decision::ClockTimes(times) => {
+            Decision::WallClockDues(times) => {
                 self.field("clock-times").list(times, |writer, time| _ = writer.clock_time(time))
             }
             Decision::SeedAdded(taking) => {
-                self.field("seed-added").taking(taking);
+                self.field("seed-added").effect(taking);
                 self
             }
             Decision::JobPaused { number, paused } => {
                 self.field("job-paused").field(number).flag(*paused)
             }
-            Decision::JobBegun { number } => self.field("job-begun").field(number),
+            Decision::JobHoldEnded { number } => self.field("job-begun").field(number),
             Decision::JobTimeUp { number } => self.field("job-time-up").field(number),
             Decision::JobDeleted { number } => self.field("job-deleted").field(number),
             Decision::JobOpened { number, name, settings } => {
@@ -181,7 +183,7 @@ impl Writer<'_> {
             }
             Decision::JobReopened { number } => self.field("job-reopened").field(number),
             Decision::JobClosed { number } => self.field("job-closed").field(number),
-            Decision::JobNoted { number, heads } => {
+            Decision::JobCompletionPending { number, heads } => {
                 self.field("job-noted").field(number).field(heads.len());
                 for (topic, head) in heads {
                     self.field(topic).field(head);
@@ -190,17 +192,17 @@ impl Writer<'_> {
             }
             Decision::JobCancelled { number } => self.field("job-cancelled").field(number),
             Decision::JobDone { number } => self.field("job-done").field(number),
-            Decision::Announced { serial, topic, payload } => {
+            Decision::PublishQueued { serial, topic, payload } => {
                 self.field("announced").field(serial).field(topic).text(payload)
             }
-            Decision::Sent { serial, topic, seq } => {
+            Decision::Published { serial, topic, seq } => {
                 self.field("sent").field(serial).field(topic).field(seq)
             }
         };
     }
 
-    fn stamp(&mut self, stamp: &Stamp) -> &mut Self {
-        let Stamp { moment, boot, uptime_ms, unix_ms } = stamp;
+    fn stamp(&mut self, stamp: &ClockStamp) -> &mut Self {
+        let ClockStamp { moment, boot_id: boot, uptime_ms, unix_ms } = stamp;
         self.field(moment).field(boot).field(uptime_ms).field(unix_ms)
     }
 
@@ -215,7 +217,7 @@ impl Writer<'_> {
             .field(config.finished_jobs_max)
             .field(config.entries_max)
             .field(config.entry_bytes_max)
-            .field(config.unkeyed_letters_per_minute)
+            .field(config.unkeyed_dead_letters_per_minute)
             .field(config.schedules_max)
             .field(config.dead_max)
             .field(config.dead_bytes_max)
@@ -225,10 +227,10 @@ impl Writer<'_> {
         self.text(&settings.describe())
     }
 
-    fn taking(&mut self, taking: &Taking) {
+    fn effect(&mut self, taking: &EventEffect) {
         match taking {
-            Taking::Admitted(admission) => self.field('a').admission(admission),
-            Taking::Improved { entries, announced, prio, due, carried } => {
+            EventEffect::Admitted(admission) => self.field('a').admission(admission),
+            EventEffect::Coalesced { entries, announced, prio, due, forwarded: carried } => {
                 // The effect `i` is that of earlier versions, without attributes; most events have
                 // none.
                 self.field(if carried.is_empty() { 'i' } else { 'c' });
@@ -238,10 +240,10 @@ impl Writer<'_> {
                     self.text(carried);
                 }
             }
-            Taking::Duplicate(number) => _ = self.field('d').field(number),
-            Taking::Scheduled(schedule) => _ = self.field('s').schedule(schedule),
-            Taking::Unscheduled(url) => _ = self.field('e').field(url.0),
-            Taking::Unusable => _ = self.field('u'),
+            EventEffect::Duplicate(number) => _ = self.field('d').field(number),
+            EventEffect::Scheduled(schedule) => _ = self.field('s').schedule(schedule),
+            EventEffect::Unscheduled(url) => _ = self.field('e').field(url.0),
+            EventEffect::Unusable => _ = self.field('u'),
         }
     }
 
@@ -257,11 +259,11 @@ impl Writer<'_> {
             .flag(admission.announced)
             .field(admission.prio)
             .field(admission.due)
-            .text(&admission.carried);
+            .text(&admission.forwarded);
     }
 
-    fn job_of(&mut self, job: Option<JobRef>) -> &mut Self {
-        self.maybe(job.map(|job| job.number));
+    fn job_of(&mut self, job: Option<PassId>) -> &mut Self {
+        self.optional(job.map(|job| job.number));
         if let Some(job) = job {
             self.0.push('.');
             job.pass.put(self.0);
@@ -274,18 +276,18 @@ impl Writer<'_> {
             .text(&schedule.text)
             .text(&schedule.key)
             .field(schedule.prio)
-            .text(&schedule.carried)
+            .text(&schedule.forwarded)
             .field(schedule.every_ms)
             .field(schedule.due)
-            .maybe(schedule.entry)
-            .flag(schedule.stands_in)
+            .optional(schedule.entry)
+            .flag(schedule.skips_next)
     }
 
-    fn back(&mut self, back: &Back) -> &mut Self {
+    fn next_step(&mut self, back: &NextStep) -> &mut Self {
         match back {
-            Back::Retry { due } => self.field("retry").field(due),
-            Back::Uncounted { due } => self.field("uncounted").field(due),
-            Back::Again(again) => {
+            NextStep::Retry { due } => self.field("retry").field(due),
+            NextStep::Uncounted { due } => self.field("uncounted").field(due),
+            NextStep::Again(again) => {
                 self.field("again").text(&again.url).text(&again.key).field(again.member)
             }
         }
@@ -293,9 +295,9 @@ impl Writer<'_> {
 }
 
 /// The fields of a line.
-struct Fields<'a>(Option<&'a str>);
+struct LineFields<'a>(Option<&'a str>);
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for LineFields<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
@@ -307,9 +309,9 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// Reads fields. Returns `None` for an invalid field.
-struct Reader<'a>(Fields<'a>);
+struct LineReader<'a>(LineFields<'a>);
 
-impl<'a> Reader<'a> {
+impl<'a> LineReader<'a> {
     fn field<T: FromStr>(&mut self) -> Option<T> {
         self.0.next()?.parse().ok()
     }
@@ -318,7 +320,7 @@ impl<'a> Reader<'a> {
         unescaped(self.0.next()?)
     }
 
-    fn boxed(&mut self) -> Option<Box<str>> {
+    fn boxed_text(&mut self) -> Option<Box<str>> {
         Some(self.text()?.into())
     }
 
@@ -330,10 +332,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn stamp(&mut self) -> Option<Stamp> {
-        Some(Stamp {
+    fn stamp(&mut self) -> Option<ClockStamp> {
+        Some(ClockStamp {
             moment: self.moment()?,
-            boot: self.field()?,
+            boot_id: self.field()?,
             uptime_ms: self.field()?,
             unix_ms: self.field()?,
         })
@@ -344,7 +346,7 @@ impl<'a> Reader<'a> {
     }
 
     #[expect(clippy::option_option, reason = "what is not there is no error")]
-    fn maybe<T>(&mut self, read: impl FnOnce(&'a str) -> Option<T>) -> Option<Option<T>> {
+    fn optional<T>(&mut self, read: impl FnOnce(&'a str) -> Option<T>) -> Option<Option<T>> {
         match self.0.next()? {
             "-" => Some(None),
             field => Some(Some(read(field.strip_prefix('+')?)?)),
@@ -361,24 +363,24 @@ impl<'a> Reader<'a> {
         Some(items)
     }
 
-    fn record(&mut self) -> Option<Record> {
-        Some(Record { at: self.moment()?, decision: self.decision()? })
+    fn record(&mut self) -> Option<GroupRecord> {
+        Some(GroupRecord { at: self.moment()?, decision: self.decision()? })
     }
 
     fn decision(&mut self) -> Option<Decision> {
         Some(match self.0.next()? {
             "started" => Decision::Started {
                 run: self.field()?,
-                anew: self.flag()?,
+                elapsed_unknown: self.flag()?,
                 stamp: self.stamp()?,
-                own: self.maybe(|member| member.parse().ok())?,
+                local_member: self.optional(|member| member.parse().ok())?,
             },
             "born" => Decision::Born { since: self.field()? },
             "configured" => Decision::Configured(Box::new(self.config()?)),
-            "taken" => Decision::Taken {
+            "taken" => Decision::Consumed {
                 topic: self.field()?,
                 next: self.field()?,
-                items: self.list(Self::taking)?,
+                effects: self.list(Self::effect)?,
             },
             "released" => Decision::Released {
                 entry: self.field()?,
@@ -388,7 +390,7 @@ impl<'a> Reader<'a> {
             "touched" => Decision::Touched {
                 entry: self.field()?,
                 until: self.moment()?,
-                over: self.flag()?,
+                request_over: self.flag()?,
                 rest: self.rest()?,
             },
             "answered" => {
@@ -399,34 +401,35 @@ impl<'a> Reader<'a> {
             }
             "returned" => {
                 let (entry, rest) = (self.field()?, self.rest()?);
-                let reason = self.maybe(|text| unescaped(text).map(Into::into))?;
-                Decision::Returned { entry, back: self.back()?, rest, reason }
+                let reason = self.optional(|text| unescaped(text).map(Into::into))?;
+                Decision::Returned { entry, next_step: self.next_step()?, rest, reason }
             }
             "lost" => Decision::Lost { entry: self.field()? },
             "ended" => Decision::Ended { end: self.end()?, entries: self.list(Self::field)? },
-            "cleared" => Decision::Cleared {
+            "cleared" => Decision::JobCleared {
                 number: self.field()?,
-                key: self.maybe(|text| unescaped(text).map(Into::into))?,
+                key: self.optional(|text| unescaped(text).map(Into::into))?,
                 end: self.end()?,
             },
             "unpinned" => Decision::Unpinned { entries: self.list(Self::field)? },
             "paused" => Decision::Paused(self.flag()?),
             "purged" => Decision::Purged,
-            word @ ("retried" | "revived") => {
-                Decision::Retried { entries: self.list(Self::field)?, repairs: word == "revived" }
-            }
-            "forgotten" => Decision::Forgotten { entries: self.list(Self::field)? },
-            "kept" => Decision::Kept(Box::new(self.item()?)),
+            word @ ("retried" | "revived") => Decision::DeadRetried {
+                entries: self.list(Self::field)?,
+                repairs: word == "revived",
+            },
+            "forgotten" => Decision::DeadDropped { entries: self.list(Self::field)? },
+            "kept" => Decision::SnapshotPart(Box::new(self.snapshot_item()?)),
             "deleted" => Decision::Deleted,
             "fell-due" => {
                 let (url, next) = (UrlKey(self.field()?), self.moment()?);
-                let item = if self.flag()? { Some(self.taking()?.into()) } else { None };
-                Decision::FellDue { url, next, item }
+                let item = if self.flag()? { Some(self.effect()?.into()) } else { None };
+                Decision::ScheduleDue { url, next, effect: item }
             }
-            "clock-times" => Decision::ClockTimes(self.list(Self::clock_time)?),
-            "seed-added" => Decision::SeedAdded(self.taking()?.into()),
+            "clock-times" => Decision::WallClockDues(self.list(Self::clock_time)?),
+            "seed-added" => Decision::SeedAdded(self.effect()?.into()),
             "job-paused" => Decision::JobPaused { number: self.field()?, paused: self.flag()? },
-            "job-begun" => Decision::JobBegun { number: self.field()? },
+            "job-begun" => Decision::JobHoldEnded { number: self.field()? },
             "job-time-up" => Decision::JobTimeUp { number: self.field()? },
             "job-deleted" => Decision::JobDeleted { number: self.field()? },
             "job-opened" => Decision::JobOpened {
@@ -439,16 +442,16 @@ impl<'a> Reader<'a> {
             "job-noted" => {
                 let number = self.field()?;
                 let heads = self.list(|reader| Some((reader.field()?, reader.field()?)))?;
-                Decision::JobNoted { number, heads: BTreeMap::from_iter(heads) }
+                Decision::JobCompletionPending { number, heads: BTreeMap::from_iter(heads) }
             }
             "job-cancelled" => Decision::JobCancelled { number: self.field()? },
             "job-done" => Decision::JobDone { number: self.field()? },
-            "announced" => Decision::Announced {
+            "announced" => Decision::PublishQueued {
                 serial: self.field()?,
                 topic: self.own_topic()?,
-                payload: self.boxed()?,
+                payload: self.boxed_text()?,
             },
-            "sent" => Decision::Sent {
+            "sent" => Decision::Published {
                 serial: self.field()?,
                 topic: self.own_topic()?,
                 seq: self.field()?,
@@ -467,25 +470,28 @@ impl<'a> Reader<'a> {
         Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == word)
     }
 
-    fn end(&mut self) -> Option<End> {
+    fn end(&mut self) -> Option<EndReason> {
         let word = self.0.next()?;
-        End::ALL.into_iter().find(|end| end.as_str() == word)
+        EndReason::ALL.into_iter().find(|end| end.as_str() == word)
     }
 
     #[expect(clippy::option_option, reason = "what is not there is no error")]
-    fn maybe_moment(&mut self) -> Option<Option<Moment>> {
-        self.maybe(|at| at.parse().ok().map(Moment))
+    fn optional_moment(&mut self) -> Option<Option<Moment>> {
+        self.optional(|at| at.parse().ok().map(Moment))
     }
 
-    fn rest(&mut self) -> Option<Rest> {
-        Some(Rest { not_before: self.maybe_moment()?, pace_ms: self.maybe(|ms| ms.parse().ok())? })
+    fn rest(&mut self) -> Option<RecordedRest> {
+        Some(RecordedRest {
+            not_before: self.optional_moment()?,
+            pace_ms: self.optional(|ms| ms.parse().ok())?,
+        })
     }
 
     fn config(&mut self) -> Option<GroupConfig> {
         let settings = self.text()?;
         let settings = settings.split(' ').map(|word| word.split_once('='));
         let settings = settings.collect::<Option<Vec<_>>>()?;
-        let config = GroupConfig::default().with(settings).ok()?;
+        let config = GroupConfig::default().with_settings(settings).ok()?;
         Some(GroupConfig {
             backoff_ms_max: self.field()?,
             not_before_ms_max: self.field()?,
@@ -495,7 +501,7 @@ impl<'a> Reader<'a> {
             finished_jobs_max: self.field()?,
             entries_max: self.field()?,
             entry_bytes_max: self.field()?,
-            unkeyed_letters_per_minute: self.field()?,
+            unkeyed_dead_letters_per_minute: self.field()?,
             schedules_max: self.field()?,
             dead_max: self.field()?,
             dead_bytes_max: self.field()?,
@@ -510,34 +516,34 @@ impl<'a> Reader<'a> {
         JobSettings::parse(settings).ok()
     }
 
-    fn taking(&mut self) -> Option<Taking> {
+    fn effect(&mut self) -> Option<EventEffect> {
         Some(match self.0.next()? {
-            "a" => Taking::Admitted(self.admission()?),
+            "a" => EventEffect::Admitted(self.admission()?),
             kind @ ("i" | "c") => {
                 let (announced, prio, due) = (self.flag()?, self.field()?, self.moment()?);
                 let entries = self.list(Self::field)?;
-                let carried = if kind == "c" { self.boxed()? } else { Box::default() };
-                Taking::Improved { entries, announced, prio, due, carried }
+                let carried = if kind == "c" { self.boxed_text()? } else { Box::default() };
+                EventEffect::Coalesced { entries, announced, prio, due, forwarded: carried }
             }
-            "d" => Taking::Duplicate(self.field()?),
-            "s" => Taking::Scheduled(Box::new(self.schedule()?)),
-            "e" => Taking::Unscheduled(UrlKey(self.field()?)),
-            "u" => Taking::Unusable,
+            "d" => EventEffect::Duplicate(self.field()?),
+            "s" => EventEffect::Scheduled(Box::new(self.schedule()?)),
+            "e" => EventEffect::Unscheduled(UrlKey(self.field()?)),
+            "u" => EventEffect::Unusable,
             _ => return None,
         })
     }
 
     fn admission(&mut self) -> Option<Admission> {
         let id = self.field()?;
-        let text = self.boxed()?;
+        let text = self.boxed_text()?;
         Some(Admission {
             id,
             url_key: self.flag()?.then(|| CanonicalUrl::key_of(&text)),
             text,
             key: self.text()?.into(),
-            job: self.maybe(|job| {
+            job: self.optional(|job| {
                 let (number, pass) = job.split_once('.')?;
-                Some(JobRef { number: number.parse().ok()?, pass: pass.parse().ok()? })
+                Some(PassId { number: number.parse().ok()?, pass: pass.parse().ok()? })
             })?,
             depth: self.field()?,
             hops: self.field()?,
@@ -545,30 +551,30 @@ impl<'a> Reader<'a> {
             announced: self.flag()?,
             prio: self.field()?,
             due: self.moment()?,
-            carried: self.boxed()?,
+            forwarded: self.boxed_text()?,
         })
     }
 
     fn schedule(&mut self) -> Option<Schedule> {
         Some(Schedule {
             url_key: UrlKey(self.field()?),
-            text: self.boxed()?,
+            text: self.boxed_text()?,
             key: self.text()?.into(),
             prio: self.field()?,
-            carried: self.boxed()?,
+            forwarded: self.boxed_text()?,
             every_ms: self.field()?,
             due: self.moment()?,
-            entry: self.maybe(|entry| entry.parse().ok())?,
-            stands_in: self.flag()?,
+            entry: self.optional(|entry| entry.parse().ok())?,
+            skips_next: self.flag()?,
         })
     }
 
-    fn back(&mut self) -> Option<Back> {
+    fn next_step(&mut self) -> Option<NextStep> {
         Some(match self.0.next()? {
-            "retry" => Back::Retry { due: self.moment()? },
-            "uncounted" => Back::Uncounted { due: self.moment()? },
-            "again" => Back::Again(Box::new(Again {
-                url: self.boxed()?,
+            "retry" => NextStep::Retry { due: self.moment()? },
+            "uncounted" => NextStep::Uncounted { due: self.moment()? },
+            "again" => NextStep::Again(Box::new(AgainRequest {
+                url: self.boxed_text()?,
                 key: self.text()?.into(),
                 member: self.field::<MemberId>()?,
             })),
@@ -597,6 +603,6 @@ fn unescaped(text: &str) -> Option<Cow<'_, str>> {
 }
 
 mod field;
-mod items;
+mod snapshot_items;
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{
-    Answers, Code, Hold, MemberId, Outcome, Return, Seq, Slot, TaskId, TopicName,
+    Answers, Code, KeyRest, MemberId, Outcome, RetryMode, Seq, Slot, TaskId, TopicName,
 };
 
 use crate::clock::Moment;
 use crate::group::config::GroupConfig;
-use crate::group::record::Record;
-use crate::group::{Answer, Asked, Group, Input, Output, StagedLink, Task};
+use crate::group::record::GroupRecord;
+use crate::group::{Group, GroupAnswer, Input, Output, Requester, StagedLink, TaskMessage};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -18,10 +18,10 @@ pub(super) struct Bench {
     pub(super) group: Group,
     pub(super) now: Moment,
     pub(super) next_seq: u64,
-    pub(super) tasks: Vec<(ConnId, Task)>,
-    pub(super) answers: Vec<Result<Answer, tidings_protocol::ProtocolError>>,
+    pub(super) tasks: Vec<(ConnId, TaskMessage)>,
+    pub(super) answers: Vec<Result<GroupAnswer, tidings_protocol::ProtocolError>>,
     pub(super) events: Vec<(&'static str, String)>,
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<GroupRecord>,
     /// Jobs reported to other groups, and whether each exists.
     pub(super) job_names: BTreeMap<String, bool>,
 }
@@ -33,14 +33,14 @@ pub(super) const B: Worker = Worker(2);
 pub(super) struct Worker(pub(super) u64);
 
 impl Worker {
-    pub(super) fn asked(self) -> Asked {
-        Asked { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
+    pub(super) fn asked(self) -> Requester {
+        Requester { conn: ConnId(self.0), member: MemberId(u128::from(self.0)), slot: slot() }
     }
 }
 
 impl Bench {
     pub(super) fn new(settings: &[(&str, &str)]) -> Self {
-        let config = GroupConfig::default().with(settings.iter().copied()).unwrap();
+        let config = GroupConfig::default().with_settings(settings.iter().copied()).unwrap();
         Self {
             group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
             now: Moment(1000),
@@ -59,15 +59,15 @@ impl Bench {
             match output {
                 Output::Record(record) => self.records.push(record),
                 Output::Deleted => {}
-                Output::JobName { name, known } => {
+                Output::JobNameChanged { name, exists: known } => {
                     self.job_names.insert(name.to_string(), known);
                 }
                 Output::Task { conn, task } => self.tasks.push((conn, task)),
                 Output::Answer { answer, .. } => self.answers.push(answer),
-                Output::Announce { topic, payload, .. } => self.events.push((topic, payload)),
-                Output::AskHeads { job } => {
+                Output::Publish { topic, payload, .. } => self.events.push((topic, payload)),
+                Output::RequestTopicHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.group.handle(Input::Heads { job, heads }, self.now);
+                    self.group.handle(Input::TopicHeads { job, heads }, self.now);
                 }
             }
         }
@@ -81,12 +81,12 @@ impl Bench {
             topic: topic(),
             next,
             events: vec![(seq, payload.into())],
-            elsewhere: [].into(),
+            foreign_jobs: [].into(),
         });
     }
 
     pub(super) fn join(&mut self, worker: Worker, credit: u32) {
-        self.feed(Input::Join { asked: worker.asked(), credit });
+        self.feed(Input::Join { requester: worker.asked(), credit });
     }
 
     pub(super) fn wait(&mut self, ms: u64) {
@@ -101,11 +101,11 @@ impl Bench {
 
     pub(super) fn open(&mut self, name: &str, settings: &[(&str, &str)]) {
         let settings = JobSettings::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::OpenJob { asked: A.asked(), name: name.parse().unwrap(), settings });
+        self.feed(Input::OpenJob { requester: A.asked(), name: name.parse().unwrap(), settings });
     }
 
     pub(super) fn close(&mut self, name: &str) {
-        self.feed(Input::CloseJob { asked: A.asked(), name: name.parse().unwrap() });
+        self.feed(Input::CloseJob { requester: A.asked(), name: name.parse().unwrap() });
     }
 
     pub(super) fn ack(
@@ -121,32 +121,37 @@ impl Bench {
             prio: 0,
         });
         self.feed(Input::Ack {
-            asked: worker.asked(),
+            requester: worker.asked(),
             task: task.clone(),
             outcome,
-            hold: Hold::default(),
+            rest: KeyRest::default(),
             links: links.collect(),
             over_limit: 0,
         });
     }
 
-    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, back: Return) {
+    pub(super) fn nack(&mut self, worker: Worker, task: &TaskId, back: RetryMode) {
         self.feed(Input::Nack {
-            asked: worker.asked(),
+            requester: worker.asked(),
             task: task.clone(),
-            back,
-            hold: Hold::default(),
+            next_step: back,
+            rest: KeyRest::default(),
             reason: Some("test".into()),
         });
     }
 
-    pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: Hold) {
-        self.feed(Input::Touch { asked: worker.asked(), task: task.clone(), over, hold });
+    pub(super) fn touch(&mut self, worker: Worker, task: &TaskId, over: bool, hold: KeyRest) {
+        self.feed(Input::Touch {
+            requester: worker.asked(),
+            task: task.clone(),
+            request_over: over,
+            rest: hold,
+        });
     }
 
     /// The only task since the last call.
     #[track_caller]
-    pub(super) fn task(&mut self) -> Task {
+    pub(super) fn task(&mut self) -> TaskMessage {
         assert_eq!(self.tasks.len(), 1, "exactly one task: {:?}", self.tasks);
         self.tasks.pop().expect("there is one").1
     }
@@ -163,7 +168,7 @@ impl Bench {
     }
 
     #[track_caller]
-    pub(super) fn refusal(&self) -> Code {
+    pub(super) fn error_code(&self) -> Code {
         self.answers.last().expect("there was an answer").as_ref().expect_err("rejected").code
     }
 }
@@ -174,7 +179,7 @@ pub(super) fn topic() -> TopicName {
 
 /// Any slot: these tests read answers in their order.
 pub(super) fn slot() -> Slot {
-    Answers::new().later()
+    Answers::new().reserve()
 }
 
-pub(super) const NO_HOLD: Hold = Hold { not_before_ms: None, pace_ms: None };
+pub(super) const NO_HOLD: KeyRest = KeyRest { not_before_ms: None, pace_ms: None };

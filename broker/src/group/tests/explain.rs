@@ -1,20 +1,20 @@
 //! `EXPLAIN` of keys: why entries are not released.
 
-use tidings_protocol::{Code, Hold, Outcome, Return};
+use tidings_protocol::{Code, KeyRest, Outcome, RetryMode};
 
 use super::bench::{A, Bench};
-use crate::group::busiest::KeyQuery;
-use crate::group::{Answer, Input, Show};
+use crate::group::top_keys::KeyQuery;
+use crate::group::{GroupAnswer, GroupQuery, Input};
 
 impl Bench {
-    fn why(&mut self, what: &str) -> Answer {
-        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(what.into()) });
+    fn why(&mut self, what: &str) -> GroupAnswer {
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
         self.answers.pop().unwrap().unwrap()
     }
 
-    fn keys(&mut self, settings: &[(&str, &str)]) -> Answer {
+    fn keys(&mut self, settings: &[(&str, &str)]) -> GroupAnswer {
         let query = KeyQuery::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::Show { asked: A.asked(), what: Show::Keys(query) });
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Keys(query) });
         self.answers.pop().unwrap().unwrap()
     }
 }
@@ -26,8 +26,8 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
     bench.publish("http://a.org/soon after=10m prio=3");
     assert_eq!(
         bench.why("A.org"),
-        Answer {
-            more: vec![
+        GroupAnswer {
+            lines: vec![
                 "http://a.org/soon key=a.org delayed due-in=10m failures=0 last=none".to_owned(),
                 "http://a.org/late key=a.org delayed due-in=2h failures=0 last=none".to_owned(),
             ],
@@ -38,13 +38,13 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
     bench.publish("http://a.org/now every=1h");
     let task = bench.task();
     let held = bench.why("a.org");
-    assert!(held.more[0].starts_with("in-flight http://a.org/now member="), "{held:?}");
-    assert_eq!(held.more[3], "http://a.org/now every=1h due-in=1h");
+    assert!(held.lines[0].starts_with("in-flight http://a.org/now member="), "{held:?}");
+    assert_eq!(held.lines[3], "http://a.org/now every=1h due-in=1h");
     assert_eq!(held.ok, "a.org waiting=0 delayed=2 scheduled=1 pending because=in-flight");
-    bench.nack(A, &task.id, Return::Retry { after_ms: Some(60_000) });
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: Some(60_000) });
     let failed = bench.why("a.org");
     let retry = "http://a.org/now key=a.org delayed due-in=1m failures=1 last=test";
-    assert_eq!(failed.more[0], retry);
+    assert_eq!(failed.lines[0], retry);
     let ok = "a.org waiting=0 delayed=3 scheduled=1 pending because=delay free-in=5001ms";
     assert_eq!(failed.ok, ok);
 }
@@ -60,7 +60,7 @@ fn a_finished_url_is_explained_by_its_job() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     for (url, expected) in [("1", "is finished in job docs"), ("3", "does not wait")] {
         let what = format!("http://a.org/{url}");
-        bench.feed(Input::Show { asked: A.asked(), what: Show::Explain(what) });
+        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what) });
         let error = bench.answers.pop().unwrap().unwrap_err();
         assert_eq!(error.code, Code::NotFound);
         assert!(error.text.contains(expected), "{error}");
@@ -75,8 +75,8 @@ fn explain_finds_keys_that_are_not_hosts() {
     bench.publish("http://a.org/2 site=main");
     assert_eq!(bench.why("main").ok, "main waiting=1 queued because=no-credit");
     assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-credit");
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Explain("other".into()) });
-    assert_eq!(bench.refusal(), Code::NotFound);
+    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain("other".into()) });
+    assert_eq!(bench.error_code(), Code::NotFound);
 }
 
 // PROTOCOL: G6
@@ -91,7 +91,7 @@ fn keys_are_listed_by_remaining_work() {
     bench.publish("http://d.org/late after=1h");
     let keys = bench.keys(&[]);
     assert_eq!(
-        keys.more,
+        keys.lines,
         [
             "a.org waiting=2 processing=0 left-ms=5000",
             "b.org waiting=2 processing=0 left-ms=5000",
@@ -100,19 +100,19 @@ fn keys_are_listed_by_remaining_work() {
     );
     assert_eq!(keys.ok, "crawlers matched=3 listed=3");
     let some = bench.keys(&[("limit", "1")]);
-    assert_eq!((some.more.len(), some.ok.as_str()), (1, "crawlers matched=3 listed=1"));
-    assert!(some.more[0].starts_with("a.org "), "{some:?}");
-    assert_eq!(bench.keys(&[("job", "docs")]).more, keys.more[..1]);
+    assert_eq!((some.lines.len(), some.ok.as_str()), (1, "crawlers matched=3 listed=1"));
+    assert!(some.lines[0].starts_with("a.org "), "{some:?}");
+    assert_eq!(bench.keys(&[("job", "docs")]).lines, keys.lines[..1]);
 
     // Requested rests count, and entries in flight do not count as waiting.
     bench.join(A, 10);
     let mut tasks = std::mem::take(&mut bench.tasks).into_iter().map(|(_, task)| task);
     let of_b = tasks.find(|task| task.payload.starts_with("http://b.org/")).unwrap();
-    let hold = Hold { pace_ms: Some(30_000), not_before_ms: None };
+    let hold = KeyRest { pace_ms: Some(30_000), not_before_ms: None };
     bench.touch(A, &of_b.id, true, hold);
     let keys = bench.keys(&[]);
     assert_eq!(
-        keys.more,
+        keys.lines,
         ["b.org waiting=1 processing=0 left-ms=30001", "a.org waiting=1 processing=1 left-ms=0",]
     );
 }

@@ -1,9 +1,9 @@
 //! Jobs in progress: paused, waited for, seeded by command, and limited.
 
-use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
+use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench, topic};
-use crate::group::{Asked, Input, JobAction, Show};
+use crate::group::{GroupQuery, Input, JobAction, Requester};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -12,7 +12,7 @@ const HOUR_MS: u64 = 60 * 60 * 1000;
 impl Bench {
     fn with_job(&mut self, name: &str, what: JobAction) {
         let name = name.parse().unwrap();
-        self.feed(Input::WithJob { asked: A.asked(), name, what });
+        self.feed(Input::JobAction { requester: A.asked(), name, action: what });
     }
 
     fn add(&mut self, name: &str, url: &str) {
@@ -20,12 +20,12 @@ impl Bench {
     }
 
     fn cancel(&mut self, name: &str) {
-        self.feed(Input::CancelJob { asked: A.asked(), name: name.parse().unwrap() });
+        self.feed(Input::CancelJob { requester: A.asked(), name: name.parse().unwrap() });
     }
 
     fn explain(&mut self, what: &str) -> String {
-        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(what.into()) });
-        self.answers.last().unwrap().as_ref().unwrap().more.join("\n")
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
+        self.answers.last().unwrap().as_ref().unwrap().lines.join("\n")
     }
 
     /// The newest announcement of a finished job.
@@ -84,7 +84,7 @@ fn held_job_releases_nothing_before_its_seeds_are_consumed() {
         bench.assert_no_task("a seed is not consumed yet");
         let events = vec![(Seq(seq), format!("http://c.org/{seq} job=site"))];
         let (next, elsewhere) = (Seq(seq + 1), [].into());
-        bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
+        bench.feed(Input::Events { topic: topic(), next, events, foreign_jobs: elsewhere });
     }
     assert_eq!(bench.tasks.len(), 3, "one for each host");
 }
@@ -118,7 +118,7 @@ fn begun_task_continues_while_its_job_is_paused() {
     bench.publish("http://a.org/ job=site");
     let robots = bench.task();
     bench.with_job("site", JobAction::Pause);
-    bench.nack(A, &robots.id, Return::Again { url: "http://a.org/".into() });
+    bench.nack(A, &robots.id, RetryMode::OtherUrl { url: "http://a.org/".into() });
     let page = bench.task();
     assert!(page.payload.ends_with("again=http://a.org/"), "{}", page.payload);
     let links = [("http://a.org/1", false), ("http://a.org/2", true)];
@@ -156,7 +156,7 @@ fn next_pass_of_a_paused_job_is_not_paused() {
     bench.close("site");
     bench.done();
     bench.with_job("site", JobAction::Resume);
-    assert_eq!(bench.refusal(), Code::Conflict, "the job is done");
+    assert_eq!(bench.error_code(), Code::Conflict, "the job is done");
     bench.join(A, 1);
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
@@ -170,10 +170,10 @@ fn waiters_receive_the_announcement_of_the_end() {
     bench.open("site", &[]);
     let before = bench.answers.len();
     bench.with_job("site", JobAction::Wait);
-    let other = Asked { conn: ConnId(9), ..B.asked() };
+    let other = Requester { conn: ConnId(9), ..B.asked() };
     let name = "site".parse().unwrap();
-    bench.feed(Input::WithJob { asked: other, name, what: JobAction::Wait });
-    bench.feed(Input::Gone { conn: ConnId(9) });
+    bench.feed(Input::JobAction { requester: other, name, action: JobAction::Wait });
+    bench.feed(Input::Disconnected { conn: ConnId(9) });
     bench.publish("http://a.org/ job=site");
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
@@ -189,7 +189,7 @@ fn waiters_receive_the_announcement_of_the_end() {
     bench.with_job("site", JobAction::Wait);
     assert_eq!(bench.ok(), answer, "a later waiter is answered at once");
     bench.with_job("other", JobAction::Wait);
-    assert_eq!(bench.refusal(), Code::NotFound);
+    assert_eq!(bench.error_code(), Code::NotFound);
 }
 
 // PROTOCOL: T1
@@ -246,12 +246,12 @@ fn seeds_by_command_equal_seeds_by_event() {
     let done = bench.done();
     assert!(done.contains("completed=3 ") && done.contains("duplicates=1 "), "{done}");
     bench.add("site", "http://c.org/");
-    assert_eq!(bench.refusal(), Code::Conflict, "done");
+    assert_eq!(bench.error_code(), Code::Conflict, "done");
     bench.add("other", "http://c.org/");
-    assert_eq!(bench.refusal(), Code::NotFound);
+    assert_eq!(bench.error_code(), Code::NotFound);
     bench.open("site", &[]);
     bench.add("site", "ftp://c.org/");
-    assert_eq!(bench.refusal(), Code::BadArgument);
+    assert_eq!(bench.error_code(), Code::BadArgument);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn full_group_rejects_seeds() {
     bench.open("site", &[]);
     bench.add("site", "http://a.org/1");
     bench.add("site", "http://a.org/2");
-    assert_eq!(bench.refusal(), Code::Limit);
+    assert_eq!(bench.error_code(), Code::Limit);
 }
 
 #[test]
@@ -294,11 +294,11 @@ fn full_group_rejects_answers_with_new_links() {
     let links = [("http://a.org/2", false), ("http://a.org/3", false), ("http://b.org/", false)];
     let before = bench.records.len();
     bench.ack(A, &first.id, Outcome::Done, &links);
-    assert_eq!(bench.refusal(), Code::Limit);
+    assert_eq!(bench.error_code(), Code::Limit);
     bench.ack(A, &first.id, Outcome::Redirect, &[("http://a.org/4", true)]);
-    assert_eq!((bench.refusal(), bench.records.len()), (Code::Limit, before), "nothing changes");
+    assert_eq!((bench.error_code(), bench.records.len()), (Code::Limit, before), "nothing changes");
     // The task is still held. Links that are known or outside the job's scope need no room.
-    bench.nack(A, &first.id, Return::Uncounted { after_ms: Some(1000) });
+    bench.nack(A, &first.id, RetryMode::Uncounted { after_ms: Some(1000) });
     let second = bench.task();
     bench.ack(A, &second.id, Outcome::Done, &[("http://a.org/1", false), ("http://b.org/", false)]);
     assert!(bench.ok().ends_with(" new=0 known=1 refused=1"), "{}", bench.ok());
@@ -331,12 +331,12 @@ fn only_done_jobs_are_deleted_and_numbers_are_not_reused() {
     let mut bench = Bench::new(&[]);
     bench.open("site", &[]);
     bench.with_job("site", JobAction::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict);
+    assert_eq!(bench.error_code(), Code::Conflict);
     bench.close("site");
     bench.with_job("site", JobAction::Delete);
     assert_eq!(bench.ok(), "site");
     bench.with_job("site", JobAction::Delete);
-    assert_eq!(bench.refusal(), Code::NotFound);
+    assert_eq!(bench.error_code(), Code::NotFound);
     bench.open("site", &[]);
     assert!(bench.ok().starts_with("site number=2 pass=1 "), "{}", bench.ok());
     assert_eq!(bench.group.jobs.len(), 1);
@@ -365,7 +365,7 @@ fn pages_beyond_the_host_limit_are_over_budget() {
     bench.ack(A, &a[1].id, Outcome::Done, &[]);
     bench.assert_no_task("the other one is in flight");
     assert!(bench.explain("http://a.org/3").contains("pending because=budget"));
-    bench.nack(A, &third.id, Return::Again { url: "http://a.org/again".into() });
+    bench.nack(A, &third.id, RetryMode::OtherUrl { url: "http://a.org/again".into() });
     let again = bench.task();
     assert!(again.payload.contains("again="), "it keeps its part: {}", again.payload);
     bench.ack(A, &again.id, Outcome::Done, &[]);
@@ -388,7 +388,10 @@ fn host_with_used_budget_is_free_for_other_jobs() {
     bench.publish("http://a.org/4 job=few");
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.task().payload.contains("job=all"));
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("few".parse().unwrap()) });
+    bench.feed(Input::Query {
+        requester: A.asked(),
+        query: GroupQuery::Job("few".parse().unwrap()),
+    });
     assert!(bench.ok().contains("pending=0 queued=0 ") && bench.ok().contains("budget=2 "));
 }
 
@@ -416,7 +419,10 @@ fn entries_beyond_the_time_limit_are_over_budget() {
     bench.publish("http://b.org/ job=site after=2h");
     bench.close("site");
     bench.wait(HOUR_MS - 1);
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    bench.feed(Input::Query {
+        requester: A.asked(),
+        query: GroupQuery::Job("site".parse().unwrap()),
+    });
     assert!(bench.ok().contains("pending=2 ") && bench.ok().contains("budget=0 "));
     bench.wait(1);
     bench.ack(A, &task.id, Outcome::Done, &[("http://c.org/", false)]);
@@ -436,7 +442,10 @@ fn job_done_before_its_time_limit_leaves_no_timer() {
     bench.open("site", &[("max-time", "1h")]);
     bench.publish("http://a.org/ job=site");
     bench.wait(HOUR_MS - 1);
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    bench.feed(Input::Query {
+        requester: A.asked(),
+        query: GroupQuery::Job("site".parse().unwrap()),
+    });
     assert!(bench.ok().contains("queued=0 ") || bench.ok().contains("budget=0 "), "{}", bench.ok());
     bench.wait(1);
     bench.close("site");
@@ -470,7 +479,7 @@ fn event_for_another_groups_job_counts_as_one_without_a_job() {
         bench.next_seq += 1;
         let events = vec![(seq, format!("http://a.org/ job={job} prio=3 item=7"))];
         let (next, elsewhere) = (Seq(bench.next_seq), ["theirs".parse().unwrap()].into());
-        bench.feed(Input::Events { topic: topic(), next, events, elsewhere });
+        bench.feed(Input::Events { topic: topic(), next, events, foreign_jobs: elsewhere });
     };
     take(&mut bench, "theirs");
     let task = bench.task();
@@ -555,8 +564,8 @@ fn patterns_filter_links_but_not_seeds() {
 fn announcement_of_the_end_contains_the_callback() {
     let mut bench = Bench::new(&[]);
     bench.open("docs", &[("callback", "HTTPS://A.org/done?job=1")]);
-    let show = Show::Job("docs".parse().unwrap());
-    bench.feed(Input::Show { asked: A.asked(), what: show });
+    let show = GroupQuery::Job("docs".parse().unwrap());
+    bench.feed(Input::Query { requester: A.asked(), query: show });
     assert!(bench.ok().ends_with(" callback=https://a.org/done?job=1"), "{}", bench.ok());
     bench.close("docs");
     let [(topic, end)] = bench.events.as_slice() else { panic!("{:?}", bench.events) };
@@ -569,11 +578,11 @@ fn patterns_are_settings_like_others() {
     let mut bench = Bench::new(&[]);
     let settings = [("include", "/a%2C,/b"), ("exclude", "*$")];
     bench.open("docs", &settings);
-    let show = Show::Job("docs".parse().unwrap());
-    bench.feed(Input::Show { asked: A.asked(), what: show });
+    let show = GroupQuery::Job("docs".parse().unwrap());
+    bench.feed(Input::Query { requester: A.asked(), query: show });
     assert!(bench.ok().ends_with(" include=/a%2C,/b exclude=*$"), "{}", bench.ok());
     bench.open("docs", &settings[..1]);
-    assert_eq!(bench.refusal(), Code::Exists);
+    assert_eq!(bench.error_code(), Code::Exists);
     bench.open("docs", &settings);
     assert!(bench.ok().starts_with("docs "));
     for wrong in [("include", "x"), ("exclude", "/a,,/b")] {

@@ -2,11 +2,11 @@
 //! whole runs with workers that stall, disappear, or answer late and twice.
 
 mod bench;
-mod corners;
+mod dormant;
 mod explain;
+mod interactions;
 mod jobs;
 mod operate;
-mod parking;
 mod repairs;
 mod rules;
 mod schedules;

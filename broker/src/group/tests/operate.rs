@@ -1,38 +1,38 @@
 //! Operator commands: pausing, purging, listing, and handling dead letters.
 
-use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, Return, Seq};
+use tidings_protocol::{Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
 
 use super::bench::{A, B, Bench};
 use crate::group::config::GroupConfig;
-use crate::group::tasks::{Selection, TaskQuery};
-use crate::group::{Input, Operation, Output, Show};
+use crate::group::task_list::{EntrySelection, TaskQuery};
+use crate::group::{GroupQuery, Input, Operation, Output};
 use crate::mailbox::ConnId;
 
 impl Bench {
     pub(super) fn operate(&mut self, what: Operation) {
-        self.feed(Input::Operate { asked: A.asked(), what });
+        self.feed(Input::Operate { requester: A.asked(), operation: what });
     }
 
     pub(super) fn tasks_of(&mut self, settings: &[(&str, &str)]) -> Vec<String> {
         let query = TaskQuery::parse(settings.iter().copied()).unwrap();
-        self.feed(Input::Show { asked: A.asked(), what: Show::Tasks(query) });
-        self.answers.last().unwrap().as_ref().unwrap().more.clone()
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Tasks(query) });
+        self.answers.last().unwrap().as_ref().unwrap().lines.clone()
     }
 
     /// Publishes a URL, and fails it until it is dead.
     pub(super) fn kill(&mut self, payload: &str) {
         self.publish(payload);
         let task = self.task();
-        self.nack(A, &task.id, Return::Retry { after_ms: None });
+        self.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     }
 }
 
-pub(super) fn selection(settings: &[(&str, &str)]) -> Selection {
-    Selection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
+pub(super) fn selection(settings: &[(&str, &str)]) -> EntrySelection {
+    EntrySelection::parse(settings.iter().copied(), |name, _| panic!("{name}")).unwrap()
 }
 
 /// A bench with one attempt per entry, in which A works.
-pub(super) fn deadly() -> Bench {
+pub(super) fn bench_with_one_attempt() -> Bench {
     let mut bench = Bench::new(&[("delay", "0"), ("max-attempts", "1")]);
     bench.join(A, 10);
     bench
@@ -66,7 +66,7 @@ fn leases_expire_while_the_group_is_paused() {
     bench.operate(Operation::Pause);
     bench.wait(10_000);
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
     bench.assert_no_task("lost, and not released while paused");
 }
 
@@ -107,7 +107,7 @@ fn closed_job_is_done_when_all_its_entries_are_purged() {
 // PROTOCOL: G2
 #[test]
 fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.kill("http://a.org/ item=1");
     bench.kill("http://b.org/");
     bench.kill("http://c.org/");
@@ -116,46 +116,49 @@ fn dead_entries_are_kept_with_a_reason_and_retried_or_dropped() {
     let expected = "1 state=dead key=a.org depth=0 prio=0 attempts=1 losses=0 \
                     reason=max-attempts last=test http://a.org/";
     assert_eq!(dead[0], expected);
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Explain("http://a.org/".into()) });
-    let explained = bench.answers.last().unwrap().clone().unwrap().more;
+    bench.feed(Input::Query {
+        requester: A.asked(),
+        query: GroupQuery::Explain("http://a.org/".into()),
+    });
+    let explained = bench.answers.last().unwrap().clone().unwrap().lines;
     assert_eq!(explained, ["http://a.org/ dead because=max-attempts last=test"]);
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     assert_eq!(bench.ok(), "crawlers retried=1");
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/ last=yes item=1", "the same entry with fresh attempts");
     assert_eq!((task.id.entry, task.id.attempt), (1, 2), "with an id that was never used");
-    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     assert_eq!(bench.tasks_of(&[("state", "dead")]).len(), 3, "dead again");
     bench.operate(Operation::Drop(selection(&[("entry", "2")])));
     assert_eq!(bench.ok(), "crawlers dropped=1");
-    bench.operate(Operation::Drop(Selection::default()));
+    bench.operate(Operation::Drop(EntrySelection::default()));
     assert_eq!(bench.ok(), "crawlers dropped=2");
-    bench.operate(Operation::Retry(Selection::default()));
+    bench.operate(Operation::Retry(EntrySelection::default()));
     assert_eq!(bench.ok(), "crawlers retried=0");
     bench.assert_no_task("dropped");
 }
 
 #[test]
 fn answer_for_a_dead_task_is_stale_even_after_a_retry() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.publish("http://a.org/");
     let task = bench.task();
-    bench.nack(A, &task.id, Return::Retry { after_ms: None });
-    bench.operate(Operation::Retry(Selection::default()));
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
+    bench.operate(Operation::Retry(EntrySelection::default()));
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
 }
 
 // PROTOCOL: G2
 #[test]
 fn retried_entry_returns_to_its_pass() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.open("site", &[]);
     bench.publish("http://a.org/ job=site");
     let seed = bench.task();
     bench.ack(A, &seed.id, Outcome::Done, &[("http://a.org/1", false), ("http://a.org/2", false)]);
     let first = bench.task();
-    bench.nack(A, &first.id, Return::Retry { after_ms: None });
+    bench.nack(A, &first.id, RetryMode::Counted { after_ms: None });
     let second = bench.task();
     bench.close("site");
     bench.operate(Operation::Retry(selection(&[("job", "site")])));
@@ -174,7 +177,7 @@ fn retried_entry_returns_to_its_pass() {
 // PROTOCOL: G2
 #[test]
 fn retried_entry_of_a_finished_pass_runs_outside_it() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");
     bench.close("site");
@@ -188,19 +191,22 @@ fn retried_entry_of_a_finished_pass_runs_outside_it() {
     assert_eq!(task.payload, "http://a.org/ last=yes");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/1", false)]);
     assert!(bench.ok().ends_with("refused=1"), "fetched alone: {}", bench.ok());
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+    bench.feed(Input::Query {
+        requester: A.asked(),
+        query: GroupQuery::Job("site".parse().unwrap()),
+    });
     assert!(bench.ok().contains("pass=2 ") && bench.ok().ends_with("found=0"), "{}", bench.ok());
 }
 
 #[test]
 fn retried_entry_of_a_cancelled_pass_runs_outside_it() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.open("site", &[("scope", "any")]);
     bench.kill("http://a.org/ job=site");
     bench.publish("http://b.org/ job=site");
-    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
     let held = bench.task();
-    bench.operate(Operation::Retry(Selection::default()));
+    bench.operate(Operation::Retry(EntrySelection::default()));
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");
     bench.ack(A, &held.id, Outcome::Done, &[]);
     assert!(bench.events.last().expect("done").1.contains("failed=1 "));
@@ -209,13 +215,13 @@ fn retried_entry_of_a_cancelled_pass_runs_outside_it() {
 #[test]
 fn retried_entry_beyond_the_budget_runs_outside_its_pass() {
     for budget in [("max-pages", "1"), ("max-per-host", "1")] {
-        let mut bench = deadly();
+        let mut bench = bench_with_one_attempt();
         bench.open("site", &[budget]);
         bench.kill("http://a.org/1 job=site");
         bench.publish("http://a.org/2 job=site");
         let page = bench.task();
         bench.ack(A, &page.id, Outcome::Done, &[]);
-        bench.operate(Operation::Retry(Selection::default()));
+        bench.operate(Operation::Retry(EntrySelection::default()));
         assert_eq!(bench.task().payload, "http://a.org/1 last=yes", "{budget:?}");
         bench.close("site");
         let done = &bench.events.last().expect("done").1;
@@ -226,11 +232,11 @@ fn retried_entry_beyond_the_budget_runs_outside_its_pass() {
 // PROTOCOL: G2
 #[test]
 fn retry_of_a_waiting_url_is_not_queued_twice() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.kill("http://a.org/");
     bench.operate(Operation::Pause);
     bench.publish("http://a.org/");
-    bench.operate(Operation::Retry(Selection::default()));
+    bench.operate(Operation::Retry(EntrySelection::default()));
     assert_eq!(bench.ok(), "crawlers retried=1");
     bench.operate(Operation::Resume);
     let task = bench.task();
@@ -241,7 +247,7 @@ fn retry_of_a_waiting_url_is_not_queued_twice() {
 // PROTOCOL: G2
 #[test]
 fn newest_dead_entries_are_kept() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.group.config.dead_max = 2;
     for host in ["a", "b", "c"] {
         bench.kill(&format!("http://{host}.org/"));
@@ -280,9 +286,9 @@ fn tasks_are_listed_by_state_key_and_job_up_to_a_limit() {
     assert_eq!(bench.tasks_of(&[("entry", "4")]), [expected[3]]);
     assert_eq!(bench.tasks_of(&[("limit", "1")]), [expected[0]]);
     assert_eq!(bench.ok(), "crawlers matched=4 listed=1");
-    let what = Show::Tasks(TaskQuery::parse([("job", "other")]).unwrap());
-    bench.feed(Input::Show { asked: A.asked(), what });
-    assert_eq!(bench.refusal(), Code::NotFound);
+    let what = GroupQuery::Tasks(TaskQuery::parse([("job", "other")]).unwrap());
+    bench.feed(Input::Query { requester: A.asked(), query: what });
+    assert_eq!(bench.error_code(), Code::NotFound);
     bench.operate(Operation::Pause);
     assert_eq!(bench.tasks_of(&[("state", "queued")]).len(), 0, "nothing waits for credit only");
     bench.ack(A, &held.id, Outcome::Done, &[]);
@@ -301,20 +307,22 @@ fn invalid_task_queries_are_rejected() {
 fn group_is_deleted_only_when_unused() {
     let mut bench = Bench::new(&[]);
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict, "the default group cannot be deleted");
+    assert_eq!(bench.error_code(), Code::Conflict, "the default group cannot be deleted");
     bench.group.name = "other".parse().unwrap();
     bench.open("site", &[]);
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict, "a job is not done");
+    assert_eq!(bench.error_code(), Code::Conflict, "a job is not done");
     bench.close("site");
     bench.join(A, 1);
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Conflict, "A works there");
-    bench.feed(Input::Gone { conn: ConnId(1) });
+    assert_eq!(bench.error_code(), Code::Conflict, "A works there");
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.operate(Operation::Delete);
-    assert_eq!(bench.refusal(), Code::Busy, "the end of the job is not published yet");
-    bench.feed(Input::Sent { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
-    bench.group.handle(Input::Operate { asked: A.asked(), what: Operation::Delete }, bench.now);
+    assert_eq!(bench.error_code(), Code::Busy, "the end of the job is not published yet");
+    bench.feed(Input::Published { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
+    bench
+        .group
+        .handle(Input::Operate { requester: A.asked(), operation: Operation::Delete }, bench.now);
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
     assert!(matches!(
         outputs[..],
@@ -324,14 +332,16 @@ fn group_is_deleted_only_when_unused() {
 
 #[test]
 fn key_setting_cannot_change_while_dead_entries_have_keys() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.kill("http://a.org/");
     bench.wait(1);
-    let configure =
-        || Input::Configure { asked: A.asked(), settings: vec![("key".into(), "domain".into())] };
+    let configure = || Input::Configure {
+        requester: A.asked(),
+        settings: vec![("key".into(), "domain".into())],
+    };
     bench.feed(configure());
-    assert_eq!(bench.refusal(), Code::Conflict);
-    bench.operate(Operation::Drop(Selection::default()));
+    assert_eq!(bench.error_code(), Code::Conflict);
+    bench.operate(Operation::Drop(EntrySelection::default()));
     bench.feed(configure());
     assert!(bench.group.config() != &GroupConfig::default() && bench.ok().contains("key=domain"));
 }

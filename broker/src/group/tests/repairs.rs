@@ -1,22 +1,25 @@
 //! Repairs: an operator retries dead entries of finished jobs, and each may add a page to its job.
 
-use tidings_protocol::{Outcome, Return};
+use tidings_protocol::{Outcome, RetryMode};
 
 use super::bench::{A, Bench};
-use super::operate::{deadly, selection};
+use super::operate::{bench_with_one_attempt, selection};
 use super::simulation::difference;
-use crate::clock::{Moment, Stamp};
+use crate::clock::{ClockStamp, Moment};
 use crate::group::config::GroupConfig;
-use crate::group::record::Record;
+use crate::group::record::GroupRecord;
 use crate::group::replay::Replay;
-use crate::group::tasks::Selection;
-use crate::group::{Group, Input, JobAction, Operation, Show, Task};
+use crate::group::task_list::EntrySelection;
+use crate::group::{Group, GroupQuery, Input, JobAction, Operation, TaskMessage};
 
 impl Bench {
     /// The line of the job `site`.
     #[track_caller]
     fn site(&mut self) -> String {
-        self.feed(Input::Show { asked: A.asked(), what: Show::Job("site".parse().unwrap()) });
+        self.feed(Input::Query {
+            requester: A.asked(),
+            query: GroupQuery::Job("site".parse().unwrap()),
+        });
         self.ok().to_owned()
     }
 
@@ -33,29 +36,29 @@ impl Bench {
     }
 
     fn retry_all(&mut self) {
-        self.operate(Operation::Retry(Selection::default()));
+        self.operate(Operation::Retry(EntrySelection::default()));
     }
 
-    fn fail(&mut self, task: &Task) {
-        self.nack(A, &task.id, Return::Retry { after_ms: None });
+    fn fail(&mut self, task: &TaskMessage) {
+        self.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     }
 }
 
 /// A group with this configuration, restored from the lines of these records.
-fn replayed(records: &[Record], has_all: bool, config: GroupConfig) -> Group {
+fn replayed(records: &[GroupRecord], has_all: bool, config: GroupConfig) -> Group {
     let group = Group::new("crawlers".parse().unwrap(), 7, config, 1);
     let mut replay = Replay::new(group, has_all);
     for record in records {
         let mut line = String::new();
         record.encode(&mut line);
-        replay.take(&Record::decode(line.trim_end_matches('\n')).unwrap());
+        replay.apply(&GroupRecord::decode(line.trim_end_matches('\n')).unwrap());
     }
-    replay.whole().expect("no record is missing")
+    replay.finish().expect("no record is missing")
 }
 
 #[test]
 fn repaired_page_counts_in_its_job_and_the_job_ends_once() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     for _ in 0..2 {
         bench.operate(Operation::Retry(selection(&[("job", "site")])));
@@ -82,7 +85,7 @@ fn repaired_page_counts_in_its_job_and_the_job_ends_once() {
 
 #[test]
 fn redirect_target_is_part_of_the_repair() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.retry_all();
     let task = bench.task();
@@ -103,7 +106,7 @@ fn redirect_target_is_part_of_the_repair() {
 
 #[test]
 fn redirect_to_a_waiting_url_without_a_job_ends_the_repair() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.retry_all();
     let task = bench.task();
@@ -118,7 +121,7 @@ fn redirect_to_a_waiting_url_without_a_job_ends_the_repair() {
 
 #[test]
 fn several_repairs_count_one_by_one() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/", "http://b.org/", "http://c.org/", "http://d.org/"]);
     bench.retry_all();
     assert!(bench.site().contains(" failed=0 "));
@@ -150,16 +153,16 @@ fn repair_lost_too_often_is_dead_again() {
 #[test]
 fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
     for over in ["opened", "deleted", "forgotten"] {
-        let mut bench = deadly();
+        let mut bench = bench_with_one_attempt();
         bench.fail_site(&[], &["http://a.org/"]);
         bench.operate(Operation::Pause);
         bench.retry_all();
         match over {
             "opened" => bench.open("site", &[]),
-            "deleted" => bench.feed(Input::WithJob {
-                asked: A.asked(),
+            "deleted" => bench.feed(Input::JobAction {
+                requester: A.asked(),
                 name: "site".parse().unwrap(),
-                what: JobAction::Delete,
+                action: JobAction::Delete,
             }),
             _ => {
                 bench.group.config.finished_jobs_max = 0;
@@ -187,7 +190,7 @@ fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
 
 #[test]
 fn two_jobs_repair_the_same_url_separately() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.open("other", &[]);
     bench.kill("http://a.org/ job=other");
@@ -201,14 +204,14 @@ fn two_jobs_repair_the_same_url_separately() {
         assert!(task.payload.contains(&format!(" job={name} pass=1 ")), "{}", task.payload);
         bench.ack(A, &task.id, Outcome::Done, &[]);
         let name = name.parse().unwrap();
-        bench.feed(Input::Show { asked: A.asked(), what: Show::Job(name) });
+        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Job(name) });
         assert!(bench.ok().contains(" completed=1 redirects=0 failed=0 "), "{}", bench.ok());
     }
 }
 
 #[test]
 fn retry_of_a_url_that_waits_without_a_job_repairs_nothing() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.operate(Operation::Pause);
     bench.publish("http://a.org/");
@@ -223,7 +226,7 @@ fn retry_of_a_url_that_waits_without_a_job_repairs_nothing() {
 
 #[test]
 fn announcement_of_a_waiting_repair_is_the_same_request() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.operate(Operation::Pause);
     bench.retry_all();
@@ -238,7 +241,7 @@ fn announcement_of_a_waiting_repair_is_the_same_request() {
 
 #[test]
 fn a_purged_repair_counts_as_cancelled() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     bench.operate(Operation::Pause);
     bench.retry_all();
@@ -249,13 +252,13 @@ fn a_purged_repair_counts_as_cancelled() {
 
 #[test]
 fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/", "http://b.org/"]);
     bench.operate(Operation::Pause);
     bench.operate(Operation::Retry(selection(&[("key", "a.org")])));
     bench.operate(Operation::Drop(selection(&[("job", "site")])));
     assert_eq!(bench.ok(), "crawlers dropped=1", "the one that was not retried");
-    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
     bench.operate(Operation::Resume);
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
@@ -266,7 +269,7 @@ fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
 
 #[test]
 fn repairs_keep_to_the_page_budget() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[("max-pages", "1")], &["http://a.org/", "http://b.org/"]);
     bench.retry_all();
     let tasks = [bench.tasks.remove(0).1, bench.task()];
@@ -280,10 +283,10 @@ fn repairs_keep_to_the_page_budget() {
 
 #[test]
 fn cancelled_job_accepts_no_repair() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.open("site", &[]);
     bench.kill("http://a.org/ job=site");
-    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
     bench.retry_all();
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");
     assert!(bench.site().contains(" state=done ") && bench.ok().contains(" failed=1 "));
@@ -291,17 +294,17 @@ fn cancelled_job_accepts_no_repair() {
 
 #[test]
 fn a_repair_survives_a_restart_and_a_snapshot() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/", "http://b.org/", "http://c.org/"]);
     bench.join(A, 1);
     bench.retry_all();
     bench.task();
     let again = replayed(&bench.records, true, bench.group.config().clone());
     assert_eq!(difference(&mut bench.group, again, bench.now), None);
-    let stamp = Stamp { moment: Moment(0), boot: 0, uptime_ms: 0, unix_ms: 0 };
+    let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     let (mut kept, at) = (Vec::new(), bench.now);
-    bench.group.begin_snapshot(stamp, |decision| kept.push(Record { at, decision }));
-    while !bench.group.snapshot_more(16, |decision| kept.push(Record { at, decision })) {}
+    bench.group.begin_snapshot(stamp, |decision| kept.push(GroupRecord { at, decision }));
+    while !bench.group.continue_snapshot(16, |decision| kept.push(GroupRecord { at, decision })) {}
     bench.group = replayed(&kept, false, GroupConfig::default());
     // One is held and two wait.
     bench.join(A, 10);
@@ -319,10 +322,10 @@ fn a_repair_survives_a_restart_and_a_snapshot() {
 
 #[test]
 fn retries_that_earlier_versions_recorded_repair_nothing() {
-    let mut bench = deadly();
+    let mut bench = bench_with_one_attempt();
     bench.fail_site(&[], &["http://a.org/"]);
     let mut records = std::mem::take(&mut bench.records);
-    records.push(Record::decode("1000\tretried\t1\t1").unwrap());
+    records.push(GroupRecord::decode("1000\tretried\t1\t1").unwrap());
     bench.group = replayed(&records, true, bench.group.config().clone());
     bench.join(A, 10);
     assert_eq!(bench.task().payload, "http://a.org/ last=yes");

@@ -1,10 +1,10 @@
 //! The rules of a group, one per test.
 
-use tidings_protocol::{Code, Hold, Outcome, Return, Seq, TaskId};
+use tidings_protocol::{Code, KeyRest, Outcome, RetryMode, Seq, TaskId};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
 use crate::group::config::GroupConfig;
-use crate::group::{Asked, Input};
+use crate::group::{Input, Requester};
 use crate::mailbox::ConnId;
 
 // PROTOCOL: T4
@@ -92,13 +92,13 @@ fn worker_can_lengthen_the_rest_of_a_key() {
         bench.publish(page);
     }
     let first = bench.task();
-    let hold = Hold { not_before_ms: Some(10_000), pace_ms: Some(3000) };
+    let hold = KeyRest { not_before_ms: Some(10_000), pace_ms: Some(3000) };
     bench.touch(A, &first.id, true, hold);
     bench.wait(10_000);
     bench.assert_no_task("not before ten seconds");
     bench.wait(1);
     let second = bench.task();
-    bench.touch(A, &second.id, true, Hold { not_before_ms: None, pace_ms: None });
+    bench.touch(A, &second.id, true, KeyRest { not_before_ms: None, pace_ms: None });
     bench.wait(3000);
     bench.assert_no_task("the pace holds for later requests, too");
     bench.wait(1);
@@ -114,14 +114,14 @@ fn answer_counts_once_and_only_from_the_holder() {
     bench.publish("http://a.org/");
     let task = bench.task();
     bench.ack(B, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.ok().ends_with("new=0 known=0 refused=0"), "{}", bench.ok());
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
     let other_run = TaskId { run: 6, ..task.id };
     bench.touch(A, &other_run, false, NO_HOLD);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
 }
 
 // PROTOCOL: T4, T8
@@ -132,14 +132,14 @@ fn lost_task_is_released_to_another_member_after_lease_and_delay() {
     bench.publish("http://a.org/");
     let lost = bench.task();
     bench.join(B, 1);
-    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.wait(11_000);
     bench.assert_no_task("the request may go on until the lease ends, then comes the delay");
     bench.wait(1);
     let again = bench.task();
     assert_eq!((again.id.entry, again.id.attempt), (lost.id.entry, 2));
     bench.ack(A, &lost.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn reconnected_member_receives_its_tasks_again() {
     bench.join(A, 1);
     bench.publish("http://a.org/");
     let task = bench.task();
-    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.wait(4000);
-    let asked = Asked { conn: ConnId(9), ..A.asked() };
-    bench.feed(Input::Join { asked, credit: 1 });
+    let asked = Requester { conn: ConnId(9), ..A.asked() };
+    bench.feed(Input::Join { requester: asked, credit: 1 });
     let resent = bench.task();
     assert_eq!((resent.id, resent.lease_ms), (task.id.clone(), 6000));
-    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.ok().starts_with(&task.id.to_string()));
 }
@@ -181,7 +181,7 @@ fn again_releases_the_next_request_first_to_the_same_member() {
     bench.publish("http://a.org/page");
     let first = bench.task();
     bench.publish("http://a.org/other");
-    bench.nack(A, &first.id, Return::Again { url: "http://a.org/page".into() });
+    bench.nack(A, &first.id, RetryMode::OtherUrl { url: "http://a.org/page".into() });
     bench.wait(1000);
     bench.assert_no_task("a request was made: the delay counts");
     bench.wait(1);
@@ -189,7 +189,7 @@ fn again_releases_the_next_request_first_to_the_same_member() {
     assert_eq!(conn, ConnId(1), "only this member knows the context");
     assert_eq!(second.payload, "http://a.org/page again=http://a.org/page");
     assert_eq!(second.id.attempt, 2);
-    bench.nack(A, &second.id, Return::Again { url: "http://b.org/robots.txt".into() });
+    bench.nack(A, &second.id, RetryMode::OtherUrl { url: "http://b.org/robots.txt".into() });
     let third = bench.task();
     assert_eq!(
         third.payload, "http://a.org/page again=http://b.org/robots.txt",
@@ -206,12 +206,12 @@ fn again_is_limited_and_ends_with_its_member() {
     bench.publish("http://a.org/page");
     for _ in 0..8 {
         let task = bench.task();
-        bench.nack(A, &task.id, Return::Again { url: "http://a.org/page".into() });
+        bench.nack(A, &task.id, RetryMode::OtherUrl { url: "http://a.org/page".into() });
     }
     let task = bench.task();
-    bench.nack(A, &task.id, Return::Again { url: "http://a.org/page".into() });
-    assert_eq!(bench.refusal(), Code::Limit);
-    bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
+    bench.nack(A, &task.id, RetryMode::OtherUrl { url: "http://a.org/page".into() });
+    assert_eq!(bench.error_code(), Code::Limit);
+    bench.nack(A, &task.id, RetryMode::Uncounted { after_ms: None });
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/page", "it starts with its own page");
 
@@ -224,9 +224,9 @@ fn again_is_limited_and_ends_with_its_member() {
     bench.tasks.clear();
     bench.join(A, 1);
     bench.join(B, 1);
-    bench.nack(A, &task.id, Return::Again { url: "http://c.org/".into() });
+    bench.nack(A, &task.id, RetryMode::OtherUrl { url: "http://c.org/".into() });
     bench.assert_no_task("for A while it is connected, though only B has room");
-    bench.feed(Input::Gone { conn: ConnId(1) });
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
     assert_eq!(bench.task().payload, "http://b.org/page");
 }
 
@@ -238,13 +238,13 @@ fn failures_back_off_and_end_as_dead_letter() {
     bench.publish("http://a.org/ item=5");
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/ item=5", "unknown attributes are forwarded");
-    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     bench.wait(999);
     bench.assert_no_task("backoff");
     bench.wait(251);
     let task = bench.task();
     assert_eq!(task.payload, "http://a.org/ last=yes item=5");
-    bench.nack(A, &task.id, Return::Retry { after_ms: None });
+    bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     let (topic, letter) = bench.events.pop().expect("a dead letter");
     assert_eq!(topic, "dead-letter");
     assert!(letter.starts_with("http://a.org/ reason=max-attempts group=crawlers"), "{letter}");
@@ -258,7 +258,7 @@ fn uncounted_returns_cost_neither_attempt_nor_delay() {
     bench.publish("http://a.org/");
     for _ in 0..5 {
         let task = bench.task();
-        bench.nack(A, &task.id, Return::Uncounted { after_ms: None });
+        bench.nack(A, &task.id, RetryMode::Uncounted { after_ms: None });
     }
     bench.task();
 }
@@ -276,11 +276,11 @@ fn silent_member_receives_nothing_until_it_is_active() {
     let (conn, task) = bench.tasks.pop().expect("another member takes it");
     assert_eq!((conn, task.id.attempt), (ConnId(2), 2));
     bench.ack(B, &task.id, Outcome::Done, &[]);
-    bench.feed(Input::Gone { conn: ConnId(2) });
+    bench.feed(Input::Disconnected { conn: ConnId(2) });
     bench.publish("http://b.org/");
     bench.assert_no_task("A is still silent");
     bench.ack(A, &lost.id, Outcome::Done, &[]);
-    assert_eq!(bench.refusal(), Code::Stale);
+    assert_eq!(bench.error_code(), Code::Stale);
     assert_eq!(
         bench.task().payload,
         "http://b.org/",
@@ -289,7 +289,7 @@ fn silent_member_receives_nothing_until_it_is_active() {
     bench.wait(60_000);
     bench.publish("http://c.org/");
     bench.assert_no_task("silent again");
-    bench.feed(Input::Heard { conn: ConnId(1) });
+    bench.feed(Input::Activity { conn: ConnId(1) });
     assert_eq!(bench.tasks.len(), 2, "the member is alive again");
 }
 
@@ -303,7 +303,7 @@ fn member_holds_at_most_one_suspect() {
     // Each time both leases expire, but the member shows that it is alive.
     let lose = |bench: &mut Bench| {
         bench.wait(1000);
-        bench.feed(Input::Heard { conn: ConnId(1) });
+        bench.feed(Input::Activity { conn: ConnId(1) });
     };
     lose(&mut bench);
     lose(&mut bench);
@@ -449,7 +449,7 @@ fn job_waits_for_a_seed_published_before_its_close() {
     bench.close("site");
     assert!(bench.events.is_empty(), "the event with number 1 may be a seed");
     let events = vec![(Seq(1), "http://a.org/ job=site".to_owned())];
-    bench.feed(Input::Events { topic: topic(), next: Seq(2), events, elsewhere: [].into() });
+    bench.feed(Input::Events { topic: topic(), next: Seq(2), events, foreign_jobs: [].into() });
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
     assert!(bench.events.pop().expect("done").1.contains("completed=1"));
@@ -499,7 +499,7 @@ fn cancelled_job_drops_waiting_entries_and_ends_after_those_in_flight() {
     bench.publish("http://a.org/1 job=site");
     bench.publish("http://a.org/2 job=site");
     let task = bench.task();
-    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
+    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
     assert!(bench.events.is_empty(), "one is in flight");
     bench.ack(A, &task.id, Outcome::Done, &[("http://a.org/3", false)]);
     let done = bench.events.pop().expect("done").1;
@@ -529,7 +529,7 @@ fn jobs_beyond_the_limit_are_rejected() {
     bench.open("a", &[]);
     bench.open("b", &[]);
     bench.open("c", &[]);
-    assert_eq!(bench.refusal(), Code::Limit);
+    assert_eq!(bench.error_code(), Code::Limit);
     bench.close("a");
     bench.open("c", &[]);
     assert!(bench.ok().starts_with("c number=3 "), "{}", bench.ok());
@@ -589,8 +589,8 @@ fn settings_out_of_range_change_nothing() {
         ("colour", "red"),
     ] {
         let settings = vec![("delay".into(), "7s".into()), (name.into(), value.into())];
-        bench.feed(Input::Configure { asked: A.asked(), settings });
-        assert_eq!(bench.refusal(), Code::BadArgument, "{name}={value}");
+        bench.feed(Input::Configure { requester: A.asked(), settings });
+        assert_eq!(bench.error_code(), Code::BadArgument, "{name}={value}");
         assert_eq!(bench.group.config(), &GroupConfig::default());
     }
 }
@@ -599,7 +599,7 @@ fn settings_out_of_range_change_nothing() {
 fn job_done_feeds_groups_without_keys_and_dead_letter_feeds_none() {
     let set = |bench: &mut Bench, settings: &[(&str, &str)]| {
         let settings = settings.iter().map(|(key, value)| ((*key).into(), (*value).into()));
-        bench.feed(Input::Configure { asked: A.asked(), settings: settings.collect() });
+        bench.feed(Input::Configure { requester: A.asked(), settings: settings.collect() });
     };
     let done = ("topics", "job-done");
     for settings in [[done, ("key", "none")], [("key", "none"), done]] {
@@ -607,13 +607,13 @@ fn job_done_feeds_groups_without_keys_and_dead_letter_feeds_none() {
         set(&mut bench, &settings);
         assert!(bench.ok().contains(" topics=job-done key=none "), "{}", bench.ok());
         set(&mut bench, &[("key", "host")]);
-        assert_eq!(bench.refusal(), Code::BadArgument);
+        assert_eq!(bench.error_code(), Code::BadArgument);
     }
     for settings in
         [&[done][..], &[("key", "host"), done], &[("key", "none"), ("topics", "a,dead-letter")]]
     {
         let mut bench = Bench::new(&[]);
         set(&mut bench, settings);
-        assert_eq!(bench.refusal(), Code::BadArgument, "{settings:?}");
+        assert_eq!(bench.error_code(), Code::BadArgument, "{settings:?}");
     }
 }

@@ -1,11 +1,11 @@
 //! `every=`: URLs that are fetched repeatedly.
 
-use tidings_protocol::{Code, Outcome, Return};
+use tidings_protocol::{Code, Outcome, RetryMode};
 
 use super::bench::{A, Bench};
-use crate::group::admit::CARRIED_BYTES_MAX;
+use crate::group::admit::FORWARDED_BYTES_MAX;
 use crate::group::schedule::ScheduleQuery;
-use crate::group::{Input, Operation, Show};
+use crate::group::{GroupQuery, Input, Operation};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -20,8 +20,8 @@ impl Bench {
     }
 
     fn explain_url(&mut self, url: &str) -> Option<String> {
-        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(url.into()) });
-        self.answers.last().unwrap().clone().ok().map(|answer| answer.more.join("\n"))
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(url.into()) });
+        self.answers.last().unwrap().clone().ok().map(|answer| answer.lines.join("\n"))
     }
 }
 
@@ -115,11 +115,11 @@ fn later_event_changes_a_waiting_url() {
     bench.publish("http://a.org/ every=1m feed=10m-1d");
     bench.fetch("http://a.org/ feed=10m-1d");
     bench.publish("http://a.org/ after=1h pushed=5 item=x");
-    let bytes = bench.group.live_bytes;
+    let bytes = bench.group.active_bytes;
     bench.publish("http://a.org/ pushed=1234");
-    assert_eq!(bench.group.live_bytes, bytes + 3);
+    assert_eq!(bench.group.active_bytes, bytes + 3);
     bench.fetch("http://a.org/ pushed=1234 item=x feed=10m-1d");
-    assert_eq!(bench.group.live_bytes, 0);
+    assert_eq!(bench.group.active_bytes, 0);
     // The same for a dormant entry, which is never released here.
     bench.join(A, 0);
     bench.wait(MINUTE_MS);
@@ -127,7 +127,7 @@ fn later_event_changes_a_waiting_url() {
     bench.join(A, 10);
     bench.fetch("http://a.org/ pushed=7 feed=10m-1d");
     // Attributes that do not fit are not added.
-    let long = "x".repeat(CARRIED_BYTES_MAX / 2);
+    let long = "x".repeat(FORWARDED_BYTES_MAX / 2);
     bench.publish(&format!("http://a.org/ after=1h a={long}"));
     bench.publish(&format!("http://a.org/ b={long}"));
     bench.fetch(&format!("http://a.org/ a={long} feed=10m-1d"));
@@ -140,7 +140,7 @@ fn failed_fetch_neither_ends_nor_replaces_the_schedule() {
     bench.publish("http://a.org/ every=1m");
     for _ in 0..3 {
         let task = bench.task();
-        bench.nack(A, &task.id, Return::Retry { after_ms: None });
+        bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
     }
     assert_eq!(bench.events.pop().expect("a dead letter").0, "dead-letter");
     bench.wait(30_000);
@@ -229,7 +229,7 @@ fn schedule_survives_purge_and_pause() {
     bench.publish("http://a.org/ every=1m");
     bench.fetch("http://a.org/");
     let operate = |bench: &mut Bench, what| {
-        bench.feed(Input::Operate { asked: A.asked(), what });
+        bench.feed(Input::Operate { requester: A.asked(), operation: what });
     };
     operate(&mut bench, Operation::Pause);
     bench.wait(5 * MINUTE_MS);
@@ -274,8 +274,8 @@ fn explain_shows_the_schedule() {
     let explained = bench.explain_url("http://a.org/").unwrap();
     assert_eq!(explained, "http://a.org/ every=1m due-in=40s");
     let settings = vec![("key".into(), "domain".into())];
-    bench.feed(Input::Configure { asked: A.asked(), settings });
-    assert_eq!(bench.refusal(), Code::Conflict, "a schedule has a key");
+    bench.feed(Input::Configure { requester: A.asked(), settings });
+    assert_eq!(bench.error_code(), Code::Conflict, "a schedule has a key");
     bench.publish("http://a.org/ every=0");
     assert_eq!(bench.explain_url("http://a.org/"), None);
 }
@@ -284,7 +284,7 @@ fn explain_shows_the_schedule() {
 #[test]
 fn schedules_are_listed_by_due_time() {
     let mut bench = bench();
-    bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
+    bench.feed(Input::WallClock { unix_ms: 5 * 60 * 60_000 });
     for (page, every) in [("a.org/3", "3m"), ("a.org/1", "1m"), ("b.org/", "06:00")] {
         bench.publish(&format!("http://{page} every={every} prio=7"));
         bench.fetch(&format!("http://{page}"));
@@ -292,9 +292,9 @@ fn schedules_are_listed_by_due_time() {
     bench.wait(MINUTE_MS);
     let mut list = |settings: &[(&str, &str)]| {
         let query = ScheduleQuery::parse(settings.iter().copied()).unwrap();
-        bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
+        bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
         let answer = bench.answers.pop().unwrap().unwrap();
-        (answer.more, answer.ok)
+        (answer.lines, answer.ok)
     };
     let (first, second) = (
         "http://a.org/1 every=1m due-ms=60000 key=a.org prio=7 entry=4",
@@ -310,9 +310,9 @@ fn schedules_are_listed_by_due_time() {
     bench.publish("http://a.org/3");
     bench.fetch("http://a.org/3");
     let query = ScheduleQuery { key: Some("a.org".into()), limit: 9 };
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
+    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
     let answer = bench.answers.pop().unwrap().unwrap();
-    assert_eq!(answer.more[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
+    assert_eq!(answer.lines[1], format!("{second} skips=yes"), "the URL was fetched meanwhile");
     assert!(ScheduleQuery::parse([("limit", "1001")]).is_err());
     assert!(ScheduleQuery::parse([("state", "due")]).is_err());
 }
@@ -372,8 +372,8 @@ fn schedule_attributes_that_do_not_fit_are_left_out() {
 /// Intervals of the scheduled URLs, as in `GROUP schedules`.
 fn schedules(bench: &mut Bench) -> Vec<String> {
     let query = ScheduleQuery { key: None, limit: 9 };
-    bench.feed(Input::Show { asked: A.asked(), what: Show::Schedules(query) });
-    bench.answers.pop().unwrap().unwrap().more
+    bench.feed(Input::Query { requester: A.asked(), query: GroupQuery::Schedules(query) });
+    bench.answers.pop().unwrap().unwrap().lines
 }
 
 // PROTOCOL: G7
@@ -409,7 +409,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     assert_eq!(bench.events.len(), 2);
     assert_eq!(schedules(&mut bench), before);
     bench.assert_no_task("no fetch is due");
-    bench.feed(Input::Clock { unix_ms: 5 * 60 * 60_000 });
+    bench.feed(Input::WallClock { unix_ms: 5 * 60 * 60_000 });
     bench.publish("http://a.org/feed every=06:00 was=2h feed=15m-1d");
     assert!(schedules(&mut bench)[0].contains(" every=06:00 "));
     bench.publish("http://a.org/feed every=1h was=06:00");

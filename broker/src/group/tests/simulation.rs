@@ -10,24 +10,29 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::world::{Broken, Nature, Promise, Totals, World};
+use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
 use crate::clock::Moment;
 use crate::group::Group;
+use crate::group::dump;
 use crate::group::mutants::{self, Mutant};
-use crate::group::portrait;
-use crate::lives;
+use crate::simulation_seeds;
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;
 const RELEASES_MIN: u64 = 1000;
 const FAULTS_MIN: u64 = 20;
 /// Runs within which each mutant must be caught.
-const MUTANT_LIVES: u64 = 250;
+const MUTANT_RUNS: u64 = 250;
 /// Steps of a failed run that are shown.
-const SHOWN: usize = 60;
+const SHOWN_STEPS: usize = 60;
 
-const EVERYTHING: Nature =
-    Nature { clock_jumps: true, reboots: true, narrow: Some(20), parallel_max: 3, traced: false };
+const ALL_FAULTS: WorldOptions = WorldOptions {
+    clock_jumps: true,
+    reboots: true,
+    low_entries_max: Some(20),
+    parallel_max: 3,
+    traced: false,
+};
 
 // PROTOCOL: T8, T13
 #[test]
@@ -35,12 +40,12 @@ const EVERYTHING: Nature =
 fn every_promise_holds_under_faults() {
     let seeds = seeds();
     let runs = seeds.end - seeds.start;
-    let lives = live_all(seeds.clone());
-    let mut sum = Totals::default();
+    let lives = simulate_all(seeds.clone());
+    let mut sum = RunTotals::default();
     for totals in &lives {
         sum += *totals;
     }
-    let least = |count: fn(&Totals) -> u64| lives.iter().map(count).min().unwrap_or(0);
+    let least = |count: fn(&RunTotals) -> u64| lives.iter().map(count).min().unwrap_or(0);
     let (releases, faults) = (least(|totals| totals.releases), least(|totals| totals.faults));
     println!(
         "seeds {seeds:?}: {runs} hours, {sum:?}; the least in one: {releases} releases, {faults} faults"
@@ -51,7 +56,7 @@ fn every_promise_holds_under_faults() {
 }
 
 /// Seeds that once failed, through a bug in the group or in a checker.
-const ONCE_BROKEN: [u64; 7] = [
+const FAILED_SEEDS: [u64; 7] = [
     // A power failure loses the last task of the local worker, after the worker has contacted the
     // host.
     2_098_992_592_890_599_256,
@@ -73,8 +78,8 @@ const ONCE_BROKEN: [u64; 7] = [
 
 #[test]
 fn seeds_that_once_failed_hold() {
-    for seed in ONCE_BROKEN {
-        let lived = World::live(seed, EVERYTHING).0;
+    for seed in FAILED_SEEDS {
+        let lived = World::simulate(seed, ALL_FAULTS).0;
         assert!(lived.is_ok(), "{seed}: {lived:?}");
     }
 }
@@ -82,33 +87,33 @@ fn seeds_that_once_failed_hold() {
 /// Every mutant, and the promise that it breaks.
 const MUTANTS: [(Mutant, Promise); 29] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
-    (Mutant::OneTooMany, Promise::OneInFlight),
+    (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
     (Mutant::ShortRest, Promise::DelayKept),
     (Mutant::ShortPace, Promise::DelayKept),
-    (Mutant::KeepsSettings, Promise::DelayKept),
+    (Mutant::IgnoresSettings, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
-    (Mutant::ForgetsTheLost, Promise::NoTaskLost),
+    (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
-    (Mutant::StaysLate, Promise::NoStarvation),
-    (Mutant::PlainFirst, Promise::PriorityKept),
-    (Mutant::LeastUrgent, Promise::PriorityKept),
+    (Mutant::IgnoresEarlierDue, Promise::NoStarvation),
+    (Mutant::DormantFirst, Promise::PriorityKept),
+    (Mutant::LowestPriorityFirst, Promise::PriorityKept),
     (Mutant::DoneTwice, Promise::DoneOnce),
     (Mutant::DoneWhileHeld, Promise::NeverEarly),
-    (Mutant::DoneBeforeTaken, Promise::NeverEarly),
+    (Mutant::DoneBeforeConsumed, Promise::NeverEarly),
     (Mutant::TooDeep, Promise::DepthKept),
     (Mutant::OutOfScope, Promise::DepthKept),
     (Mutant::OverBudget, Promise::BudgetKept),
-    (Mutant::NeverHolds, Promise::BudgetKept),
+    (Mutant::IgnoresJobHold, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),
     (Mutant::NeverWakes, Promise::NoStarvation),
     (Mutant::StaysPinned, Promise::NoStarvation),
     (Mutant::StaysOpen, Promise::AllFinishes),
     (Mutant::LosesLinks, Promise::NeverEarly),
     (Mutant::UncountedRepair, Promise::NeverEarly),
-    (Mutant::AnyEvery, Promise::AllFinishes),
-    (Mutant::AnyId, Promise::IdsHold),
+    (Mutant::IgnoresWas, Promise::AllFinishes),
+    (Mutant::AnyTaskId, Promise::IdsHold),
     (Mutant::Unrecorded, Promise::RecordsSuffice),
 ];
 
@@ -118,11 +123,11 @@ fn every_mutant_is_caught_by_the_checker_of_its_promise() {
     let first = seeds().start;
     for (mutant, promise) in MUTANTS {
         mutants::set(Some(mutant));
-        let mut lives = first..first + MUTANT_LIVES;
+        let mut lives = first..first + MUTANT_RUNS;
         // The mutant may break another promise first. That run ends and proves nothing about this
         // promise.
         let caught = lives.find_map(|seed| {
-            let broken = World::live(seed, EVERYTHING).0.err()?;
+            let broken = World::simulate(seed, ALL_FAULTS).0.err()?;
             (broken.promise == promise).then_some((seed, broken))
         });
         mutants::set(None);
@@ -139,10 +144,11 @@ fn every_mutant_is_caught_by_the_checker_of_its_promise() {
 fn setting_the_wall_clock_changes_nothing() {
     let first = seeds().start;
     for seed in first..first + 3 {
-        let steady = Nature { clock_jumps: false, reboots: false, traced: true, ..EVERYTHING };
-        let jumpy = Nature { clock_jumps: true, ..steady };
+        let steady =
+            WorldOptions { clock_jumps: false, reboots: false, traced: true, ..ALL_FAULTS };
+        let jumpy = WorldOptions { clock_jumps: true, ..steady };
         let ((_, told), (lived, told_with_jumps)) =
-            (World::live(seed, steady), World::live(seed, jumpy));
+            (World::simulate(seed, steady), World::simulate(seed, jumpy));
         assert!(lived.is_ok_and(|totals| totals.clock_jumps > 0), "seed {seed}");
         let differs = told.iter().zip(&told_with_jumps).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
@@ -151,7 +157,7 @@ fn setting_the_wall_clock_changes_nothing() {
 }
 
 /// Simulates all seeds, one run per processor at a time. Stops at the first failure.
-fn live_all(seeds: Range<u64>) -> Vec<Totals> {
+fn simulate_all(seeds: Range<u64>) -> Vec<RunTotals> {
     let next = AtomicU64::new(seeds.start);
     let lived = Mutex::new(Vec::new());
     let broken = Mutex::new(None);
@@ -161,8 +167,8 @@ fn live_all(seeds: Range<u64>) -> Vec<Totals> {
             if seed >= seeds.end {
                 return;
             }
-            let name = NameIfPanicking(seed);
-            match World::live(seed, EVERYTHING).0 {
+            let name = SeedOnPanic(seed);
+            match World::simulate(seed, ALL_FAULTS).0 {
                 Ok(totals) => lived.lock().push(totals),
                 Err(what) => *broken.lock() = Some((seed, what)),
             }
@@ -179,9 +185,9 @@ fn live_all(seeds: Range<u64>) -> Vec<Totals> {
 
 /// Reports how a run failed.
 #[expect(clippy::print_stderr, reason = "the seed must be shown")]
-fn fail(seed: u64, what: &Broken) -> ! {
-    let (_, told) = World::live(seed, Nature { traced: true, ..EVERYTHING });
-    let from = told.len().saturating_sub(SHOWN);
+fn fail(seed: u64, what: &BrokenPromise) -> ! {
+    let (_, told) = World::simulate(seed, WorldOptions { traced: true, ..ALL_FAULTS });
+    let from = told.len().saturating_sub(SHOWN_STEPS);
     // Printed first and last, so that truncated output still contains one of them.
     let verdict = format!("{what}; repeat with TIDINGS_SIM_SEED={seed}");
     eprintln!("{verdict}\n{}", told[from..].join("\n"));
@@ -189,9 +195,9 @@ fn fail(seed: u64, what: &Broken) -> ! {
 }
 
 /// Prints the seed if the run panics.
-struct NameIfPanicking(u64);
+struct SeedOnPanic(u64);
 
-impl Drop for NameIfPanicking {
+impl Drop for SeedOnPanic {
     #[expect(clippy::print_stderr, reason = "the seed must be shown")]
     fn drop(&mut self) {
         if thread::panicking() {
@@ -201,7 +207,7 @@ impl Drop for NameIfPanicking {
 }
 
 pub(super) fn seeds() -> Range<u64> {
-    lives::seeds("SIM", RUNS)
+    simulation_seeds::seeds("SIM", RUNS)
 }
 
 /// How a group restored from its records differs from the original at this moment; `None` if it
@@ -209,5 +215,5 @@ pub(super) fn seeds() -> Range<u64> {
 pub(super) fn difference(was: &mut Group, mut is: Group, now: Moment) -> Option<String> {
     was.advance(now);
     is.advance(now);
-    portrait::difference(was, &is)
+    dump::difference(was, &is)
 }

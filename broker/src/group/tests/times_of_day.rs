@@ -4,7 +4,7 @@ use tidings_protocol::{After, DAY_MS, Outcome};
 
 use super::bench::{A, Bench};
 use super::schedules::without_every;
-use crate::group::{Input, JobAction, Show};
+use crate::group::{GroupQuery, Input, JobAction};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -18,7 +18,7 @@ impl Bench {
     }
 
     fn set_clock_ms(&mut self, ms: i64) {
-        self.feed(Input::Clock { unix_ms: MIDNIGHT + ms });
+        self.feed(Input::WallClock { unix_ms: MIDNIGHT + ms });
         // The change is noticed at the next deadline.
         self.feed(Input::Tick);
     }
@@ -45,8 +45,8 @@ impl Bench {
     }
 
     fn explained(&mut self, what: &str) -> String {
-        self.feed(Input::Show { asked: A.asked(), what: Show::Explain(what.into()) });
-        self.answers.last().unwrap().clone().unwrap().more.join("\n")
+        self.feed(Input::Query { requester: A.asked(), query: GroupQuery::Explain(what.into()) });
+        self.answers.last().unwrap().clone().unwrap().lines.join("\n")
     }
 }
 
@@ -76,7 +76,7 @@ fn after_time_of_day_is_its_next_occurrence() {
     bench.assert_no_task("it is not five again yet");
     bench.wait(1);
     bench.fetch_now("http://c.org/");
-    assert!(!bench.group.has_clock_times(), "no due time is left behind");
+    assert!(!bench.group.has_wall_clock_dues(), "no due time is left behind");
 }
 
 // PROTOCOL: N8
@@ -175,7 +175,7 @@ fn earlier_of_two_times_counts_on_either_clock() {
     bench.assert_no_task("it is 05:10");
     bench.wait(50 * 60_000);
     bench.fetch_both("http://a.org/", "http://b.org/");
-    assert!(!bench.group.has_clock_times());
+    assert!(!bench.group.has_wall_clock_dues());
 }
 
 #[test]
@@ -196,14 +196,14 @@ fn first_fetch_may_wait_for_a_time_and_a_new_interval_replaces_it() {
     bench.fetch_now("http://a.org/");
     bench.publish("http://a.org/ every=2h");
     bench.fetch_now("http://a.org/");
-    assert!(!bench.group.has_clock_times(), "it is not at a time of day any more");
+    assert!(!bench.group.has_wall_clock_dues(), "it is not at a time of day any more");
     bench.set_clock(5);
     bench.wait(2 * HOUR_MS);
     bench.fetch_now("http://a.org/");
     bench.publish("http://a.org/ every=06:00");
     bench.fetch_now("http://a.org/");
     bench.publish("http://a.org/ every=0");
-    assert!(!bench.group.has_clock_times());
+    assert!(!bench.group.has_wall_clock_dues());
     assert_eq!(bench.group.expiries.len(), 0, "no timer is left behind");
 }
 
@@ -213,7 +213,11 @@ fn seed_may_wait_for_a_time_unless_purged() {
     bench.open("site", &[]);
     let after = After::Time("06:00".parse().unwrap());
     let what = JobAction::Add { url: "http://a.org/".into(), prio: 0, after };
-    bench.feed(Input::WithJob { asked: A.asked(), name: "site".parse().unwrap(), what });
+    bench.feed(Input::JobAction {
+        requester: A.asked(),
+        name: "site".parse().unwrap(),
+        action: what,
+    });
     assert_eq!(bench.ok(), "site new=1 known=0");
     bench.set_clock(1);
     bench.wait(5 * HOUR_MS - 1);
@@ -221,9 +225,9 @@ fn seed_may_wait_for_a_time_unless_purged() {
     bench.wait(1);
     bench.fetch_now("http://a.org/ job=site pass=1 depth=0 number=1");
     bench.publish("http://b.org/ job=site after=06:00");
-    assert!(bench.group.has_clock_times());
-    bench.feed(Input::CancelJob { asked: A.asked(), name: "site".parse().unwrap() });
-    assert!(!bench.group.has_clock_times());
+    assert!(bench.group.has_wall_clock_dues());
+    bench.feed(Input::CancelJob { requester: A.asked(), name: "site".parse().unwrap() });
+    assert!(!bench.group.has_wall_clock_dues());
 }
 
 #[test]
@@ -234,12 +238,12 @@ fn slewed_clock_causes_no_decision() {
     let shows = |bench: &Bench, ms| {
         MIDNIGHT + 5 * 3_600_000 + ms + i64::try_from(bench.now.0).unwrap() - 1000
     };
-    assert!(!bench.group.is_clock_off(shows(&bench, 999), bench.now));
-    assert!(!bench.group.is_clock_off(shows(&bench, -999), bench.now));
-    assert!(bench.group.is_clock_off(shows(&bench, 1000), bench.now));
-    assert!(bench.group.is_clock_off(shows(&bench, -1000), bench.now));
+    assert!(!bench.group.is_wall_clock_off(shows(&bench, 999), bench.now));
+    assert!(!bench.group.is_wall_clock_off(shows(&bench, -999), bench.now));
+    assert!(bench.group.is_wall_clock_off(shows(&bench, 1000), bench.now));
+    assert!(bench.group.is_wall_clock_off(shows(&bench, -1000), bench.now));
     bench.wait(DAY_MS * 400);
-    assert!(!bench.group.is_clock_off(shows(&bench, 0), bench.now), "whatever passed");
+    assert!(!bench.group.is_wall_clock_off(shows(&bench, 0), bench.now), "whatever passed");
 }
 
 #[test]

@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{Code, Hold, Outcome, Payload, Return, TaskId};
+use tidings_protocol::{Code, KeyRest, Outcome, Payload, RetryMode, TaskId};
 
 use super::bench::{A, B, Bench, Worker};
 use crate::clock::Moment;
 use crate::group::mutants::{self, Mutant};
 use crate::group::{Input, StagedLink};
-use crate::lives;
+use crate::simulation_seeds;
 
 const RUNS: u64 = 300;
 const STEPS: u32 = 400;
@@ -27,7 +27,7 @@ const SLACK_MS: u64 = 1_000;
 /// The jobs, and the host of each, which is its scope.
 const JOBS: [(&str, &str); 2] = [("one", "one.example"), ("other", "other.example")];
 /// URLs that belong to neither job.
-const ASTRAY: [&str; 5] = [
+const FOREIGN_URLS: [&str; 5] = [
     "http://evil.example/p1",
     "http://www.one.example/p1",
     "https://one.example.evil.example/p1",
@@ -37,7 +37,7 @@ const ASTRAY: [&str; 5] = [
 
 /// What the judge knows of a job and its host.
 #[derive(Default)]
-struct Site {
+struct JobModel {
     found: BTreeSet<String>,
     done: BTreeSet<String>,
     /// Whether a request is open.
@@ -50,8 +50,8 @@ struct Site {
     free_at: [Moment; 2],
 }
 
-impl Site {
-    fn hold(&mut self, now: Moment, hold: Hold) {
+impl JobModel {
+    fn hold(&mut self, now: Moment, hold: KeyRest) {
         let [free_at, at_last] = &mut self.free_at;
         if let Some(pace_ms) = hold.pace_ms {
             self.pace_ms = pace_ms;
@@ -64,7 +64,7 @@ impl Site {
         *at_last = (*at_last).max(*free_at);
     }
 
-    fn end(&mut self, now: Moment, hold: Hold) {
+    fn end(&mut self, now: Moment, hold: KeyRest) {
         (self.is_busy, self.ended_at) = (false, Some(now));
         self.hold(now, hold);
         let rested = now + DELAY_MS.max(self.pace_ms);
@@ -73,7 +73,7 @@ impl Site {
 }
 
 /// A task that a worker holds.
-struct Held {
+struct HeldTask {
     worker: usize,
     job: usize,
     url: String,
@@ -82,25 +82,25 @@ struct Held {
 }
 
 /// A command of a worker.
-enum Say {
+enum WorkerCommand {
     Ack(Vec<StagedLink>),
-    Nack(Return),
+    Nack(RetryMode),
     Touch { over: bool },
 }
 
 #[derive(Default)]
-struct Life {
-    sites: [Site; 2],
-    held: BTreeMap<TaskId, Held>,
+struct TrustRun {
+    sites: [JobModel; 2],
+    held: BTreeMap<TaskId, HeldTask>,
     past: Vec<TaskId>,
     /// Releases; commands of holders; commands of others; children; rejected links.
     counts: [u64; 5],
 }
 
-fn live(seed: u64) -> Result<[u64; 5], String> {
+fn simulate(seed: u64) -> Result<[u64; 5], String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bench = Bench::new(&[("delay", "10s"), ("lease", "12h"), ("max-attempts", "100")]);
-    let mut life = Life::default();
+    let mut life = TrustRun::default();
     for (name, _) in JOBS {
         bench.open(name, &[("scope", "host")]);
     }
@@ -117,16 +117,18 @@ fn live(seed: u64) -> Result<[u64; 5], String> {
                 bench.publish(&format!("{url} job={name}"));
                 life.sites[job].found.insert(url);
             }
-            _ => life.speak(&mut bench, &mut rng).map_err(|what| format!("step {step}: {what}"))?,
+            _ => life
+                .send_command(&mut bench, &mut rng)
+                .map_err(|what| format!("step {step}: {what}"))?,
         }
-        life.look(&mut bench).map_err(|what| format!("step {step}: {what}"))?;
+        life.check_releases(&mut bench).map_err(|what| format!("step {step}: {what}"))?;
     }
     Ok(life.counts)
 }
 
-impl Life {
+impl TrustRun {
     /// Checks the releases since the last call, and those that are missing.
-    fn look(&mut self, bench: &mut Bench) -> Result<(), String> {
+    fn check_releases(&mut self, bench: &mut Bench) -> Result<(), String> {
         let now = bench.now;
         for (conn, task) in std::mem::take(&mut bench.tasks) {
             let payload = Payload::parse(&task.payload);
@@ -147,7 +149,7 @@ impl Life {
             }
             site.is_busy = true;
             let worker = usize::from(conn == B.asked().conn);
-            let held = Held { worker, job, url: url.to_owned(), is_over: false };
+            let held = HeldTask { worker, job, url: url.to_owned(), is_over: false };
             self.held.insert(task.id, held);
             self.counts[0] += 1;
         }
@@ -165,17 +167,17 @@ impl Life {
     }
 
     /// A random worker sends a command about a task.
-    fn speak(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
+    fn send_command(&mut self, bench: &mut Bench, rng: &mut fastrand::Rng) -> Result<(), String> {
         let worker_index = rng.usize(..2);
         let Some(task) = self.any_task(rng) else { return Ok(()) };
         let say = match rng.u32(..4) {
-            0 => Say::Touch { over: rng.bool() },
-            1 if rng.bool() => Say::Nack(Return::Uncounted { after_ms: Some(0) }),
-            1 => Say::Nack(Return::Retry { after_ms: Some(0) }),
-            _ => Say::Ack(any_links(rng)),
+            0 => WorkerCommand::Touch { over: rng.bool() },
+            1 if rng.bool() => WorkerCommand::Nack(RetryMode::Uncounted { after_ms: Some(0) }),
+            1 => WorkerCommand::Nack(RetryMode::Counted { after_ms: Some(0) }),
+            _ => WorkerCommand::Ack(any_links(rng)),
         };
         let mut any = |chance| (rng.u32(..chance) == 0).then(|| rng.u64(..40_000));
-        let hold = Hold { not_before_ms: any(8), pace_ms: any(4) };
+        let hold = KeyRest { not_before_ms: any(8), pace_ms: any(4) };
         let (records, events) = (bench.records.len(), bench.events.len());
         say_it(bench, [A, B][worker_index], &task, &say, hold);
         let answer = bench.answers.pop().expect("the command is answered");
@@ -192,9 +194,9 @@ impl Life {
         let answer = answer.map_err(|error| format!("{task} is its: {error:?}"))?;
         let (now, site) = (bench.now, &mut self.sites[its.job]);
         let ends = match &say {
-            Say::Touch { over } => *over,
+            WorkerCommand::Touch { over } => *over,
             // No request was made.
-            Say::Nack(Return::Uncounted { .. }) => false,
+            WorkerCommand::Nack(RetryMode::Uncounted { .. }) => false,
             _ => true,
         };
         if ends && !its.is_over {
@@ -203,15 +205,15 @@ impl Life {
             site.hold(now, hold);
         }
         its.is_over |= ends;
-        if let Say::Touch { .. } = say {
+        if let WorkerCommand::Touch { .. } = say {
             return Ok(());
         }
-        let Held { job, url, is_over, .. } = self.held.remove(&task).expect("the task is held");
+        let HeldTask { job, url, is_over, .. } = self.held.remove(&task).expect("the task is held");
         if !is_over {
             site.is_busy = false;
         }
         self.past.push(task.clone());
-        if let Say::Ack(links) = say {
+        if let WorkerCommand::Ack(links) = say {
             site.done.insert(url);
             let start = format!("http://{}/", JOBS[job].1);
             let inside: Vec<_> =
@@ -249,7 +251,7 @@ impl Life {
 fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
     let mut link = |_| {
         let url = match rng.u32(..6) {
-            0 => (*rng.choice(&ASTRAY).expect("the list is not empty")).to_owned(),
+            0 => (*rng.choice(&FOREIGN_URLS).expect("the list is not empty")).to_owned(),
             _ => format!("http://{}/p{}", JOBS[rng.usize(..2)].1, rng.u32(..60)),
         };
         StagedLink { url: url.into(), redirect: false, prio: 0 }
@@ -257,25 +259,38 @@ fn any_links(rng: &mut fastrand::Rng) -> Vec<StagedLink> {
     (0..4).map(&mut link).collect()
 }
 
-fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &Say, hold: Hold) {
+fn say_it(bench: &mut Bench, worker: Worker, task: &TaskId, say: &WorkerCommand, hold: KeyRest) {
     let (asked, task) = (worker.asked(), task.clone());
     let outcome = Outcome::Done;
     bench.feed(match say {
-        Say::Ack(links) => {
-            Input::Ack { asked, task, outcome, hold, links: links.clone(), over_limit: 0 }
+        WorkerCommand::Ack(links) => Input::Ack {
+            requester: asked,
+            task,
+            outcome,
+            rest: hold,
+            links: links.clone(),
+            over_limit: 0,
+        },
+        WorkerCommand::Nack(back) => Input::Nack {
+            requester: asked,
+            task,
+            next_step: back.clone(),
+            rest: hold,
+            reason: None,
+        },
+        WorkerCommand::Touch { over } => {
+            Input::Touch { requester: asked, task, request_over: *over, rest: hold }
         }
-        Say::Nack(back) => Input::Nack { asked, task, back: back.clone(), hold, reason: None },
-        Say::Touch { over } => Input::Touch { asked, task, over: *over, hold },
     });
 }
 
 #[test]
 #[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
 fn workers_affect_only_their_own_tasks() {
-    let seeds = lives::seeds("TRUST", RUNS);
+    let seeds = simulation_seeds::seeds("TRUST", RUNS);
     let mut sum = [0; 5];
     for seed in seeds.clone() {
-        let counts = live(seed)
+        let counts = simulate(seed)
             .unwrap_or_else(|what| panic!("{what}; repeat with TIDINGS_TRUST_SEED={seed}"));
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
@@ -289,9 +304,9 @@ fn workers_affect_only_their_own_tasks() {
 
 #[test]
 fn judge_detects_mutants_that_trust_workers_too_much() {
-    for mutant in [Mutant::AnyId, Mutant::OutOfScope, Mutant::ShortRest, Mutant::ShortPace] {
+    for mutant in [Mutant::AnyTaskId, Mutant::OutOfScope, Mutant::ShortRest, Mutant::ShortPace] {
         mutants::set(Some(mutant));
-        let caught = (1..=RUNS).find_map(|seed| live(seed).err());
+        let caught = (1..=RUNS).find_map(|seed| simulate(seed).err());
         mutants::set(None);
         assert!(caught.is_some(), "{mutant:?} is not detected");
     }

@@ -13,28 +13,28 @@
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay |
 //!
-//! The promises that must hold nevertheless are in [`promises`]. Each has one checker: [`hosts`],
-//! [`looks`], [`passes`], [`turns`], [`dues`], [`ranks`]. The checkers use only what hosts, workers
+//! The promises that must hold nevertheless are in [`promises`]. Each has one checker: [`host_check`],
+//! [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`], [`priority_check`]. The checkers use only what hosts, workers
 //! and readers of the topics observe. The first broken promise ends the run.
 
+mod announcement_check;
 mod broker;
+mod commands;
 mod disk;
-mod dues;
-mod hosts;
-mod looks;
+mod due_check;
+mod event_orders;
+mod fairness_check;
+mod fetch_request;
+mod host_check;
 mod machine;
 mod operator;
-mod orders;
-mod passes;
+mod output_queue;
+mod pass_check;
+mod priority_check;
 mod promises;
-mod ranks;
 mod schedules;
-mod sending;
 mod settings;
 mod task;
-mod turns;
-mod wish;
-mod words;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,22 +42,22 @@ use std::ops::AddAssign;
 
 use tidings_protocol::{JobName, MemberId, Seq, TaskId, TopicName};
 
-use self::broker::{Broker, Doom, Running};
-use self::disk::End;
-use self::dues::Dues;
-use self::hosts::Hosts;
-use self::looks::Looks;
+use self::announcement_check::AnnouncementCheck;
+use self::broker::{Broker, BrokerState, PlannedCrash};
+use self::commands::CommandOrigin;
+use self::disk::CrashKind;
+use self::due_check::DueCheck;
+use self::fairness_check::FairnessCheck;
+use self::fetch_request::FetchRequest;
+use self::host_check::HostCheck;
 use self::machine::Machine;
-use self::passes::Passes;
-pub(super) use self::promises::{Broken, Kept, Promise};
-use self::ranks::Ranks;
-use self::sending::Unsent;
-use self::turns::Turns;
-use self::wish::Wish;
-use self::words::Said;
+use self::output_queue::SimulatedOutput;
+use self::pass_check::PassCheck;
+use self::priority_check::PriorityCheck;
+pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 use self::worker::{CREDIT_MAX, Worker};
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page};
-use crate::clock::{Moment, Stamp};
+use crate::clock::{ClockStamp, Moment};
 use crate::group::config::GroupConfig;
 use crate::group::entry::EntryId;
 use crate::group::{Group, Input};
@@ -68,16 +68,16 @@ const LEASE_MS: u64 = 20_000;
 const WORKERS: u64 = 4;
 const HOUR_MS: u64 = 3_600_000;
 /// The connection that waits for jobs.
-const WAITING: ConnId = ConnId(u64::MAX);
+const WAITER_CONN: ConnId = ConnId(u64::MAX);
 /// Releases that an hour should have.
 const RELEASES: u64 = 1_100;
 /// Pages of a host that are announced repeatedly while jobs wait for all of them.
-const HAMMERED: u64 = PAGES / 2;
+const HAMMERED_PAGES: u64 = PAGES / 2;
 /// Once the faults have ended, everything must be done within this time.
 const END_MS_MAX: u64 = 30 * 60_000;
 
 /// A scheduled event of the world.
-enum Happening {
+enum WorldEvent {
     /// A random action.
     Step,
     /// The group consumes some of the published events.
@@ -116,8 +116,8 @@ enum Happening {
         life: u64,
     },
     Starts {
-        end: End,
-        started: Stamp,
+        end: CrashKind,
+        started: ClockStamp,
         last: Moment,
     },
     Publishes {
@@ -132,7 +132,7 @@ enum Happening {
 
 /// Counts of events, to check that a run was hard enough.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
+pub(super) struct RunTotals {
     pub(super) releases: u64,
     pub(super) requests: u64,
     pub(super) faults: u64,
@@ -140,7 +140,7 @@ pub(super) struct Totals {
     pub(super) clock_jumps: u64,
 }
 
-impl AddAssign for Totals {
+impl AddAssign for RunTotals {
     fn add_assign(&mut self, other: Self) {
         self.releases += other.releases;
         self.requests += other.requests;
@@ -152,14 +152,14 @@ impl AddAssign for Totals {
 
 /// Options of a world.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Nature {
+pub(super) struct WorldOptions {
     /// Whether the wall clock is set.
     pub(super) clock_jumps: bool,
     /// Whether the power fails. Only the wall clock connects the machine's time before and after
     /// that.
     pub(super) reboots: bool,
     /// Limit of entries for some groups.
-    pub(super) narrow: Option<usize>,
+    pub(super) low_entries_max: Option<usize>,
     /// Largest limit of parallel requests per host.
     pub(super) parallel_max: u32,
     /// Whether events are recorded.
@@ -172,25 +172,25 @@ pub(super) struct World {
     /// True time.
     now: Moment,
     rng: fastrand::Rng,
-    nature: Nature,
+    nature: WorldOptions,
     /// The worker in the broker's own process.
-    own: Option<usize>,
+    local_worker: Option<usize>,
     is_faulty: bool,
     /// Whether a test, not the worker, decides when requests end and how they are answered.
     is_scripted: bool,
     /// The group's limit of entries. Only workers receive an error when it is reached.
-    narrow: Option<usize>,
+    low_entries_max: Option<usize>,
     /// A planned crash of the broker, instead of random ones.
-    doom: Option<Doom>,
+    planned_crash: Option<PlannedCrash>,
     is_paused: bool,
-    hosts: Hosts,
-    dues: Dues,
-    looks: Looks,
-    passes: Passes,
-    turns: Turns,
-    ranks: Ranks,
+    hosts: HostCheck,
+    due_check: DueCheck,
+    announcement_check: AnnouncementCheck,
+    passes: PassCheck,
+    fairness_check: FairnessCheck,
+    priority_check: PriorityCheck,
     workers: Vec<Worker>,
-    agenda: BTreeMap<(Moment, u64), Happening>,
+    agenda: BTreeMap<(Moment, u64), WorldEvent>,
     agenda_len: u64,
     /// Number of the group's last decision.
     order: u64,
@@ -204,9 +204,9 @@ pub(super) struct World {
     /// Number of the next unlinked page.
     next_page: u64,
     /// Published events that the group has not consumed.
-    untaken: Vec<(Seq, String)>,
+    unconsumed: Vec<(Seq, String)>,
     /// All URLs that were ever announced.
-    named: BTreeSet<String>,
+    announced: BTreeSet<String>,
     /// When each URL was last given to a worker.
     begun: BTreeMap<String, Moment>,
     /// Intervals of the scheduled URLs, in ms.
@@ -214,15 +214,15 @@ pub(super) struct World {
     /// Jobs that other groups know of.
     job_names: BTreeSet<JobName>,
     /// Serials of announcements that are on their topics.
-    heard: BTreeSet<u64>,
+    published: BTreeSet<u64>,
     /// The group's `since` number that workers received.
     since: Option<u64>,
-    totals: Totals,
+    totals: RunTotals,
     trace: Option<Vec<String>>,
 }
 
 impl World {
-    fn new(seed: u64, nature: Nature) -> Self {
+    fn new(seed: u64, nature: WorldOptions) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let attempts = if rng.bool() { "100" } else { "2" };
         // Most groups have one.
@@ -235,33 +235,34 @@ impl World {
             ("max-attempts", attempts),
             ("max-losses", "100"),
         ];
-        let config = GroupConfig::default().with(settings).expect("the settings are valid");
-        let narrow = nature.narrow.filter(|_| rng.u32(0..4) == 0);
-        let entries_max = narrow.unwrap_or(config.entries_max);
+        let config =
+            GroupConfig::default().with_settings(settings).expect("the settings are valid");
+        let low_entries_max = nature.low_entries_max.filter(|_| rng.u32(0..4) == 0);
+        let entries_max = low_entries_max.unwrap_or(config.entries_max);
         // Few enough that some jobs are forgotten.
         let config = GroupConfig { finished_jobs_max: 5, dead_max: 5, entries_max, ..config };
         let name = "crawlers".parse().expect("the name is valid");
         let group = Group::new(name, 0, config, rng.u64(..));
         let members = (0..WORKERS).map(|number| MemberId(u128::from(number) + 1));
-        let own = rng.bool().then_some(0);
+        let local_worker = rng.bool().then_some(0);
         Self {
             broker: Broker::new(group),
             machine: Machine::new(nature.clock_jumps.then_some(seed)),
             now: Moment(0),
             rng,
             nature,
-            own,
+            local_worker,
             is_faulty: true,
             is_scripted: false,
-            narrow,
-            doom: None,
+            low_entries_max,
+            planned_crash: None,
             is_paused: false,
-            hosts: Hosts::new(parallel),
-            dues: Dues::default(),
-            looks: Looks::default(),
-            passes: Passes::default(),
-            turns: Turns::default(),
-            ranks: Ranks::default(),
+            hosts: HostCheck::new(parallel),
+            due_check: DueCheck::default(),
+            announcement_check: AnnouncementCheck::default(),
+            passes: PassCheck::default(),
+            fairness_check: FairnessCheck::default(),
+            priority_check: PriorityCheck::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
             agenda_len: 0,
@@ -272,40 +273,43 @@ impl World {
             next_seq: 1,
             last_job: 0,
             next_page: PAGES,
-            untaken: Vec::new(),
-            named: BTreeSet::new(),
+            unconsumed: Vec::new(),
+            announced: BTreeSet::new(),
             begun: BTreeMap::new(),
             scheduled: BTreeMap::new(),
             job_names: BTreeSet::new(),
-            heard: BTreeSet::new(),
+            published: BTreeSet::new(),
             since: None,
-            totals: Totals::default(),
+            totals: RunTotals::default(),
             trace: nature.traced.then(Vec::new),
         }
     }
 
     /// Simulates one hour of faults, and then lets everything end. Returns the counts and the
     /// recorded events.
-    pub(super) fn live(seed: u64, nature: Nature) -> (Result<Totals, Broken>, Vec<String>) {
+    pub(super) fn simulate(
+        seed: u64,
+        nature: WorldOptions,
+    ) -> (Result<RunTotals, BrokenPromise>, Vec<String>) {
         let mut world = Self::new(seed, nature);
-        let lived = world.live_an_hour();
+        let lived = world.simulate_hour();
         (lived.map(|()| world.totals), world.trace.unwrap_or_default())
     }
 
-    fn live_an_hour(&mut self) -> Kept {
+    fn simulate_hour(&mut self) -> CheckResult {
         self.begin(1, false)?;
-        (0..self.workers.len()).try_for_each(|worker| self.come_back(worker))?;
-        self.schedule(0, Happening::Step);
-        self.pass(HOUR_MS)?;
-        self.come_to_an_end()
+        (0..self.workers.len()).try_for_each(|worker| self.reconnect_worker(worker))?;
+        self.schedule(0, WorldEvent::Step);
+        self.advance(HOUR_MS)?;
+        self.finish_everything()
     }
 
     /// Ends all faults, after which the group must finish everything by itself.
-    fn come_to_an_end(&mut self) -> Kept {
+    fn finish_everything(&mut self) -> CheckResult {
         self.is_faulty = false;
         let until = self.now + END_MS_MAX;
         // Absent workers come back first.
-        self.pass(3 * LEASE_MS + 60_000)?;
+        self.advance(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
         for worker in 0..self.workers.len() {
@@ -313,21 +317,21 @@ impl World {
         }
         self.finish_schedules()?;
         while self.now < until && !(self.is_idle() && self.passes.are_done()) {
-            self.take()?;
-            self.pass(DELAY_MS)?;
+            self.consume_events()?;
+            self.advance(DELAY_MS)?;
         }
         // The last records are on their way to the disk.
-        self.pass(DELAY_MS)?;
+        self.advance(DELAY_MS)?;
         let (group, passes) = (&self.broker.group, &self.passes);
         Promise::AllFinishes.holds(group.is_idle(), || {
-            format!("left: {:?}, {} dormant", group.live, group.parked.len())
+            format!("left: {:?}, {} dormant", group.active, group.dormant.len())
         })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
         for job in group.jobs.iter() {
             passes.check_counts(job.name.as_ref(), &group.describe_job(job))?;
         }
-        self.looks.check_end()?;
+        self.announcement_check.check_end()?;
         let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
         Promise::DoneOnce
             .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
@@ -336,14 +340,14 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let publishes = |it: &Happening| matches!(it, Happening::Publishes { .. });
+        let publishes = |it: &WorldEvent| matches!(it, WorldEvent::Publishes { .. });
         self.broker.group.is_idle()
-            && self.untaken.is_empty()
+            && self.unconsumed.is_empty()
             && !self.agenda.values().any(publishes)
     }
 
     /// Advances the time, with all events in it, in order.
-    fn pass(&mut self, ms: u64) -> Kept {
+    fn advance(&mut self, ms: u64) -> CheckResult {
         let until = self.now + ms;
         loop {
             let happening = self.agenda.first_key_value().map(|((at, _), _)| *at);
@@ -354,41 +358,42 @@ impl World {
             // Input that has arrived is handled before leases expire.
             if happening.is_some_and(|at| at <= self.now) {
                 let (_, happening) = self.agenda.pop_first().expect("the agenda is not empty");
-                self.happen(happening)?;
+                self.handle_event(happening)?;
             } else {
-                self.feed(Input::Tick, Said::Nothing)?;
+                self.feed(Input::Tick, CommandOrigin::Nothing)?;
             }
         }
         self.now = until;
         Ok(())
     }
 
-    fn happen(&mut self, happening: Happening) -> Kept {
+    fn handle_event(&mut self, happening: WorldEvent) -> CheckResult {
         match happening {
-            Happening::Step => self.step(),
-            Happening::Takes => self.take(),
-            Happening::RequestEnds { host, worker, life, task } => {
+            WorldEvent::Step => self.step(),
+            WorldEvent::Takes => self.consume_events(),
+            WorldEvent::RequestEnds { host, worker, life, task } => {
                 self.request_ends(&host, worker, life, &task)
             }
-            Happening::Speaks { worker, task } => self.speak(worker, &task),
-            Happening::Gone { conn } => self.feed(Input::Gone { conn }, Said::Nothing),
-            Happening::Returns { worker } => self.come_back(worker),
-            Happening::Synced { life, upto } => self.synced(life, upto),
-            Happening::Safe { life, serial, topic } if life == self.broker.life() => {
-                self.feed(Input::Sent { serial, topic, seq: Seq(serial) }, Said::Nothing)
+            WorldEvent::Speaks { worker, task } => self.send_answer(worker, &task),
+            WorldEvent::Gone { conn } => {
+                self.feed(Input::Disconnected { conn }, CommandOrigin::Nothing)
             }
-            Happening::Safe { .. } => Ok(()),
-            Happening::Moves { life } => self.move_again(life),
-            Happening::Starts { end, started, last } => self.start(end, started, last),
-            Happening::Publishes { payload } => {
+            WorldEvent::Returns { worker } => self.reconnect_worker(worker),
+            WorldEvent::Synced { life, upto } => self.synced(life, upto),
+            WorldEvent::Safe { life, serial, topic } if life == self.broker.start_number() => self
+                .feed(Input::Published { serial, topic, seq: Seq(serial) }, CommandOrigin::Nothing),
+            WorldEvent::Safe { .. } => Ok(()),
+            WorldEvent::Moves { life } => self.resume_broker(life),
+            WorldEvent::Starts { end, started, last } => self.start(end, started, last),
+            WorldEvent::Publishes { payload } => {
                 self.publish(&payload);
                 Ok(())
             }
-            Happening::Hammers { host, until } => {
-                let url = page(host, self.rng.u64(..HAMMERED));
+            WorldEvent::Hammers { host, until } => {
+                let url = page(host, self.rng.u64(..HAMMERED_PAGES));
                 self.announce(url);
                 if self.now < until {
-                    self.schedule(600, Happening::Hammers { host, until });
+                    self.schedule(600, WorldEvent::Hammers { host, until });
                 }
                 Ok(())
             }
@@ -396,27 +401,27 @@ impl World {
     }
 
     /// Does one random action.
-    fn step(&mut self) -> Kept {
+    fn step(&mut self) -> CheckResult {
         if !self.is_faulty {
             return Ok(());
         }
         let pause_ms = self.rng.u64(0..2_000);
-        self.schedule(pause_ms, Happening::Step);
+        self.schedule(pause_ms, WorldEvent::Step);
         self.note_losses();
         let could = !self.is_paused
-            && matches!(self.broker.state, Running::Moves)
-            && self.somebody_has_room();
-        self.turns.check_idle(self.now, could, &self.hosts, &self.looks)?;
+            && matches!(self.broker.state, BrokerState::Moves)
+            && self.any_has_credit();
+        self.fairness_check.check_idle(self.now, could, &self.hosts, &self.announcement_check)?;
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
-            self.want_more()?;
+            self.add_work()?;
         }
         match self.rng.u32(0..2_000) {
-            0..30 => self.vanish(),
+            0..30 => self.disconnect_worker(),
             30..50 => return self.answer_twice(),
-            50..70 => return self.tell_a_lie(),
+            50..70 => return self.answer_for_others(),
             70 => return self.crash(),
-            73..76 => self.stand_still(),
-            76..78 => self.hammer(),
+            73..76 => self.pause_broker(),
+            76..78 => self.announce_repeatedly(),
             80..140 => return self.change_credit(),
             140..260 => return self.ping(),
             260..290 => return self.operate(),
@@ -431,7 +436,7 @@ impl World {
     }
 
     /// Adds work when there is little of it.
-    fn want_more(&mut self) -> Kept {
+    fn add_work(&mut self) -> CheckResult {
         if self.is_paused && self.rng.u32(0..30) == 0 {
             return self.resume();
         }
@@ -451,117 +456,128 @@ impl World {
     }
 
     /// Announces more pages of a host than the host can serve.
-    fn hammer(&mut self) {
+    fn announce_repeatedly(&mut self) {
         let host = self.rng.u64(..HOSTS);
         let until = self.now + 150_000;
-        self.schedule(0, Happening::Hammers { host, until });
+        self.schedule(0, WorldEvent::Hammers { host, until });
     }
 
     fn announce(&mut self, url: String) {
         self.publish(&url);
-        self.named.insert(url);
+        self.announced.insert(url);
     }
 
     /// Publishes an event, which the group consumes soon.
     fn publish(&mut self, payload: &str) {
-        self.untaken.push((Seq(self.next_seq), payload.to_owned()));
+        self.unconsumed.push((Seq(self.next_seq), payload.to_owned()));
         self.next_seq += 1;
         let soon_ms = self.rng.u64(..2_000);
-        self.schedule(soon_ms, Happening::Takes);
+        self.schedule(soon_ms, WorldEvent::Takes);
     }
 
     /// Publishes an event after `ms`.
     fn publish_in(&mut self, ms: u64, payload: String) {
-        self.schedule(ms, Happening::Publishes { payload });
+        self.schedule(ms, WorldEvent::Publishes { payload });
     }
 
-    fn take(&mut self) -> Kept {
+    fn consume_events(&mut self) -> CheckResult {
         let most = if self.is_faulty { self.rng.usize(1..5) } else { usize::MAX };
-        let events: Vec<_> = self.untaken.drain(..self.untaken.len().min(most)).collect();
+        let events: Vec<_> = self.unconsumed.drain(..self.unconsumed.len().min(most)).collect();
         let Some((last, _)) = events.last() else { return Ok(()) };
         let next = Seq(last.0 + 1);
         self.feed(
-            Input::Events { topic: topic(), next, events, elsewhere: [].into() },
-            Said::Nothing,
+            Input::Events { topic: topic(), next, events, foreign_jobs: [].into() },
+            CommandOrigin::Nothing,
         )
     }
 
     /// The group may act on an output, even if a crash can still undo it.
-    fn is_decided(&mut self, unsent: &Unsent) {
-        if let Unsent::Answer { said: Said::Task { told, say, .. }, answer: Ok(_), at } = unsent {
-            self.goes_by(told, say, *at);
+    fn mark_decided(&mut self, unsent: &SimulatedOutput) {
+        if let SimulatedOutput::Answer {
+            said: CommandOrigin::Task { told, say, .. },
+            answer: Ok(_),
+            at,
+        } = unsent
+        {
+            self.answer_is_decided(told, say, *at);
         }
     }
 
     /// An output is safe: the group cannot forget it any more, even if its receiver is gone.
-    fn takes_effect(&mut self, unsent: &Unsent) -> Kept {
+    fn output_is_safe(&mut self, unsent: &SimulatedOutput) -> CheckResult {
         match unsent {
-            Unsent::Taken { order, wishes, at } => {
+            SimulatedOutput::Taken { order, wishes, at } => {
                 for wish in wishes {
-                    self.is_wanted(wish, *order, *at);
+                    self.fetch_requested(wish, *order, *at);
                 }
                 Ok(())
             }
-            Unsent::Task { told, to: Some(member), .. } => {
-                self.dues.check_release(told)?;
+            SimulatedOutput::Task { told, to: Some(member), .. } => {
+                self.due_check.check_release(told)?;
                 self.passes.check_depth(told)?;
-                self.ranks.take(told)?;
-                self.turns.lease(told, *member);
-                self.turns.take(told, &self.looks, &self.passes)
+                self.priority_check.take(told)?;
+                self.fairness_check.lease(told, *member);
+                self.fairness_check.take(told, &self.announcement_check, &self.passes)
             }
-            Unsent::Answer { said, answer, at } => {
+            SimulatedOutput::Answer { said, answer, at } => {
                 Self::check_answer(said, answer, *at)?;
                 match said {
-                    Said::Task { told, say, .. } if answer.is_ok() => self.hear_of(told, say, *at),
-                    Said::Purge => {
-                        self.looks.purge();
-                        self.ranks.purge();
+                    CommandOrigin::Task { told, say, .. } if answer.is_ok() => {
+                        self.answer_is_safe(told, say, *at)
+                    }
+                    CommandOrigin::Purge => {
+                        self.announcement_check.purge();
+                        self.priority_check.purge();
                         Ok(())
                     }
-                    Said::Delay(delay_ms) => {
+                    CommandOrigin::Delay(delay_ms) => {
                         self.hosts.set_delay(*delay_ms);
                         Ok(())
                     }
-                    Said::Delete { name, opened } => self.deleted(name, *opened, answer),
+                    CommandOrigin::Delete { name, opened } => self.deleted(name, *opened, answer),
                     _ => Ok(()),
                 }
             }
-            Unsent::Task { .. } | Unsent::Ended(_) | Unsent::Announce { .. } => Ok(()),
+            SimulatedOutput::Task { .. }
+            | SimulatedOutput::Ended(_)
+            | SimulatedOutput::Announce { .. } => Ok(()),
         }
     }
 
     /// The group knows, since `at`, of a requested fetch.
-    fn is_wanted(&mut self, wish: &Wish, order: u64, at: Moment) {
-        let Wish { url, job, after_ms, .. } = wish;
-        self.dues.want(url, at + *after_ms);
-        self.ranks.want(wish, at);
+    fn fetch_requested(&mut self, wish: &FetchRequest, order: u64, at: Moment) {
+        let FetchRequest { url, job, after_ms, .. } = wish;
+        self.due_check.want(url, at + *after_ms);
+        self.priority_check.want(wish, at);
         if job.is_some() {
             return;
         }
         if *after_ms > 0 {
-            self.turns.announce_for_later(url, &self.looks, &self.passes);
+            self.fairness_check.announce_for_later(url, &self.announcement_check, &self.passes);
         } else {
-            self.turns.announce(url, &self.passes);
+            self.fairness_check.announce(url, &self.passes);
         }
-        self.looks.promise(url, order);
+        self.announcement_check.promise(url, order);
     }
 
     /// Makes an output effective and sends it.
-    fn leave(&mut self, unsent: Unsent) -> Kept {
+    fn send_output(&mut self, unsent: SimulatedOutput) -> CheckResult {
         match unsent {
-            Unsent::Taken { .. } => Ok(()),
-            Unsent::Task { conn, told, to } => self.give(conn, told, to.is_some()),
-            Unsent::Answer { said, answer, at } => self.hear_answer(said, answer, at),
-            Unsent::Ended(answer) => self.told(&answer),
-            Unsent::Announce { serial, topic, payload } => self.hear(serial, topic, &payload),
+            SimulatedOutput::Taken { .. } => Ok(()),
+            SimulatedOutput::Task { conn, told, to } => self.give(conn, told, to.is_some()),
+            SimulatedOutput::Answer { said, answer, at } => self.hear_answer(said, answer, at),
+            SimulatedOutput::Ended(answer) => self.told(&answer),
+            SimulatedOutput::Announce { serial, topic, payload } => {
+                self.hear(serial, topic, &payload)
+            }
         }
     }
 
     /// Checks that no member holds two suspects (entries that lost members before).
-    fn check_suspects(&self) -> Kept {
+    fn check_suspects(&self) -> CheckResult {
         let group = &self.broker.group;
         let suspect =
-            |entry: &EntryId| group.live.get(entry).is_some_and(|live| live.entry.is_suspect());
+            |entry: &EntryId| group.active.get(entry).is_some_and(|live| live.entry.is_suspect());
         let twice = group
             .members
             .iter()
@@ -569,7 +585,7 @@ impl World {
         Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))
     }
 
-    fn schedule(&mut self, ms: u64, happening: Happening) {
+    fn schedule(&mut self, ms: u64, happening: WorldEvent) {
         self.agenda_len += 1;
         self.agenda.insert((self.now + ms, self.agenda_len), happening);
     }

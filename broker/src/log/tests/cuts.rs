@@ -3,7 +3,7 @@
 use tidings_protocol::Seq;
 
 use super::{BUFFER, events, fill, hear, newest, open, options};
-use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 use crate::log::{RESERVED_MAX, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -114,7 +114,7 @@ fn an_interrupted_start_loses_nothing() {
     assert!(found.next > Seq(2 * RESERVED_MAX), "the reservation of the last batch is unknown");
     for (calls, power) in (0..20).flat_map(|calls| [(calls, false), (calls, true)]) {
         let disk = disk.copy();
-        disk.set_faults(Faults { off_in: Some(calls), ..Faults::default() });
+        disk.set_faults(DiskFaults { power_off_after: Some(calls), ..DiskFaults::default() });
         let _ = SegmentLog::open(options(disk.clone(), SEGMENT_BYTES), 3);
         if power {
             disk.cut_power();

@@ -7,10 +7,10 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
-use crate::lives;
-use crate::log::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, Home, SEGMENT_HEADER};
-use crate::log::simulated::SimulatedDisk;
-use crate::log::{Checked, SegmentLog, TopicLog};
+use crate::log::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER};
+use crate::log::simulated_disk::SimulatedDisk;
+use crate::log::{CheckedFile, SegmentLog, TopicLog};
+use crate::simulation_seeds;
 
 const SEGMENT_BYTES: u64 = 500;
 
@@ -81,7 +81,7 @@ pub(super) fn check(
 fn survive(disk: &SimulatedDisk, pieces: &[(u64, u64)], next: u64, case: &str) -> Vec<u64> {
     let (log, found) = open(disk, SEGMENT_BYTES);
     let lost = check(&log, pieces, &found.findings, case);
-    let named: Vec<Checked> = log.verify().unwrap();
+    let named: Vec<CheckedFile> = log.verify().unwrap();
     for seq in &lost {
         let in_words = named.iter().any(|file| {
             !file.problems.is_empty()
@@ -197,7 +197,7 @@ fn misplaced_batches_lose_what_they_overwrite() {
                         start < at + copy.bytes.len() && at < start + other.bytes.len()
                     })
                     .flat_map(|other| {
-                        let home = Home::new(&"t".parse().unwrap(), base(path));
+                        let home = BatchHome::new(&"t".parse().unwrap(), base(path));
                         let header =
                             BatchHeader::decode_at(other.bytes, home, other.from.1 as u64).unwrap();
                         header.first.0..header.end().0
@@ -262,7 +262,7 @@ fn a_start_survives_any_truncated_file() {
 
 #[test]
 fn a_start_survives_any_garbage() {
-    for seed in lives::seeds("LOG", 500) {
+    for seed in simulation_seeds::seeds("LOG", 500) {
         let mut rng = Rng::with_seed(seed);
         let case = format!("TIDINGS_LOG_SEED={seed}");
         let (disk, log, pieces) = written(rng.bool());
@@ -354,7 +354,7 @@ fn a_newer_version_is_not_changed() {
             };
             file[version] = 9;
             let header = &file[start..end - 4];
-            let home = Home::new(&"t".parse().unwrap(), base(&path));
+            let home = BatchHome::new(&"t".parse().unwrap(), base(&path));
             let crc =
                 if batch { home.checksum(header, start as u64) } else { crc32c::crc32c(header) };
             file[end - 4..end].copy_from_slice(&crc.to_le_bytes());

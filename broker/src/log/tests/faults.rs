@@ -7,7 +7,7 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, newest, open, options, piece};
 use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
-use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 use crate::log::{LogError, Retention, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -15,7 +15,7 @@ const SEGMENT_BYTES: u64 = 4 << 10;
 /// A log with one event, on a disk with room for `bytes` more.
 fn nearly_full(bytes: u64, hides_full: bool) -> (SimulatedDisk, SegmentLog) {
     let disk = SimulatedDisk::new(7);
-    disk.set_faults(Faults { hides_full, no_allocate: true, ..Faults::default() });
+    disk.set_faults(DiskFaults { hides_full, no_allocate: true, ..DiskFaults::default() });
     let (log, _) = open(&disk, SEGMENT_BYTES);
     fill(&log, &[(1, 1)]);
     disk.set_room(disk.used() + bytes);
@@ -68,7 +68,7 @@ fn retention_works_on_a_full_disk() {
         oldest_unix_ms: Some(1),
         segments_max: 100,
         keep_from: Seq(7),
-        at_once: usize::MAX,
+        removals_max: usize::MAX,
     };
     // No new segment can replace the last one, so that one stays for now.
     assert!(log.retain(&retention).unwrap() >= 1);
@@ -84,7 +84,7 @@ fn a_failed_sync_is_final_until_a_start() {
         let (log, _) = open(&disk, SEGMENT_BYTES);
         fill(&log, &[(1, 2)]);
         log.append(&[piece(3, 2, 0, 7)], Seq(5), Seq(5)).unwrap();
-        disk.set_faults(Faults { sync_in: Some(0), ..Faults::default() });
+        disk.set_faults(DiskFaults { fail_sync_after: Some(0), ..DiskFaults::default() });
         // Even if the error is that the disk is full.
         assert!(matches!(log.sync(), Err(LogError::Broken(_))));
         assert!(matches!(log.sync(), Err(LogError::Broken(_))), "the disk is not synced again");
@@ -110,7 +110,7 @@ fn a_segment_whose_sync_failed_stops_the_log() {
     let (log, _) = open(&disk, 300);
     fill(&log, &[(1, 2)]);
     // One sync for the old segment, one for the new one, and one for the directory.
-    disk.set_faults(Faults { sync_in: Some(2), ..Faults::default() });
+    disk.set_faults(DiskFaults { fail_sync_after: Some(2), ..DiskFaults::default() });
     let result = log.append(&[piece(3, 4, 0, 7)], Seq(7), Seq(7));
     assert!(matches!(result, Err(LogError::Broken(_))), "{result:?}");
     drop(log);
@@ -127,7 +127,7 @@ fn a_segment_whose_sync_failed_stops_the_log() {
 
 #[test]
 fn an_unreadable_parent_directory_is_not_an_error() {
-    use crate::log::disk::{Disk, DiskFile, Space};
+    use crate::log::disk::{Disk, DiskFile, DiskSpace};
     use std::path::Path;
 
     /// A disk on which the process cannot read the parent directories.
@@ -159,7 +159,7 @@ fn an_unreadable_parent_directory_is_not_an_error() {
             }
             self.0.sync_dir(dir)
         }
-        fn space(&self, dir: &Path) -> io::Result<Space> {
+        fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
             self.0.space(dir)
         }
     }

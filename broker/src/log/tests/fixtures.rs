@@ -10,7 +10,7 @@ use tidings_protocol::Seq;
 use super::{BUFFER, DIR, Heard, events, fill, hear, name, newest, open};
 use crate::log::disk::Disk;
 use crate::log::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
-use crate::log::simulated::SimulatedDisk;
+use crate::log::simulated_disk::SimulatedDisk;
 use crate::log::{Recovered, SegmentLog, TopicLog};
 
 const SEGMENT_BYTES: u64 = 600;

@@ -4,11 +4,11 @@ mod cuts;
 mod damage;
 mod faults;
 mod fixtures;
-mod lives;
 mod model;
 mod newest;
 mod reading;
-mod simulated;
+mod simulated_disk;
+mod simulation;
 mod stopped;
 
 use std::path::Path;
@@ -18,8 +18,8 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 
 use super::disk::Disk;
-use super::simulated::SimulatedDisk;
-use super::{Found, LogError, Piece, Recovered, SegmentLog, SegmentOptions, TopicLog};
+use super::simulated_disk::SimulatedDisk;
+use super::{LogError, LogPiece, LogRead, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
 /// Larger than every batch of these tests.
 const BUFFER: usize = 4 << 10;
@@ -50,10 +50,10 @@ fn line(seq: u64, salt: u64) -> Vec<u8> {
 }
 
 /// `count` events from `first` on.
-fn piece(first: u64, count: u64, unix_ms: i64, salt: u64) -> Piece {
+fn piece(first: u64, count: u64, unix_ms: i64, salt: u64) -> LogPiece {
     let wire: Vec<u8> = (first..first + count).flat_map(|seq| line(seq, salt)).collect();
     let identified = salt.is_multiple_of(3);
-    Piece { first: Seq(first), count, unix_ms, wire: Bytes::from(wire), identified }
+    LogPiece { first: Seq(first), count, unix_ms, wire: Bytes::from(wire), identified }
 }
 
 /// Appends and syncs one piece for each pair of first seq and count.
@@ -81,7 +81,7 @@ fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogErr
     let mut buffer = vec![0; buffer];
     loop {
         match log.read(Seq(cursor), at, None, &mut buffer)? {
-            Found::Lines { first, end, runs, at: position } => {
+            LogRead::Lines { first, end, runs, at: position } => {
                 assert_eq!(first.0, cursor, "lines begin at the cursor");
                 for (number, run) in runs {
                     assert_eq!(number.0, cursor, "every run begins after the one before");
@@ -93,18 +93,18 @@ fn hear(log: &SegmentLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogErr
                 assert_eq!(end.0, cursor, "the header and the lines agree on the count");
                 at = Some(position);
             }
-            Found::Lag(first, last) => {
+            LogRead::Lag(first, last) => {
                 assert!(first.0 == cursor && last >= first, "{first}..={last} at {cursor}");
                 heard.push(Heard::Lag(first.0, last.0));
                 cursor = last.0 + 1;
             }
-            Found::Gap(first, last) => {
+            LogRead::Gap(first, last) => {
                 assert!(first.0 == cursor && last >= first, "{first}..={last} at {cursor}");
                 heard.push(Heard::Gap(first.0, last.0));
                 cursor = last.0 + 1;
             }
-            Found::Skip(_) => panic!("the read has no time limit"),
-            Found::End => return Ok(heard),
+            LogRead::Skip(_) => panic!("the read has no time limit"),
+            LogRead::End => return Ok(heard),
         }
     }
 }

@@ -4,15 +4,15 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, fill, hear, open};
 use crate::log::format::{BATCH_HEADER, SEGMENT_HEADER};
-use crate::log::simulated::SimulatedDisk;
-use crate::log::{Newest, Retention, SegmentLog, TopicLog};
+use crate::log::simulated_disk::SimulatedDisk;
+use crate::log::{NewestEvents, Retention, SegmentLog, TopicLog};
 
 /// The result once all necessary segments are indexed. Before that it is a lower bound.
 #[track_caller]
 fn find(log: &SegmentLog, count: u64, before: Seq) -> (Seq, u64) {
     let mut bounds = Vec::new();
     loop {
-        let Newest { from, missing, unknown } = log.newest(count, before);
+        let NewestEvents { from, missing, unknown } = log.newest(count, before);
         bounds.push(from.0.saturating_sub(missing));
         assert!(bounds.is_sorted(), "the newest {count}: {bounds:?}");
         let Some(base) = unknown else { return (from, missing) };
@@ -91,7 +91,7 @@ fn events_removed_by_retention_are_missing() {
         oldest_unix_ms: None,
         segments_max: 1,
         keep_from: Seq(20),
-        at_once: usize::MAX,
+        removals_max: usize::MAX,
     };
     log.retain(&retention).unwrap();
     disk.kill();

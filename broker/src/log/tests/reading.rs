@@ -8,8 +8,8 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, open, options, piece};
 use crate::log::disk::FileSystem;
-use crate::log::simulated::SimulatedDisk;
-use crate::log::{Found, LogError, Position, Retention, SegmentLog, TopicLog};
+use crate::log::simulated_disk::SimulatedDisk;
+use crate::log::{LogError, LogRead, ReadPosition, Retention, SegmentLog, TopicLog};
 
 #[test]
 fn every_seq_is_found_even_in_old_segments() {
@@ -29,11 +29,11 @@ fn every_seq_is_found_even_in_old_segments() {
         for _ in 0..300 {
             let from = rng.u64(1..=COUNT);
             let found = log.read(Seq(from), None, None, &mut buffer).unwrap();
-            let Found::Lines { first, runs, .. } = found else { panic!("{from}: {found:?}") };
+            let LogRead::Lines { first, runs, .. } = found else { panic!("{from}: {found:?}") };
             assert_eq!(first, Seq(from));
             assert!(buffer[runs[0].1.clone()].starts_with(&line(from, 39)), "{from}");
         }
-        assert_eq!(log.read(Seq(COUNT + 1), None, None, &mut buffer).unwrap(), Found::End);
+        assert_eq!(log.read(Seq(COUNT + 1), None, None, &mut buffer).unwrap(), LogRead::End);
     }
 }
 
@@ -43,11 +43,11 @@ fn a_position_of_another_seq_is_ignored() {
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3), (4, 3), (7, 3)]);
     let mut buffer = vec![0; BUFFER];
-    let place = |from: u64, at: Option<Position>, buffer: &mut [u8]| match log
+    let place = |from: u64, at: Option<ReadPosition>, buffer: &mut [u8]| match log
         .read(Seq(from), at, None, buffer)
         .unwrap()
     {
-        Found::Lines { first, at, .. } => (first, at),
+        LogRead::Lines { first, at, .. } => (first, at),
         other => panic!("{other:?}"),
     };
     let (_, at) = place(8, None, &mut buffer);
@@ -102,7 +102,7 @@ fn empty_seqs_are_gaps_and_removed_events_are_lags() {
         oldest_unix_ms: None,
         segments_max: 1,
         keep_from: Seq(20),
-        at_once: usize::MAX,
+        removals_max: usize::MAX,
     };
     log.retain(&all).unwrap();
     let heard = hear(&log, 1, BUFFER).unwrap();
@@ -127,8 +127,8 @@ fn a_segment_that_is_too_old_is_skipped() {
     let mut cursor = Seq(1);
     let first = loop {
         match log.read(cursor, None, Some(35), &mut buffer).unwrap() {
-            Found::Skip(to) => cursor = to,
-            Found::Lines { first, .. } => break first,
+            LogRead::Skip(to) => cursor = to,
+            LogRead::Lines { first, .. } => break first,
             other => panic!("{other:?}"),
         }
     };
@@ -167,7 +167,7 @@ fn readers_and_retention_run_in_parallel() {
             oldest_unix_ms: None,
             segments_max: 100,
             keep_from: Seq(end),
-            at_once: usize::MAX,
+            removals_max: usize::MAX,
         };
         for first in (1..6000).step_by(3) {
             log.append(&[piece(first, 3, 0, 7)], Seq(first + 3), Seq(0)).unwrap();
@@ -183,7 +183,10 @@ fn an_unreadable_sector_is_an_error_and_not_an_end() {
     let disk = SimulatedDisk::new(1);
     let (log, _) = open(&disk, 1 << 20);
     fill(&log, &[(1, 3)]);
-    let faults = || crate::log::simulated::Faults { read_in: Some(0), ..Default::default() };
+    let faults = || crate::log::simulated_disk::DiskFaults {
+        fail_read_after: Some(0),
+        ..Default::default()
+    };
     disk.set_faults(faults());
     assert!(matches!(hear(&log, 1, BUFFER), Err(LogError::Io { .. })));
     assert_eq!(hear(&log, 1, BUFFER).unwrap(), events(&[(1, 3)]), "the next read succeeds");

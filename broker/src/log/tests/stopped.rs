@@ -5,7 +5,7 @@ use tidings_protocol::Seq;
 use super::damage::check;
 use super::{BUFFER, DIR, events, fill, hear, newest, options};
 use crate::log::format::SEGMENT_HEADER;
-use crate::log::simulated::SimulatedDisk;
+use crate::log::simulated_disk::SimulatedDisk;
 use crate::log::{LogEnd, Recovered, SegmentLog, SegmentOptions, TopicLog};
 
 const SEGMENT_BYTES: u64 = 500;

@@ -10,19 +10,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tidings_protocol::{
-    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, Verb, refusal_from,
+    Code, Command, ProtocolError, Reply as Line, Slot, TopicName, Verb, error_from_wire,
 };
 
 use super::super::{Hub, login, topics};
 use super::error::Refusal;
 use super::within;
-use crate::access::{Deed, Pass, Way};
-use crate::audit::{Party, What};
+use crate::access::{Action, Identity, Transport};
+use crate::audit::{AuditEvent, Initiator};
 use crate::groups::Caller;
-use crate::mailbox::{ConnId, Mailbox, Parcel};
+use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::net::listener::Entered;
 use crate::net::stream::Remote;
-use crate::quota::{Held, Quantity};
+use crate::quota::{Quantity, Usage};
 
 /// An answer: its lines, and the text of the last.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub(super) struct Client {
     /// How much was asked so far.
     asked: AtomicU64,
     /// Of whoever sent the request that is being answered: there is one at a time.
-    pass: Mutex<Pass>,
+    pass: Mutex<Identity>,
     /// A request was from whom it should be without a token: it was signed, say.
     is_vouched_for: AtomicBool,
     /// What the connection has of what one may have.
-    held: Mutex<Held>,
+    held: Mutex<Usage>,
 }
 
 impl Client {
@@ -59,7 +59,7 @@ impl Client {
         remote: Remote,
         patience: Duration,
     ) -> Self {
-        let pass = Mutex::new(login::pass_of(&hub.access, Way::Http, &remote));
+        let pass = Mutex::new(login::pass_of(&hub.access, Transport::Http, &remote));
         let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
         let is_vouched_for = AtomicBool::new(false);
         Self { hub, conn, mailbox, remote, patience, asked, pass, is_vouched_for, held }
@@ -67,7 +67,7 @@ impl Client {
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
     /// already.
-    pub(super) fn is_of(&self, pass: Pass) -> Result<(), ProtocolError> {
+    pub(super) fn is_of(&self, pass: Identity) -> Result<(), ProtocolError> {
         self.hub.belongs_to(&mut self.held.lock(), &pass)?;
         let is_other = {
             let current = &mut *self.pass.lock();
@@ -76,10 +76,10 @@ impl Client {
             is_other
         };
         if is_other {
-            self.hub.audit.settle(self.conn.0);
-            let is_stranger = self.pass.lock().is_stranger();
+            self.hub.audit.identity_changed(self.conn.0);
+            let is_stranger = self.pass.lock().is_anonymous();
             if !is_stranger {
-                self.audit(What::LoggedIn);
+                self.audit(AuditEvent::LoggedIn);
             }
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Client {
 
     /// Whether it is of somebody who has shown nothing that gives anything.
     pub(super) fn is_worthless(&self) -> bool {
-        !self.is_vouched_for.load(Ordering::Relaxed) && self.pass.lock().is_worthless()
+        !self.is_vouched_for.load(Ordering::Relaxed) && self.pass.lock().has_no_permissions()
     }
 
     /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
@@ -117,8 +117,8 @@ impl Client {
     /// So many events came, in so many bytes; they count, whatever becomes of them.
     pub(super) fn sent(&self, events: usize, bytes: usize) {
         if let Some(held) = self.held.lock().as_deref_mut() {
-            held.published(events as u64);
-            held.settle(bytes as u64, self.hub.clock.now());
+            held.count_published(events as u64);
+            held.charge(bytes as u64, self.hub.clock.now());
         }
     }
 
@@ -131,14 +131,14 @@ impl Client {
     }
 
     /// Notes what whoever sent the request does, if that is kept.
-    pub(super) fn audit(&self, what: What<'_>) {
-        if !self.pass.lock().is_own() {
-            self.hub.audit.note(|| (what, self.party()));
+    pub(super) fn audit(&self, what: AuditEvent<'_>) {
+        if !self.pass.lock().is_internal() {
+            self.hub.audit.record(|| (what, self.party()));
         }
     }
 
-    pub(super) fn party(&self) -> Party {
-        Party::of(self.conn.0, &self.remote, &self.pass.lock())
+    pub(super) fn party(&self) -> Initiator {
+        Initiator::identified(self.conn.0, &self.remote, &self.pass.lock())
     }
 
     /// What may not be done is noted.
@@ -148,7 +148,7 @@ impl Client {
         judged: Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
         if let Err(error) = &judged {
-            self.audit(What::Denied { topic, why: &error.text });
+            self.audit(AuditEvent::Denied { topic, why: &error.text });
         }
         judged
     }
@@ -156,27 +156,29 @@ impl Client {
     /// Whether an event may be published.
     pub(super) fn may_publish(
         &self,
-        pass: &Pass,
+        pass: &Identity,
         topic: &str,
         payload: &str,
     ) -> Result<(), ProtocolError> {
-        self.judged(Some(topic), self.hub.access.publish(pass, topic, payload))
+        self.judged(Some(topic), self.hub.access.check_publish(pass, topic, payload))
     }
 
     /// The pass of whoever sent the request, as it is now: a body may have taken its time.
-    pub(super) fn pass(&self) -> Pass {
+    pub(super) fn pass(&self) -> Identity {
         let pass = self.pass.lock().clone();
         let renewed = self.hub.access.renew(&pass);
-        renewed.unwrap_or_else(|| self.hub.access.stranger(pass.way()))
+        renewed.unwrap_or_else(|| self.hub.access.anonymous(pass.transport()))
     }
 
     /// Whether whoever sent the request may do that.
-    pub(super) fn may(&self, deed: Deed<'_>) -> Result<(), ProtocolError> {
+    pub(super) fn may(&self, deed: Action<'_>) -> Result<(), ProtocolError> {
         let topic = match deed {
-            Deed::Publish(topic) | Deed::Hear(topic) | Deed::SeeTopic(topic) => Some(topic),
+            Action::Publish(topic) | Action::Subscribe(topic) | Action::ViewTopic(topic) => {
+                Some(topic)
+            }
             _ => None,
         };
-        self.judged(topic, self.pass().may_do(deed))
+        self.judged(topic, self.pass().check_action(deed))
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
@@ -229,11 +231,11 @@ impl Client {
     }
 
     /// Waits until whoever sent the request may not do that any more.
-    pub(super) async fn loses(&self, deed: Deed<'_>) {
-        self.is_refused(|pass| pass.may_do(deed)).await;
+    pub(super) async fn loses(&self, deed: Action<'_>) {
+        self.is_refused(|pass| pass.check_action(deed)).await;
     }
 
-    async fn is_refused(&self, may: impl Fn(&Pass) -> Result<(), ProtocolError>) {
+    async fn is_refused(&self, may: impl Fn(&Identity) -> Result<(), ProtocolError>) {
         let mut changes = self.hub.access.changes();
         let pass = self.pass();
         let is_allowed = || self.hub.access.renew(&pass).is_some_and(|pass| may(&pass).is_ok());
@@ -242,14 +244,16 @@ impl Client {
                 return;
             }
         }
-        self.audit(What::Revoked { why: "what a request rests on was changed or taken away" });
+        self.audit(AuditEvent::Revoked {
+            why: "what a request rests on was changed or taken away",
+        });
     }
 
     /// What comes of receiving a body for something that whoever sends it may do; refused at once if it may not, and as soon
     /// as it may not any more: a body takes its time.
     pub(super) async fn receive<T>(
         &self,
-        may: impl Fn(&Pass) -> Result<(), ProtocolError>,
+        may: impl Fn(&Identity) -> Result<(), ProtocolError>,
         body: impl Future<Output = T>,
     ) -> Result<T, ProtocolError> {
         self.judged(None, may(&self.pass()))?;
@@ -267,15 +271,15 @@ impl Client {
     /// Whether whoever sent the request may do all of these.
     pub(super) fn may_all(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
         let pass = self.pass();
-        self.judged(None, commands.iter().try_for_each(|command| pass.may(command)))
+        self.judged(None, commands.iter().try_for_each(|command| pass.check_command(command)))
     }
 
     fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        self.judged(None, self.pass().may(command))?;
+        self.judged(None, self.pass().check_command(command))?;
         let made = self.hub.may_make(self.held.lock().as_deref(), command);
-        made.inspect_err(|error| self.audit(What::Limit { why: &error.text }))?;
-        if !self.pass.lock().is_own() {
-            self.hub.audit.asked(command, self.conn.0, || self.party());
+        made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
+        if !self.pass.lock().is_internal() {
+            self.hub.audit.record_command(command, self.conn.0, || self.party());
         }
         let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
@@ -300,19 +304,21 @@ impl Client {
         early: &mut Vec<(Slot, Bytes)>,
     ) -> Result<Answer, ProtocolError> {
         poll_fn(|cx| {
-            let taken = self.mailbox.take(cx.waker());
-            for parcel in taken.parcels {
+            let taken = self.mailbox.drain(cx.waker());
+            for parcel in taken.messages {
                 match parcel {
-                    Parcel::Answer { slot, line } => early.push((slot, line)),
-                    Parcel::Lines(lines) => early.extend(lines.into_parts().0),
+                    ConnMessage::Answer { slot, line } => early.push((slot, line)),
+                    ConnMessage::Lines(lines) => early.extend(lines.into_parts().0),
                     // Nothing is watched, stored or claimed here.
-                    Parcel::Progress { .. } | Parcel::Stored { .. } | Parcel::End(_) => {}
+                    ConnMessage::Progress { .. }
+                    | ConnMessage::Stored { .. }
+                    | ConnMessage::End(_) => {}
                 }
             }
             if let Some(at) = early.iter().position(|(of, _)| *of == slot) {
                 return Poll::Ready(read(&early.swap_remove(at).1));
             }
-            if taken.closing {
+            if taken.close_requested {
                 return Poll::Ready(Err(ProtocolError::new(Code::Closing, "the broker stops")));
             }
             Poll::Pending
@@ -322,7 +328,7 @@ impl Client {
 
     /// What was waited for is not waited for any more.
     pub(super) fn give_up(&self) {
-        self.hub.groups.gone(self.conn);
+        self.hub.groups.connection_ended(self.conn);
     }
 }
 
@@ -341,9 +347,9 @@ impl Drop for Hearing {
 impl Drop for Client {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
-        self.audit(What::Left { why: "left" });
+        self.audit(AuditEvent::Disconnected { why: "left" });
         self.give_up();
-        self.mailbox.abandon();
+        self.mailbox.discard();
         self.hub.registry.leave(self.conn);
     }
 }
@@ -356,7 +362,7 @@ fn read(lines: &[u8]) -> Result<Answer, ProtocolError> {
         match Line::parse(line) {
             Ok(Line::More(text)) => answer.more.push(text.to_owned()),
             Ok(Line::Ok(text)) => text.clone_into(&mut answer.ok),
-            Ok(Line::Err { code, text, .. }) => return Err(refusal_from(code, text)),
+            Ok(Line::Err { code, text, .. }) => return Err(error_from_wire(code, text)),
             _ => return Err(ProtocolError::new(Code::Internal, "an answer that is none")),
         }
     }

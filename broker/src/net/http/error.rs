@@ -6,7 +6,7 @@ use serde_json::json;
 use tidings_protocol::{Code, ProtocolError};
 
 use super::objects::Object;
-use crate::stats::Visits;
+use crate::stats::RequestCounts;
 
 /// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Refusal {
     }
 }
 
-impl Visits {
+impl RequestCounts {
     /// One that is too many, of `what`; it may be taken after so many ms.
     pub(super) fn limited(&self, wait_ms: u64, what: &str) -> Refusal {
         self.limited.add(1);

@@ -25,7 +25,7 @@ use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
 use super::transcripts::Transcripts;
-use crate::access::Deed;
+use crate::access::Action;
 use crate::topic::payloads;
 
 /// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
@@ -48,7 +48,7 @@ pub(super) async fn stream(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    client.may(Deed::Hear(topic.as_str()))?;
+    client.may(Action::Subscribe(topic.as_str()))?;
     let known = [["from"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
@@ -80,7 +80,7 @@ pub(super) async fn stream(
 async fn ends(client: Arc<Client>, topic: TopicName, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
-        () = client.loses(Deed::Hear(topic.as_str())) => {}
+        () = client.loses(Action::Subscribe(topic.as_str())) => {}
     }
 }
 

@@ -10,7 +10,7 @@ use tidings_protocol::{CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt,
 use super::error::Refusal;
 use super::input::Params;
 use crate::net::Hub;
-use crate::topic::{Fetched, Lag, Place, Reader};
+use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +58,7 @@ pub(super) struct Following {
     /// What was asked for, of a topic that is not there yet.
     reader: Option<Reader>,
     /// Among those who wait for new topics.
-    place: Option<Place>,
+    place: Option<WaiterSlot>,
 }
 
 /// What comes next.
@@ -105,7 +105,7 @@ impl Following {
 
     /// Whether the cursor is where it was to begin, and not below because the disk is asked where that is.
     pub(super) fn has_begun(&self) -> bool {
-        self.reader.as_ref().is_none_or(Reader::has_begun)
+        self.reader.as_ref().is_none_or(Reader::is_start_resolved)
     }
 
     /// The number of the topic, once it is there.
@@ -120,12 +120,12 @@ impl Following {
             self.reader = self.hub.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
         }
         let Some(reader) = &mut self.reader else { return Next::Nothing { reads: false } };
-        reader.woken_by(cx.waker());
+        reader.set_waker(cx.waker());
         let mut run = None;
         match reader.fetch(bytes_max, 1, |first, lines| run = Some((first, lines))) {
             Fetched::Lag(lag) => Next::Lag(lag),
             Fetched::Gap(gap) => Next::Gap(gap),
-            Fetched::Taken => match run {
+            Fetched::Delivered => match run {
                 Some((first, lines)) => Next::Lines(first, lines),
                 None => Next::Nothing { reads: reader.waits_for_disk() },
             },
@@ -136,13 +136,13 @@ impl Following {
     fn is_born(&mut self, cx: &Context<'_>) -> bool {
         let topics = &self.hub.topics;
         let look = || topics.find(self.topic.as_str());
-        topics.arrivals.look(&mut self.place, cx.waker(), look).is_some()
+        topics.new_topic_waiters.find_or_wait(&mut self.place, cx.waker(), look).is_some()
     }
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.hub.topics.arrivals.leave(self.place);
+        self.hub.topics.new_topic_waiters.leave(self.place);
     }
 }
 

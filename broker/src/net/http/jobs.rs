@@ -16,7 +16,7 @@ use super::input::{Named, Params};
 use super::manage::{Answered, Asker, manage};
 use super::objects::{self, Object};
 use super::{Http, within};
-use crate::access::{Deed, Pass};
+use crate::access::{Action, Identity};
 use crate::groups::commands::seed_settings;
 
 /// Seeds of one request.
@@ -63,7 +63,7 @@ pub(super) async fn open(
         client.may_go_on()?;
         http.bodies.json(&headers, body).await
     };
-    let Fields(mut object) = client.receive(Pass::may_open_jobs, body).await??;
+    let Fields(mut object) = client.receive(Identity::check_open_job, body).await??;
     let name: JobName = match object.remove("job") {
         Some(Field::Text(name)) => name.parse()?,
         _ => return Err(Refusal::bad("job: it is needed, and a text: its name")),
@@ -79,7 +79,7 @@ pub(super) async fn open(
     // What is refused of it leaves nothing behind.
     client.may_all(&adding(&name, &urls, &of_group(&params)))?;
     if !close {
-        client.may(Deed::SeeJob(name.as_ref()))?;
+        client.may(Action::ViewJob(name.as_ref()))?;
     }
     count(&client, &urls)?;
     client.ask(&Command::Job(manage("open", Some(name.as_ref()), settings))).await?;
@@ -104,7 +104,7 @@ pub(super) async fn job(
         let done = tokio::select! {
             biased;
             // What is asked below is refused then.
-            () = client.loses(Deed::SeeJob(name.as_ref())) => None,
+            () = client.loses(Action::ViewJob(name.as_ref())) => None,
             done = within(wait, client.wait(&command)) => done,
         };
         if done.is_none() {
@@ -125,11 +125,11 @@ pub(super) async fn add(
     body: Body,
 ) -> Answered {
     let params = Params::of(&uri, &["group"])?;
-    let deed = Deed::Job(name.as_ref());
+    let deed = Action::ManageJob(name.as_ref());
     client.may(deed)?;
     client.may_go_on()?;
     let body = http.bodies.json(&headers, body);
-    let Fields(mut object) = client.receive(|pass| pass.may_do(deed), body).await??;
+    let Fields(mut object) = client.receive(|pass| pass.check_action(deed), body).await??;
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?
         .ok_or_else(|| Refusal::bad("urls: they are needed"))?;
     let settings = settings(&object, SEEDS)?;

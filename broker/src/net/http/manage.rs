@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
-use tidings_protocol::{Code, Command, GroupName, Manage, TopicName, field_number};
+use tidings_protocol::{Code, Command, GroupName, ManageCommand, TopicName, field_number};
 
 use super::Http;
 use super::client::{Answer, Client};
@@ -16,7 +16,7 @@ use super::error::Refusal;
 use super::fields::{Fields, Kind, Known, borrowed, settings};
 use super::input::{Named, Params};
 use super::objects::{self, Object};
-use crate::access::Deed;
+use crate::access::Action;
 
 /// A request to a handler has these.
 pub(super) type Asker = Extension<Arc<Client>>;
@@ -29,8 +29,8 @@ pub(super) fn manage<'a>(
     action: &'a str,
     name: Option<&'a str>,
     settings: Vec<(&'a str, &'a str)>,
-) -> Manage<'a> {
-    Manage { action, name, settings }
+) -> ManageCommand<'a> {
+    ManageCommand { action, name, settings }
 }
 
 /// Settings of a topic.
@@ -59,7 +59,7 @@ async fn received(
     Params::of(uri, &[])?;
     // Nobody has a body read for nothing.
     let body = http.bodies.json(headers, body);
-    let Fields(object) = client.receive(|pass| pass.may_do(Deed::Admin), body).await??;
+    let Fields(object) = client.receive(|pass| pass.check_action(Action::Admin), body).await??;
     settings(&object, known)
 }
 
@@ -97,7 +97,7 @@ pub(super) async fn put_topic(
 ) -> Answered {
     let settings = received(&http, TOPIC, &client, (&uri, &headers, body)).await?;
     // Who may not be told how it is then is not told so when it is done.
-    client.may(Deed::SeeTopic(name.as_str()))?;
+    client.may(Action::ViewTopic(name.as_str()))?;
     let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
@@ -158,7 +158,7 @@ pub(super) async fn put_group(
     body: Body,
 ) -> Answered {
     let settings = received(&http, GROUP, &client, (&uri, &headers, body)).await?;
-    client.may(Deed::SeeGroup(name.as_str()))?;
+    client.may(Action::ViewGroup(name.as_str()))?;
     let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
     match client.ask(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}

@@ -60,7 +60,7 @@ pub(crate) use self::server::serve;
 use self::transcripts::TranscriptsOfTopics;
 use super::Hub;
 use super::stream::{Peer, Remote};
-use crate::access::Way;
+use crate::access::Transport;
 use crate::net::listener::Entered;
 
 /// What all requests share.
@@ -128,7 +128,7 @@ pub(crate) async fn ask(
     let peer = Peer::Tcp((Ipv4Addr::LOCALHOST, 0).into());
     let remote = Remote { peer, certificate: None, is_encrypted: false };
     let client = Client::new(Arc::clone(hub), entered, remote, patience);
-    client.is_of(hub.access.own(Way::Http))?;
+    client.is_of(hub.access.internal(Transport::Http))?;
     client.ask(command).await.map(drop)
 }
 

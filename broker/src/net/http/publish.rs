@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::json;
 use tidings_protocol::{
-    Code, Fate, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
+    Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, text,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -24,10 +24,10 @@ use super::error::Refusal;
 use super::idempotency::{Earlier, Id, Serial};
 use super::input::{Named, Params, content_type, json};
 use super::objects::Object;
-use crate::access::{Deed, Pass};
-use crate::audit::Party;
+use crate::access::{Action, Identity};
+use crate::audit::Initiator;
 use crate::mailbox::ConnId;
-use crate::topic::{Topic, id_of};
+use crate::topic::{Topic, dedup_id};
 
 /// Types of a body of lines. The last is what programs say that say nothing (`curl --data`).
 const LINES: [&str; 3] =
@@ -51,12 +51,12 @@ pub(super) async fn publish(
     body: Body,
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
-    let deed = Deed::Publish(name.as_str());
+    let deed = Action::Publish(name.as_str());
     client.may(deed)?;
     client.may_publish_on(&name)?;
     let types = [LINES.as_slice(), &[JSON]].concat();
     let body = http.bodies.receive(&headers, body, &types);
-    let received = client.receive(|pass| pass.may_do(deed), body).await??;
+    let received = client.receive(|pass| pass.check_action(deed), body).await??;
     // The body may have taken its time, and others come beside it; its bytes have come, whatever becomes of it.
     let may_go_on = client.may_go_on();
     client.sent(0, received.bytes.len());
@@ -205,11 +205,11 @@ async fn has_room(
     payloads: &[Cow<'_, str>],
 ) -> Result<(), Refusal> {
     // Nearly always there is, and all of them have just been judged.
-    if !topic.is_held_up(None) {
+    if !topic.is_backpressured(None) {
         return Ok(());
     }
-    let may = |pass: &Pass| {
-        let judge = |payload| http.hub.access.publish(pass, topic.name().as_str(), payload);
+    let may = |pass: &Identity| {
+        let judge = |payload| http.hub.access.check_publish(pass, topic.name().as_str(), payload);
         payloads.iter().try_for_each(|payload| judge(payload))
     };
     client.receive(may, room(http, topic)).await?
@@ -218,7 +218,7 @@ async fn has_room(
 /// Waits until a topic has room in memory, but not for ever.
 pub(super) async fn room(http: &Http, topic: &Topic) -> Result<(), Refusal> {
     let room = poll_fn(|cx| {
-        let held_up = topic.is_held_up(Some(cx.waker()));
+        let held_up = topic.is_backpressured(Some(cx.waker()));
         if held_up { Poll::Pending } else { Poll::Ready(()) }
     });
     let patience = Duration::from_millis(http.config.held_up_ms);
@@ -233,21 +233,22 @@ pub(super) async fn room(http: &Http, topic: &Topic) -> Result<(), Refusal> {
 pub(super) fn append(
     http: &Http,
     topic: &Arc<Topic>,
-    by: Party,
+    by: Initiator,
     payloads: &[Cow<'_, str>],
 ) -> Result<Vec<Seq>, Refusal> {
     let conn = ConnId(by.conn);
-    let ids = payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, id_of(payload)?)));
+    let ids =
+        payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, dedup_id(payload)?)));
     let ids: Vec<_> = ids.collect();
     let seqs = if ids.is_empty() {
         let numbers = topic.append(conn, payloads.iter().map(AsRef::as_ref))?;
         (numbers.start.0..numbers.end.0).map(Seq).collect()
     } else {
         let payloads: Vec<&str> = payloads.iter().map(AsRef::as_ref).collect();
-        topic.append_once(conn, &payloads, &ids)?
+        topic.append_deduplicated(conn, &payloads, &ids)?
     };
     http.hub.stats.events.add(payloads.len() as u64);
-    http.hub.audit.published(topic.name().as_str(), payloads.len() as u64, by.conn, || by);
+    http.hub.audit.record_published(topic.name().as_str(), payloads.len() as u64, by.conn, || by);
     Ok(seqs)
 }
 
@@ -256,7 +257,7 @@ pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusa
     let last = seqs.iter().copied().max().expect("there is an event");
     let mut place = None;
     poll_fn(|cx| {
-        if topic.fate(last).0 != Fate::Waiting {
+        if topic.fate(last).0 != Durability::Pending {
             return Poll::Ready(());
         }
         place = topic.wait_durable(last, place, cx.waker());
@@ -268,7 +269,7 @@ pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusa
     })
     .await;
     for seq in &seqs {
-        if let (Fate::Lost(code), _) = topic.fate(*seq) {
+        if let (Durability::Lost(code), _) = topic.fate(*seq) {
             let text = format!("event {seq} of {} could not be kept", topic.name());
             return Err(ProtocolError::new(code, text).into());
         }
@@ -284,7 +285,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::access::{AccessConfig, Principal, Proof, Rights, TokenHash, new_token};
+    use crate::access::{AccessConfig, Credential, PermissionSet, Principal, TokenHash, new_token};
     use crate::{Broker, BrokerConfig, HttpConfig, Limits};
 
     /// Somebody who reads a topic holds up who publishes to it, until he has taken something.
@@ -294,8 +295,8 @@ mod tests {
             let listen = "127.0.0.1:0".parse().unwrap();
             let http = HttpConfig { listen, held_up_ms: 3_600_000, ..HttpConfig::default() };
             let token = new_token();
-            let rights = Rights::new(vec!["pub:t".parse().unwrap()], Vec::new());
-            let she = Principal::new("she", Proof::Token(TokenHash::of(&token)), rights);
+            let rights = PermissionSet::new(vec!["pub:t".parse().unwrap()], Vec::new());
+            let she = Principal::new("she", Credential::Token(TokenHash::of(&token)), rights);
             let access = AccessConfig { principals: Some(vec![she]), ..AccessConfig::default() };
             let limits = Limits { tail_bytes_max: 64 << 10, ..Limits::default() };
             let config = BrokerConfig {
@@ -312,7 +313,7 @@ mod tests {
             for _ in 0..100 {
                 topic.append(ConnId(1), [payload.as_str()]).unwrap();
             }
-            assert!(topic.is_held_up(None));
+            assert!(topic.is_backpressured(None));
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
             let ask = format!(
                 "POST /topics/t HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n{key}\
@@ -327,13 +328,13 @@ mod tests {
             for _ in 0..1_000 {
                 tokio::task::yield_now().await;
             }
-            broker.hub.access.replace(Vec::new());
+            broker.hub.access.replace_principals(Vec::new());
             let mut heard = String::new();
             let end =
                 crate::net::http::within(Duration::from_mins(1), stream.read_to_string(&mut heard));
             end.await.expect("it is answered").unwrap();
             assert!(heard.starts_with("HTTP/1.1 401 "), "{heard}");
-            assert_eq!(topic.show().head, Seq(101), "nothing was published");
+            assert_eq!(topic.stats().head, Seq(101), "nothing was published");
             drop(reader);
             broker.stop().await;
         }

@@ -22,7 +22,7 @@ use super::error::Refusal;
 use super::following::{Filter, Following, Next};
 use super::input::{Named, Params};
 use super::{Http, within};
-use crate::access::Deed;
+use crate::access::Action;
 use crate::topic::payloads;
 
 /// How long is waited for the first event if nobody says.
@@ -48,7 +48,7 @@ pub(super) async fn read(
     Named(topic): Named<TopicName>,
     uri: Uri,
 ) -> Result<Response, Refusal> {
-    client.may(Deed::Hear(topic.as_str()))?;
+    client.may(Action::Subscribe(topic.as_str()))?;
     let known = [["from", "limit", "wait"].as_slice(), &Filter::PARAMS].concat();
     let params = Params::of(&uri, &known)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
@@ -61,7 +61,7 @@ pub(super) async fn read(
     let collected = within(wait, poll_fn(|cx| page.poll(cx)));
     tokio::select! {
         biased;
-        () = client.loses(Deed::Hear(heard.as_str())) => return Err(revoked()),
+        () = client.loses(Action::Subscribe(heard.as_str())) => return Err(revoked()),
         _ = collected => {}
         () = stop.cancelled_owned() => {}
     }

@@ -27,10 +27,10 @@ use parking_lot::Mutex;
 use super::Http;
 use super::client::Client;
 use super::error::Refusal;
-use crate::audit::What;
+use crate::audit::AuditEvent;
 use crate::clock::Moment;
-use crate::stats::Visits;
-use crate::throttle::{Rate, SOURCES_MAX, Source, Throttle};
+use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
+use crate::stats::RequestCounts;
 
 /// Whose request it is, as far as can be told before anything is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,11 +123,11 @@ const LOOKS_OF_MIN: u32 = 600;
 struct Received {
     receiver: Arc<dyn Receiver>,
     /// By source, and whether somebody stands between: who asks from a proxy's machine is not who asks through it.
-    askers: Mutex<Throttle<(Source, bool, Asker)>>,
+    askers: Mutex<RateLimiter<(Source, bool, Asker)>>,
     /// Of those who are not known.
     rate: Rate,
     /// The same sources, whoever asks.
-    looks: Mutex<Throttle<(Source, bool)>>,
+    looks: Mutex<RateLimiter<(Source, bool)>>,
     look_rate: Rate,
 }
 
@@ -137,9 +137,9 @@ impl Received {
         let per_minute = receiver.per_minute();
         Self {
             receiver,
-            askers: Mutex::new(Throttle::new(SOURCES_MAX)),
+            askers: Mutex::new(RateLimiter::new(SOURCES_MAX)),
             rate: rate(per_minute),
-            looks: Mutex::new(Throttle::new(SOURCES_MAX)),
+            looks: Mutex::new(RateLimiter::new(SOURCES_MAX)),
             look_rate: rate(per_minute.max(LOOKS_OF_MIN).saturating_mul(LOOKS)),
         }
     }
@@ -183,9 +183,9 @@ async fn answer(
 ) -> Result<Response<Body>, Refusal> {
     let (receiver, peer) = (&place.receiver, client.remote.peer.ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
-    let (now, visits) = (http.hub.clock.now(), &http.hub.stats.notices);
+    let (now, visits) = (http.hub.clock.now(), &http.hub.stats.receiver_requests);
     let limited = |wait_ms| {
-        client.audit(What::Limit { why: "too many notices from this address" });
+        client.audit(AuditEvent::LimitReached { why: "too many notices from this address" });
         visits.limited(wait_ms, "requests from this address")
     };
     let count = |asker| place.count(source, asker, now).map_err(limited);
@@ -207,7 +207,7 @@ async fn answer(
             client.vouch();
             match response.status() {
                 StatusCode::TOO_MANY_REQUESTS => visits.limited.add(1),
-                status if status.is_success() => visits.taken.add(1),
+                status if status.is_success() => visits.accepted.add(1),
                 _ => {}
             }
             Ok(response.map(Body::from))
@@ -231,9 +231,9 @@ pub fn is_forwarded(headers: &HeaderMap) -> bool {
 }
 
 /// What everybody hears who has no business here.
-fn refused(visits: &Visits, now: Moment, client: &Client, reason: &str) -> Refusal {
-    client.audit(What::Refused { why: &format!("notice: {reason}") });
-    if let Some(held_back) = visits.refuse(now) {
+fn refused(visits: &RequestCounts, now: Moment, client: &Client, reason: &str) -> Refusal {
+    client.audit(AuditEvent::Refused { why: &format!("notice: {reason}") });
+    if let Some(held_back) = visits.count_refused(now) {
         let peer = client.remote.peer.ip();
         tracing::warn!(%peer, reason, held_back, "a notice was refused");
     }
@@ -249,7 +249,7 @@ mod tests {
 
     use super::super::HttpConfig;
     use super::*;
-    use crate::access::Way;
+    use crate::access::Transport;
     use crate::net::listener::enter;
     use crate::net::stream::{Peer, Remote};
     use crate::{Broker, BrokerConfig};
@@ -285,7 +285,7 @@ mod tests {
         let http =
             Http::new(Arc::clone(&broker.hub), HttpConfig::default(), CancellationToken::new());
         let remote = Remote { peer: Peer::Tcp(listen), certificate: None, is_encrypted: false };
-        let entered = enter(&broker.hub, remote.peer, Way::Http).unwrap();
+        let entered = enter(&broker.hub, remote.peer, Transport::Http).unwrap();
         let client = Client::new(Arc::clone(&broker.hub), entered, remote, Duration::from_secs(1));
         let looking = Arc::new(Looking::default());
         let place = Received::new(Arc::clone(&looking) as Arc<dyn Receiver>);

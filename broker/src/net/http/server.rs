@@ -27,8 +27,8 @@ use super::head::first_head;
 use super::hooks::PeerIp;
 use super::watched::{Debt, Watched};
 use super::{Http, Serving, guard, router};
-use crate::access::{Pass, Unknown, Way, is_token};
-use crate::audit::{Party, What};
+use crate::access::{Identity, LoginError, Transport, is_token};
+use crate::audit::{AuditEvent, Initiator};
 use crate::net::handshake::handshake;
 use crate::net::listener::{Entered, enter, tune};
 use crate::net::stream::{Peer, Remote, Stream};
@@ -56,7 +56,7 @@ pub(crate) fn serve(
     let connections = tasks.clone();
     accept(listener, listening, tasks, move |stream, peer| {
         // There is nobody yet to whom it could be said in words.
-        let Ok(entered) = enter(&http.hub, peer, Way::Http) else { return };
+        let Ok(entered) = enter(&http.hub, peer, Transport::Http) else { return };
         connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
     });
     serving
@@ -73,15 +73,15 @@ async fn serve_one(
     let conn = entered.conn;
     let config = &http.config;
     tune(&stream, http.hub.limits.unsent_bytes);
-    let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http) {
+    let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http_config) {
         None => (Stream::Plain(stream), None),
         Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
             Ok(secured) => secured,
             Err(error) => {
                 tracing::debug!(%conn, %peer, %error, "no TLS: closed");
                 let why = format!("no TLS: {error}");
-                let party = || Party::at(conn.0, peer, Way::Http.as_str());
-                http.hub.audit.note(|| (What::Refused { why: &why }, party()));
+                let party = || Initiator::unidentified(conn.0, peer, Transport::Http.as_str());
+                http.hub.audit.record(|| (AuditEvent::Refused { why: &why }, party()));
                 return http.hub.registry.leave(conn);
             }
         },
@@ -90,7 +90,7 @@ async fn serve_one(
     let is_encrypted = matches!(stream, Stream::Tls(_));
     let remote = Remote { peer, certificate, is_encrypted };
     let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
-    client.audit(What::Connected);
+    client.audit(AuditEvent::Connected);
     // Until then it is anybody's memory.
     let head_bytes_max = if http.hub.access.is_open() {
         config.head_bytes_max
@@ -113,7 +113,7 @@ async fn serve_one(
 
 /// How many ms the first head may take. Who may do something without a token may connect ahead, and ask later.
 fn head_ms(http: &Http, client: &Client) -> u64 {
-    let most = if client.is_worthless() { http.hub.limits.log_in_ms } else { u64::MAX };
+    let most = if client.is_worthless() { http.hub.limits.login_timeout_ms } else { u64::MAX };
     http.config.head_ms.min(most)
 }
 
@@ -195,21 +195,21 @@ async fn answer(
 ) -> Response {
     http.hub.stats.lines.add(1);
     if let Err(refusal) = guard::check(&http.config.hosts, request.headers(), request.uri()) {
-        http.hub.stats.refused.add(1);
-        client.audit(What::Refused { why: refusal.message() });
+        http.hub.stats.refused_lines.add(1);
+        client.audit(AuditEvent::Refused { why: refusal.message() });
         return refusal.into_response();
     }
     match admit(http, request.headers(), &client.remote).await {
         Ok(pass) => {
             if let Err(error) = client.is_of(pass) {
-                http.hub.stats.refused.add(1);
-                client.audit(What::Limit { why: &error.text });
+                http.hub.stats.refused_lines.add(1);
+                client.audit(AuditEvent::LimitReached { why: &error.text });
                 return Refusal::from(error).into_response();
             }
         }
         Err(refusal) => {
-            http.hub.stats.refused.add(1);
-            client.audit(What::FailedLogIn { why: refusal.message() });
+            http.hub.stats.refused_lines.add(1);
+            client.audit(AuditEvent::LogInFailed { why: refusal.message() });
             return refusal.into_response();
         }
     }
@@ -217,30 +217,30 @@ async fn answer(
     request.extensions_mut().insert(PeerIp(client.remote.peer.ip()));
     let Ok(response) = router.clone().call(request).await;
     if response.status().is_client_error() {
-        http.hub.stats.refused.add(1);
+        http.hub.stats.refused_lines.add(1);
     }
     response
 }
 
 /// The pass of whoever sends a request with these headers. What is no token of ours is for somebody else, such as a webhook.
-async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Pass, Refusal> {
+async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Identity, Refusal> {
     let access = &http.hub.access;
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
     let bearer = given.and_then(|given| given.split_once(' '));
     let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
     let Some(token) = token.filter(is_token) else {
-        return Ok(login::pass_of(access, Way::Http, remote));
+        return Ok(login::pass_of(access, Transport::Http, remote));
     };
     login::may_show(remote)?;
     let (source, now) = (remote.peer.ip().into(), http.hub.clock.now());
-    match access.log_in(Way::Http, &token, Some(source), now) {
+    match access.log_in(Transport::Http, &token, Some(source), now) {
         Ok(pass) => Ok(pass),
-        Err(Unknown::TooMany(wait_ms)) => {
+        Err(LoginError::TooManyFailures(wait_ms)) => {
             let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
             Err(Refusal::from(login::too_many_tokens(wait_ms)).retry_after(seconds))
         }
-        Err(Unknown::Wrong(delay_ms)) => {
+        Err(LoginError::InvalidToken(delay_ms)) => {
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             Err(login::wrong_token().into())
         }
@@ -258,7 +258,7 @@ mod tests {
     use super::super::hooks::{Hook, Recipe};
     use super::super::receivers::{Receiver, Reply, Replying};
     use super::*;
-    use crate::access::{AccessConfig, Principal, Proof, Rights};
+    use crate::access::{AccessConfig, Credential, PermissionSet, Principal};
     use crate::{Broker, BrokerConfig, Limits};
 
     /// Longer than anything here takes, but for what never ends.
@@ -307,7 +307,7 @@ mod tests {
     async fn who_never_says_who_it_is_has_no_time_for_a_head() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
-        let limits = Limits { log_in_ms: 50, ..Limits::default() };
+        let limits = Limits { login_timeout_ms: 50, ..Limits::default() };
         let http = Some(HttpConfig { listen, head_ms: 600_000, ..HttpConfig::default() });
         let config = BrokerConfig { listen, http, access, limits, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
@@ -322,15 +322,17 @@ mod tests {
 
     #[tokio::test]
     async fn who_may_do_something_without_a_token_has_the_whole_time_for_a_head() {
-        let known = Principal::new("she", Proof::Certificate("she".into()), Rights::all());
+        let known =
+            Principal::new("she", Credential::Certificate("she".into()), PermissionSet::all());
         for (strangers, certificate, is_late) in [
-            (Rights::default(), None, true),
-            (Rights::default(), Some("he"), true),
-            (Rights::default(), Some("she"), false),
-            (Rights::all(), None, false),
+            (PermissionSet::default(), None, true),
+            (PermissionSet::default(), Some("he"), true),
+            (PermissionSet::default(), Some("she"), false),
+            (PermissionSet::all(), None, false),
         ] {
             let principals = Some(vec![known.clone()]);
-            let access = AccessConfig { principals, strangers, ..AccessConfig::default() };
+            let access =
+                AccessConfig { principals, anonymous: strangers, ..AccessConfig::default() };
             let listen = "127.0.0.1:0".parse().unwrap();
             let config = BrokerConfig { listen, access, ..BrokerConfig::default() };
             let broker = Broker::start(config).await.unwrap();
@@ -338,9 +340,9 @@ mod tests {
             let http = Http::new(Arc::clone(hub), HttpConfig::default(), CancellationToken::new());
             let certificate = certificate.map(Box::from);
             let remote = Remote { peer: Peer::Tcp(listen), certificate, is_encrypted: true };
-            let entered = enter(hub, remote.peer, Way::Http).unwrap();
+            let entered = enter(hub, remote.peer, Transport::Http).unwrap();
             let client = Client::new(Arc::clone(hub), entered, remote, PATIENCE);
-            let wanted = if is_late { hub.limits.log_in_ms } else { http.config.head_ms };
+            let wanted = if is_late { hub.limits.login_timeout_ms } else { http.config.head_ms };
             assert_eq!(head_ms(&http, &client), wanted, "{}", client.remote);
             drop(client);
             broker.stop().await;

@@ -15,8 +15,8 @@ use super::error::Refusal;
 use super::input::Params;
 use super::objects::Object;
 use super::receivers::Receiver;
-use crate::access::Deed;
-use crate::stats::Visits;
+use crate::access::Action;
+use crate::stats::RequestCounts;
 use crate::topic::Health;
 
 /// The description of everything that HTTP offers (`OpenAPI` 3.1).
@@ -69,7 +69,7 @@ pub(super) async fn ready(
     Params::of(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
     for topic in http.hub.topics.list() {
-        match topic.show().health {
+        match topic.stats().health {
             Health::Good => {}
             Health::Full => full.push(topic.name().to_string()),
             Health::Failed => failed.push(topic.name().to_string()),
@@ -78,7 +78,7 @@ pub(super) async fn ready(
     let stops = http.stop.is_cancelled();
     let ready = full.is_empty() && failed.is_empty() && !stops;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    if client.may(Deed::Monitor).is_err() {
+    if client.may(Action::Monitor).is_err() {
         (full, failed) = (Vec::new(), Vec::new());
     }
     let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
@@ -92,19 +92,19 @@ pub(super) async fn stats(
     uri: Uri,
 ) -> Result<Object, Refusal> {
     Params::of(&uri, &[])?;
-    client.may(Deed::Monitor)?;
+    client.may(Action::Monitor)?;
     let (hub, stats) = (&http.hub, &http.hub.stats);
     let mut counts = json!({
         "connections": hub.registry.len(),
         "connected": hub.registry.total(),
-        "turned-away": stats.turned_away.value(),
+        "turned-away": stats.rejected_connections.value(),
         "lines": stats.lines.value(),
         "events": stats.events.value(),
-        "refused": stats.refused.value(),
+        "refused": stats.refused_lines.value(),
         "bytes-in": stats.bytes_in.value(),
         "clock": hub.clock.now().0,
-        "hooks": visits(&stats.hooks),
-        "notices": visits(&stats.notices),
+        "hooks": visits(&stats.webhooks),
+        "notices": visits(&stats.receiver_requests),
     });
     for receiver in &http.config.receivers {
         if let Some((name, numbers)) = receiver.count().await {
@@ -116,9 +116,9 @@ pub(super) async fn stats(
     Ok(Object(counts))
 }
 
-fn visits(visits: &Visits) -> Value {
+fn visits(visits: &RequestCounts) -> Value {
     json!({
-        "taken": visits.taken.value(),
+        "taken": visits.accepted.value(),
         "refused": visits.refused.value(),
         "limited": visits.limited.value(),
     })

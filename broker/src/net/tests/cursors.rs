@@ -11,7 +11,7 @@ use super::*;
 use crate::audit::Audit;
 use crate::catalog::Sync;
 use crate::clock::Clock;
-use crate::log::simulated::SimulatedDisk;
+use crate::log::simulated_disk::SimulatedDisk;
 use crate::net::{Hub, bind, listen, serve};
 use crate::topic::Topics;
 
@@ -242,7 +242,7 @@ fn broker_on(disk: &SimulatedDisk) -> Broker {
         tasks,
         socket_file: None,
         _data: None,
-        stopped: None,
+        clean_stop: None,
     }
 }
 
@@ -256,7 +256,7 @@ async fn no_cursor_is_ahead_of_the_disk() {
     publish(&mut client, "a", 1).await;
     assert_eq!(client.ask("SUB a from=1 as=old").await, "+OK\r\n");
     client.expect("MSG a 1 x\r\n").await;
-    disk.hold_syncs(Path::new("data/topics"));
+    disk.stall_syncs(Path::new("data/topics"));
     other.send("PUB a y\n").await;
     client.expect("MSG a 2 y\r\n").await;
     client.send("SEEN a 1\nSEEN a 2\nPING\n").await;
@@ -267,7 +267,7 @@ async fn no_cursor_is_ahead_of_the_disk() {
     third.send("SUB a as=new\n").await;
     let mut fourth = Peer::client(&broker).await;
     assert_eq!(fourth.ask("TOPIC show a").await.matches("+ cursor ").count(), 1);
-    disk.release_syncs();
+    disk.resume_syncs();
     client.expect("+OK\r\n").await;
     assert!(client.line().await.starts_with("PONG "));
     third.expect("+OK\r\n").await;

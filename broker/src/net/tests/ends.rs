@@ -51,7 +51,8 @@ async fn what_has_arrived_counts_also_when_its_sender_closes_without_reading() {
 // PROTOCOL: S15
 #[tokio::test]
 async fn whoever_reads_slowly_gets_everything_before_the_end() {
-    let limits = Limits { closing_ms: 1_000, tail_bytes_max: 32 << 20, ..Limits::default() };
+    let limits =
+        Limits { closing_timeout_ms: 1_000, tail_bytes_max: 32 << 20, ..Limits::default() };
     let broker = broker(limits).await;
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
@@ -74,7 +75,7 @@ async fn whoever_reads_slowly_gets_everything_before_the_end() {
 
 #[tokio::test]
 async fn whoever_does_not_read_at_the_end_is_cut_off() {
-    let broker = broker(Limits { closing_ms: 50, ..Limits::default() }).await;
+    let broker = broker(Limits { closing_timeout_ms: 50, ..Limits::default() }).await;
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_500 {

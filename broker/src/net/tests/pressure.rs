@@ -9,7 +9,7 @@ use tidings_protocol::Command;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::mailbox::Parcel;
+use crate::mailbox::ConnMessage;
 use crate::quota::{Quantity, Quota, QuotaConfig};
 
 /// Has more for the client than its socket takes.
@@ -48,7 +48,8 @@ async fn connection(broker: &Broker) -> (Connection, Peer) {
     let (read, write) = client.into_split();
     let (stream, remote) = plain(listener.accept().await.unwrap().0);
     let entered =
-        crate::net::listener::enter(&broker.hub, remote.peer, crate::access::Way::Line).unwrap();
+        crate::net::listener::enter(&broker.hub, remote.peer, crate::access::Transport::Line)
+            .unwrap();
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     (connection, Peer { read: BufReader::new(read), write })
 }
@@ -101,14 +102,14 @@ async fn a_task_never_leaves_before_the_answer_to_its_join() {
     other.ask("PUB new-url http://127.0.0.1:9/").await;
     let (mut connection, mut worker) = connection(&broker).await;
     // An answer that takes its time, of another group for example.
-    let slow = connection.answers.later();
+    let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
     worker.send("JOIN crawlers credit=1\n").await;
     other.ask_until("GROUP show crawlers", " processing=1 ").await;
     // The task is with the connection, which has had its turn.
     other.ask("PING").await;
-    mailbox.send(Parcel::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
+    mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
     assert!(worker.line().await.starts_with("Connected. "));
     worker.expect("+OK slow\r\n").await;
     assert!(worker.line().await.starts_with("+OK crawlers credit=1 held=0 since="));
@@ -219,10 +220,10 @@ async fn a_busy_subscription_leaves_room_for_the_others() {
 // PROTOCOL: L10
 #[tokio::test]
 async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
-    let limits = Limits { half_line_ms: 500, unanswered_max: 2, ..Limits::default() };
+    let limits = Limits { partial_line_timeout_ms: 500, unanswered_max: 2, ..Limits::default() };
     let broker = broker(limits).await;
     let (mut connection, mut client) = connection(&broker).await;
-    let slow = connection.answers.later();
+    let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
     // The first one is the second answer that is due. What is behind it has to wait.
@@ -230,7 +231,7 @@ async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
     let mut clock = Peer::client(&broker).await;
     let start = clock.clock_ms().await;
     while clock.clock_ms().await < start + 600 {}
-    mailbox.send(Parcel::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
+    mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
     assert!(client.line().await.starts_with("Connected. "));
     client.expect("+OK slow\r\n").await;
     assert!(client.line().await.starts_with("PONG "));
@@ -242,7 +243,7 @@ async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
 // PROTOCOL: L10
 #[tokio::test]
 async fn a_line_that_arrives_slowly_is_not_silent() {
-    let broker = broker(Limits { half_line_ms: 3_000, ..Limits::default() }).await;
+    let broker = broker(Limits { partial_line_timeout_ms: 3_000, ..Limits::default() }).await;
     let (mut client, mut clock) = (Peer::client(&broker).await, Peer::client(&broker).await);
     // Each pause is far below the limit, all of them together are above it.
     for piece in ["P", "UB", " a", " begun"] {
@@ -257,7 +258,7 @@ async fn a_line_that_arrives_slowly_is_not_silent() {
 #[tokio::test]
 async fn who_was_too_fast_is_read_again_when_the_rate_is_another_one() {
     let rate = |per_second| QuotaConfig {
-        source: Quota::ENDLESS.with(Quantity::Events, per_second),
+        source: Quota::UNLIMITED.with(Quantity::Events, per_second),
         counts_loopback: true,
         ..QuotaConfig::default()
     };
@@ -291,7 +292,7 @@ async fn a_flood_of_seeds_reaches_its_job_whole() {
     let topic = broker.hub.topics.default_topic();
     let mut bytes_max = 0;
     while !client.line().await.ends_with(&format!(" {SEEDS}\r\n")) {
-        bytes_max = bytes_max.max(topic.show().bytes);
+        bytes_max = bytes_max.max(topic.stats().bytes);
     }
     assert!(bytes_max < 1 << 20, "{bytes_max} bytes are kept, as nobody waited");
     loop {

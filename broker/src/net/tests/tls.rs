@@ -16,8 +16,8 @@ use tokio_rustls::client::TlsStream;
 use super::pair::{pair, read_now};
 use super::*;
 use crate::TlsConfig;
-use crate::access::Way;
-use crate::mailbox::{Lines, Parcel};
+use crate::access::Transport;
+use crate::mailbox::{ConnMessage, GroupLines};
 
 /// An encrypted broker, and who trusts it.
 async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
@@ -60,7 +60,7 @@ async fn line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
 
 #[tokio::test]
 async fn a_handshake_that_stalls_counts_and_is_closed() {
-    let limits = Limits { handshake_ms: 50, connections_max: 1, ..Limits::default() };
+    let limits = Limits { handshake_timeout_ms: 50, connections_max: 1, ..Limits::default() };
     let (broker, connector, _dir) = broker(limits).await;
     for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
         let mut stalled = TcpStream::connect(broker.local_addr()).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
 /// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its end.
 #[tokio::test]
 async fn who_says_more_than_a_handshake_takes_is_closed() {
-    let limits = Limits { handshake_ms: 3_600_000, ..Limits::default() };
+    let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };
     let (broker, _, _dir) = broker(limits).await;
     let mut endless = TcpStream::connect(broker.local_addr()).await.unwrap();
     let mut hello = Vec::new();
@@ -99,7 +99,7 @@ async fn who_says_more_than_a_handshake_takes_is_closed() {
 
 #[tokio::test]
 async fn others_are_served_while_handshakes_stall_and_a_stop_does_not_wait_for_them() {
-    let limits = Limits { handshake_ms: 3_600_000, ..Limits::default() };
+    let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };
     let (broker, connector, _dir) = broker(limits).await;
     let mut stalled = Vec::new();
     for _ in 0..50 {
@@ -159,7 +159,7 @@ async fn a_worker_that_takes_its_tasks_slowly_and_steadily_is_not_ended() {
     let (stream, mut far) = pair().await;
     let peer = super::super::stream::Peer::Tcp(broker.local_addr());
     let remote = Remote { peer, certificate: None, is_encrypted: true };
-    let entered = super::super::listener::enter(&broker.hub, peer, Way::Line).unwrap();
+    let entered = super::super::listener::enter(&broker.hub, peer, Transport::Line).unwrap();
     let mailbox = entered.mailbox.clone();
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     let connection = tokio::spawn(connection.run());
@@ -167,9 +167,9 @@ async fn a_worker_that_takes_its_tasks_slowly_and_steadily_is_not_ended() {
     let (mut got, mut bytes) = (0, vec![0; 16 << 10]);
     // The second waits until all of the first was written, and is too much.
     for tasks in TASKS {
-        let mut lines = Lines::default();
+        let mut lines = GroupLines::default();
         lines.task(|out| out.resize(tasks, b'x'));
-        mailbox.send(Parcel::Lines(lines));
+        mailbox.send(ConnMessage::Lines(lines));
         got += read_now(&mut far, &mut bytes).await;
     }
     while got < TASKS.iter().sum() {

@@ -61,7 +61,7 @@ pub(super) fn numbered(range: Range<u64>) -> Vec<String> {
 /// Reads from `from` up to the newest event. Returns payloads with their seqs, and the missed
 /// ranges.
 pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, Vec<String>) {
-    let mut reader = topic.subscribe(Some(from), Form::Wire, waker());
+    let mut reader = topic.subscribe(Some(from), LineForm::Wire, waker());
     let (mut events, mut missed) = (Vec::new(), Vec::new());
     while reader.cursor() < topic.head() {
         let before = reader.cursor();
@@ -69,7 +69,7 @@ pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, 
         match reader.fetch(1 << 20, 64, |_, bytes| lines.push(bytes)) {
             Fetched::Lag(lag) => missed.push(format!("lag {} {}", lag.from, lag.to)),
             Fetched::Gap(gap) => missed.push(format!("gap {} {}", gap.from, gap.to)),
-            Fetched::Taken => {}
+            Fetched::Delivered => {}
         }
         for line in lines.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n')) {
             let line = std::str::from_utf8(line).unwrap().strip_suffix("\r\n").unwrap();
@@ -110,7 +110,7 @@ fn no_seq_is_reused_after_a_crash() {
     let topics = open(folder.path(), &Limits::default());
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..6));
-    let shown = topic.tail.lock().marks.reserved;
+    let shown = topic.tail.lock().watermarks.reserved;
     // As after a kill: the end of the log is not recorded.
     drop((topic, topics));
     let topics = open(folder.path(), &Limits::default());
@@ -127,10 +127,11 @@ fn no_seq_is_reused_after_a_crash() {
 #[test]
 fn a_reader_behind_the_tail_continues_from_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { tail_bytes_max: 20_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
+    let limits =
+        Limits { tail_bytes_max: 20_000, unsynced_bytes_max: 1 << 20, ..Limits::default() };
     let topics = open(folder.path(), &limits);
     let topic = named(&topics, "t");
-    let mut slow = topic.subscribe(None, Form::Wire, waker());
+    let mut slow = topic.subscribe(None, LineForm::Wire, waker());
     for chunk in 0..100 {
         keep(&topic, &numbered(1 + chunk * 100..101 + chunk * 100));
     }
@@ -141,7 +142,7 @@ fn a_reader_behind_the_tail_continues_from_disk() {
     while slow.cursor() < topic.head() {
         let before = slow.cursor();
         let fetched = slow.fetch(10_000, 4, |_, bytes| lines += count_lines(&bytes));
-        assert_eq!(fetched, Fetched::Taken);
+        assert_eq!(fetched, Fetched::Delivered);
         if slow.cursor() == before {
             thread::park_timeout(PATIENCE);
         }
@@ -184,8 +185,8 @@ fn the_dedup_window_survives_a_restart() {
         let topic = named(&topics, "t");
         let payloads = ["http://a.example/ id=1", "http://a.example/ id=2", "plain"];
         let ids: Vec<_> =
-            payloads.iter().filter_map(|payload| id_of(payload)).enumerate().collect();
-        let numbers = topic.append_once(ConnId(1), &payloads, &ids).unwrap();
+            payloads.iter().filter_map(|payload| dedup_id(payload)).enumerate().collect();
+        let numbers = topic.append_deduplicated(ConnId(1), &payloads, &ids).unwrap();
         assert_eq!(numbers[..2], [Seq(1), Seq(2)]);
         settle(&topic);
         drop((topic, topics));
@@ -225,7 +226,7 @@ fn a_topic_in_memory_keeps_only_its_seqs() {
     let memory = TopicSettings { sync: Sync::Memory, ..TopicSettings::default() };
     let topics = open(folder.path(), &Limits::default());
     let topic = topics.create(&"m".parse().unwrap(), memory, |result| result.unwrap()).unwrap();
-    let mut reader = topic.subscribe(None, Form::Wire, waker());
+    let mut reader = topic.subscribe(None, LineForm::Wire, waker());
     topic.append(ConnId(1), ["x"]).unwrap();
     while reader.cursor() < Seq(2) {
         // Its seq becomes visible once it is reserved.
@@ -252,7 +253,7 @@ fn a_topic_in_memory_reserves_many_seqs_at_once() {
     settle(&topic);
     for _ in 0..1_000 {
         topic.append(ConnId(1), ["x"]).unwrap();
-        assert!(!topic.tail.lock().marks.queued, "no reservation is pending");
+        assert!(!topic.tail.lock().watermarks.is_queued, "no reservation is pending");
     }
     topics.close();
 }

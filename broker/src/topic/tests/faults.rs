@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
 use super::*;
-use crate::catalog::{Record, Sync};
-use crate::log::simulated::{Faults, SimulatedDisk};
+use crate::catalog::{CatalogRecord, Sync};
+use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
 
 /// Waits until a condition is met, which a waker reports.
 #[track_caller]
@@ -72,13 +72,13 @@ fn publishers_to_a_failed_topic_are_rejected_at_once() {
     let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
     let topic = named(&topics, "t");
     keep(&topic, &numbered(1..2));
-    disk.set_faults(Faults { off_in: Some(0), ..Faults::default() });
+    disk.set_faults(DiskFaults { power_off_after: Some(0), ..DiskFaults::default() });
     // More events than reserved seqs.
     topic.append(ConnId(1), vec!["x"; 10_000]).unwrap();
     until(|waker| topic.wait_durable(Seq(10_001), None, waker).is_none());
-    assert_eq!(topic.show().health, Health::Failed);
-    assert_eq!(topic.fate(Seq(10_001)).0, Fate::Lost(Code::NotDurable));
-    assert!(!topic.is_held_up(None), "the publisher would wait for ever");
+    assert_eq!(topic.stats().health, Health::Failed);
+    assert_eq!(topic.fate(Seq(10_001)).0, Durability::Lost(Code::NotDurable));
+    assert!(!topic.is_backpressured(None), "the publisher would wait for ever");
     assert_eq!(topic.append(ConnId(1), ["x"]).unwrap_err().code, Code::NotDurable);
 }
 
@@ -90,15 +90,15 @@ fn a_topic_in_memory_waits_for_its_reservation() {
     let topic = named(&topics, "m");
     let name = topic.name().clone();
     topic.append(ConnId(1), ["x"]).unwrap();
-    let mut reader = topic.subscribe(None, Form::Wire, waker());
+    let mut reader = topic.subscribe(None, LineForm::Wire, waker());
     until(|waker| topic.wait_durable(Seq(1), None, waker).is_none());
-    assert_eq!(topic.fate(Seq(1)).0, Fate::Lost(Code::Full), "its seq may be assigned again");
-    assert!(!topic.is_held_up(None));
+    assert_eq!(topic.fate(Seq(1)).0, Durability::Lost(Code::Full), "its seq may be assigned again");
+    assert!(!topic.is_backpressured(None));
     assert_eq!(topic.append(ConnId(1), ["y"]).unwrap_err().code, Code::Full);
     disk.set_room(1 << 30);
-    topic.tend();
+    topic.maintain();
     let (sender, receiver) = channel();
-    let record = Record::Reserved { topic: name, below: Seq(2) };
+    let record = CatalogRecord::Reserved { topic: name, below: Seq(2) };
     topics.catalog().write(record, move |result| sender.send(result).unwrap());
     receiver.recv_timeout(PATIENCE).unwrap().unwrap();
     topic.append(ConnId(1), ["z"]).unwrap();
@@ -137,14 +137,14 @@ fn a_reader_beyond_the_visible_mark_is_woken() {
     let reserve = |below| {
         let mut tail = topic.tail.lock();
         // As if the catalog were slow.
-        (tail.marks.reserved, tail.marks.queued) = (Seq(below), true);
-        topic.moved(tail);
+        (tail.watermarks.reserved, tail.watermarks.is_queued) = (Seq(below), true);
+        topic.publish_watermarks(tail);
     };
     reserve(1);
     append(&topic, 1, &["a"]);
     append(&topic, 1, &["b"]);
     let wakes = Arc::new(Wakes::default());
-    let mut reader = topic.subscribe(None, Form::Wire, Waker::from(Arc::clone(&wakes)));
+    let mut reader = topic.subscribe(None, LineForm::Wire, Waker::from(Arc::clone(&wakes)));
     assert_eq!((reader.cursor(), text(&mut reader)), (Seq(3), String::new()));
     append(&topic, 1, &["c"]);
     reserve(2);
@@ -183,11 +183,11 @@ fn events_evicted_during_a_cold_read_are_not_skipped() {
     forget(&topic);
     let (sender, receiver) = channel();
     let waker = Waker::from(Arc::new(Tells(sender.into())));
-    let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), Form::Wire, waker);
+    let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), LineForm::Wire, waker);
     assert_eq!(text(&mut reader), "", "a read of the disk is pending");
     receiver.recv_timeout(PATIENCE).unwrap();
     // The result is ready, but events are evicted before the reader takes it.
-    topic.tail.lock().marks.queued = false;
+    topic.tail.lock().watermarks.is_queued = false;
     keep(&topic, &numbered(22..23));
     keep(&topic, &numbered(23..24));
     forget(&topic);
@@ -204,7 +204,7 @@ fn events_in_memory_are_readable_when_the_disk_is_not() {
     keep(&topic, &numbered(1..11));
     keep(&topic, &numbered(11..21));
     forget(&topic);
-    disk.set_faults(Faults { read_in: Some(0), ..Faults::default() });
+    disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     let missed = vec!["lag 1 10".to_owned()];
     assert_eq!(replay(&topic, StartAt::First), (expected(11..21), missed));
     assert_eq!(
@@ -224,10 +224,10 @@ fn unsynced_events_are_not_read_from_the_log() {
     let limits = Limits { tail_bytes_max: 1, ..Limits::default() };
     let topics = Topics::simulated(&disk, &limits, Sync::Always).unwrap();
     let topic = named(&topics, "t");
-    let mut reader = topic.subscribe(None, Form::Wire, waker());
+    let mut reader = topic.subscribe(None, LineForm::Wire, waker());
     let mut group = topic.reader(StartAt::Seq(Seq(1)), Arc::new(Notify::new()));
     keep(&topic, &numbered(1..4));
-    disk.hold_syncs(Path::new("data/topics/t"));
+    disk.stall_syncs(Path::new("data/topics/t"));
     let fourth = "x".repeat(100);
     topic.append(ConnId(1), vec![fourth.as_str(); 3_000]).unwrap();
     let log = Arc::clone(topic.log.as_ref().unwrap());
@@ -238,7 +238,7 @@ fn unsynced_events_are_not_read_from_the_log() {
     assert_eq!(group.next_events(10).events, []);
     assert_eq!(
         reader.fetch(usize::MAX, 10, |_, _| panic!("the events are not in memory")),
-        Fetched::Taken
+        Fetched::Delivered
     );
     assert!(group.waits_for_disk() && reader.waits_for_disk());
     let mut shown = 0;
@@ -248,9 +248,9 @@ fn unsynced_events_are_not_read_from_the_log() {
         reader.cursor() > Seq(1)
     });
     assert_eq!((shown, reader.cursor()), (visible.0 - 1, visible));
-    disk.set_faults(Faults { sync_in: Some(0), ..Faults::default() });
-    disk.release_syncs();
-    until(|_| topic.show().health == Health::Failed);
+    disk.set_faults(DiskFaults { fail_sync_after: Some(0), ..DiskFaults::default() });
+    disk.resume_syncs();
+    until(|_| topic.stats().health == Health::Failed);
     let mut taken = Vec::new();
     until(|_| {
         taken.extend(group.next_events(10).events.into_iter().map(|event| event.seq));

@@ -98,8 +98,8 @@ fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_
         assert!(pieces.is_empty());
         assert_eq!(lag.from.0, pair.next);
         let resume =
-            if pair.deaf_to.is_some() { model.head() - 1 } else { topic.show().first_kept.0 };
-        assert_eq!(lag.to.0 + 1, resume.max(topic.show().first_kept.0));
+            if pair.deaf_to.is_some() { model.head() - 1 } else { topic.stats().first_kept.0 };
+        assert_eq!(lag.to.0 + 1, resume.max(topic.stats().first_kept.0));
         pair.next = lag.to.0 + 1;
         return;
     }
@@ -122,14 +122,14 @@ fn run(steps: Vec<Step>) {
     let tail_bytes_max = 12_000;
     let topic = topic(tail_bytes_max);
     let (mut model, mut pairs) = (Model::default(), Vec::<Pair>::new());
-    let new_pair = |form: Form, from: Option<StartAt>, deaf_to: Option<u64>, next: u64| {
+    let new_pair = |form: LineForm, from: Option<StartAt>, deaf_to: Option<u64>, next: u64| {
         let wakes = Arc::new(Wakes::default());
         let reader = topic.subscribe(from, form, Waker::from(Arc::clone(&wakes)));
         assert_eq!(reader.cursor(), Seq(next));
         Pair { reader, deaf_to, next, wakes, waits: false }
     };
     for step in steps {
-        let (head, first_kept) = (model.head(), topic.show().first_kept.0);
+        let (head, first_kept) = (model.head(), topic.stats().first_kept.0);
         match step {
             Step::Append { origin, payloads } => {
                 let numbers = topic.append(ConnId(origin), payloads.iter().map(String::as_str));
@@ -156,10 +156,10 @@ fn run(steps: Vec<Step>) {
                     Some(StartAt::Newest(n)) => head.saturating_sub(n).max(1),
                     Some(StartAt::Time(_)) => unreachable!("not generated"),
                 };
-                pairs.push(new_pair(Form::Wire, from, None, next));
+                pairs.push(new_pair(LineForm::Wire, from, None, next));
             }
             Step::Listen { origin } if pairs.len() < 8 => {
-                let form = Form::Bare { origin: ConnId(origin) };
+                let form = LineForm::Bare { origin: ConnId(origin) };
                 pairs.push(new_pair(form, None, Some(origin), head));
             }
             Step::Read { reader, bytes_max, slices_max } => {
@@ -185,7 +185,7 @@ fn run(steps: Vec<Step>) {
             }
             Step::Subscribe { .. } | Step::Listen { .. } => {}
         }
-        let show = topic.show();
+        let show = topic.stats();
         assert!(show.bytes <= tail_bytes_max || show.batches == 1, "{show:?}");
         assert_eq!(show.readers, pairs.len());
     }

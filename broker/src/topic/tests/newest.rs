@@ -23,8 +23,8 @@ fn killed(folder: &Path, limits: &Limits, lives: &[u64]) -> (Numbered, Arc<Topic
         }
         all.extend(expected(next..next + count));
         // Reserves seqs, even without events.
-        topic.tend();
-        until(|_| topic.tail.lock().marks.reserved > topic.head());
+        topic.maintain();
+        until(|_| topic.tail.lock().watermarks.reserved > topic.head());
     }
     (all, open(folder, limits))
 }
@@ -72,7 +72,7 @@ fn a_topic_of_empty_seqs_has_no_newest_event() {
     let topic = named(&topics, "t");
     let head = topic.head();
     assert!(head > Seq(1), "seqs were reserved");
-    let from = |from| topic.subscribe(Some(from), Form::Wire, waker()).cursor();
+    let from = |from| topic.subscribe(Some(from), LineForm::Wire, waker()).cursor();
     assert_eq!(from(StartAt::Last), head);
     assert_eq!(from(StartAt::Newest(1)), Seq(1));
     assert_eq!(replay(&topic, StartAt::Newest(7)), (vec![], vec![format!("gap 1 {}", head.0 - 1)]));
@@ -99,7 +99,7 @@ fn events_lost_on_a_full_disk_do_not_count() {
 #[test]
 fn evicted_events_count() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { tail_bytes_max: 4_000, ahead_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = Limits { tail_bytes_max: 4_000, unsynced_bytes_max: 1 << 20, ..Limits::default() };
     let (mut all, topics) = killed(folder.path(), &limits, &[5, 2]);
     let topic = named(&topics, "t");
     for at in 0..60 {
@@ -136,8 +136,8 @@ fn many_files(folder: &Path) -> (Numbered, Arc<Topics>) {
             keep(&topic, &[format!("{seq} {text}")]);
             all.push((seq, seq.to_string()));
         }
-        topic.tend();
-        let first = topic.show().first_kept.0;
+        topic.maintain();
+        let first = topic.stats().first_kept.0;
         all.retain(|(seq, _)| *seq >= first);
     }
     (all, open(folder, &limits))
@@ -148,7 +148,7 @@ fn files_of_an_earlier_run_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let (all, topics) = many_files(folder.path());
     let topic = named(&topics, "t");
-    assert!(topic.show().segments > 5, "{:?}", topic.show());
+    assert!(topic.stats().segments > 5, "{:?}", topic.stats());
     let mut gone = 0;
     for count in (1..all.len() + 6).rev() {
         let (events, missed) = replay(&topic, StartAt::Newest(count as u64));
@@ -173,12 +173,12 @@ fn files_of_an_earlier_run_are_read() {
 fn a_topic_in_memory_begins_below_evicted_events() {
     let topic = topic(1 << 20);
     append(&topic, 1, &["a", "b"]);
-    topic.tail.lock().lose(Health::Full);
+    topic.tail.lock().mark_lost(Health::Full);
     // What a topic in memory has shown cannot be lost any more.
     assert_eq!(wire(&topic, Some(StartAt::Newest(1))).cursor(), Seq(2));
     let mut tail = topic.tail.lock();
     tail.append("new-url", ConnId(1), ["c", "d"], false, topic.shared.clock.now(), 0);
-    tail.lose(Health::Full);
+    tail.mark_lost(Health::Full);
     drop(tail);
     assert_eq!(wire(&topic, Some(StartAt::Newest(1))).cursor(), Seq(2));
     assert_eq!(wire(&topic, Some(StartAt::Last)).cursor(), Seq(2));

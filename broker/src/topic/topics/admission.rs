@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tidings_protocol::{Code, ProtocolError, TopicName};
 
-use super::{Index, Topics};
+use super::{TopicIndex, Topics};
 use crate::topic::Topic;
 
 /// Transports that only publish may create topics up to this fraction of the limit: one half. Their
 /// clients are anonymous and a topic stays, so the rest is reserved for others.
-const PUBLISHERS_PART: usize = 2;
+const PUBLISHERS_DIVISOR: usize = 2;
 
 impl Topics {
     /// Returns the topic of this name, and creates it if it does not exist.
@@ -21,33 +21,37 @@ impl Topics {
             return Ok(topic);
         }
         let index = &mut *self.index.write();
-        self.admit(index, name)?;
-        Ok(self.open_unbounded(index, name, None))
+        self.check_new(index, name)?;
+        Ok(self.open_unchecked(index, name, None))
     }
 
     /// As [`open`](Self::open), for a transport that only publishes: it may create a topic only
     /// while fewer than half of the allowed topics exist (`[Z10]`).
-    pub(crate) fn open_to_publish(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
+    pub(crate) fn open_for_publisher(&self, name: &TopicName) -> Result<Arc<Topic>, ProtocolError> {
         if let Some(topic) = self.find(name.as_str()) {
             return Ok(topic);
         }
         let index = &mut *self.index.write();
-        self.admit(index, name)?;
-        let (count, part) = (index.by_name.len(), self.count_max / PUBLISHERS_PART);
+        self.check_new(index, name)?;
+        let (count, part) = (index.by_name.len(), self.count_max / PUBLISHERS_DIVISOR);
         if count >= part && !index.by_name.contains_key(name) {
             let text = format!(
                 "there are {count} topics: a client that can only publish may create one only below {part}"
             );
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        Ok(self.open_unbounded(index, name, None))
+        Ok(self.open_unchecked(index, name, None))
     }
 
-    pub(super) fn admit(&self, index: &Index, name: &TopicName) -> Result<(), ProtocolError> {
+    pub(super) fn check_new(
+        &self,
+        index: &TopicIndex,
+        name: &TopicName,
+    ) -> Result<(), ProtocolError> {
         if index.closed {
             return Err(ProtocolError::new(Code::Closing, "the broker stops"));
         }
-        if index.leaving.contains(name) {
+        if index.deleting.contains(name) {
             let text = format!("topic {name} is being deleted; try again");
             return Err(ProtocolError::new(Code::Busy, text));
         }
@@ -77,13 +81,13 @@ mod tests {
         let name = |name: &str| name.parse::<TopicName>().unwrap();
         // Three topics always exist.
         for fourth_and_fifth in ["a", "b"] {
-            topics.open_to_publish(&name(fourth_and_fifth)).unwrap();
+            topics.open_for_publisher(&name(fourth_and_fifth)).unwrap();
         }
-        let refusal = topics.open_to_publish(&name("c")).unwrap_err();
+        let refusal = topics.open_for_publisher(&name("c")).unwrap_err();
         assert_eq!(refusal.code, Code::Limit);
         assert!(topics.find("c").is_none());
-        topics.open_to_publish(&name("a")).expect("the topic exists");
+        topics.open_for_publisher(&name("a")).expect("the topic exists");
         topics.open(&name("c")).unwrap();
-        topics.open_to_publish(&name("c")).expect("another client has created it");
+        topics.open_for_publisher(&name("c")).expect("another client has created it");
     }
 }

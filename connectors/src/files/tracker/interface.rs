@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 /// The path of a file relative to the root directory, in bytes; empty: the root itself.
-pub type Name = Arc<[u8]>;
+pub type RelativePath = Arc<[u8]>;
 
 /// Events in flight at once. Enough for the broker to sync many together.
 pub const IN_FLIGHT_MAX: usize = 1_000;
 
 /// Identifies the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp {
+pub struct FileStamp {
     /// Inode; 0 on network file systems, which may invent it.
     pub inode: u64,
     /// Bytes.
@@ -23,7 +23,7 @@ pub struct Stamp {
 
 /// Settings of the tracker.
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct TrackerConfig {
     /// How long a file must stay unchanged to be complete.
     pub settle: Duration,
     /// A batch ends after this time without a change.
@@ -38,34 +38,34 @@ pub struct Rules {
 
 /// What has happened.
 #[derive(Debug, Clone)]
-pub enum Input {
+pub enum TrackerInput {
     /// A scan found the file; it may be open for writing.
-    Found(Name, Stamp),
+    Found(RelativePath, FileStamp),
     /// The file was created: by a process that opens it next, or by a link.
-    Created(Name, Stamp),
+    Created(RelativePath, FileStamp),
     /// A process opened the file.
-    Opened(Name),
+    Opened(RelativePath),
     /// A process that could not write to it closed the file.
-    ClosedUnwritten(Name),
+    ClosedNoWrite(RelativePath),
     /// The file was closed after writing; this is its content now.
-    Closed(Name, Stamp),
+    ClosedAfterWrite(RelativePath, FileStamp),
     /// The file was renamed into place.
-    Placed(Name, Stamp),
+    MovedIn(RelativePath, FileStamp),
     /// The file was removed.
-    Gone(Name),
+    Removed(RelativePath),
     /// Everything below this directory, which ends in `/`, was removed.
-    GoneBelow(Name),
+    RemovedBelow(RelativePath),
     /// A scan begins. Files that it does not find are removed at its end.
-    ScanBegins,
+    ScanStarted,
     /// The scan has ended. These directories could not be read; each ends in `/`, or is empty for
     /// the root.
-    ScanEnds(Vec<Name>),
-    /// The result of [`Output::Look`]; each has one result.
-    Looked(Name, Option<Stamp>),
+    ScanFinished(Vec<RelativePath>),
+    /// The result of [`TrackerOutput::Inspect`]; each has one result.
+    Inspected(RelativePath, Option<FileStamp>),
     /// The other result: the file is open for writing.
-    Busy(Name),
+    Busy(RelativePath),
     /// A directory or file cannot be read for this reason; `None`: it can be read again.
-    Trouble(Name, Option<&'static str>),
+    ErrorChanged(RelativePath, Option<&'static str>),
     /// The broker has confirmed an event.
     Confirmed(u64),
     /// The broker has refused an event for now.
@@ -76,30 +76,30 @@ pub enum Input {
 
 /// What the caller must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum TrackerOutput {
     /// Inspect the file.
-    Look {
+    Inspect {
         /// The file.
-        name: Name,
+        name: RelativePath,
         /// The writer has closed the file. If not, also check whether a process has it open for
         /// writing.
         is_closed: bool,
     },
     /// Publish an event under this number, and report the result.
-    Announce(u64, Announced),
+    Publish(u64, FileEvent),
     /// Store that the file was published.
-    Remember(Name, Stamp),
+    Save(RelativePath, FileStamp),
     /// The file is gone: remove it from the store.
-    Forget(Name),
+    Forget(RelativePath),
     /// Store that this batch has ended.
     BatchEnded(u64),
 }
 
 /// The content of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Announced {
+pub enum FileEvent {
     /// A complete file.
-    File(Name, Stamp),
+    File(RelativePath, FileStamp),
     /// The end of a batch.
     Batch {
         /// Counts up within a state file.
@@ -108,8 +108,8 @@ pub enum Announced {
         files: u64,
     },
     /// Something cannot be read; `none`: it can be read again.
-    Trouble(Name, &'static str),
+    Error(RelativePath, &'static str),
 }
 
 /// The word that ends an error.
-pub const NO_TROUBLE: &str = "none";
+pub const NO_ERROR: &str = "none";

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::{
-    due::{OPENED_WITHIN, UNCLOSED},
+    next_step::{OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME},
     *,
 };
 
@@ -9,16 +9,16 @@ const SETTLE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(2);
 
-fn rules() -> Rules {
-    Rules { settle: SETTLE, batch_end: None, once: false, retry: RETRY, files_max: 1_000 }
+fn rules() -> TrackerConfig {
+    TrackerConfig { settle: SETTLE, batch_end: None, once: false, retry: RETRY, files_max: 1_000 }
 }
 
-fn name(text: &str) -> Name {
+fn name(text: &str) -> RelativePath {
     Arc::from(text.as_bytes())
 }
 
-fn stamp(n: u64) -> Stamp {
-    Stamp { inode: n, size: n, modified_s: 7, modified_ns: 0 }
+fn stamp(n: u64) -> FileStamp {
+    FileStamp { inode: n, size: n, modified_s: 7, modified_ns: 0 }
 }
 
 /// A tracker with its clock.
@@ -29,19 +29,19 @@ struct Harness {
 
 impl Harness {
     #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
-    fn new(rules: Rules) -> Self {
+    fn new(rules: TrackerConfig) -> Self {
         Self { tracker: Tracker::new(rules, [], 0, 0), now: Instant::now() }
     }
 
-    fn handle(&mut self, input: Input) -> Vec<Output> {
+    fn handle(&mut self, input: TrackerInput) -> Vec<TrackerOutput> {
         self.tracker.handle(input, self.now);
         std::iter::from_fn(|| self.tracker.poll()).collect()
     }
 
     /// A process begins to write a file.
     fn begin(&mut self, text: &str, n: u64) {
-        self.handle(Input::Created(name(text), stamp(n)));
-        self.handle(Input::Opened(name(text)));
+        self.handle(TrackerInput::Created(name(text), stamp(n)));
+        self.handle(TrackerInput::Opened(name(text)));
     }
 
     /// The time until the next deadline.
@@ -51,130 +51,148 @@ impl Harness {
 
     /// Advances to the next deadline.
     #[track_caller]
-    fn wait(&mut self) -> (Duration, Vec<Output>) {
+    fn wait(&mut self) -> (Duration, Vec<TrackerOutput>) {
         let deadline = self.tracker.deadline().expect("something is due");
         let waited = deadline - self.now;
         self.now = deadline;
-        (waited, self.handle(Input::Tick))
+        (waited, self.handle(TrackerInput::Tick))
     }
 }
 
-fn look(text: &str, is_closed: bool) -> Output {
-    Output::Look { name: name(text), is_closed }
+fn look(text: &str, is_closed: bool) -> TrackerOutput {
+    TrackerOutput::Inspect { name: name(text), is_closed }
 }
 
-fn file(number: u64, text: &str, n: u64) -> Output {
-    Output::Announce(number, Announced::File(name(text), stamp(n)))
+fn file(number: u64, text: &str, n: u64) -> TrackerOutput {
+    TrackerOutput::Publish(number, FileEvent::File(name(text), stamp(n)))
 }
 
 #[test]
 fn a_renamed_file_is_published_at_once_and_again_only_when_replaced() {
     let mut harness = Harness::new(rules());
-    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(1))), [file(1, "a", 1)]);
-    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(1))), []);
-    assert_eq!(harness.handle(Input::Confirmed(1)), [Output::Remember(name("a"), stamp(1))]);
-    assert_eq!(harness.handle(Input::Found(name("a"), stamp(1))), []);
-    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(2))), [file(2, "a", 2)]);
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(1))), [file(1, "a", 1)]);
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(1))), []);
+    assert_eq!(
+        harness.handle(TrackerInput::Confirmed(1)),
+        [TrackerOutput::Save(name("a"), stamp(1))]
+    );
+    assert_eq!(harness.handle(TrackerInput::Found(name("a"), stamp(1))), []);
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(2))), [file(2, "a", 2)]);
     assert_eq!(harness.tracker.deadline(), None);
 }
 
 #[test]
 fn a_closed_file_is_published_after_the_settle_time() {
     let mut harness = Harness::new(rules());
-    assert_eq!(harness.handle(Input::Closed(name("a"), stamp(1))), []);
+    assert_eq!(harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(1))), []);
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), []);
+    assert_eq!(harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))), []);
     // Closing it again without a change does not restart the settle time.
     harness.now += SETTLE / 2;
-    assert_eq!(harness.handle(Input::Closed(name("a"), stamp(2))), []);
+    assert_eq!(harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(2))), []);
     assert_eq!(harness.wait(), (SETTLE / 2, vec![look("a", true)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
+    assert_eq!(
+        harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))),
+        [file(1, "a", 2)]
+    );
 }
 
 #[test]
 fn a_file_found_while_open_is_complete_when_it_is_closed() {
     let mut harness = Harness::new(rules());
-    harness.handle(Input::ScanBegins);
+    harness.handle(TrackerInput::ScanStarted);
     // The scan finds it first, and its creation is reported later.
-    harness.handle(Input::Found(name("a"), stamp(1)));
-    harness.handle(Input::ScanEnds(Vec::new()));
+    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::ScanFinished(Vec::new()));
     harness.begin("a", 1);
-    assert_eq!(harness.left(), Some(UNCLOSED));
-    harness.handle(Input::Found(name("a"), stamp(2)));
-    assert_eq!(harness.left(), Some(UNCLOSED));
-    harness.handle(Input::Closed(name("a"), stamp(2)));
+    assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME));
+    harness.handle(TrackerInput::Found(name("a"), stamp(2)));
+    assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME));
+    harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(2)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
     // After the next scan it is unknown whether close events were lost.
     harness.begin("b", 1);
-    harness.handle(Input::ScanBegins);
-    harness.handle(Input::Found(name("b"), stamp(1)));
+    harness.handle(TrackerInput::ScanStarted);
+    harness.handle(TrackerInput::Found(name("b"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
 }
 
 #[test]
 fn a_linked_file_is_complete_after_the_settle_time() {
     let mut harness = Harness::new(rules());
-    harness.handle(Input::Created(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Created(name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+    assert_eq!(
+        harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
+        [file(1, "a", 1)]
+    );
     // Opening and closing for reading changes only the time.
     harness.begin("b", 1);
-    harness.handle(Input::ClosedUnwritten(name("b")));
+    harness.handle(TrackerInput::ClosedNoWrite(name("b")));
     assert_eq!(harness.wait(), (SETTLE, vec![look("b", false)]));
     // A settle time shorter than opening a file takes.
-    let mut harness = Harness::new(Rules { settle: Duration::ZERO, ..rules() });
-    harness.handle(Input::Created(name("a"), stamp(1)));
-    assert_eq!(harness.left(), Some(OPENED_WITHIN));
+    let mut harness = Harness::new(TrackerConfig { settle: Duration::ZERO, ..rules() });
+    harness.handle(TrackerInput::Created(name("a"), stamp(1)));
+    assert_eq!(harness.left(), Some(OPEN_DELAY_MAX));
 }
 
 #[test]
 fn a_file_that_is_never_closed_is_complete_after_a_long_quiet_time() {
-    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), ..rules() });
+    let mut harness = Harness::new(TrackerConfig { batch_end: Some(QUIET), ..rules() });
     harness.begin("a", 1);
     // A reader opens and closes it.
-    harness.handle(Input::Opened(name("a")));
-    harness.handle(Input::ClosedUnwritten(name("a")));
-    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
-    harness.handle(Input::Busy(name("a")));
-    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), []);
-    assert_eq!(harness.wait(), (UNCLOSED, vec![look("a", false)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(2)))), [file(1, "a", 2)]);
+    harness.handle(TrackerInput::Opened(name("a")));
+    harness.handle(TrackerInput::ClosedNoWrite(name("a")));
+    assert_eq!(harness.wait(), (UNCLOSED_QUIET_TIME, vec![look("a", false)]));
+    harness.handle(TrackerInput::Busy(name("a")));
+    assert_eq!(harness.wait(), (UNCLOSED_QUIET_TIME, vec![look("a", false)]));
+    assert_eq!(harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))), []);
+    assert_eq!(harness.wait(), (UNCLOSED_QUIET_TIME, vec![look("a", false)]));
+    assert_eq!(
+        harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2)))),
+        [file(1, "a", 2)]
+    );
 }
 
 #[test]
 fn a_file_open_for_writing_is_inspected_again() {
     let mut harness = Harness::new(rules());
-    harness.handle(Input::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(harness.handle(Input::Busy(name("a"))), []);
+    assert_eq!(harness.handle(TrackerInput::Busy(name("a"))), []);
     assert_eq!(harness.wait(), (BUSY_RETRY, vec![look("a", false)]));
-    harness.handle(Input::Busy(name("a")));
+    harness.handle(TrackerInput::Busy(name("a")));
     // It waits no longer than until the close.
-    harness.handle(Input::Closed(name("a"), stamp(1)));
+    harness.handle(TrackerInput::ClosedAfterWrite(name("a"), stamp(1)));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(1, "a", 1)]);
+    assert_eq!(
+        harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
+        [file(1, "a", 1)]
+    );
 }
 
 #[test]
 fn a_change_in_flight_is_published_after_the_confirmation() {
     let mut harness = Harness::new(rules());
-    harness.handle(Input::Placed(name("a"), stamp(1)));
-    assert_eq!(harness.handle(Input::Placed(name("a"), stamp(2))), []);
-    let outputs = harness.handle(Input::Confirmed(1));
-    assert_eq!(outputs, [Output::Remember(name("a"), stamp(1)), file(2, "a", 2)]);
+    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("a"), stamp(2))), []);
+    let outputs = harness.handle(TrackerInput::Confirmed(1));
+    assert_eq!(outputs, [TrackerOutput::Save(name("a"), stamp(1)), file(2, "a", 2)]);
     // A file that is removed meanwhile is dropped from the store.
-    assert_eq!(harness.handle(Input::Gone(name("a"))), []);
-    let outputs = harness.handle(Input::Confirmed(2));
-    assert_eq!(outputs, [Output::Remember(name("a"), stamp(2)), Output::Forget(name("a"))]);
+    assert_eq!(harness.handle(TrackerInput::Removed(name("a"))), []);
+    let outputs = harness.handle(TrackerInput::Confirmed(2));
+    assert_eq!(
+        outputs,
+        [TrackerOutput::Save(name("a"), stamp(2)), TrackerOutput::Forget(name("a"))]
+    );
 }
 
 #[test]
 fn a_refused_event_is_published_again_after_a_pause() {
     let mut harness = Harness::new(rules());
-    harness.handle(Input::Placed(name("a"), stamp(1)));
-    assert_eq!(harness.handle(Input::Refused(1)), []);
-    assert_eq!(harness.handle(Input::Placed(name("b"), stamp(2))), []);
+    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    assert_eq!(harness.handle(TrackerInput::Refused(1)), []);
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("b"), stamp(2))), []);
     assert_eq!(harness.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
 }
 
@@ -182,33 +200,39 @@ fn a_refused_event_is_published_again_after_a_pause() {
 fn a_scan_removes_missing_files_except_below_unreadable_directories() {
     let mut harness = Harness::new(rules());
     for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
-        harness.handle(Input::Placed(name(file), stamp(1)));
-        harness.handle(Input::Confirmed(number));
+        harness.handle(TrackerInput::MovedIn(name(file), stamp(1)));
+        harness.handle(TrackerInput::Confirmed(number));
     }
-    harness.handle(Input::ScanBegins);
-    harness.handle(Input::Found(name("e/c"), stamp(1)));
-    assert_eq!(harness.handle(Input::ScanEnds(vec![name("d/")])), [Output::Forget(name("a"))]);
-    assert_eq!(harness.handle(Input::GoneBelow(name("d/"))), [Output::Forget(name("d/b"))]);
-    assert_eq!(harness.tracker.told().count(), 1);
+    harness.handle(TrackerInput::ScanStarted);
+    harness.handle(TrackerInput::Found(name("e/c"), stamp(1)));
+    assert_eq!(
+        harness.handle(TrackerInput::ScanFinished(vec![name("d/")])),
+        [TrackerOutput::Forget(name("a"))]
+    );
+    assert_eq!(
+        harness.handle(TrackerInput::RemovedBelow(name("d/"))),
+        [TrackerOutput::Forget(name("d/b"))]
+    );
+    assert_eq!(harness.tracker.published().count(), 1);
 }
 
 #[test]
 fn a_batch_ends_when_no_file_is_open_or_changing() {
-    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), ..rules() });
-    harness.handle(Input::ScanBegins);
-    harness.handle(Input::ScanEnds(Vec::new()));
+    let mut harness = Harness::new(TrackerConfig { batch_end: Some(QUIET), ..rules() });
+    harness.handle(TrackerInput::ScanStarted);
+    harness.handle(TrackerInput::ScanFinished(Vec::new()));
     assert_eq!(harness.tracker.deadline(), None, "there was nothing");
-    harness.handle(Input::Placed(name("a"), stamp(1)));
+    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
     harness.begin("b", 2);
-    harness.handle(Input::Confirmed(1));
-    assert_eq!(harness.left(), Some(UNCLOSED), "b is open");
-    harness.handle(Input::Closed(name("b"), stamp(2)));
+    harness.handle(TrackerInput::Confirmed(1));
+    assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME), "b is open");
+    harness.handle(TrackerInput::ClosedAfterWrite(name("b"), stamp(2)));
     harness.wait();
-    harness.handle(Input::Looked(name("b"), Some(stamp(2))));
-    harness.handle(Input::Confirmed(2));
-    let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
+    harness.handle(TrackerInput::Inspected(name("b"), Some(stamp(2))));
+    harness.handle(TrackerInput::Confirmed(2));
+    let end = TrackerOutput::Publish(3, FileEvent::Batch { number: 0, files: 2 });
     assert_eq!(harness.wait(), (QUIET, vec![end]));
-    assert_eq!(harness.handle(Input::Confirmed(3)), [Output::BatchEnded(0)]);
+    assert_eq!(harness.handle(TrackerInput::Confirmed(3)), [TrackerOutput::BatchEnded(0)]);
     assert_eq!(harness.tracker.deadline(), None);
     assert_eq!(harness.tracker.batch(), (1, 0));
 }
@@ -216,36 +240,42 @@ fn a_batch_ends_when_no_file_is_open_or_changing() {
 #[test]
 fn a_batch_does_not_end_while_a_file_is_inspected() {
     let quick = SETTLE / 5;
-    let mut harness = Harness::new(Rules { batch_end: Some(quick), ..rules() });
-    harness.handle(Input::ScanBegins);
-    harness.handle(Input::Found(name("a"), stamp(1)));
-    harness.handle(Input::ScanEnds(Vec::new()));
-    harness.handle(Input::Placed(name("b"), stamp(2)));
-    harness.handle(Input::Confirmed(1));
+    let mut harness = Harness::new(TrackerConfig { batch_end: Some(quick), ..rules() });
+    harness.handle(TrackerInput::ScanStarted);
+    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    harness.handle(TrackerInput::ScanFinished(Vec::new()));
+    harness.handle(TrackerInput::MovedIn(name("b"), stamp(2)));
+    harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
-    assert_eq!(harness.handle(Input::Looked(name("a"), Some(stamp(1)))), [file(2, "a", 1)]);
-    harness.handle(Input::Confirmed(2));
-    let end = Output::Announce(3, Announced::Batch { number: 0, files: 2 });
+    assert_eq!(
+        harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
+        [file(2, "a", 1)]
+    );
+    harness.handle(TrackerInput::Confirmed(2));
+    let end = TrackerOutput::Publish(3, FileEvent::Batch { number: 0, files: 2 });
     assert_eq!(harness.wait(), (quick, vec![end]));
 }
 
 #[test]
 fn once_publishes_existing_files_and_skips_changing_ones() {
-    let mut harness = Harness::new(Rules { batch_end: Some(QUIET), once: true, ..rules() });
-    harness.handle(Input::ScanBegins);
+    let mut harness = Harness::new(TrackerConfig { batch_end: Some(QUIET), once: true, ..rules() });
+    harness.handle(TrackerInput::ScanStarted);
     for file in ["a", "b"] {
-        harness.handle(Input::Found(name(file), stamp(1)));
+        harness.handle(TrackerInput::Found(name(file), stamp(1)));
     }
-    harness.handle(Input::ScanEnds(Vec::new()));
+    harness.handle(TrackerInput::ScanFinished(Vec::new()));
     assert!(!harness.tracker.is_done());
     harness.wait();
-    harness.handle(Input::Looked(name("a"), Some(stamp(2))));
-    harness.handle(Input::Looked(name("b"), Some(stamp(1))));
+    harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(2))));
+    harness.handle(TrackerInput::Inspected(name("b"), Some(stamp(1))));
     assert!(!harness.tracker.is_done());
-    let end = Output::Announce(2, Announced::Batch { number: 0, files: 1 });
-    assert_eq!(harness.handle(Input::Confirmed(1)), [Output::Remember(name("b"), stamp(1)), end]);
+    let end = TrackerOutput::Publish(2, FileEvent::Batch { number: 0, files: 1 });
+    assert_eq!(
+        harness.handle(TrackerInput::Confirmed(1)),
+        [TrackerOutput::Save(name("b"), stamp(1)), end]
+    );
     assert!(!harness.tracker.is_done());
-    harness.handle(Input::Confirmed(2));
+    harness.handle(TrackerInput::Confirmed(2));
     assert!(harness.tracker.is_done());
     assert_eq!(harness.tracker.skipped(), 1);
 }
@@ -253,41 +283,50 @@ fn once_publishes_existing_files_and_skips_changing_ones() {
 #[test]
 fn an_error_and_its_end_are_published_once() {
     let mut harness = Harness::new(rules());
-    let trouble = |number, word| Output::Announce(number, Announced::Trouble(name("d/"), word));
-    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), []);
-    assert_eq!(harness.handle(Input::Trouble(name("d/"), Some("denied"))), [trouble(1, "denied")]);
-    assert_eq!(harness.handle(Input::Trouble(name("d/"), Some("denied"))), []);
-    assert_eq!(harness.handle(Input::Refused(1)), []);
+    let trouble = |number, word| TrackerOutput::Publish(number, FileEvent::Error(name("d/"), word));
+    assert_eq!(harness.handle(TrackerInput::ErrorChanged(name("d/"), None)), []);
+    assert_eq!(
+        harness.handle(TrackerInput::ErrorChanged(name("d/"), Some("denied"))),
+        [trouble(1, "denied")]
+    );
+    assert_eq!(harness.handle(TrackerInput::ErrorChanged(name("d/"), Some("denied"))), []);
+    assert_eq!(harness.handle(TrackerInput::Refused(1)), []);
     assert_eq!(harness.wait(), (RETRY, vec![trouble(2, "denied")]));
-    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), [trouble(3, NO_TROUBLE)]);
-    assert_eq!(harness.handle(Input::Refused(3)), []);
-    assert_eq!(harness.wait(), (RETRY, vec![trouble(4, NO_TROUBLE)]));
-    assert_eq!(harness.handle(Input::Trouble(name("d/"), None)), []);
+    assert_eq!(
+        harness.handle(TrackerInput::ErrorChanged(name("d/"), None)),
+        [trouble(3, NO_ERROR)]
+    );
+    assert_eq!(harness.handle(TrackerInput::Refused(3)), []);
+    assert_eq!(harness.wait(), (RETRY, vec![trouble(4, NO_ERROR)]));
+    assert_eq!(harness.handle(TrackerInput::ErrorChanged(name("d/"), None)), []);
 }
 
 #[test]
 fn too_many_files_are_an_error() {
-    let mut harness = Harness::new(Rules { files_max: 1, ..rules() });
-    harness.handle(Input::Placed(name("a"), stamp(1)));
-    let many = Output::Announce(2, Announced::Trouble(name(""), "too-many-files"));
-    assert_eq!(harness.handle(Input::Placed(name("b"), stamp(1))), [many]);
-    assert_eq!(harness.handle(Input::Placed(name("c"), stamp(1))), []);
-    harness.handle(Input::ScanBegins);
-    harness.handle(Input::Found(name("a"), stamp(1)));
-    let over = Output::Announce(3, Announced::Trouble(name(""), NO_TROUBLE));
-    assert_eq!(harness.handle(Input::ScanEnds(Vec::new())), [over]);
+    let mut harness = Harness::new(TrackerConfig { files_max: 1, ..rules() });
+    harness.handle(TrackerInput::MovedIn(name("a"), stamp(1)));
+    let many = TrackerOutput::Publish(2, FileEvent::Error(name(""), "too-many-files"));
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("b"), stamp(1))), [many]);
+    assert_eq!(harness.handle(TrackerInput::MovedIn(name("c"), stamp(1))), []);
+    harness.handle(TrackerInput::ScanStarted);
+    harness.handle(TrackerInput::Found(name("a"), stamp(1)));
+    let over = TrackerOutput::Publish(3, FileEvent::Error(name(""), NO_ERROR));
+    assert_eq!(harness.handle(TrackerInput::ScanFinished(Vec::new())), [over]);
 }
 
 #[test]
 fn events_in_flight_are_limited() {
-    let mut harness = Harness::new(Rules { files_max: 10_000, ..rules() });
+    let mut harness = Harness::new(TrackerConfig { files_max: 10_000, ..rules() });
     let mut begun = 0;
     for n in 0..3_000 {
-        begun += harness.handle(Input::Placed(name(&n.to_string()), stamp(1))).len();
+        begun += harness.handle(TrackerInput::MovedIn(name(&n.to_string()), stamp(1))).len();
     }
     assert_eq!(begun, IN_FLIGHT_MAX);
-    let next = harness.handle(Input::Confirmed(1));
-    assert!(matches!(next[..], [Output::Remember(..), Output::Announce(1_001, _)]), "{next:?}");
+    let next = harness.handle(TrackerInput::Confirmed(1));
+    assert!(
+        matches!(next[..], [TrackerOutput::Save(..), TrackerOutput::Publish(1_001, _)]),
+        "{next:?}"
+    );
 }
 
 /// An action in the directory, or a fault of the watcher.
@@ -332,7 +371,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 
 #[derive(Debug, Clone, Copy)]
 struct File {
-    stamp: Stamp,
+    stamp: FileStamp,
     changed: Instant,
     is_open: bool,
     was_placed: bool,
@@ -341,14 +380,14 @@ struct File {
 /// A directory, a broker, and a watcher between them.
 struct World {
     harness: Harness,
-    files: BTreeMap<Name, File>,
+    files: BTreeMap<RelativePath, File>,
     stamps: u64,
     /// No events arrive.
     misses_events: bool,
-    unanswered: VecDeque<(u64, Name, Stamp)>,
+    unanswered: VecDeque<(u64, RelativePath, FileStamp)>,
     /// How often the broker has stored each file.
-    published: BTreeMap<(Name, u64), u32>,
-    remembered: BTreeMap<Name, Stamp>,
+    published: BTreeMap<(RelativePath, u64), u32>,
+    remembered: BTreeMap<RelativePath, FileStamp>,
 }
 
 impl World {
@@ -368,46 +407,46 @@ impl World {
         world
     }
 
-    fn notify(&mut self, input: Input) {
+    fn notify(&mut self, input: TrackerInput) {
         if !self.misses_events {
             self.handle(input);
         }
     }
 
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: TrackerInput) {
         let outputs = self.harness.handle(input);
         for output in outputs {
             match output {
-                Output::Look { name, is_closed } => {
+                TrackerOutput::Inspect { name, is_closed } => {
                     let found = self.files.get(&name);
                     let is_open = found.is_some_and(|file| file.is_open);
                     let found = found.map(|file| file.stamp);
                     let is_busy = is_open && !is_closed;
                     self.handle(if is_busy {
-                        Input::Busy(name)
+                        TrackerInput::Busy(name)
                     } else {
-                        Input::Looked(name, found)
+                        TrackerInput::Inspected(name, found)
                     });
                 }
-                Output::Announce(number, Announced::File(name, stamp)) => {
+                TrackerOutput::Publish(number, FileEvent::File(name, stamp)) => {
                     self.check(&name, stamp);
                     self.unanswered.push_back((number, name, stamp));
                 }
-                Output::Announce(_, other) => panic!("{other:?}"),
-                Output::Remember(name, stamp) => {
+                TrackerOutput::Publish(_, other) => panic!("{other:?}"),
+                TrackerOutput::Save(name, stamp) => {
                     self.remembered.insert(name, stamp);
                 }
-                Output::Forget(name) => {
+                TrackerOutput::Forget(name) => {
                     self.remembered.remove(&name);
                 }
-                Output::BatchEnded(_) => unreachable!(),
+                TrackerOutput::BatchEnded(_) => unreachable!(),
             }
         }
     }
 
     /// Only complete files are published, as far as that can be observed: the file is unchanged, or
     /// it has changed since it was inspected.
-    fn check(&self, name: &Name, stamp: Stamp) {
+    fn check(&self, name: &RelativePath, stamp: FileStamp) {
         if let Some(file) = self.files.get(name).filter(|file| file.stamp == stamp) {
             let settled = self.harness.now - file.changed >= SETTLE;
             assert!(file.was_placed || settled, "{name:?} is published too early");
@@ -417,18 +456,18 @@ impl World {
 
     fn scan(&mut self) {
         self.misses_events = false;
-        self.handle(Input::ScanBegins);
+        self.handle(TrackerInput::ScanStarted);
         for (name, file) in self.files.clone() {
-            self.handle(Input::Found(name, file.stamp));
+            self.handle(TrackerInput::Found(name, file.stamp));
         }
-        self.handle(Input::ScanEnds(Vec::new()));
+        self.handle(TrackerInput::ScanFinished(Vec::new()));
     }
 
     fn wait(&mut self, time: Duration) {
         let until = self.harness.now + time;
         while let Some(deadline) = self.harness.tracker.deadline().filter(|at| *at <= until) {
             self.harness.now = self.harness.now.max(deadline);
-            self.handle(Input::Tick);
+            self.handle(TrackerInput::Tick);
         }
         self.harness.now = until;
     }
@@ -436,11 +475,11 @@ impl World {
     fn confirm(&mut self) -> bool {
         let Some((number, name, stamp)) = self.unanswered.pop_front() else { return false };
         *self.published.entry((name, stamp.inode)).or_default() += 1;
-        self.handle(Input::Confirmed(number));
+        self.handle(TrackerInput::Confirmed(number));
         true
     }
 
-    fn change(&mut self, name: &Name, is_open: bool, was_placed: bool) -> Stamp {
+    fn change(&mut self, name: &RelativePath, is_open: bool, was_placed: bool) -> FileStamp {
         self.stamps += 1;
         let stamp = stamp(self.stamps);
         let file = File { stamp, changed: self.harness.now, is_open, was_placed };
@@ -456,8 +495,8 @@ impl World {
                 let is_new = !self.files.contains_key(&name);
                 let stamp = self.change(&name, true, false);
                 if is_new {
-                    self.notify(Input::Created(Arc::clone(&name), stamp));
-                    self.notify(Input::Opened(name));
+                    self.notify(TrackerInput::Created(Arc::clone(&name), stamp));
+                    self.notify(TrackerInput::Opened(name));
                 }
             }
             Action::Close(n) => {
@@ -465,24 +504,24 @@ impl World {
                 if let Some(file) = self.files.get_mut(&name).filter(|file| file.is_open) {
                     file.is_open = false;
                     let stamp = file.stamp;
-                    self.notify(Input::Closed(name, stamp));
+                    self.notify(TrackerInput::ClosedAfterWrite(name, stamp));
                 }
             }
             Action::Place(n) => {
                 let name = name_of(n);
                 let stamp = self.change(&name, false, true);
-                self.notify(Input::Placed(name, stamp));
+                self.notify(TrackerInput::MovedIn(name, stamp));
             }
             Action::Link(n) => {
                 let name = name_of(n);
                 if !self.files.contains_key(&name) {
                     let stamp = self.change(&name, false, false);
-                    self.notify(Input::Created(name, stamp));
+                    self.notify(TrackerInput::Created(name, stamp));
                 }
             }
             Action::Delete(n) => {
                 if self.files.remove(&name_of(n)).is_some() {
-                    self.notify(Input::Gone(name_of(n)));
+                    self.notify(TrackerInput::Removed(name_of(n)));
                 }
             }
             Action::Wait(ms) => self.wait(Duration::from_millis(*ms)),
@@ -493,7 +532,7 @@ impl World {
             }
             Action::Refuse => {
                 if let Some((number, ..)) = self.unanswered.pop_front() {
-                    self.handle(Input::Refused(number));
+                    self.handle(TrackerInput::Refused(number));
                 }
             }
             Action::Kill => {

@@ -27,7 +27,7 @@ use zeromq::{
 
 use super::{Frames, peers::Peers};
 use crate::{
-    complaints::Complaints,
+    rate_limited_log::RateLimitedLog,
     zmq::{
         Connect, StartError,
         limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
@@ -50,7 +50,7 @@ pub(crate) struct Publisher {
     peers: Peers,
     held: Arc<Held>,
     next_look: Instant,
-    cut_off: Complaints,
+    cut_off: RateLimitedLog,
 }
 
 /// What was sent and has not left: the messages that some queue still holds, each counted once.
@@ -88,7 +88,7 @@ impl Publisher {
             peers,
             held: Arc::default(),
             next_look: Instant::now(),
-            cut_off: Complaints::new("ZeroMQ subscribers cut off"),
+            cut_off: RateLimitedLog::new("ZeroMQ subscribers cut off"),
         })
     }
 
@@ -168,14 +168,14 @@ impl Publisher {
 pub(crate) struct Puller {
     socket: PullSocket,
     peers: Peers,
-    broken: Complaints,
+    broken: RateLimitedLog,
 }
 
 impl Puller {
     pub(crate) async fn bind(at: SocketAddr, _key: Option<&str>) -> Result<Self, StartError> {
         let mut socket = PullSocket::new();
         let peers = listen(&mut socket, at).await.map_err(|error| StartError::bind(at, &error))?;
-        Ok(Self { socket, peers, broken: Complaints::new("ZeroMQ connections broken") })
+        Ok(Self { socket, peers, broken: RateLimitedLog::new("ZeroMQ connections broken") })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -201,7 +201,7 @@ impl Puller {
 /// A SUB socket that connects, and connects again.
 pub(crate) struct Subscriber {
     socket: SubSocket,
-    broken: Complaints,
+    broken: RateLimitedLog,
 }
 
 impl Subscriber {
@@ -223,7 +223,7 @@ impl Subscriber {
             }
             sleep(AGAIN).await;
         }
-        Ok(Self { socket, broken: Complaints::new("ZeroMQ connections broken") })
+        Ok(Self { socket, broken: RateLimitedLog::new("ZeroMQ connections broken") })
     }
 
     /// The next message. Cancel-safe.
@@ -238,7 +238,7 @@ impl Subscriber {
 }
 
 /// The next message of any peer. An error is that of one of them, which is gone with it.
-async fn received(socket: &mut impl SocketRecv, broken: &mut Complaints) -> Frames {
+async fn received(socket: &mut impl SocketRecv, broken: &mut RateLimitedLog) -> Frames {
     loop {
         match socket.recv().await {
             Ok(message) => return message.into_vec(),

@@ -8,8 +8,9 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::config::{
-    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LINKS_ROOM_BYTES,
-    PAGE_ROOM_BYTES, SLOW_BYTES_PER_SECOND, SLOW_WINDOW, WINDOWS_ROOM_BYTES, ZSTD_WINDOW_LOG_MAX,
+    BEFORE_HEAD_BYTES_MAX, DECODED_RATIO_MAX, HEAD_BYTES_MAX, HEADERS_MAX, LINKS_BUDGET_BYTES,
+    PAGE_BUDGET_BYTES, SLOW_BYTES_PER_SECOND, SLOW_WINDOW, WINDOWS_BUDGET_BYTES,
+    ZSTD_WINDOW_LOG_MAX,
 };
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
@@ -60,7 +61,7 @@ async fn encoded_bodies_are_decoded() {
         ("gzip", Vec::new()),
     ] {
         let headers = format!("Content-Encoding: {name}\r\nContent-Type: text/html\r\n");
-        let fetched = fetch(&Origin::saying(with_length(&headers, &body)).await).await;
+        let fetched = fetch(&Origin::answering(with_length(&headers, &body)).await).await;
         assert_eq!(fetched.failure, None, "{name}");
         let expected = if body.is_empty() { b"" } else { PAGE };
         assert_eq!(fetched.hash, Some(blake3::hash(expected)), "{name}");
@@ -84,7 +85,7 @@ async fn encodings_that_lie_or_are_unknown_are_failures() {
         ("gzip, gzip, gzip", &*three, "more than 2 content-encodings"),
     ] {
         let answer = with_length(&format!("Content-Encoding: {encoding}\r\n"), body);
-        failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, says);
+        failed(&fetch(&Origin::answering(answer).await).await, Reason::Encoding, says);
     }
 }
 
@@ -100,7 +101,7 @@ async fn an_encoded_body_that_ends_too_early_is_truncated() {
         for length in [1, body.len() / 2, body.len() - 1] {
             let headers = format!("Content-Encoding: {name}\r\n");
             let answer = with_length(&headers, &body[..length]);
-            failed(&fetch(&Origin::saying(answer).await).await, Reason::Truncated, "body: ");
+            failed(&fetch(&Origin::answering(answer).await).await, Reason::Truncated, "body: ");
         }
     }
 }
@@ -116,7 +117,7 @@ async fn a_decompression_bomb_is_detected_by_its_growth() {
         ("gzip, gzip", twice),
     ] {
         let headers = format!("Content-Encoding: {name}\r\nContent-Type: text/html\r\n");
-        let fetched = fetch(&Origin::saying(with_length(&headers, &body)).await).await;
+        let fetched = fetch(&Origin::answering(with_length(&headers, &body)).await).await;
         failed(&fetched, Reason::Bomb, &format!("body grows over {DECODED_RATIO_MAX} times"));
     }
 }
@@ -127,7 +128,7 @@ async fn a_decoder_window_over_the_limit_is_rejected() {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, (26 - 10) << 3];
     frame.extend_from_slice(&[0x01, 0x00, 0x00]);
     let answer = with_length("Content-Encoding: zstd\r\n", &frame);
-    failed(&fetch(&Origin::saying(answer).await).await, Reason::Encoding, "body: ");
+    failed(&fetch(&Origin::answering(answer).await).await, Reason::Encoding, "body: ");
 }
 
 /// A brotli stream that asks for a window of 1 GiB, which the format forbids and the decoder
@@ -136,7 +137,7 @@ async fn a_decoder_window_over_the_limit_is_rejected() {
 async fn a_window_beyond_the_format_is_refused() {
     let answer = with_length("Content-Encoding: br\r\n", &[0x11, 0x1e, 0x03]);
     failed(
-        &fetch(&Origin::saying(answer).await).await,
+        &fetch(&Origin::answering(answer).await).await,
         Reason::Encoding,
         "the window is over the limit",
     );
@@ -152,14 +153,18 @@ async fn an_encoded_body_is_limited_as_received() {
     let frame: &[u8] = b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00";
     let block: &'static [u8] = b"\x00\x00\x00\xff\xff".repeat(2000).leak();
     let frames = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50_000));
-    failed(&fetch(&Origin::saying(frames).await).await, Reason::Encoding, "too many empty frames");
+    failed(
+        &fetch(&Origin::answering(frames).await).await,
+        Reason::Encoding,
+        "too many empty frames",
+    );
     let few = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50));
-    assert_eq!(fetch(&Origin::saying(few).await).await.failure, None);
+    assert_eq!(fetch(&Origin::answering(few).await).await.failure, None);
 
     let blocks = endless(deflate, block, Duration::ZERO).await;
     failed(&fetch(&blocks).await, Reason::TooLarge, "body over the limit of 8388608 bytes");
     let blocks = endless(deflate, block, Duration::ZERO).await;
-    let robots = fetch_as(Wanted::Robots, &blocks.url("/robots.txt")).await;
+    let robots = fetch_as(FetchPurpose::Robots, &blocks.url("/robots.txt")).await;
     failed(&robots, Reason::TooLarge, "body over the limit of 1024000 bytes");
 
     let garbage = Origin::start(move |mut stream| async move {
@@ -200,8 +205,8 @@ async fn large_windows_and_many_links_share_their_memory() {
     let window = large_window();
     let window = with_length("Content-Encoding: zstd\r\n", &window);
     for (answer, at_once) in [
-        (window, WINDOWS_ROOM_BYTES >> ZSTD_WINDOW_LOG_MAX),
-        (links.into_bytes(), LINKS_ROOM_BYTES / PAGE_ROOM_BYTES),
+        (window, WINDOWS_BUDGET_BYTES >> ZSTD_WINDOW_LOG_MAX),
+        (links.into_bytes(), LINKS_BUDGET_BYTES / PAGE_BUDGET_BYTES),
     ] {
         let origin = Origin::start(move |mut stream| {
             let answer = answer.clone();
@@ -218,7 +223,7 @@ async fn large_windows_and_many_links_share_their_memory() {
         let web = Fetcher::new(&CrawlerConfig { read_timeout, ..config() }).unwrap();
         let first: Vec<_> = (0..at_once).map(|n| origin.url(&format!("/first{n}"))).collect();
         let mut holding = futures_util::future::join_all(first.iter().map(|url| web.page(url)));
-        let has_room = || web.room.has_any();
+        let has_room = || web.memory_budget.has_any();
         let url = origin.url("/next");
         tokio::select! {
             _ = &mut holding => panic!("the first requests do not end"),
@@ -244,7 +249,7 @@ async fn an_endless_body_ends_at_the_limit() {
 #[tokio::test]
 async fn a_body_announced_too_long_is_not_read() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\nx";
-    let fetched = fetch(&Origin::saying(answer).await).await;
+    let fetched = fetch(&Origin::answering(answer).await).await;
     failed(&fetched, Reason::TooLarge, "body over the limit");
     assert_eq!((fetched.status, fetched.bytes), (Some(200), 0));
 }
@@ -265,7 +270,7 @@ async fn invalid_http_is_reported() {
         "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
-        let fetched = fetch(&Origin::saying(answer).await).await;
+        let fetched = fetch(&Origin::answering(answer).await).await;
         failed(&fetched, Reason::BadHttp, "");
         assert_eq!(fetched.hash, None, "{answer}");
     }
@@ -282,7 +287,7 @@ async fn heads_are_accepted_up_to_their_limits() {
         (many(HEADERS_MAX), false),
         (many(8000), false),
     ] {
-        let fetched = fetch(&Origin::saying(with_length(&headers, PAGE)).await).await;
+        let fetched = fetch(&Origin::answering(with_length(&headers, PAGE)).await).await;
         if allowed {
             assert_eq!(fetched.failure, None);
         } else {
@@ -297,7 +302,7 @@ async fn heads_are_accepted_up_to_their_limits() {
 async fn obsolete_header_syntax_is_read() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Type : text/html\r\nX: a\r\n  b\r\n\
         Content-Length: 1\r\n\r\nx";
-    let fetched = fetch(&Origin::saying(answer).await).await;
+    let fetched = fetch(&Origin::answering(answer).await).await;
     assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
     assert_eq!(fetched.content_type.as_deref(), Some("text/html"));
 }
@@ -305,10 +310,10 @@ async fn obsolete_header_syntax_is_read() {
 #[tokio::test]
 async fn trailers_are_limited_and_ignored() {
     let chunked = format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n");
-    let fetched = fetch(&Origin::saying(format!("{chunked}t: v\r\n\r\n")).await).await;
+    let fetched = fetch(&Origin::answering(format!("{chunked}t: v\r\n\r\n")).await).await;
     assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
     let flood = format!("{chunked}{}\r\n", "t: v\r\n".repeat(10_000));
-    failed(&fetch(&Origin::saying(flood).await).await, Reason::BadHttp, "body: ");
+    failed(&fetch(&Origin::answering(flood).await).await, Reason::BadHttp, "body: ");
     let origin =
         endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x", Duration::ZERO);
     failed(&fetch(&origin.await).await, Reason::BadHttp, "body: ");
@@ -318,11 +323,11 @@ async fn trailers_are_limited_and_ignored() {
 async fn interim_responses_are_skipped_up_to_a_limit() {
     let interim = "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
     let few = [interim.repeat(20).into_bytes(), with_length("", PAGE)].concat();
-    let fetched = fetch(&Origin::saying(few).await).await;
+    let fetched = fetch(&Origin::answering(few).await).await;
     assert_eq!((fetched.status, fetched.failure), (Some(200), None));
     let count = usize::try_from(BEFORE_HEAD_BYTES_MAX).unwrap() / interim.len();
     let many = [interim.repeat(2 * count).into_bytes(), with_length("", PAGE)].concat();
-    failed(&fetch(&Origin::saying(many).await).await, Reason::Interim, "before the response");
+    failed(&fetch(&Origin::answering(many).await).await, Reason::Interim, "before the response");
     let origin = endless("", interim.as_bytes(), Duration::ZERO).await;
     failed(&fetch(&origin).await, Reason::Interim, "before the response");
 }
@@ -334,7 +339,7 @@ async fn a_body_that_breaks_off_is_truncated() {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe",
     ] {
-        let fetched = fetch(&Origin::saying(answer).await).await;
+        let fetched = fetch(&Origin::answering(answer).await).await;
         failed(&fetched, Reason::Truncated, "body: ");
         assert_eq!(fetched.hash, None);
     }
@@ -343,7 +348,7 @@ async fn a_body_that_breaks_off_is_truncated() {
 #[tokio::test]
 async fn a_connection_that_ends_before_the_response_is_reset() {
     for answer in ["HTTP/1.1 200 OK\r\nContent-Len", "HTTP", "", "HTTP/1.1 100 Continue\r\n\r\n"] {
-        failed(&fetch(&Origin::saying(answer).await).await, Reason::Reset, "");
+        failed(&fetch(&Origin::answering(answer).await).await, Reason::Reset, "");
     }
     let origin = Origin::start(|stream| async move { reset(stream) }).await;
     failed(&fetch(&origin).await, Reason::Reset, "");
@@ -452,7 +457,7 @@ proptest! {
                 rustls::RootCertStore::empty(),
             );
             let web = Fetcher::with(&config, connector.unwrap()).unwrap();
-            web.page(&Origin::saying(answer).await.url("/")).await
+            web.page(&Origin::answering(answer).await.url("/")).await
         });
         prop_assert!(fetched.failure.is_some() || fetched.status.is_some());
     }

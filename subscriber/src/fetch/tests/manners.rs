@@ -51,16 +51,16 @@ async fn an_unchanged_document_is_not_sent_again() {
         last_modified: Some("yesterday".to_owned()),
     };
     assert_eq!((first.status, &first.validators), (Some(200), &expected));
-    let again = Request {
+    let again = FetchRequest {
         validators: Some(&first.validators),
-        ..request(&url, Wanted::Page, Duration::from_secs(20))
+        ..request(&url, FetchPurpose::Page, Duration::from_secs(20))
     };
     let second = web.fetch(&again).await;
     assert_eq!((second.status, second.bytes, &second.failure), (Some(304), 0, &None));
     assert!(second.page.is_none() && second.hash.is_none());
     // A stored record may contain any value.
     let broken = Validators { etag: Some("a\r\nb: c".to_owned()), last_modified: None };
-    let third = web.fetch(&Request { validators: Some(&broken), ..again }).await;
+    let third = web.fetch(&FetchRequest { validators: Some(&broken), ..again }).await;
     assert_eq!(third.status, Some(200));
     assert_eq!(origin.connections.load(SeqCst), 1);
 }
@@ -68,14 +68,14 @@ async fn an_unchanged_document_is_not_sent_again() {
 #[tokio::test]
 async fn the_headers_of_a_response_are_available() {
     let headers = "Link: <a>; rel=next\r\nLink: <b>\r\nX-Robots-Tag: noindex\r\nETag: \r\n";
-    let origin = Origin::saying(with_length(headers, PAGE)).await;
+    let origin = Origin::answering(with_length(headers, PAGE)).await;
     let fetched = fetch(&origin).await;
     assert_eq!(fetched.headers.get_all("link").iter().count(), 2);
     assert_eq!(fetched.headers["x-robots-tag"], "noindex");
     assert_eq!((fetched.version, fetched.remote), (Some(Version::HTTP_11), Some(origin.address)));
     assert_eq!(fetched.validators, Validators::default());
     let long = format!("ETag: \"{}\"\r\n", "x".repeat(2000));
-    let fetched = fetch(&Origin::saying(with_length(&long, PAGE)).await).await;
+    let fetched = fetch(&Origin::answering(with_length(&long, PAGE)).await).await;
     assert_eq!(fetched.validators, Validators::default());
 }
 
@@ -129,10 +129,10 @@ async fn the_exchange_is_kept_if_requested() {
     })
     .await;
     let directory = tempfile::tempdir().unwrap();
-    let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
+    let web = Fetcher::new(&config()).unwrap().with_spools(Spools::open(directory.path()).unwrap());
     let url = origin.url("/");
-    let keep = Keep { raw: true, decoded: true };
-    let whole = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+    let keep = KeepBodies { raw: true, decoded: true };
+    let whole = FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
     for round in 0..2 {
         let fetched = web.fetch(&whole).await;
         assert_eq!(text(fetched.body.as_ref().unwrap()), page);
@@ -145,11 +145,11 @@ async fn the_exchange_is_kept_if_requested() {
         assert_eq!((exchange.remote, exchange.truncated), (Some(origin.address), None));
     }
     let url = origin.url("/error");
-    let fetched = web.fetch(&Request { url: &url, ..whole }).await;
+    let fetched = web.fetch(&FetchRequest { url: &url, ..whole }).await;
     let exchange = fetched.exchange.unwrap();
     assert_eq!((text(exchange.body.as_ref().unwrap()), exchange.truncated), (b"no".to_vec(), None));
     let url = origin.url("/broken");
-    let fetched = web.fetch(&Request { url: &url, ..whole }).await;
+    let fetched = web.fetch(&FetchRequest { url: &url, ..whole }).await;
     assert_eq!(fetched.exchange.unwrap().truncated, Some("length"));
     let fetched = web.page(&origin.url("/")).await;
     assert!(fetched.exchange.is_none() && fetched.body.is_none());
@@ -158,14 +158,15 @@ async fn the_exchange_is_kept_if_requested() {
 #[tokio::test]
 async fn a_truncated_body_is_kept_as_far_as_it_arrived() {
     let directory = tempfile::tempdir().unwrap();
-    let web = Fetcher::new(&config()).unwrap().keeping(Spools::open(directory.path()).unwrap());
+    let web = Fetcher::new(&config()).unwrap().with_spools(Spools::open(directory.path()).unwrap());
     for (answer, reason, truncated) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart", Reason::Truncated, "disconnect"),
         ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\npart", Reason::Encoding, "unspecified"),
     ] {
-        let url = Origin::saying(answer).await.url("/");
-        let keep = Keep { raw: true, decoded: false };
-        let request = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+        let url = Origin::answering(answer).await.url("/");
+        let keep = KeepBodies { raw: true, decoded: false };
+        let request =
+            FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
         let fetched = web.fetch(&request).await;
         failed(&fetched, reason, "");
         let exchange = fetched.exchange.unwrap();

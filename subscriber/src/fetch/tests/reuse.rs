@@ -120,12 +120,12 @@ async fn a_reused_connection_that_ends_without_a_response_is_not_retried() {
         assert_eq!(web.page(&origin.url("/")).await.status, Some(200));
         let failed_fetch = web.page(&origin.url("/")).await;
         failed(&failed_fetch, Reason::Reset, "");
-        assert!(failed_fetch.kept_ended);
+        assert!(failed_fetch.reused_connection_ended);
         assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 2));
         // From then on each request has a new connection.
         for _ in 0..3 {
             let fetched = web.page(&origin.url("/")).await;
-            assert_eq!((fetched.status, fetched.kept_ended), (Some(200), false));
+            assert_eq!((fetched.status, fetched.reused_connection_ended), (Some(200), false));
         }
         assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (4, 5));
     }
@@ -133,7 +133,7 @@ async fn a_reused_connection_that_ends_without_a_response_is_not_retried() {
     let (origin, requests) = closing_after(0, drop).await;
     let fetched = fetch(&origin).await;
     failed(&fetched, Reason::Reset, "");
-    assert!(!fetched.kept_ended);
+    assert!(!fetched.reused_connection_ended);
     assert_eq!((origin.connections.load(SeqCst), requests.load(SeqCst)), (1, 1));
 }
 
@@ -151,7 +151,7 @@ async fn a_reused_connection_that_ends_within_a_response_is_a_failure() {
     assert_eq!(web.page(&origin.url("/")).await.failure, None);
     let fetched = web.page(&origin.url("/")).await;
     failed(&fetched, Reason::Reset, "");
-    assert!(fetched.kept_ended, "the bytes may not belong to this request");
+    assert!(fetched.reused_connection_ended, "the bytes may not belong to this request");
     assert_eq!(connections.load(SeqCst) + origin.connections.load(SeqCst), 1);
 }
 

@@ -230,7 +230,7 @@ async fn http2_is_used_where_it_is_offered() {
     let origin = http2_origin(acceptor).await;
     let directory = tempfile::tempdir().unwrap();
     let web = web(&config(), Names::always(LOCALHOST), authority.roots())
-        .keeping(Spools::open(directory.path()).unwrap());
+        .with_spools(Spools::open(directory.path()).unwrap());
     let fetched = web.page(&https(&origin, "a.example", "/")).await;
     assert_eq!((fetched.status, &fetched.failure), (Some(200), &None));
     assert_eq!((fetched.version, fetched.remote), (Some(Version::HTTP_2), Some(origin.address)));
@@ -240,8 +240,8 @@ async fn http2_is_used_where_it_is_offered() {
     failed(&web.page(&https(&origin, "a.example", "/reset")).await, Reason::Reset, "");
     failed(&web.page(&https(&origin, "a.example", "/flood")).await, Reason::HeadTooLarge, "256");
     let url = https(&origin, "a.example", "/x?y");
-    let keep = Keep { raw: true, decoded: false };
-    let kept = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+    let keep = KeepBodies { raw: true, decoded: false };
+    let kept = FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
     let exchange = web.fetch(&kept).await.exchange.unwrap();
     let head = String::from_utf8(exchange.request_head).unwrap();
     let host = format!("a.example:{}", origin.address.port());
@@ -291,11 +291,12 @@ async fn an_empty_http2_frame_may_be_anywhere() {
     .await;
     let directory = tempfile::tempdir().unwrap();
     let web = web(&config(), Names::always(LOCALHOST), authority.roots())
-        .keeping(Spools::open(directory.path()).unwrap());
+        .with_spools(Spools::open(directory.path()).unwrap());
     let url = https(&origin, "a.example", "/");
-    let keep = Keep { raw: true, decoded: false };
+    let keep = KeepBodies { raw: true, decoded: false };
     for _ in 0..2 {
-        let kept = Request { keep, ..request(&url, Wanted::Page, Duration::from_secs(20)) };
+        let kept =
+            FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
         let fetched = web.fetch(&kept).await;
         assert_eq!((&fetched.failure, fetched.hash), (&None, Some(blake3::hash(PAGE))));
         assert_eq!(fetched.exchange.unwrap().truncated, None);
@@ -368,7 +369,7 @@ async fn dropping_an_http2_request_closes_its_connection() {
 /// A name resolves to an allowed address when it is checked, and to a private one a moment later.
 #[tokio::test]
 async fn a_connection_goes_to_the_address_that_was_checked() {
-    let origin = Origin::saying(with_length("Connection: close\r\n", PAGE)).await;
+    let origin = Origin::answering(with_length("Connection: close\r\n", PAGE)).await;
     let private: IpAddr = "127.0.0.2".parse().unwrap();
     let names = Arc::new(Names(Mutex::new(vec![vec![private, LOCALHOST], vec![private]])));
     let allow_private = "127.0.0.1/32".parse().unwrap();

@@ -85,7 +85,7 @@ fn thread_nanoseconds() -> u64 {
 #[test]
 #[ignore = "prints figures"]
 fn kept_connections_over_loopback() {
-    let (nothing, whole) = (Keep::default(), Keep { raw: true, decoded: true });
+    let (nothing, whole) = (KeepBodies::default(), KeepBodies { raw: true, decoded: true });
     for (what, content_type, keep) in [
         ("fetch", "image/png", nothing),
         ("fetch and keep", "image/png", whole),
@@ -95,7 +95,7 @@ fn kept_connections_over_loopback() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let spools = Spools::open(directory.path()).unwrap();
-        let web = Arc::new(Fetcher::new(&config()).unwrap().keeping(spools));
+        let web = Arc::new(Fetcher::new(&config()).unwrap().with_spools(spools));
         let all = async {
             let hosts = (1..=HOSTS).map(|host| {
                 let web = Arc::clone(&web);
@@ -103,8 +103,8 @@ fn kept_connections_over_loopback() {
                     for number in 0..REQUESTS_PER_HOST {
                         let url = format!("http://127.0.0.{host}:{port}/page/{number}");
                         let url = CanonicalUrl::parse(&url).unwrap();
-                        let request = request(&url, Wanted::Page, Duration::from_secs(20));
-                        let fetched = web.fetch(&Request { keep, ..request }).await;
+                        let request = request(&url, FetchPurpose::Page, Duration::from_secs(20));
+                        let fetched = web.fetch(&FetchRequest { keep, ..request }).await;
                         assert_eq!(fetched.failure, None);
                         if let Some(page) = fetched.page {
                             let links = if content_type == "text/html" { 30 } else { 0 };

@@ -12,7 +12,7 @@ use crate::config::{
     EXPORT_STEP_BYTES, EXPORT_STEP_RECORDS, JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX,
     STORE_BUSY_TIMEOUT,
 };
-use crate::database::Reading;
+use crate::database::ReadOnlyDatabase;
 use crate::sink::sqlite::{VERSION, version};
 
 /// The oldest version with all columns that are read.
@@ -24,7 +24,7 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// The first bytes of every JSON line.
 const LINE_START: &[u8] = b"{\"page\":";
 
-type Take<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
+type RecordHandler<'a> = dyn FnMut(Record) -> Result<(), ExportError> + 'a;
 
 pub(super) struct Input {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Input {
 }
 
 enum Source {
-    Database(Reading),
+    Database(ReadOnlyDatabase),
     Lines(BufReader<File>),
 }
 
@@ -51,7 +51,7 @@ impl Input {
     }
 
     /// Passes every record to `take`, in the order of the file.
-    pub(super) fn each(self, take: &mut Take<'_>) -> Result<(), ExportError> {
+    pub(super) fn each(self, take: &mut RecordHandler<'_>) -> Result<(), ExportError> {
         match self.source {
             Source::Database(reading) => each_row(&self.path, reading, take),
             Source::Lines(lines) => each_line(&self.path, lines, take),
@@ -70,9 +70,9 @@ fn begins_with(file: &mut File, magic: &[u8]) -> io::Result<bool> {
     Ok(start == magic)
 }
 
-fn open_database(path: &Path) -> Result<Reading, ExportError> {
+fn open_database(path: &Path) -> Result<ReadOnlyDatabase, ExportError> {
     let failed = |source| ExportError::Database { path: path.to_owned(), source };
-    let reading = Reading::open(path).map_err(failed)?;
+    let reading = ReadOnlyDatabase::open(path).map_err(failed)?;
     let connection = &reading.connection;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
     // Columns that every version has.
@@ -91,7 +91,11 @@ fn open_database(path: &Path) -> Result<Reading, ExportError> {
 
 /// Reads in many short transactions: a long one would let the write-ahead log of a running crawler
 /// grow.
-fn each_row(path: &Path, mut reading: Reading, take: &mut Take<'_>) -> Result<(), ExportError> {
+fn each_row(
+    path: &Path,
+    mut reading: ReadOnlyDatabase,
+    take: &mut RecordHandler<'_>,
+) -> Result<(), ExportError> {
     let failed = |source| ExportError::Database { path: path.to_owned(), source };
     let mut last = i64::MIN;
     loop {
@@ -129,7 +133,7 @@ fn some_rows(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<Re
 fn each_line(
     path: &Path,
     mut lines: BufReader<File>,
-    take: &mut Take<'_>,
+    take: &mut RecordHandler<'_>,
 ) -> Result<(), ExportError> {
     let mut line = Vec::new();
     for number in 1.. {

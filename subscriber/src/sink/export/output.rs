@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::record::Record;
-use super::{ExportError, Target};
+use super::{ExportError, ExportTarget};
 use crate::config::{EXPORT_CACHE_BYTES, JSONL_CHUNK_BYTES};
 use crate::digest;
 use crate::sink::ledger::with_suffix;
@@ -15,22 +15,22 @@ use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 
 pub(super) enum Output<'a> {
     Reader(BufWriter<&'a mut dyn Write>),
-    Lines(BufWriter<File>, Part),
-    Database(Connection, Part),
+    Lines(BufWriter<File>, PartFile),
+    Database(Connection, PartFile),
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn open(target: Target<'a>) -> Result<Self, ExportError> {
+    pub(super) fn open(target: ExportTarget<'a>) -> Result<Self, ExportError> {
         Ok(match target {
-            Target::Lines(reader) => {
+            ExportTarget::Lines(reader) => {
                 Self::Reader(BufWriter::with_capacity(JSONL_CHUNK_BYTES, reader))
             }
-            Target::LinesFile(path) => {
-                let (part, file) = Part::create(path)?;
+            ExportTarget::LinesFile(path) => {
+                let (part, file) = PartFile::create(path)?;
                 Self::Lines(BufWriter::with_capacity(JSONL_CHUNK_BYTES, file), part)
             }
-            Target::Database(path) => {
-                let (part, _) = Part::create(path)?;
+            ExportTarget::Database(path) => {
+                let (part, _) = PartFile::create(path)?;
                 let connection = create(&part.part).map_err(|source| part.failed_sqlite(source))?;
                 Self::Database(connection, part)
             }
@@ -87,12 +87,12 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// A file in progress beside its final path. Removed on drop, unless it was finished.
-pub(super) struct Part {
+pub(super) struct PartFile {
     path: PathBuf,
     part: PathBuf,
 }
 
-impl Part {
+impl PartFile {
     fn create(path: PathBuf) -> Result<(Self, File), ExportError> {
         if path.symlink_metadata().is_ok() {
             return Err(ExportError::Exists { path });
@@ -123,7 +123,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartFile {
     fn drop(&mut self) {
         // After `finish` there is nothing to remove.
         let _ = fs::remove_file(&self.part);

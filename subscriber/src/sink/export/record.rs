@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, Row, params};
 use serde::{Deserialize, Serialize};
 
 use crate::report::PageId;
-use crate::sink::sqlite::url_print;
+use crate::sink::sqlite::url_fingerprint;
 
 /// The fields of [`jsonl`](crate::sink::jsonl), in their order; one without a value is omitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,7 +150,7 @@ impl Record {
             self.etag,
             self.last_modified,
             self.remote,
-            url_print(&self.url),
+            url_fingerprint(&self.url),
             i64::try_from(self.links.len()).unwrap_or(i64::MAX),
             serde_json::to_string(&self.links).expect(JSON),
             self.nofollow.as_ref().map(|nofollow| serde_json::to_string(nofollow).expect(JSON)),

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rusqlite::{OptionalExtension, params};
 
-use super::url_print;
-use crate::database::Reading;
+use super::url_fingerprint;
+use crate::database::ReadOnlyDatabase;
 use crate::sink::OpenError;
 
 /// Rows that are searched, from the newest. The index has only pages with validators, and a search
@@ -34,7 +34,7 @@ pub struct StoredResult {
 /// may be writing to it.
 pub fn newest_result(path: &Path, url: &str) -> Result<Option<StoredResult>, OpenError> {
     let read = || {
-        let mut reading = Reading::open(path)?;
+        let mut reading = ReadOnlyDatabase::open(path)?;
         let mut found = query(&reading, url);
         if !reading.is_current() {
             reading.reopen()?;
@@ -45,7 +45,7 @@ pub fn newest_result(path: &Path, url: &str) -> Result<Option<StoredResult>, Ope
     read().map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })
 }
 
-fn query(reading: &Reading, url: &str) -> rusqlite::Result<Option<StoredResult>> {
+fn query(reading: &ReadOnlyDatabase, url: &str) -> rusqlite::Result<Option<StoredResult>> {
     let newest = |row: &rusqlite::Row<'_>| {
         Ok(StoredResult {
             fetched_at: row.get(0)?,
@@ -54,6 +54,6 @@ fn query(reading: &Reading, url: &str) -> rusqlite::Result<Option<StoredResult>>
             error: row.get(3)?,
         })
     };
-    let parameters = params![ROWS_MAX, url_print(url), url];
+    let parameters = params![ROWS_MAX, url_fingerprint(url), url];
     reading.connection.query_row(NEWEST, parameters, newest).optional()
 }

@@ -35,12 +35,12 @@ impl WarcFile {
 
     /// Length of the synced part, in bytes.
     pub(super) fn safe(&self) -> u64 {
-        self.file.safe()
+        self.file.synced_bytes()
     }
 
     /// Length in bytes, synced or not.
     pub(super) fn len(&self) -> u64 {
-        self.file.safe() + self.pending
+        self.file.synced_bytes() + self.pending
     }
 
     /// Whether it has more than the `warcinfo`.
@@ -57,7 +57,7 @@ impl WarcFile {
     }
 
     pub(super) fn cut(&mut self, at: u64) -> io::Result<()> {
-        self.file.cut(at)
+        self.file.truncate(at)
     }
 
     pub(super) fn begin_member(&mut self) {

@@ -8,10 +8,10 @@ use data_encoding::BASE32;
 use jiff::Timestamp;
 
 use super::file::WarcFile;
-use super::seen::{Original, Seen};
+use super::seen_bodies::{OriginalRecord, SeenBodies};
 use crate::config::WARC_CHUNK_BYTES;
 use crate::report::{Exchange, PageRecord};
-use crate::sink::row::Row;
+use crate::sink::row::PageRow;
 use crate::spool::Spool;
 
 const IDENTICAL: &str = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest";
@@ -19,20 +19,20 @@ const NOT_MODIFIED: &str = "http://netpreserve.org/warc/1.1/revisit/server-not-m
 
 /// Writes records, and remembers the bodies that it has written.
 #[derive(Debug)]
-pub(super) struct Archivist {
+pub(super) struct RecordWriter {
     agent: String,
     /// The id of the file's `warcinfo`.
     info: String,
-    seen: Seen,
+    seen: SeenBodies,
     /// Bodies that are not synced yet.
-    pending: Vec<(blake3::Hash, Original)>,
+    pending: Vec<(blake3::Hash, OriginalRecord)>,
 }
 
 /// The header of a record.
-struct Header(String);
+struct RecordHeader(String);
 
 /// A body and its digests.
-struct Body<'a> {
+struct RecordBody<'a> {
     spool: Option<&'a Spool>,
     /// Digest of head and body.
     block_digest: String,
@@ -41,10 +41,10 @@ struct Body<'a> {
     len: u64,
 }
 
-impl Archivist {
+impl RecordWriter {
     pub(super) fn new(agent: &str) -> Self {
         let agent = agent.to_owned();
-        Self { agent, info: String::new(), seen: Seen::default(), pending: Vec::new() }
+        Self { agent, info: String::new(), seen: SeenBodies::default(), pending: Vec::new() }
     }
 
     /// The written records are synced: later ones may refer to them.
@@ -61,7 +61,7 @@ impl Archivist {
 
     /// Writes the first record of a file with this name.
     pub(super) fn put_info(&mut self, name: &str, out: &mut WarcFile) -> io::Result<()> {
-        let mut fields = Fields::default();
+        let mut fields = WarcFields::default();
         fields.put("software", concat!("tidings/", env!("CARGO_PKG_VERSION")));
         fields.put("format", "WARC File Format 1.1");
         let standard =
@@ -70,7 +70,7 @@ impl Archivist {
         fields.put("http-header-user-agent", &self.agent);
         self.info = new_id();
         let now = Timestamp::try_from(super::now()).unwrap_or_default();
-        let mut header = Header::new("warcinfo", &self.info, &date(now.as_millisecond()));
+        let mut header = RecordHeader::new("warcinfo", &self.info, &date(now.as_millisecond()));
         header.put("WARC-Filename", name);
         put_fields(header, &fields, out)
     }
@@ -80,7 +80,7 @@ impl Archivist {
         let body = match &record.exchange {
             Some(exchange) => {
                 let head = response_head(exchange);
-                match Body::read(&head, exchange.body.as_ref()) {
+                match RecordBody::read(&head, exchange.body.as_ref()) {
                     Ok(body) => Some((exchange, head, body)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                     Err(error) => return Err(error),
@@ -121,7 +121,7 @@ impl Archivist {
         &mut self,
         record: &PageRecord,
         exchange: &Exchange,
-        (head, body): (Vec<u8>, Body<'_>),
+        (head, body): (Vec<u8>, RecordBody<'_>),
         (id, date): (&str, &str),
         out: &mut WarcFile,
     ) -> io::Result<()> {
@@ -159,7 +159,7 @@ impl Archivist {
         if is_whole && body.len > 0 {
             let (url, date, id) =
                 (record.report.url.as_str().into(), date.to_owned(), id.to_owned());
-            self.pending.push((body.hash, Original { url, date, id }));
+            self.pending.push((body.hash, OriginalRecord { url, date, id }));
         }
         out.begin_member();
         out.write_all(header.end(head.len() as u64 + body.len).as_bytes())?;
@@ -179,8 +179,8 @@ impl Archivist {
         date: &str,
         out: &mut WarcFile,
     ) -> io::Result<()> {
-        let (row, report) = (Row::of(record), &record.report);
-        let mut fields = Fields::default();
+        let (row, report) = (PageRow::of(record), &record.report);
+        let mut fields = WarcFields::default();
         fields.put("page", &row.page);
         fields.put("outcome", report.outcome);
         fields.put_some("reason", report.reason);
@@ -203,15 +203,15 @@ impl Archivist {
         put_fields(header, &fields, out)
     }
 
-    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> Header {
-        let mut header = Header::new(kind, id, date);
+    fn header(&self, kind: &str, id: &str, date: &str, record: &PageRecord) -> RecordHeader {
+        let mut header = RecordHeader::new(kind, id, date);
         header.put("WARC-Target-URI", &record.report.url);
         header.put("WARC-Warcinfo-ID", &self.info);
         header
     }
 }
 
-impl Header {
+impl RecordHeader {
     fn new(kind: &str, id: &str, date: &str) -> Self {
         let mut header = Self("WARC/1.1\r\n".to_owned());
         header.put("WARC-Type", kind);
@@ -241,9 +241,9 @@ impl Header {
 
 /// A block of `application/warc-fields`.
 #[derive(Default)]
-struct Fields(String);
+struct WarcFields(String);
 
-impl Fields {
+impl WarcFields {
     fn put(&mut self, name: &str, value: impl Display) {
         let at = self.0.len();
         write!(self.0, "{name}: {value}").expect("a String takes everything");
@@ -266,13 +266,13 @@ fn one_line(text: &mut String, at: usize) {
     text.push_str("\r\n");
 }
 
-fn put_fields(mut header: Header, fields: &Fields, out: &mut WarcFile) -> io::Result<()> {
+fn put_fields(mut header: RecordHeader, fields: &WarcFields, out: &mut WarcFile) -> io::Result<()> {
     header.put("WARC-Block-Digest", sha1(fields.0.as_bytes()));
     header.put("Content-Type", "application/warc-fields");
     put_record(header, fields.0.as_bytes(), out)
 }
 
-fn put_record(header: Header, block: &[u8], out: &mut WarcFile) -> io::Result<()> {
+fn put_record(header: RecordHeader, block: &[u8], out: &mut WarcFile) -> io::Result<()> {
     out.begin_member();
     out.write_all(header.end(block.len() as u64).as_bytes())?;
     out.write_all(block)?;
@@ -280,7 +280,7 @@ fn put_record(header: Header, block: &[u8], out: &mut WarcFile) -> io::Result<()
     out.end_member()
 }
 
-impl<'a> Body<'a> {
+impl<'a> RecordBody<'a> {
     fn read(head: &[u8], spool: Option<&'a Spool>) -> io::Result<Self> {
         let mut block = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         let mut payload = block.clone();
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn text_of_a_site_adds_no_line() {
-        let mut fields = Fields::default();
+        let mut fields = WarcFields::default();
         fields.put("error", "one\r\npage: crawlers.1.1\u{0}");
         assert_eq!(fields.0, "error: one  page: crawlers.1.1 \r\n");
     }

@@ -11,7 +11,7 @@ use crate::report::PageId;
 
 /// The content of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ScannedFile {
     /// In order.
     pub(super) pages: Vec<PageId>,
     /// The position after the last complete page.
@@ -22,7 +22,7 @@ pub(super) struct Found {
 
 /// The fields of a record that a scan needs.
 #[derive(Debug, Default)]
-struct Record {
+struct ScannedRecord {
     kind: String,
     length: u64,
     page: Option<PageId>,
@@ -30,14 +30,14 @@ struct Record {
 
 /// Reads from this offset on. If no record begins there, the offset belongs to another file, and
 /// the whole file is read.
-pub(super) fn pages(path: &Path, from: u64) -> io::Result<Found> {
+pub(super) fn pages(path: &Path, from: u64) -> io::Result<ScannedFile> {
     let len = path.metadata()?.len();
     let found = read(path, if from > len { 0 } else { from })?;
     if from > 0 && found.pages.is_empty() && from < len { read(path, 0) } else { Ok(found) }
 }
 
-fn read(path: &Path, from: u64) -> io::Result<Found> {
-    let mut found = Found { end: from, has_pages: from > 0, pages: Vec::new() };
+fn read(path: &Path, from: u64) -> io::Result<ScannedFile> {
+    let mut found = ScannedFile { end: from, has_pages: from > 0, pages: Vec::new() };
     let mut reader = BufReader::with_capacity(WARC_CHUNK_BYTES, File::open(path)?);
     reader.seek(SeekFrom::Start(from))?;
     loop {
@@ -51,11 +51,13 @@ fn read(path: &Path, from: u64) -> io::Result<Found> {
             Err(error) => return Err(error),
         };
         match record {
-            Record { page: Some(page), .. } => {
+            ScannedRecord { page: Some(page), .. } => {
                 found.pages.push(page);
                 (found.end, found.has_pages) = (reader.stream_position()?, true);
             }
-            Record { kind, .. } if kind == "warcinfo" => found.end = reader.stream_position()?,
+            ScannedRecord { kind, .. } if kind == "warcinfo" => {
+                found.end = reader.stream_position()?
+            }
             _ => {}
         }
     }
@@ -66,11 +68,11 @@ fn is_about_content(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn read_record(reader: &mut BufReader<File>) -> io::Result<Record> {
+fn read_record(reader: &mut BufReader<File>) -> io::Result<ScannedRecord> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut member = BufReader::new(GzDecoder::new(reader));
     let mut head = member.by_ref().take(WARC_HEAD_BYTES_MAX);
-    let mut record = Record::default();
+    let mut record = ScannedRecord::default();
     let mut line = Vec::new();
     loop {
         line.clear();

@@ -66,12 +66,12 @@ async fn links_that_a_group_had_no_room_for_are_sent_when_the_page_comes_again()
         }
         assert_eq!(broker.line().await, format!("ACK crawlers:1.1.{attempt}"));
         if attempt == 1 {
-            broker.say("-ERR limit no room for its links; the task is still yours").await;
+            broker.send("-ERR limit no room for its links; the task is still yours").await;
             let pause = after(NO_ROOM_NACK_AFTER);
             let reason = "reason=the_group_has_no_room_for_its_links";
             broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
         } else {
-            broker.say("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
+            broker.send("+OK crawlers:1.1.2 new=2 known=0 refused=0").await;
         }
     }
     // Now they are known, and omitted.
@@ -90,9 +90,9 @@ async fn a_request_without_room_for_it_counts_as_not_made() {
     };
     let (run, mut broker) = start_as(tempfile::tempdir().unwrap(), 100, set).await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     broker.task("1.1", site.url("/held").as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     let unknown = format!("http://localhost:{}/", site.origin.address.port());
     for (entry, url) in [(2, site.url("/page").as_str()), (3, &*unknown)] {
         // It is still the last attempt.
@@ -106,8 +106,8 @@ async fn a_request_without_room_for_it_counts_as_not_made() {
     // The robots.txt of the other name is unknown, so it is not an outage either.
     broker.task("3.2", &unknown).await;
     broker.expect(format!("NACK crawlers:1.3.2 again={unknown}")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
-    assert!(site.was_asked_nothing_more());
+    assert_eq!(site.next_request().await, "/robots.txt");
+    assert!(site.has_no_more_requests());
     let data = run.stop().await;
     assert_eq!(rows(data.path(), "SELECT url FROM pages"), [site.url("/held").as_str()]);
 }
@@ -121,7 +121,7 @@ async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
     let mut site = Site::start(feed_site).await;
     let (run, mut broker) = start().await;
     broker.introduce(&site.url("/")).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     let feed = format!("{} every=1h feed=10m-1d", site.url("/feed"));
     let database = rusqlite::Connection::open(run.data.path().join("crawler.db")).unwrap();
     let nack = |attempt| {
@@ -131,22 +131,22 @@ async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
     database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
     broker.task("1.1", &feed).await;
     broker.expect(nack(1)).await;
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
     database.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
     broker.task("1.2", &feed).await;
-    assert_eq!(site.asked().await, "/feed");
+    assert_eq!(site.next_request().await, "/feed");
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     let event = broker.line().await;
     assert!(event.starts_with(&format!("PUB post-ready {} item=a ", site.url("/a"))), "{event}");
     database.execute_batch("ALTER TABLE state RENAME TO away").unwrap();
-    broker.say("+OK 1 1").await;
+    broker.send("+OK 1 1").await;
     // The same event again, which the topic has already.
     broker.expect(nack(2)).await;
     database.execute_batch("ALTER TABLE away RENAME TO state").unwrap();
     broker.task("1.3", &feed).await;
     broker.expect("TOUCH crawlers:1.1.3 over=yes".to_owned()).await;
     assert_eq!(broker.line().await, event);
-    broker.say("+OK 1 2").await;
+    broker.send("+OK 1 2").await;
     broker.expect("ACK crawlers:1.1.3".to_owned()).await;
     run.stop().await;
 }

@@ -18,7 +18,7 @@ fn strict_site(path: &str) -> String {
 async fn ask_robots(broker: &mut Connection, id: &str, page: &CanonicalUrl<'_>) -> String {
     broker.task(id, page.as_str()).await;
     let answer = broker.line().await;
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     answer
 }
 
@@ -38,9 +38,9 @@ async fn a_disallowed_page_is_recorded_and_never_requested() {
     let longest_host = format!("http://{}/", "a".repeat(URL_BYTES_MAX - "http:///".len()));
     broker.task("4.1", &longest_host).await;
     broker.expect("ACK crawlers:1.4.1 outcome=robots".to_owned()).await;
-    assert_eq!(site.asked().await, "/robots.txt");
-    assert_eq!(site.asked().await, "/public");
-    assert!(site.was_asked_nothing_more());
+    assert_eq!(site.next_request().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/public");
+    assert!(site.has_no_more_requests());
     let data = run.stop().await;
     let sql = "SELECT outcome || ' ' || coalesce(error, '-') FROM pages ORDER BY task";
     let disallowed = "robots disallowed by robots.txt";
@@ -61,18 +61,18 @@ async fn each_hop_of_a_redirected_robots_txt_is_requested_in_its_own_hosts_turn(
     let page = site.url("/page");
     broker.task("1.1", page.as_str()).await;
     broker.expect("NACK crawlers:1.1.1 again=http://localhost:1/rules".to_owned()).await;
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     // The server is unreachable: nothing may be fetched until a retry succeeds.
     broker.task("1.2", &format!("{page} again=http://localhost:1/rules")).await;
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     let nack = broker.line().await;
     assert!(nack.starts_with("NACK crawlers:1.1.2 reason=robots.txt:_cannot_connect"), "{nack}");
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     // An unknown hop belongs to another host's turn: the redirects are followed from the beginning.
     let page = format!("http://localhost:{}/page", site.origin.address.port());
     broker.task("2.1", &format!("{page} again=http://elsewhere.example/rules")).await;
     broker.expect(format!("NACK crawlers:1.2.1 again={page}")).await;
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
     run.stop().await;
 }
 
@@ -83,7 +83,7 @@ async fn retry_after_of_robots_txt_is_obeyed_and_nothing_else_is_requested() {
         ("429 Slowly", "Retry-After: 9\r\n", " not-before=9s"),
         ("500 Broken", "", ""),
     ] {
-        let site = Origin::saying(answer(status, retry_after, "User-agent: *\nAllow: /")).await;
+        let site = Origin::answering(answer(status, retry_after, "User-agent: *\nAllow: /")).await;
         let (run, mut broker) = start().await;
         let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
         assert_eq!(touch, format!("TOUCH crawlers:1.1.1 over=yes{hold}"));
@@ -97,9 +97,9 @@ async fn retry_after_of_robots_txt_is_obeyed_and_nothing_else_is_requested() {
 
 #[tokio::test]
 async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
-    let site = Origin::saying(answer("503 Busy", "", "")).await;
+    let site = Origin::answering(answer("503 Busy", "", "")).await;
     let data = tempfile::tempdir().unwrap();
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     // So no request is repeated within this test.
     let since = task::now().unix_s - 1000;
     let key = format!("bot http://{}", site.address);
@@ -120,7 +120,7 @@ async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
     broker.task("5.1", &format!("{} last=yes", site.url("/last"))).await;
     let nack = broker.line().await;
     assert!(nack.starts_with("NACK crawlers:1.5.1 after=") && nack.ends_with(reason), "{nack}");
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     run.stop().await;
     assert_eq!(site.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
@@ -128,13 +128,13 @@ async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
 #[tokio::test]
 async fn a_truncated_robots_txt_counts_as_unreachable() {
     let torn = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nUser-agent: *\nDisallow:\n";
-    let site = Origin::saying(torn).await;
+    let site = Origin::answering(torn).await;
     let (run, mut broker) = start().await;
     let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
     assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
     let nack = broker.line().await;
     assert!(nack.starts_with("NACK crawlers:1.1.1 reason=robots.txt:_body:"), "{nack}");
-    broker.say("+OK").await;
+    broker.send("+OK").await;
     run.stop().await;
 }
 
@@ -215,19 +215,19 @@ async fn one_of_several_tasks_of_a_site_fetches_robots_txt() {
     let (page, rules) = (site.url("/one"), site.url("/held"));
     let nack = ask_robots(&mut broker, "1.1", &page).await;
     assert_eq!(nack, format!("NACK crawlers:1.1.1 again={rules}"));
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     // The next task goes on with the redirects of the first; a later one waits for its result.
     broker.task("2.1", site.url("/two").as_str()).await;
-    assert_eq!(site.asked().await, "/held");
+    assert_eq!(site.next_request().await, "/held");
     broker.task("3.1", site.url("/three").as_str()).await;
     broker.task("1.2", &format!("{page} again={rules}")).await;
     broker.introduce_nothing().await;
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
     site.held.cancel();
     let mut lines = Vec::new();
     for _ in 0..5 {
         lines.push(broker.line().await);
-        broker.say("+OK").await;
+        broker.send("+OK").await;
     }
     lines.sort();
     let over = |task: &str| format!("TOUCH crawlers:1.{task} over=yes pace=1500ms");
@@ -241,10 +241,10 @@ async fn one_of_several_tasks_of_a_site_fetches_robots_txt() {
             over("3.1"),
         ]
     );
-    let mut asked = [site.asked().await, site.asked().await];
+    let mut asked = [site.next_request().await, site.next_request().await];
     asked.sort();
     assert_eq!(asked, ["/one", "/three"]);
-    assert!(site.was_asked_nothing_more());
+    assert!(site.has_no_more_requests());
     run.stop().await;
 }
 
@@ -255,21 +255,21 @@ async fn robots_rules_survive_a_restart() {
     let page = site.url("/page");
     let nack = ask_robots(&mut broker, "1.1", &page).await;
     assert_eq!(nack, format!("NACK crawlers:1.1.1 again={page} pace=1500ms"));
-    assert_eq!(site.asked().await, "/robots.txt");
+    assert_eq!(site.next_request().await, "/robots.txt");
     let (run, mut broker) = start_in(run.stop().await, 100).await;
     broker.task("1.1", page.as_str()).await;
     broker.expect("TOUCH crawlers:1.1.1 over=yes pace=1500ms".to_owned()).await;
     broker.expect("ACK crawlers:1.1.1".to_owned()).await;
     broker.task("2.1", site.url("/private/x").as_str()).await;
     broker.expect("ACK crawlers:1.2.1 outcome=robots".to_owned()).await;
-    assert_eq!(site.asked().await, "/page");
-    assert!(site.was_asked_nothing_more());
+    assert_eq!(site.next_request().await, "/page");
+    assert!(site.has_no_more_requests());
     run.stop().await;
 }
 
 /// Stores a copy as an earlier process would.
 async fn remember(data: &TempDir, site: &Origin, age: Duration) {
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     let fetched = task::now().unix_s - age.as_secs();
     let copy = format!("1 {fetched}\nUser-agent: *\nDisallow: /old\n");
     let key = format!("bot http://{}", site.address);
@@ -283,8 +283,8 @@ async fn a_day_old_copy_is_used_only_if_there_is_no_newer_one() {
     let busy = answer("503 Busy", "Retry-After: 7\r\n", "");
     let newer = answer("200 OK", "", "User-agent: *\nDisallow: /new\n");
     for (site, first, paths) in [
-        (Origin::saying(busy).await, " not-before=7s", [("/old", false), ("/new", true)]),
-        (Origin::saying(newer).await, "", [("/old", true), ("/new", false)]),
+        (Origin::answering(busy).await, " not-before=7s", [("/old", false), ("/new", true)]),
+        (Origin::answering(newer).await, "", [("/old", true), ("/new", false)]),
     ] {
         let data = tempfile::tempdir().unwrap();
         remember(&data, &site, ROBOTS_FRESH).await;
@@ -298,11 +298,11 @@ async fn a_day_old_copy_is_used_only_if_there_is_no_newer_one() {
             let expected = if allowed { "TOUCH" } else { "ACK" };
             let line = broker.line().await;
             assert!(line.starts_with(&format!("{expected} crawlers:1.{id} ")), "{line}");
-            broker.say("+OK").await;
+            broker.send("+OK").await;
             if allowed {
                 // The content of the page does not matter here.
                 broker.line().await;
-                broker.say("+OK").await;
+                broker.send("+OK").await;
             }
         }
         run.stop().await;
@@ -369,7 +369,7 @@ async fn an_outage_of_robots_txt_keeps_its_sitemaps() {
     let site = Site::start(busy).await;
     let data = tempfile::tempdir().unwrap();
     remember(&data, &site.origin, ROBOTS_FRESH).await;
-    let (state, closing) = State::open(data.path());
+    let (state, closing) = StateStore::open(data.path());
     let map = "http://a.example/map";
     state.store(SITEMAPS_KIND, &format!("http://{}", site.origin.address), map.into(), u64::MAX);
     drop(state);

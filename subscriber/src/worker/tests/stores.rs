@@ -7,7 +7,7 @@ use super::*;
 use crate::config::SPOOL_BYTES_MAX;
 use crate::sink::SinkConfig;
 use crate::sink::testing::record;
-use crate::worker::finish::{Undone, store};
+use crate::worker::finish::{TaskFailure, store};
 
 /// Answers with bodies that are too large for the memory of the spool.
 fn large_site(path: &str) -> String {
@@ -95,7 +95,7 @@ async fn a_page_whose_body_cannot_be_a_file_costs_no_attempt() {
     // A group that allows no more uncounted returns gets an ordinary failure.
     broker.task("1.2", page.as_str()).await;
     assert_eq!(broker.line().await, format!("NACK crawlers:1.1.2 again={page} {GONE}"));
-    broker.say("-ERR limit again= at most 8 times in a row; the task is still yours").await;
+    broker.send("-ERR limit again= at most 8 times in a row; the task is still yours").await;
     broker.expect("TOUCH crawlers:1.1.2 over=yes".to_owned()).await;
     broker.expect(format!("NACK crawlers:1.1.2 {GONE}")).await;
     assert_eq!(run.rows("SELECT outcome || ' ' || reason FROM pages"), ["retry storage"]);
@@ -111,9 +111,9 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     database.execute_batch("ALTER TABLE pages RENAME TO away").unwrap();
     let page = Arc::new(record(1, 1));
     let undone = store(&sinks, &page, Duration::from_millis(1)).await.unwrap_err();
-    assert!(!undone.counts && undone.reason.contains("no such table"), "{undone:?}");
+    assert!(!undone.counts_as_attempt && undone.reason.contains("no such table"), "{undone:?}");
     database.execute_batch("ALTER TABLE away RENAME TO pages").unwrap();
-    sinks.change(true).await;
+    sinks.trouble_change(true).await;
     assert_eq!(store(&sinks, &page, Duration::from_millis(1)).await, Ok(()));
     drop(sinks);
     closing.wait().await;
@@ -122,7 +122,7 @@ async fn an_outage_costs_no_attempt_and_a_refusal_does() {
     let (sinks, _closing) = Sinks::open(&CrawlerConfig { sinks, ..config }).unwrap();
     let refused = store(&sinks, &page, Duration::from_secs(1)).await;
     let reason = "the page cannot be stored: false: exit_code_1".to_owned();
-    assert_eq!(refused, Err(Undone { reason, counts: true, after: None }));
+    assert_eq!(refused, Err(TaskFailure { reason, counts_as_attempt: true, retry_after: None }));
 }
 
 #[tokio::test]

@@ -6,14 +6,14 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName};
 use crate::clock::Moment;
 
 /// A type of field. Most fields are numbers, and `Display` would take half of the time of a record.
-pub(super) trait Field {
+pub(super) trait LineField {
     /// Appends the field to a line.
     fn put(&self, line: &mut String);
 }
 
 macro_rules! numbers {
     ($($number:ty),*) => {$(
-        impl Field for $number {
+        impl LineField for $number {
             fn put(&self, line: &mut String) {
                 line.push_str(itoa::Buffer::new().format(*self));
             }
@@ -23,61 +23,61 @@ macro_rules! numbers {
 
 numbers!(i16, i64, u32, u64, u128, usize);
 
-impl Field for char {
+impl LineField for char {
     fn put(&self, line: &mut String) {
         line.push(*self);
     }
 }
 
-impl Field for str {
+impl LineField for str {
     fn put(&self, line: &mut String) {
         line.push_str(self);
     }
 }
 
-impl Field for String {
+impl LineField for String {
     fn put(&self, line: &mut String) {
         line.push_str(self);
     }
 }
 
-impl<T: Field + ?Sized> Field for &T {
+impl<T: LineField + ?Sized> LineField for &T {
     fn put(&self, line: &mut String) {
         (**self).put(line);
     }
 }
 
-impl Field for Moment {
+impl LineField for Moment {
     fn put(&self, line: &mut String) {
         self.0.put(line);
     }
 }
 
-impl Field for Seq {
+impl LineField for Seq {
     fn put(&self, line: &mut String) {
         self.0.put(line);
     }
 }
 
-impl Field for TopicName {
+impl LineField for TopicName {
     fn put(&self, line: &mut String) {
         line.push_str(self.as_str());
     }
 }
 
-impl Field for JobName {
+impl LineField for JobName {
     fn put(&self, line: &mut String) {
         line.push_str(self.as_str());
     }
 }
 
-impl Field for Outcome {
+impl LineField for Outcome {
     fn put(&self, line: &mut String) {
         line.push_str(self.as_str());
     }
 }
 
-impl Field for MemberId {
+impl LineField for MemberId {
     fn put(&self, line: &mut String) {
         HEXLOWER.encode_append(&self.0.to_be_bytes(), line);
     }

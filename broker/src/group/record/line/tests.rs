@@ -2,11 +2,11 @@ use proptest::prelude::*;
 use tidings_protocol::{CanonicalUrl, JobName, Seq, TopicName};
 
 use super::*;
-use crate::group::clock_times::{ClockTime, Waiting};
-use crate::group::entry::{Entry, EntryId, Lease, State};
-use crate::group::pattern::Filter;
+use crate::group::entry::{Entry, EntryId, EntryState, Lease};
+use crate::group::pattern::UrlFilter;
 use crate::group::scope::ScopeRule;
-use crate::group::snapshot::Item;
+use crate::group::snapshot::SnapshotItem;
+use crate::group::wall_clock::{WallClockDue, WallClockTarget};
 
 fn moment() -> impl Strategy<Value = Moment> {
     any::<u64>().prop_map(Moment)
@@ -21,9 +21,9 @@ fn boxed() -> impl Strategy<Value = Box<str>> {
     text().prop_map(Into::into)
 }
 
-fn rest() -> impl Strategy<Value = Rest> {
+fn rest() -> impl Strategy<Value = RecordedRest> {
     (any::<Option<u64>>(), any::<Option<u64>>())
-        .prop_map(|(at, pace_ms)| Rest { not_before: at.map(Moment), pace_ms })
+        .prop_map(|(at, pace_ms)| RecordedRest { not_before: at.map(Moment), pace_ms })
 }
 
 fn topic() -> impl Strategy<Value = TopicName> {
@@ -49,21 +49,21 @@ prop_compose! {
         (redirect, announced) in any::<(bool, bool)>(),
         prio in any::<i16>(),
         due in moment(),
-        carried in boxed(),
+        forwarded in boxed(),
     ) -> Admission {
         Admission {
             id,
             url_key: has_url.then(|| CanonicalUrl::key_of(&text)),
             text,
             key: key.into(),
-            job: job.map(|(number, pass)| JobRef { number, pass }),
+            job: job.map(|(number, pass)| PassId { number, pass }),
             depth,
             hops,
             redirect,
             announced,
             prio,
             due,
-            carried,
+            forwarded,
         }
     }
 }
@@ -71,70 +71,74 @@ prop_compose! {
 prop_compose! {
     fn schedule()(
         (url_key, every_ms) in any::<(u128, u64)>(),
-        (text, key, carried) in (boxed(), text(), boxed()),
+        (text, key, forwarded) in (boxed(), text(), boxed()),
         prio in any::<i16>(),
         due in moment(),
         entry in any::<Option<u64>>(),
-        stands_in in any::<bool>(),
+        skips_next in any::<bool>(),
     ) -> Schedule {
         let (url_key, key) = (UrlKey(url_key), key.into());
-        Schedule { url_key, text, key, prio, carried, every_ms, due, entry, stands_in }
+        Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     }
 }
 
 prop_compose! {
     fn entry()(
         admitted in admission(),
-        (releases, failures, losses, agains) in any::<(u32, u32, u32, u32)>(),
+        (releases, failures, losses, again_count) in any::<(u32, u32, u32, u32)>(),
         last_reason in prop::option::of(boxed()),
         again in prop::option::of((boxed(), text(), any::<u128>())),
         lease in prop::option::of((any::<u128>(), any::<u64>(), moment(), any::<bool>())),
         repairs in any::<Option<(u64, u32)>>(),
     ) -> Entry {
         let again = again.map(|(url, key, member)| {
-            Box::new(Again { url, key: key.into(), member: MemberId(member) })
+            Box::new(AgainRequest { url, key: key.into(), member: MemberId(member) })
         });
-        let state = lease.map_or(State::Delayed, |(member, run, until, over)| {
-            State::Held(Lease { member: MemberId(member), run, until, over })
+        let state = lease.map_or(EntryState::Delayed, |(member, run, until, request_over)| {
+            EntryState::Held(Lease { member: MemberId(member), run, until, request_over })
         });
-        let repairs = repairs.map(|(number, pass)| JobRef { number, pass });
-        Entry { admitted, state, releases, failures, losses, last_reason, again, agains, repairs }
+        let repairs = repairs.map(|(number, pass)| PassId { number, pass });
+        Entry { admitted, state, releases, failures, losses, last_reason, again, again_count, repairs }
     }
 }
 
-fn taking() -> impl Strategy<Value = Taking> {
+fn taking() -> impl Strategy<Value = EventEffect> {
     prop_oneof![
-        admission().prop_map(Taking::Admitted),
+        admission().prop_map(EventEffect::Admitted),
         (entries(), any::<bool>(), any::<i16>(), moment(), boxed()).prop_map(
-            |(entries, announced, prio, due, carried)| Taking::Improved {
+            |(entries, announced, prio, due, forwarded)| EventEffect::Coalesced {
                 entries,
                 announced,
                 prio,
                 due,
-                carried
+                forwarded
             }
         ),
-        any::<u64>().prop_map(Taking::Duplicate),
-        schedule().prop_map(|schedule| Taking::Scheduled(Box::new(schedule))),
-        any::<u128>().prop_map(|url| Taking::Unscheduled(UrlKey(url))),
-        Just(Taking::Unusable),
+        any::<u64>().prop_map(EventEffect::Duplicate),
+        schedule().prop_map(|schedule| EventEffect::Scheduled(Box::new(schedule))),
+        any::<u128>().prop_map(|url| EventEffect::Unscheduled(UrlKey(url))),
+        Just(EventEffect::Unusable),
     ]
 }
 
-fn clock_time() -> impl Strategy<Value = ClockTime> {
+fn clock_time() -> impl Strategy<Value = WallClockDue> {
     let what = prop_oneof![
-        any::<u64>().prop_map(Waiting::Entry),
-        any::<u128>().prop_map(|url| Waiting::Schedule(UrlKey(url))),
+        any::<u64>().prop_map(WallClockTarget::Entry),
+        any::<u128>().prop_map(|url| WallClockTarget::Schedule(UrlKey(url))),
     ];
-    (what, any::<i64>(), moment()).prop_map(|(what, unix_ms, due)| ClockTime { what, unix_ms, due })
+    (what, any::<i64>(), moment()).prop_map(|(what, unix_ms, due)| WallClockDue {
+        target: what,
+        unix_ms,
+        due,
+    })
 }
 
-fn back() -> impl Strategy<Value = Back> {
+fn back() -> impl Strategy<Value = NextStep> {
     prop_oneof![
-        moment().prop_map(|due| Back::Retry { due }),
-        moment().prop_map(|due| Back::Uncounted { due }),
-        (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| Back::Again(Box::new(
-            Again { url, key: key.into(), member: MemberId(member) }
+        moment().prop_map(|due| NextStep::Retry { due }),
+        moment().prop_map(|due| NextStep::Uncounted { due }),
+        (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| NextStep::Again(Box::new(
+            AgainRequest { url, key: key.into(), member: MemberId(member) }
         ))),
     ]
 }
@@ -142,11 +146,12 @@ fn back() -> impl Strategy<Value = Back> {
 fn config() -> impl Strategy<Value = GroupConfig> {
     let key = prop::sample::select(vec!["host", "domain", "attr:site", "none"]);
     (key, any::<Option<u16>>(), any::<u64>(), any::<u32>()).prop_map(|(key, delay, ms, letters)| {
-        let config = GroupConfig::default().with([("key", key), ("topics", "a,b")]).unwrap();
+        let config =
+            GroupConfig::default().with_settings([("key", key), ("topics", "a,b")]).unwrap();
         GroupConfig {
             delay_ms: delay.map(u64::from),
             open_ms_max: ms,
-            unkeyed_letters_per_minute: letters,
+            unkeyed_dead_letters_per_minute: letters,
             ..config
         }
     })
@@ -160,7 +165,7 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
         patterns().prop_map(|text| text.map_or_else(Default::default, |text| text.parse().unwrap()))
     };
     let filter =
-        (patterns(), patterns()).prop_map(|(include, exclude)| Filter { include, exclude });
+        (patterns(), patterns()).prop_map(|(include, exclude)| UrlFilter { include, exclude });
     let callback = prop::option::of("https://[a-z]{1,9}\\.example/[a-z?=]{0,9}");
     let callback = callback.prop_map(|url| url.map(String::into_boxed_str));
     (scope, filter, any::<Option<u32>>(), number(), number(), number(), any::<bool>(), callback)
@@ -187,33 +192,45 @@ fn of_entries() -> impl Strategy<Value = Decision> {
         (any::<u64>(), any::<u128>(), moment()).prop_map(|(entry, member, until)| {
             Decision::Released { entry, member: MemberId(member), until }
         }),
-        (any::<u64>(), moment(), any::<bool>(), rest())
-            .prop_map(|(entry, until, over, rest)| Decision::Touched { entry, until, over, rest }),
+        (any::<u64>(), moment(), any::<bool>(), rest()).prop_map(
+            |(entry, until, request_over, rest)| {
+                Decision::Touched { entry, until, request_over, rest }
+            }
+        ),
         (any::<u64>(), outcome, children, any::<u64>(), rest()).prop_map(
             |(entry, outcome, children, no_room, rest)| {
                 Decision::Answered { entry, outcome, children, no_room, rest }
             }
         ),
         (any::<u64>(), back(), rest(), prop::option::of(boxed())).prop_map(
-            |(entry, back, rest, reason)| Decision::Returned { entry, back, rest, reason }
+            |(entry, next_step, rest, reason)| Decision::Returned {
+                entry,
+                next_step,
+                rest,
+                reason
+            }
         ),
         any::<u64>().prop_map(|entry| Decision::Lost { entry }),
         any::<u64>().prop_map(|since| Decision::Born { since }),
-        any::<u64>().prop_map(|since| Decision::Kept(Box::new(Item::Born { since }))),
-        (entries(), prop::sample::select(End::ALL.to_vec()))
+        any::<u64>()
+            .prop_map(|since| Decision::SnapshotPart(Box::new(SnapshotItem::Born { since }))),
+        (entries(), prop::sample::select(EndReason::ALL.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
         (entries(), any::<bool>())
-            .prop_map(|(entries, repairs)| Decision::Retried { entries, repairs }),
-        entries().prop_map(|entries| Decision::Forgotten { entries }),
+            .prop_map(|(entries, repairs)| Decision::DeadRetried { entries, repairs }),
+        entries().prop_map(|entries| Decision::DeadDropped { entries }),
         taking().prop_map(|taking| Decision::SeedAdded(taking.into())),
-        prop::collection::vec(clock_time(), 0..4).prop_map(Decision::ClockTimes),
-        clock_time().prop_map(|time| Decision::Kept(Box::new(Item::ClockTime(time)))),
-        entry().prop_map(|entry| Decision::Kept(Box::new(Item::Entry(Box::new(entry))))),
+        prop::collection::vec(clock_time(), 0..4).prop_map(Decision::WallClockDues),
+        clock_time()
+            .prop_map(|time| Decision::SnapshotPart(Box::new(SnapshotItem::WallClockDue(time)))),
+        entry().prop_map(|entry| Decision::SnapshotPart(Box::new(SnapshotItem::Entry(Box::new(
+            entry
+        ))))),
         prop::collection::vec(admission(), 0..4)
-            .prop_map(|entries| Decision::Kept(Box::new(Item::Parked(entries)))),
+            .prop_map(|entries| Decision::SnapshotPart(Box::new(SnapshotItem::Dormant(entries)))),
         (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {
-            Decision::FellDue { url: UrlKey(url), next, item: item.map(Box::new) }
+            Decision::ScheduleDue { url: UrlKey(url), next, effect: item.map(Box::new) }
         }),
     ]
 }
@@ -226,13 +243,14 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
         }),
         any::<u64>().prop_map(|number| Decision::JobReopened { number }),
         any::<u64>().prop_map(|number| Decision::JobClosed { number }),
-        (any::<u64>(), heads).prop_map(|(number, heads)| Decision::JobNoted { number, heads }),
+        (any::<u64>(), heads)
+            .prop_map(|(number, heads)| Decision::JobCompletionPending { number, heads }),
         any::<u64>().prop_map(|number| Decision::JobCancelled { number }),
         any::<u64>().prop_map(|number| Decision::JobDone { number }),
         any::<u64>().prop_map(|number| Decision::JobDeleted { number }),
         prop_oneof![
             any::<u64>().prop_map(|number| Decision::JobTimeUp { number }),
-            any::<u64>().prop_map(|number| Decision::JobBegun { number }),
+            any::<u64>().prop_map(|number| Decision::JobHoldEnded { number }),
         ],
         (any::<u64>(), any::<bool>())
             .prop_map(|(number, paused)| Decision::JobPaused { number, paused }),
@@ -241,9 +259,10 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
             Just(Decision::Purged),
             Just(Decision::Deleted)
         ],
-        (any::<u64>(), own_topic(), boxed())
-            .prop_map(|(serial, topic, payload)| Decision::Announced { serial, topic, payload }),
-        (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Sent {
+        (any::<u64>(), own_topic(), boxed()).prop_map(|(serial, topic, payload)| {
+            Decision::PublishQueued { serial, topic, payload }
+        }),
+        (any::<u64>(), own_topic(), 1_u64..).prop_map(|(serial, topic, seq)| Decision::Published {
             serial,
             topic,
             seq: Seq(seq)
@@ -254,13 +273,13 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
 fn decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
         1 => (any::<u64>(), any::<bool>(), any::<(u64, u128, u64, i64)>(), any::<Option<u128>>())
-            .prop_map(|(run, anew, (moment, boot, uptime_ms, unix_ms), own)| {
-                let stamp = Stamp { moment: Moment(moment), boot, uptime_ms, unix_ms };
-                Decision::Started { run, anew, stamp, own: own.map(MemberId) }
+            .prop_map(|(run, elapsed_unknown, (moment, boot_id, uptime_ms, unix_ms), local_member)| {
+                let stamp = ClockStamp { moment: Moment(moment), boot_id, uptime_ms, unix_ms };
+                Decision::Started { run, elapsed_unknown, stamp, local_member: local_member.map(MemberId) }
             }),
         1 => config().prop_map(|config| Decision::Configured(Box::new(config))),
         3 => (topic(), 1_u64.., prop::collection::vec(taking(), 0..4)).prop_map(
-            |(topic, next, items)| Decision::Taken { topic, next: Seq(next), items }
+            |(topic, next, effects)| Decision::Consumed { topic, next: Seq(next), effects }
         ),
         6 => of_entries(),
         4 => of_jobs(),
@@ -272,37 +291,37 @@ proptest! {
 
     #[test]
     fn records_are_read_as_they_are_written(at in moment(), decision in decision()) {
-        let record = Record { at, decision };
+        let record = GroupRecord { at, decision };
         let mut lines = String::new();
         record.encode(&mut lines);
         let line = lines.strip_suffix('\n').unwrap();
         prop_assert!(!line.contains('\n'));
-        prop_assert_eq!(Record::decode(line), Ok(record));
+        prop_assert_eq!(GroupRecord::decode(line), Ok(record));
         // A line with a field more or less is not a record.
-        prop_assert_eq!(Record::decode(&format!("{line}\t1")), Err(NotARecord));
+        prop_assert_eq!(GroupRecord::decode(&format!("{line}\t1")), Err(InvalidRecord));
         if let Some((shorter, _)) = line.rsplit_once('\t') {
-            prop_assert_eq!(Record::decode(shorter), Err(NotARecord));
+            prop_assert_eq!(GroupRecord::decode(shorter), Err(InvalidRecord));
         }
     }
 
     #[test]
     fn no_line_makes_it_panic(line in "[0-9]{1,3}\t(taken|answered|configured|job-noted)(\t[0-9a-z+\\\\-]{0,6}){0,12}") {
-        let _ = Record::decode(&line);
+        let _ = GroupRecord::decode(&line);
     }
 }
 
 #[test]
 fn retries_of_earlier_versions_repair_nothing() {
-    let retried = |line| Record::decode(line).unwrap().decision;
+    let retried = |line| GroupRecord::decode(line).unwrap().decision;
     let entries = vec![3];
-    let earlier = Decision::Retried { entries: entries.clone(), repairs: false };
+    let earlier = Decision::DeadRetried { entries: entries.clone(), repairs: false };
     assert_eq!(retried("5\tretried\t1\t3"), earlier);
-    assert_eq!(retried("5\trevived\t1\t3"), Decision::Retried { entries, repairs: true });
+    assert_eq!(retried("5\trevived\t1\t3"), Decision::DeadRetried { entries, repairs: true });
 }
 
 #[test]
 fn jobs_that_earlier_versions_have_opened_are_read() {
-    let record = Record::decode("5\tjob-opened\t1\tdocs\tscope=host max-depth=3").unwrap();
+    let record = GroupRecord::decode("5\tjob-opened\t1\tdocs\tscope=host max-depth=3").unwrap();
     let settings = JobSettings::parse([("max-depth", "3")]).unwrap();
     let name = "docs".parse().unwrap();
     assert_eq!(record.decision, Decision::JobOpened { number: 1, name, settings });

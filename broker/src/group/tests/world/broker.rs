@@ -5,38 +5,38 @@ use std::collections::VecDeque;
 
 use tidings_protocol::Seq;
 
-use super::disk::{End, Survivors, survive};
-use super::promises::{Broken, Kept, Promise};
-use super::sending::{Pending, Unsent};
-use super::task::Told;
-use super::wish::Wish;
-use super::words::Said;
-use super::{Happening, LEASE_MS, WAITING, World, topic};
-use crate::clock::{Moment, Stamp};
-use crate::group::record::{Decision, Record};
+use super::commands::CommandOrigin;
+use super::disk::{CrashKind, SurvivingLog, crash_and_recover};
+use super::fetch_request::FetchRequest;
+use super::output_queue::{PendingOutput, SimulatedOutput};
+use super::promises::{BrokenPromise, CheckResult, Promise};
+use super::task::ReceivedTask;
+use super::{LEASE_MS, WAITER_CONN, World, WorldEvent, topic};
+use crate::clock::{ClockStamp, Moment};
+use crate::group::record::{Decision, GroupRecord};
 use crate::group::tests::simulation::difference;
-use crate::group::{Group, Input, JobAction, Output, Task};
+use crate::group::{Group, Input, JobAction, Output, TaskMessage};
 
 /// One of this many writes is the last of its broker.
-const LAST_WRITE: u32 = 2500;
+const WRITES_PER_CRASH: u32 = 2500;
 /// Records after which a snapshot is written, and the most parts of it that are written together.
 const SNAPSHOT_AFTER: u64 = 400;
 const SNAPSHOT_PIECE: usize = 64;
 
 /// One of this many pieces is left to a committer, which writes it before the next sync.
-const LEFT_TO_COMMITTER: u32 = 4;
+const PIECES_PER_COMMITTER_WRITE: u32 = 4;
 
 /// One of this many worker commands arrives while the broker is briefly busy, so that others may
 /// arrive, too.
-const BUSY: u32 = 16;
+const COMMANDS_PER_DELAY: u32 = 16;
 const BUSY_MS_MAX: u64 = 20;
 
 /// A planned crash of the broker.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Doom {
+pub(super) struct PlannedCrash {
     /// The number of writes until the crash.
     pub(super) writes: u64,
-    pub(super) end: End,
+    pub(super) end: CrashKind,
     /// Whether the last write still reached the operating system.
     pub(super) is_written: bool,
 }
@@ -44,9 +44,9 @@ pub(super) struct Doom {
 /// The current broker, with what remains of earlier ones.
 pub(super) struct Broker {
     pub(super) group: Group,
-    pub(super) state: Running,
+    pub(super) state: BrokerState,
     /// Increased by each start, so that events of an earlier start are recognised.
-    life: u64,
+    start_number: u64,
     /// A moment of the broker's clock, and the true time of it.
     moment: (Moment, Moment),
     /// Time of the last tick.
@@ -58,36 +58,36 @@ pub(super) struct Broker {
     pub(super) appended: u64,
     pub(super) written: u64,
     pub(super) safe: u64,
-    pub(super) begun: u64,
+    pub(super) start_end: u64,
     is_syncing: bool,
     /// Start of the newest snapshot, and the number of records when it was complete.
     snapshot: (u64, u64),
     /// Start of the snapshot in progress.
     snapshot_begin: u64,
-    pub(super) unsent: VecDeque<Pending>,
+    pub(super) pending_outputs: VecDeque<PendingOutput>,
     /// Inputs without a confirmation that they are safe; their senders repeat them after a crash.
-    pub(super) unsafe_inputs: VecDeque<(u64, Input, Said)>,
+    pub(super) unsafe_inputs: VecDeque<(u64, Input, CommandOrigin)>,
 }
 
 /// State of the broker.
 #[derive(Debug)]
-pub(super) enum Running {
+pub(super) enum BrokerState {
     Moves,
     /// Paused, or (`anew`) without room on its disk: input waits.
     Still {
         anew: bool,
-        inbox: VecDeque<(Input, Said)>,
+        inbox: VecDeque<(Input, CommandOrigin)>,
     },
     /// Crashed. Commands of an operator wait for the next start.
     Down {
-        backlog: VecDeque<(Input, Said)>,
+        backlog: VecDeque<(Input, CommandOrigin)>,
     },
 }
 
 /// The records of one input, which are written completely or not at all.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<GroupRecord>,
     /// Number after its last record.
     end: u64,
 }
@@ -96,26 +96,26 @@ impl Broker {
     pub(super) fn new(group: Group) -> Self {
         Self {
             group,
-            state: Running::Moves,
-            life: 0,
+            state: BrokerState::Moves,
+            start_number: 0,
             moment: (Moment(0), Moment(0)),
             ticked: Moment(0),
             log: VecDeque::new(),
             appended: 0,
             written: 0,
             safe: 0,
-            begun: 0,
+            start_end: 0,
             is_syncing: false,
             snapshot: (0, 0),
             snapshot_begin: 0,
-            unsent: VecDeque::new(),
+            pending_outputs: VecDeque::new(),
             unsafe_inputs: VecDeque::new(),
         }
     }
 
     /// The number of its current start.
-    pub(super) fn life(&self) -> u64 {
-        self.life
+    pub(super) fn start_number(&self) -> u64 {
+        self.start_number
     }
 
     /// Reading of its clock.
@@ -125,7 +125,7 @@ impl Broker {
 
     /// Time of the group's next deadline.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        let moves = matches!(self.state, Running::Moves);
+        let moves = matches!(self.state, BrokerState::Moves);
         let deadline = self.group.deadline().filter(|_| moves)?;
         Some(self.moment.1 + deadline.since(self.moment.0))
     }
@@ -135,20 +135,20 @@ impl Broker {
         self.log.len() - self.log.partition_point(|batch| batch.end <= mark)
     }
 
-    fn append(&mut self, records: Vec<Record>) {
+    fn append(&mut self, records: Vec<GroupRecord>) {
         self.appended += records.len() as u64;
         self.log.push_back(Batch { records, end: self.appended });
     }
 
     /// Everything before `upto` is durable.
-    fn is_safe(&mut self, upto: u64) {
+    fn mark_safe(&mut self, upto: u64) {
         self.safe = self.safe.max(upto);
         self.written = self.written.max(upto);
-        self.cut();
+        self.trim_log();
     }
 
     /// Removes the log before the newest durable snapshot.
-    fn cut(&mut self) {
+    fn trim_log(&mut self) {
         let (begin, end) = self.snapshot;
         if self.safe >= end {
             while self.log.front().is_some_and(|batch| batch.end <= begin) {
@@ -160,22 +160,24 @@ impl Broker {
 
 impl World {
     /// Sends an input to the broker.
-    pub(super) fn feed(&mut self, input: Input, said: Said) -> Kept {
+    pub(super) fn feed(&mut self, input: Input, said: CommandOrigin) -> CheckResult {
         match &mut self.broker.state {
-            Running::Moves
-                if self.is_faulty && said.is_of_worker() && self.rng.u32(0..BUSY) == 0 =>
+            BrokerState::Moves
+                if self.is_faulty
+                    && said.is_of_worker()
+                    && self.rng.u32(0..COMMANDS_PER_DELAY) == 0 =>
             {
                 let busy_ms = self.rng.u64(0..BUSY_MS_MAX);
                 self.pause_for(false, busy_ms);
                 self.feed(input, said)
             }
-            Running::Moves => self.handle(vec![(input, said)]),
-            Running::Still { inbox, .. } => {
+            BrokerState::Moves => self.handle(vec![(input, said)]),
+            BrokerState::Still { inbox, .. } => {
                 inbox.push_back((input, said));
                 Ok(())
             }
-            Running::Down { backlog } => {
-                if is_said_again(&input) {
+            BrokerState::Down { backlog } => {
+                if is_repeated(&input) {
                     backlog.push_back((input, said));
                 }
                 Ok(())
@@ -184,13 +186,15 @@ impl World {
     }
 
     /// Passes inputs that arrived together to the group.
-    fn handle(&mut self, said: Vec<(Input, Said)>) -> Kept {
+    fn handle(&mut self, said: Vec<(Input, CommandOrigin)>) -> CheckResult {
         let moment = self.broker.moment(self.now);
         let (mut unsent, mut again) = (Vec::new(), Vec::new());
         for (input, said) in &said {
             self.note(|| match input {
                 // The trace leaves out the wall clock, which must make no difference.
-                Input::Start { run, anew, .. } => format!("<- start run={run} anew={anew}"),
+                Input::Start { run, elapsed_unknown: anew, .. } => {
+                    format!("<- start run={run} anew={anew}")
+                }
                 input => format!("<- {input:?}"),
             });
             self.order += 1;
@@ -198,10 +202,10 @@ impl World {
             if matches!(input, Input::Tick) {
                 self.broker.ticked = moment;
             }
-            again.extend(is_said_again(input).then(|| (input.clone(), said.clone())));
-            let (order, wishes) = (self.order, Wish::all_of(input));
+            again.extend(is_repeated(input).then(|| (input.clone(), said.clone())));
+            let (order, wishes) = (self.order, FetchRequest::all_of(input));
             if !wishes.is_empty() {
-                unsent.push(Unsent::Taken { order, wishes, at: self.now });
+                unsent.push(SimulatedOutput::Taken { order, wishes, at: self.now });
             }
         }
         let (mut inputs, mut said): (Vec<_>, VecDeque<_>) = said.into_iter().unzip();
@@ -223,26 +227,26 @@ impl World {
                 }
                 Output::Task { conn, task } => {
                     let told = self.read(task, released.is_some())?;
-                    unsent.push(Unsent::Task { conn, told, to: released.take() });
+                    unsent.push(SimulatedOutput::Task { conn, told, to: released.take() });
                 }
-                Output::Answer { asked, answer } if asked.conn == WAITING => {
-                    unsent.push(Unsent::Ended(answer));
+                Output::Answer { requester: asked, answer } if asked.conn == WAITER_CONN => {
+                    unsent.push(SimulatedOutput::Ended(answer));
                 }
                 Output::Answer { answer, .. } => {
-                    let said = said.pop_front().unwrap_or(Said::Nothing);
-                    unsent.push(Unsent::Answer { said, answer, at: self.now });
+                    let said = said.pop_front().unwrap_or(CommandOrigin::Nothing);
+                    unsent.push(SimulatedOutput::Answer { said, answer, at: self.now });
                 }
-                Output::Announce { serial, topic, payload } => {
-                    unsent.push(Unsent::Announce { serial, topic, payload });
+                Output::Publish { serial, topic, payload } => {
+                    unsent.push(SimulatedOutput::Announce { serial, topic, payload });
                 }
-                Output::AskHeads { job } => {
+                Output::RequestTopicHeads { job } => {
                     let heads = [(topic(), Seq(self.next_seq))].into();
-                    self.broker.group.handle(Input::Heads { job, heads }, moment);
+                    self.broker.group.handle(Input::TopicHeads { job, heads }, moment);
                 }
-                Output::JobName { name, known: true } => {
+                Output::JobNameChanged { name, exists: true } => {
                     self.job_names.insert(name);
                 }
-                Output::JobName { name, known: false } => {
+                Output::JobNameChanged { name, exists: false } => {
                     self.job_names.remove(&name);
                 }
                 Output::Deleted => unreachable!("the simulated group is never deleted"),
@@ -254,7 +258,7 @@ impl World {
 
     /// Reads a released task; `is_new` if it was released just now. Checks that its release was
     /// allowed.
-    fn read(&mut self, task: Task, is_new: bool) -> Result<Told, Broken> {
+    fn read(&mut self, task: TaskMessage, is_new: bool) -> Result<ReceivedTask, BrokenPromise> {
         self.order += 1;
         let released = if is_new {
             self.released.insert(task.id.clone(), (self.order, self.now));
@@ -262,12 +266,12 @@ impl World {
         } else {
             self.released.get(&task.id).copied().unwrap_or_default()
         };
-        let mut told = Told::read(task, self.now, released);
+        let mut told = ReceivedTask::read(task, self.now, released);
         // A repair waits and is released as an entry without a job.
         told.job = told.job.filter(|name| !self.passes.repairs(name, &told.url));
         if is_new {
             self.totals.releases += 1;
-            let is_named = self.named.contains(&told.url);
+            let is_named = self.announced.contains(&told.url);
             self.passes.check_release(&told, is_named, self.broker.ticked)?;
         }
         Ok(told)
@@ -276,10 +280,10 @@ impl World {
     /// Starts writing the records of an input.
     fn write(
         &mut self,
-        records: Vec<Record>,
-        unsent: Vec<Unsent>,
-        again: Vec<(Input, Said)>,
-    ) -> Kept {
+        records: Vec<GroupRecord>,
+        unsent: Vec<SimulatedOutput>,
+        again: Vec<(Input, CommandOrigin)>,
+    ) -> CheckResult {
         let broker = &mut self.broker;
         let is_write = !records.is_empty();
         // Pieces that are left to a committer are written in order.
@@ -288,17 +292,19 @@ impl World {
             broker.append(records);
         }
         let mark = broker.appended;
-        broker.unsent.extend(unsent.into_iter().map(|unsent| Pending::new(mark, unsent)));
+        broker
+            .pending_outputs
+            .extend(unsent.into_iter().map(|unsent| PendingOutput::new(mark, unsent)));
         broker.unsafe_inputs.extend(again.into_iter().map(|(input, said)| (mark, input, said)));
         if is_write && self.is_last_write() {
             return self.crash();
         }
-        if is_next && !(self.is_faulty && self.rng.u32(0..LEFT_TO_COMMITTER) == 0) {
+        if is_next && !(self.is_faulty && self.rng.u32(0..PIECES_PER_COMMITTER_WRITE) == 0) {
             self.broker.written = mark;
         }
         let is_due = self.broker.appended - self.broker.snapshot.1 > SNAPSHOT_AFTER;
-        if is_due || self.broker.group.is_in_snapshot() {
-            self.take_stock();
+        if is_due || self.broker.group.is_snapshotting() {
+            self.continue_snapshot();
         }
         if !self.broker.is_syncing && self.broker.safe < self.broker.appended {
             // Syncs mostly end at once, sometimes a little later, and rarely so late that much is
@@ -311,33 +317,33 @@ impl World {
             };
             if slow_ms > 0 {
                 self.broker.is_syncing = true;
-                let (life, upto) = (self.broker.life, self.broker.appended);
-                self.schedule(slow_ms, Happening::Synced { life, upto });
+                let (life, upto) = (self.broker.start_number, self.broker.appended);
+                self.schedule(slow_ms, WorldEvent::Synced { life, upto });
                 return Ok(());
             }
-            self.broker.is_safe(self.broker.appended);
+            self.broker.mark_safe(self.broker.appended);
         }
         self.send()
     }
 
     /// The disk has synced everything before `upto`.
-    pub(super) fn synced(&mut self, life: u64, upto: u64) -> Kept {
-        if life != self.broker.life {
+    pub(super) fn synced(&mut self, life: u64, upto: u64) -> CheckResult {
+        if life != self.broker.start_number {
             return Ok(());
         }
-        self.broker.is_safe(upto);
+        self.broker.mark_safe(upto);
         self.broker.is_syncing = false;
         self.send()?;
         self.write(Vec::new(), Vec::new(), Vec::new())
     }
 
     /// Writes a part of a snapshot between other records.
-    fn take_stock(&mut self) {
+    fn continue_snapshot(&mut self) {
         let moment = self.broker.moment(self.now);
         let mut records = Vec::new();
-        let write = |decision| records.push(Record { at: moment, decision });
-        let is_whole = if self.broker.group.is_in_snapshot() {
-            self.broker.group.snapshot_more(self.rng.usize(1..SNAPSHOT_PIECE), write)
+        let write = |decision| records.push(GroupRecord { at: moment, decision });
+        let is_whole = if self.broker.group.is_snapshotting() {
+            self.broker.group.continue_snapshot(self.rng.usize(1..SNAPSHOT_PIECE), write)
         } else {
             self.broker.snapshot_begin = self.broker.appended;
             let stamp = self.machine.stamp(self.now, moment);
@@ -357,52 +363,56 @@ impl World {
         if self.broker.safe == 0 {
             return false; // Before anything is safe, nobody was told that there is a group.
         }
-        if let Some(doom) = &mut self.doom {
+        if let Some(doom) = &mut self.planned_crash {
             doom.writes -= 1;
             return doom.writes == 0;
         }
-        self.is_faulty && self.rng.u32(0..LAST_WRITE) == 0
+        self.is_faulty && self.rng.u32(0..WRITES_PER_CRASH) == 0
     }
 
     /// Crashes the broker during a write. Outputs that were not sent are lost.
-    pub(super) fn crash(&mut self) -> Kept {
-        if matches!(self.broker.state, Running::Down { .. }) || self.broker.safe == 0 {
+    pub(super) fn crash(&mut self) -> CheckResult {
+        if matches!(self.broker.state, BrokerState::Down { .. }) || self.broker.safe == 0 {
             return Ok(());
         }
         self.totals.faults += 1;
         self.totals.crashes += 1;
         let unsafe_batches = self.broker.batches_after(self.broker.safe);
         let written = unsafe_batches - self.broker.batches_after(self.broker.written);
-        let (end, written, away_ms_max) = if let Some(doom) = self.doom.take() {
+        let (end, written, away_ms_max) = if let Some(doom) = self.planned_crash.take() {
             (doom.end, if doom.is_written { unsafe_batches } else { written }, 500)
         } else {
             let is_power = self.nature.reboots && self.rng.bool();
-            let end = if is_power { End::Power } else { End::Process };
+            let end = if is_power { CrashKind::Power } else { CrashKind::Process };
             let away_ms_max = if self.rng.u32(0..4) > 0 { 2_000 } else { 60_000 };
             (end, self.rng.usize(written..=unsafe_batches), away_ms_max)
         };
-        let (started, last) = self.lose_unwritten(end, written)?;
+        let (started, last) = self.restore_from_log(end, written)?;
         let backlog = self.lose_unsent()?;
-        self.broker.state = Running::Down { backlog };
+        self.broker.state = BrokerState::Down { backlog };
         self.passes.iter_mut().for_each(|pass| pass.waits = 0);
         self.note(|| format!("-- {end:?} gone"));
-        self.lose_everybody();
+        self.disconnect_all();
         let away_ms = self.rng.u64(..away_ms_max);
-        self.schedule(away_ms, Happening::Starts { end, started, last });
+        self.schedule(away_ms, WorldEvent::Starts { end, started, last });
         Ok(())
     }
 
     /// Restores the group from the log after a loss: the durable batches and `written` others survive.
     /// Returns its last start and the time of its newest record.
-    fn lose_unwritten(&mut self, end: End, written: usize) -> Result<(Stamp, Moment), Broken> {
+    fn restore_from_log(
+        &mut self,
+        end: CrashKind,
+        written: usize,
+    ) -> Result<(ClockStamp, Moment), BrokenPromise> {
         let moment = self.broker.moment(self.now);
         let broker = &mut self.broker;
-        broker.life += 1;
+        broker.start_number += 1;
         let safe = broker.log.len() - broker.batches_after(broker.safe);
         let log = broker.log.make_contiguous();
         let begin = log[0].end - log[0].records.len() as u64;
         let (safe, written) = (&log[..safe], &log[safe..safe + written]);
-        let mut survivors = survive(Seq(begin + 1), safe, written, end, &mut self.rng);
+        let mut survivors = crash_and_recover(Seq(begin + 1), safe, written, end, &mut self.rng);
         let upto = begin + survivors.records;
         let is_whole = log.iter().any(|batch| batch.end == upto) && upto >= broker.safe;
         Promise::RecordsSuffice.holds(is_whole, || {
@@ -411,7 +421,7 @@ impl World {
         if upto == broker.appended {
             // A second restored group is compared, because the clock of the first may continue at
             // an earlier moment.
-            let differs = difference(&mut broker.group, survivors.again(), moment);
+            let differs = difference(&mut broker.group, survivors.recover_again(), moment);
             Promise::RecordsSuffice.holds(differs.is_none(), || format!("other {differs:?}"))?;
         }
         broker.log.truncate(broker.log.partition_point(|batch| batch.end <= upto));
@@ -420,14 +430,19 @@ impl World {
         if upto < broker.snapshot.1 {
             broker.snapshot = (0, upto); // It is not whole, and says nothing.
         }
-        let Survivors { group, started, last, .. } = survivors;
+        let SurvivingLog { group, started, last, .. } = survivors;
         broker.group = group;
         Ok((started, last))
     }
 
     /// Starts the next broker.
-    pub(super) fn start(&mut self, end: End, started: Stamp, last: Moment) -> Kept {
-        if end == End::Power {
+    pub(super) fn start(
+        &mut self,
+        end: CrashKind,
+        started: ClockStamp,
+        last: Moment,
+    ) -> CheckResult {
+        if end == CrashKind::Power {
             self.machine.reboot(self.now);
         }
         let here = self.machine.stamp(self.now, Moment(0));
@@ -435,43 +450,46 @@ impl World {
         let anew = !started.is_same_boot(&here);
         if anew {
             // Whether their time has come depends on the wall clock, which may be wrong.
-            self.hosts.forget_wishes();
-            self.dues.forget_times();
-            self.ranks.forget_times();
+            self.hosts.forget_rests();
+            self.due_check.forget_times();
+            self.priority_check.forget_times();
         }
-        let state = std::mem::replace(&mut self.broker.state, Running::Moves);
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Moves);
         self.job_names = self.broker.group.job_names().cloned().collect();
-        let unsent = self.broker.group.unsent();
+        let unsent = self.broker.group.unpublished();
         let unsent: Vec<_> =
             unsent.map(|(serial, topic, text)| (serial, topic, text.to_owned())).collect();
         for (serial, topic, payload) in unsent {
             self.hear(serial, topic, &payload)?;
         }
         self.begin(self.broker.group.run() + 1, anew)?;
-        let Running::Down { backlog } = state else { return Ok(()) };
+        let BrokerState::Down { backlog } = state else { return Ok(()) };
         backlog.into_iter().try_for_each(|(input, said)| self.feed(input, said))
     }
 
     /// Starts the group.
-    pub(super) fn begin(&mut self, run: u64, anew: bool) -> Kept {
-        self.turns.restart();
-        if anew {
-            self.turns.extend_all(self.now + LEASE_MS);
-            self.ranks.rest_all(self.now);
+    pub(super) fn begin(&mut self, run: u64, elapsed_unknown: bool) -> CheckResult {
+        self.fairness_check.restart();
+        if elapsed_unknown {
+            self.fairness_check.extend_all(self.now + LEASE_MS);
+            self.priority_check.rest_all(self.now);
         }
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);
-        let own = self.own.map(|index| self.workers[index].member);
+        let local_member = self.local_worker.map(|index| self.workers[index].member);
         // A new `since` at each start; the group keeps the first one.
         let since = 1000 + run;
-        self.handle(vec![(Input::Start { run, since, anew, stamp, own }, Said::Nothing)])?;
-        self.broker.begun = self.broker.appended;
+        self.handle(vec![(
+            Input::Start { run, since, elapsed_unknown, stamp, local_member },
+            CommandOrigin::Nothing,
+        )])?;
+        self.broker.start_end = self.broker.appended;
         Ok(())
     }
 
     /// Pauses the broker: it is stopped, or its disk is full.
-    pub(super) fn stand_still(&mut self) {
-        if matches!(self.broker.state, Running::Moves) {
+    pub(super) fn pause_broker(&mut self) {
+        if matches!(self.broker.state, BrokerState::Moves) {
             self.totals.faults += 1;
             let anew = self.rng.bool();
             self.note(|| format!("-- paused, anew={anew}"));
@@ -481,18 +499,18 @@ impl World {
     }
 
     fn pause_for(&mut self, anew: bool, still_ms: u64) {
-        self.broker.state = Running::Still { anew, inbox: VecDeque::new() };
-        let life = self.broker.life;
-        self.schedule(still_ms, Happening::Moves { life });
+        self.broker.state = BrokerState::Still { anew, inbox: VecDeque::new() };
+        let life = self.broker.start_number;
+        self.schedule(still_ms, WorldEvent::Moves { life });
     }
 
     /// Continues after a pause. Input that has arrived is handled before leases expire.
-    pub(super) fn move_again(&mut self, life: u64) -> Kept {
-        if life != self.broker.life {
+    pub(super) fn resume_broker(&mut self, life: u64) -> CheckResult {
+        if life != self.broker.start_number {
             return Ok(());
         }
-        let state = std::mem::replace(&mut self.broker.state, Running::Moves);
-        let Running::Still { anew, mut inbox } = state else { return Ok(()) };
+        let state = std::mem::replace(&mut self.broker.state, BrokerState::Moves);
+        let BrokerState::Still { anew, mut inbox } = state else { return Ok(()) };
         if anew {
             self.begin(self.broker.group.run(), true)?;
         }
@@ -505,7 +523,7 @@ impl World {
                 some.push(next);
             }
             match &mut self.broker.state {
-                Running::Moves => self.handle(some)?,
+                BrokerState::Moves => self.handle(some)?,
                 _ => some.into_iter().try_for_each(|(input, said)| self.feed(input, said))?,
             }
         }
@@ -514,9 +532,9 @@ impl World {
 }
 
 /// Whether the sender repeats this input when it gets no confirmation.
-pub(super) fn is_said_again(input: &Input) -> bool {
+pub(super) fn is_repeated(input: &Input) -> bool {
     match input {
-        Input::WithJob { what, .. } => *what != JobAction::Wait,
+        Input::JobAction { action: what, .. } => *what != JobAction::Wait,
         Input::Events { .. }
         | Input::Operate { .. }
         | Input::Configure { .. }

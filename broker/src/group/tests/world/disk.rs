@@ -8,18 +8,18 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use super::broker::Batch;
-use crate::clock::{Moment, Stamp};
+use crate::clock::{ClockStamp, Moment};
 use crate::group::Group;
-use crate::groups::restart::{GroupStorage, Recovered};
-use crate::log::simulated::SimulatedDisk;
-use crate::log::{Piece, SegmentLog, TopicLog};
+use crate::groups::recovery::{GroupStorage, RecoveredGroup};
+use crate::log::simulated_disk::SimulatedDisk;
+use crate::log::{LogPiece, SegmentLog, TopicLog};
 
 /// Makes most logs here a single segment of 1 MiB.
 const LOG_BYTES: u64 = 8 << 20;
 
 /// Kinds of crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CrashKind {
     /// The process is killed; written data survives.
     Process,
     /// The power fails; data that was not synced is lost or torn.
@@ -27,10 +27,10 @@ pub(super) enum End {
 }
 
 /// The result of a recovery.
-pub(super) struct Survivors {
+pub(super) struct SurvivingLog {
     pub(super) group: Group,
     /// Time of the last start, as the machine knew it.
-    pub(super) started: Stamp,
+    pub(super) started: ClockStamp,
     /// Time of the newest record.
     pub(super) last: Moment,
     /// Number of records.
@@ -38,22 +38,22 @@ pub(super) struct Survivors {
     storage: GroupStorage,
 }
 
-impl Survivors {
+impl SurvivingLog {
     /// Recovers the group once more.
-    pub(super) fn again(&mut self) -> Group {
+    pub(super) fn recover_again(&mut self) -> Group {
         recover(&mut self.storage).group
     }
 }
 
 /// Crashes a broker and recovers its log. The first `safe` batches were synced; `written` batches,
 /// at least as many, were written. `first` is the number of the first record.
-pub(super) fn survive(
+pub(super) fn crash_and_recover(
     first: Seq,
     safe: &[Batch],
     written: &[Batch],
-    end: End,
+    end: CrashKind,
     rng: &mut fastrand::Rng,
-) -> Survivors {
+) -> SurvivingLog {
     let disk = SimulatedDisk::new(rng.u64(..));
     let dir = PathBuf::from("groups");
     let (disk_of_it, taken) = (Arc::new(disk.clone()), BTreeSet::new());
@@ -61,7 +61,7 @@ pub(super) fn survive(
         disk: disk_of_it,
         dir,
         log_bytes: LOG_BYTES,
-        taken,
+        foreign_names: taken,
         stopped: Arc::default(),
     };
     let name = "crawlers".parse().expect("the name is valid");
@@ -70,31 +70,31 @@ pub(super) fn survive(
     log.sync().expect("the simulated disk does not fail");
     append(&log, written, &mut next);
     match end {
-        End::Process => disk.kill(),
-        End::Power => disk.cut_power(),
+        CrashKind::Process => disk.kill(),
+        CrashKind::Power => disk.cut_power(),
     }
     // Random choices of the recovered group come from the thread's source.
     fastrand::seed(rng.u64(..));
-    let Recovered { group, log, started, last, .. } = recover(&mut storage);
+    let RecoveredGroup { group, log, started, last, .. } = recover(&mut storage);
     let checked = log.verify().expect("an undamaged log can be read");
     let records = checked.iter().map(|file| file.events).sum();
-    Survivors { group, started, last, records, storage }
+    SurvivingLog { group, started, last, records, storage }
 }
 
-fn recover(storage: &mut GroupStorage) -> Recovered {
+fn recover(storage: &mut GroupStorage) -> RecoveredGroup {
     let mut groups = storage.recover().expect("an undamaged log can be read").whole;
     groups.pop().expect("the group was created")
 }
 
 fn append(log: &SegmentLog, batches: &[Batch], next: &mut u64) {
-    let pieces: Vec<Piece> = batches
+    let pieces: Vec<LogPiece> = batches
         .iter()
         .map(|batch| {
             let mut wire = String::new();
             batch.records.iter().for_each(|record| record.encode(&mut wire));
             let (first, count) = (Seq(*next), batch.records.len() as u64);
             *next += count;
-            Piece { first, count, unix_ms: 0, wire: wire.into(), identified: false }
+            LogPiece { first, count, unix_ms: 0, wire: wire.into(), identified: false }
         })
         .collect();
     let next = Seq(*next);

@@ -1,6 +1,6 @@
 //! The machine of the broker and its clocks.
 
-use crate::clock::{Moment, Stamp};
+use crate::clock::{ClockStamp, Moment};
 
 /// An uptime that counts true milliseconds, and a wall clock that may be set.
 #[derive(Debug)]
@@ -50,10 +50,10 @@ impl Machine {
     }
 
     /// The machine's clocks at this moment, which is `moment` on the broker's clock.
-    pub(super) fn stamp(&self, now: Moment, moment: Moment) -> Stamp {
-        Stamp {
+    pub(super) fn stamp(&self, now: Moment, moment: Moment) -> ClockStamp {
+        ClockStamp {
             moment,
-            boot: self.boot,
+            boot_id: self.boot,
             uptime_ms: now.since(self.booted),
             unix_ms: self.ahead_ms.saturating_add_unsigned(now.0),
         }

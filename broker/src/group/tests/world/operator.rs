@@ -3,14 +3,14 @@
 
 use tidings_protocol::{After, Code, JOB_DONE_TOPIC, MemberId, ProtocolError};
 
-use super::promises::{Kept, Promise};
-use super::words::Said;
-use super::{Happening, WAITING, World};
+use super::commands::CommandOrigin;
+use super::promises::{CheckResult, Promise};
+use super::{WAITER_CONN, World, WorldEvent};
 use crate::clock::Moment;
-use crate::group::tasks::Selection;
+use crate::group::task_list::EntrySelection;
 use crate::group::tests::bench::slot;
 use crate::group::tests::site::PAGES;
-use crate::group::{Answer, Asked, Input, JobAction, Operation};
+use crate::group::{GroupAnswer, Input, JobAction, Operation, Requester};
 use crate::job::JobSettings;
 use crate::mailbox::ConnId;
 
@@ -23,9 +23,9 @@ impl World {
     /// broker's clock.
     pub(super) fn expect(&mut self, input: &Input, moment: Moment) {
         match input {
-            Input::Operate { what: Operation::Pause, .. } => self.is_paused = true,
-            Input::Operate { what: Operation::Resume, .. } => self.is_paused = false,
-            Input::Operate { what: Operation::Purge, .. } => {
+            Input::Operate { operation: Operation::Pause, .. } => self.is_paused = true,
+            Input::Operate { operation: Operation::Resume, .. } => self.is_paused = false,
+            Input::Operate { operation: Operation::Purge, .. } => {
                 self.passes.iter_mut().for_each(|pass| pass.marred = true);
             }
             Input::OpenJob { name, settings, .. } => {
@@ -34,51 +34,52 @@ impl World {
                 pass.held = settings.hold;
             }
             Input::CloseJob { name, .. } => self.passes.find_mut(name.as_ref()).held = false,
-            Input::WithJob { name, what: JobAction::Wait, .. } => {
+            Input::JobAction { name, action: JobAction::Wait, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
                 // A wait for a job that is gone is rejected.
                 pass.waits += u32::from(!pass.deleted);
             }
-            Input::Gone { conn: WAITING } => {
+            Input::Disconnected { conn: WAITER_CONN } => {
                 self.passes.iter_mut().for_each(|pass| pass.waits = 0);
             }
             Input::CancelJob { name, .. } => self.passes.find_mut(name.as_ref()).marred = true,
-            Input::WithJob { name, what: JobAction::Pause, .. } => {
+            Input::JobAction { name, action: JobAction::Pause, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = true;
             }
-            Input::WithJob { name, what: JobAction::Resume, .. } => {
+            Input::JobAction { name, action: JobAction::Resume, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = false;
             }
             _ => {}
         }
     }
 
-    pub(super) fn operate(&mut self) -> Kept {
+    pub(super) fn operate(&mut self) -> CheckResult {
         let what = match self.rng.u32(0..20) {
             0..2 => Operation::Pause,
             2..14 => Operation::Resume,
-            14..18 => Operation::Retry(Selection::default()),
-            18 => Operation::Drop(Selection::default()),
+            14..18 => Operation::Retry(EntrySelection::default()),
+            18 => Operation::Drop(EntrySelection::default()),
             _ => Operation::Purge,
         };
-        let said = if what == Operation::Purge { Said::Purge } else { Said::Nothing };
-        self.feed(Input::Operate { asked: operator(), what }, said)
+        let said =
+            if what == Operation::Purge { CommandOrigin::Purge } else { CommandOrigin::Nothing };
+        self.feed(Input::Operate { requester: operator(), operation: what }, said)
     }
 
     /// Resumes the group and all jobs.
-    pub(super) fn resume_everything(&mut self) -> Kept {
+    pub(super) fn resume_everything(&mut self) -> CheckResult {
         self.resume()?;
         let unfinished = self.passes.names(false);
         unfinished.iter().try_for_each(|name| self.with_job(operator(), name, JobAction::Resume))
     }
 
-    pub(super) fn resume(&mut self) -> Kept {
+    pub(super) fn resume(&mut self) -> CheckResult {
         let what = Operation::Resume;
-        self.feed(Input::Operate { asked: operator(), what }, Said::Nothing)
+        self.feed(Input::Operate { requester: operator(), operation: what }, CommandOrigin::Nothing)
     }
 
     /// Opens, seeds and closes a job: a new one, or the next pass of a finished one.
-    pub(super) fn open_job(&mut self) -> Kept {
+    pub(super) fn open_job(&mut self) -> CheckResult {
         if self.passes.names(false).len() >= JOBS_MAX {
             return Ok(());
         }
@@ -101,8 +102,8 @@ impl World {
         settings.host_pages_max = (self.rng.u32(0..6) == 0).then(|| self.rng.u64(1..3));
         settings.time_ms_max = (self.rng.u32(0..10) == 0).then(|| self.rng.u64(1..60_000));
         settings.hold = self.rng.u32(0..4) == 0;
-        self.turns.begin_pass(&name);
-        self.ranks.begin_pass(&name);
+        self.fairness_check.begin_pass(&name);
+        self.priority_check.begin_pass(&name);
         self.order += 1;
         self.passes.open(&name, settings.clone(), self.order);
         self.open_named(&name, settings)?;
@@ -111,9 +112,9 @@ impl World {
             let prio = self.any_prio();
             self.passes.find_mut(&name).seed(&seed);
             if after_ms > 0 {
-                self.turns.wait_no_more(Some(name.clone()), &seed);
+                self.fairness_check.stop_waiting(Some(name.clone()), &seed);
             }
-            if self.narrow.is_some() || self.rng.bool() {
+            if self.low_entries_max.is_some() || self.rng.bool() {
                 self.publish(&format!("{seed} job={name} prio={prio} after={after_ms}ms"));
             } else {
                 let url = seed.as_str().into();
@@ -138,48 +139,53 @@ impl World {
         JobSettings::parse([("scope", "any")]).expect("the setting is valid")
     }
 
-    pub(super) fn open_named(&mut self, name: &str, settings: JobSettings) -> Kept {
+    pub(super) fn open_named(&mut self, name: &str, settings: JobSettings) -> CheckResult {
         let name = name.parse().expect("the name is valid");
-        self.feed(Input::OpenJob { asked: operator(), name, settings }, Said::Nothing)
+        self.feed(Input::OpenJob { requester: operator(), name, settings }, CommandOrigin::Nothing)
     }
 
-    pub(super) fn close_named(&mut self, name: &str) -> Kept {
+    pub(super) fn close_named(&mut self, name: &str) -> CheckResult {
         let name = name.parse().expect("the name is valid");
-        self.feed(Input::CloseJob { asked: operator(), name }, Said::Nothing)
+        self.feed(Input::CloseJob { requester: operator(), name }, CommandOrigin::Nothing)
     }
 
     /// Acts on an unfinished job.
-    pub(super) fn with_some_job(&mut self) -> Kept {
+    pub(super) fn with_some_job(&mut self) -> CheckResult {
         let Some(name) = self.rng.choice(self.passes.names(false)) else { return Ok(()) };
         match self.rng.u32(0..12) {
             0 => {
                 let name = name.parse().expect("the name is valid");
-                self.feed(Input::CancelJob { asked: operator(), name }, Said::Nothing)
+                self.feed(Input::CancelJob { requester: operator(), name }, CommandOrigin::Nothing)
             }
             1 => self.with_job(operator(), &name, JobAction::Pause),
             2..8 => self.with_job(operator(), &name, JobAction::Resume),
             8..11 => self.with_job(waiting(), &name, JobAction::Wait),
-            _ => self.feed(Input::Gone { conn: WAITING }, Said::Nothing),
+            _ => self.feed(Input::Disconnected { conn: WAITER_CONN }, CommandOrigin::Nothing),
         }
     }
 
     /// Only finished jobs can be deleted.
-    pub(super) fn delete_some_job(&mut self) -> Kept {
+    pub(super) fn delete_some_job(&mut self) -> CheckResult {
         let done = self.rng.bool();
         let Some(name) = self.rng.choice(self.passes.names(done)) else { return Ok(()) };
         self.with_job(operator(), &name, JobAction::Delete)
     }
 
-    pub(super) fn with_job(&mut self, asked: Asked, name: &str, what: JobAction) -> Kept {
+    pub(super) fn with_job(
+        &mut self,
+        asked: Requester,
+        name: &str,
+        what: JobAction,
+    ) -> CheckResult {
         let said = match what {
             JobAction::Delete => {
                 let opened = self.passes.find(name).map_or(0, |pass| pass.opened);
-                Said::Delete { name: name.to_owned(), opened }
+                CommandOrigin::Delete { name: name.to_owned(), opened }
             }
-            _ => Said::Nothing,
+            _ => CommandOrigin::Nothing,
         };
         let name = name.parse().expect("the name is valid");
-        self.feed(Input::WithJob { asked, name, what }, said)
+        self.feed(Input::JobAction { requester: asked, name, action: what }, said)
     }
 
     /// The answer to deleting a job that was opened at `opened`. It may have been deleted,
@@ -188,8 +194,8 @@ impl World {
         &mut self,
         name: &str,
         opened: u64,
-        answer: &Result<Answer, ProtocolError>,
-    ) -> Kept {
+        answer: &Result<GroupAnswer, ProtocolError>,
+    ) -> CheckResult {
         let Some(pass) = self.passes.get_mut(name).filter(|pass| pass.opened == opened) else {
             return Ok(()); // The next pass has begun.
         };
@@ -209,7 +215,7 @@ impl World {
     }
 
     /// Checks that waiters are answered at once when the job is done, and not before.
-    pub(super) fn told(&mut self, answer: &Result<Answer, ProtocolError>) -> Kept {
+    pub(super) fn told(&mut self, answer: &Result<GroupAnswer, ProtocolError>) -> CheckResult {
         let Ok(answer) = answer else { return Ok(()) };
         let name = answer.ok.split(' ').next().expect("split returns at least one part");
         let Some(pass) = self.passes.get_mut(name) else { return Ok(()) };
@@ -219,12 +225,12 @@ impl World {
     }
 
     /// An announcement appears on its topic, unless it is there already.
-    pub(super) fn hear(&mut self, serial: u64, topic: &'static str, payload: &str) -> Kept {
+    pub(super) fn hear(&mut self, serial: u64, topic: &'static str, payload: &str) -> CheckResult {
         self.note(|| format!("{topic}: {payload}"));
         let delay_ms = self.rng.u64(..3_000);
-        let life = self.broker.life();
-        self.schedule(delay_ms, Happening::Safe { life, serial, topic });
-        if !self.heard.insert(serial) {
+        let life = self.broker.start_number();
+        self.schedule(delay_ms, WorldEvent::Safe { life, serial, topic });
+        if !self.published.insert(serial) {
             return Ok(());
         }
         if topic == JOB_DONE_TOPIC {
@@ -233,9 +239,9 @@ impl World {
         if payload.starts_with("http") {
             let mut words = payload.split(' ');
             let url = words.next().expect("split returns at least one part");
-            self.looks.given_up(url);
+            self.announcement_check.given_up(url);
             // The operator may retry the entry at any time.
-            self.dues.want(url, Moment(0));
+            self.due_check.want(url, Moment(0));
             if let Some(name) = words.find_map(|word| word.strip_prefix("job=")) {
                 self.passes.gave_up(name, url);
             }
@@ -244,10 +250,10 @@ impl World {
     }
 }
 
-pub(super) fn operator() -> Asked {
-    Asked { conn: OPERATOR, member: MemberId(0), slot: slot() }
+pub(super) fn operator() -> Requester {
+    Requester { conn: OPERATOR, member: MemberId(0), slot: slot() }
 }
 
-fn waiting() -> Asked {
-    Asked { conn: WAITING, ..operator() }
+fn waiting() -> Requester {
+    Requester { conn: WAITER_CONN, ..operator() }
 }

@@ -9,36 +9,36 @@ use crate::clock::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::group::tests) enum Promise {
     /// A key has at most one open request, or as many as its setting allows
-    /// ([`Hosts`](super::hosts::Hosts)).
+    /// ([`HostCheck`](super::hosts::HostCheck)).
     OneInFlight,
     /// Between the end of a request and the start of the next one, the key rests for its delay and
-    /// for what workers requested ([`Hosts`](super::hosts::Hosts)).
+    /// for what workers requested ([`HostCheck`](super::hosts::HostCheck)).
     DelayKept,
     /// Announced URLs are fetched and their results known, unless the publisher was informed otherwise
-    /// ([`Looks`](super::looks::Looks)).
+    /// ([`AnnouncementCheck`](super::looks::AnnouncementCheck)).
     NoTaskLost,
     /// A member receives no more tasks than its credit allows, and holds at most one suspect
     /// ([`World::check_credit`](super::World)).
     CreditKept,
-    /// The end of a pass is announced once ([`Passes`](super::passes::Passes)).
+    /// The end of a pass is announced once ([`PassCheck`](super::passes::PassCheck)).
     DoneOnce,
-    /// It is not announced before the last page is final ([`Passes`](super::passes::Passes)).
+    /// It is not announced before the last page is final ([`PassCheck`](super::passes::PassCheck)).
     NeverEarly,
     /// Pages of a job are within its depth and patterns, and their depth matches their links
-    /// ([`Passes`](super::passes::Passes)).
+    /// ([`PassCheck`](super::passes::PassCheck)).
     DepthKept,
     /// A job that is paused or has no budget left releases nothing
-    /// ([`Passes`](super::passes::Passes)).
+    /// ([`PassCheck`](super::passes::PassCheck)).
     BudgetKept,
     /// Every job gets its turn on each host, and no host stays idle while work waits for it
-    /// ([`Turns`](super::turns::Turns)).
+    /// ([`FairnessCheck`](super::turns::FairnessCheck)).
     NoStarvation,
-    /// Nothing is released before it is due ([`Dues`](super::dues::Dues)).
+    /// Nothing is released before it is due ([`DueCheck`](super::dues::DueCheck)).
     NeverBeforeDue,
     /// Higher priorities go first, and among equal ones the oldest
-    /// ([`Ranks`](super::ranks::Ranks)).
+    /// ([`PriorityCheck`](super::ranks::PriorityCheck)).
     PriorityKept,
-    /// When the faults are over, all work is finished ([`World::come_to_an_end`](super::World)).
+    /// When the faults are over, all work is finished ([`World::finish_everything`](super::World)).
     AllFinishes,
     /// The id of a held task is valid for one answer of its holder; no other id is valid
     /// ([`World::hear_answer`](super::World)).
@@ -49,22 +49,22 @@ pub(in crate::group::tests) enum Promise {
 
 /// A promise that was broken.
 #[derive(Debug, Clone)]
-pub(in crate::group::tests) struct Broken {
+pub(in crate::group::tests) struct BrokenPromise {
     pub(in crate::group::tests) promise: Promise,
     pub(in crate::group::tests) what: String,
 }
 
 /// `Err` ends the run: a promise was broken.
-pub(in crate::group::tests) type Kept = Result<(), Broken>;
+pub(in crate::group::tests) type CheckResult = Result<(), BrokenPromise>;
 
 impl Promise {
     /// Returns an error unless the promise is `kept`.
-    pub(super) fn holds(self, kept: bool, what: impl FnOnce() -> String) -> Kept {
-        if kept { Ok(()) } else { Err(Broken { promise: self, what: what() }) }
+    pub(super) fn holds(self, kept: bool, what: impl FnOnce() -> String) -> CheckResult {
+        if kept { Ok(()) } else { Err(BrokenPromise { promise: self, what: what() }) }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is broken: {}", self.promise, self.what)
     }

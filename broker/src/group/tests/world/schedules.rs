@@ -1,7 +1,7 @@
 //! URLs that are scheduled for repeated fetches (`every=`).
 
 use super::World;
-use super::promises::{Kept, Promise, between};
+use super::promises::{CheckResult, Promise, between};
 use crate::group::tests::site::PAGES;
 
 /// Longest time that an idle host may take for all its pages.
@@ -12,7 +12,7 @@ impl World {
     /// Adds, replaces, changes or ends a schedule.
     pub(super) fn announce_schedule(&mut self) {
         // A schedule that is due while the group is full is skipped.
-        if self.narrow.is_some() {
+        if self.low_entries_max.is_some() {
             return;
         }
         if self.rng.u32(0..4) == 0 {
@@ -24,7 +24,7 @@ impl World {
         }
         let (url, every_ms) = (self.any_page(), self.rng.u64(10_000..=EVERY_MS_MAX));
         self.publish(&format!("{url} every={every_ms}ms"));
-        self.named.insert(url.clone());
+        self.announced.insert(url.clone());
         self.scheduled.insert(url, every_ms);
     }
 
@@ -44,12 +44,12 @@ impl World {
 
     /// Checks that each scheduled URL is fetched in time when nothing hinders it. Then all
     /// schedules end.
-    pub(super) fn finish_schedules(&mut self) -> Kept {
+    pub(super) fn finish_schedules(&mut self) -> CheckResult {
         let scheduled = std::mem::take(&mut self.scheduled);
         if scheduled.is_empty() {
             return Ok(());
         }
-        self.pass(2 * EVERY_MS_MAX + SLACK_MS)?;
+        self.advance(2 * EVERY_MS_MAX + SLACK_MS)?;
         for (url, every_ms) in scheduled {
             let begun = self.begun.get(&url).copied().unwrap_or_default();
             // A fetch in between replaces a scheduled one.
@@ -60,6 +60,6 @@ impl World {
             })?;
             self.publish(&format!("{url} every=0"));
         }
-        self.take()
+        self.consume_events()
     }
 }

@@ -3,12 +3,12 @@
 use tidings_protocol::TaskId;
 
 use crate::clock::Moment;
-use crate::group::Task;
+use crate::group::TaskMessage;
 use crate::group::tests::site::host_of;
 
 /// The contents of a task line.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct ReceivedTask {
     pub(super) id: TaskId,
     /// The page.
     pub(super) url: String,
@@ -27,9 +27,9 @@ pub(super) struct Told {
     pub(super) released: u64,
 }
 
-impl Told {
+impl ReceivedTask {
     /// Reads a task that is sent at `now`; its release number and time are known.
-    pub(super) fn read(task: Task, now: Moment, (released, at): (u64, Moment)) -> Self {
+    pub(super) fn read(task: TaskMessage, now: Moment, (released, at): (u64, Moment)) -> Self {
         let (mut job, mut depth, mut again) = (None, 0, None);
         let mut words = task.payload.split(' ');
         let url = words.next().expect("split returns at least one part").to_owned();
@@ -65,7 +65,7 @@ impl Told {
     }
 
     /// Whether it is the next request of a task that was begun.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn is_next_request(&self) -> bool {
         self.again.is_some()
     }
 

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use tidings_protocol::{
-    AckAnswer, Code, Hold, MemberId, Outcome, ProtocolError, Return, TaskId, field_number,
+    AckAnswer, Code, KeyRest, MemberId, Outcome, ProtocolError, RetryMode, TaskId, field_number,
 };
 
-use super::broker::Running;
-use super::promises::{Kept, Promise};
-use super::task::Told;
-use super::words::{Said, Say, input_of, staged};
-use super::{Happening, LEASE_MS, World};
+use super::broker::BrokerState;
+use super::commands::{CommandOrigin, WorkerCommand, input_of, staged};
+use super::promises::{CheckResult, Promise};
+use super::task::ReceivedTask;
+use super::{LEASE_MS, World, WorldEvent};
 use crate::clock::Moment;
 use crate::group::tests::bench::slot;
 use crate::group::tests::site::{HOSTS, redirect_of};
-use crate::group::{Answer, Asked, Input};
+use crate::group::{GroupAnswer, Input, Requester};
 use crate::mailbox::ConnId;
 
 pub(super) const CREDIT_MAX: u32 = 8;
@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub(super) conn: Option<ConnId>,
     /// Increased when the worker is killed.
     life: u64,
-    tasks: BTreeMap<TaskId, Held>,
+    tasks: BTreeMap<TaskId, HeldTask>,
     /// Credits that it requested on this connection, oldest first. The first one was confirmed.
     credits: Vec<u32>,
     last_said: Moment,
@@ -35,11 +35,11 @@ pub(super) struct Worker {
 }
 
 /// A task that a worker holds.
-struct Held {
-    told: Told,
-    request: Request,
+struct HeldTask {
+    told: ReceivedTask,
+    request: RequestState,
     /// The answer that it will send.
-    say: Option<Say>,
+    say: Option<WorkerCommand>,
     /// Whether it has sent the answer on this connection.
     is_said: bool,
     /// Whether it has sent the answer before, without learning the result.
@@ -48,7 +48,7 @@ struct Held {
 
 /// State of the request for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Request {
+enum RequestState {
     Unmade,
     Open,
     Ended,
@@ -89,22 +89,23 @@ impl Worker {
     /// Ends its open request for a task. Returns the host.
     pub(super) fn ends_request(&mut self, task: &TaskId) -> Option<String> {
         let held = self.tasks.get_mut(task)?;
-        if held.request != Request::Open {
+        if held.request != RequestState::Open {
             return None;
         }
-        held.request = Request::Ended;
+        held.request = RequestState::Ended;
         Some(held.told.host())
     }
 
     fn held(&self, now: Moment) -> usize {
-        let is_held = |held: &&Held| held.told.until > now && !held.is_said && !held.may_be_stale;
+        let is_held =
+            |held: &&HeldTask| held.told.until > now && !held.is_said && !held.may_be_stale;
         self.tasks.values().filter(is_held).count()
     }
 }
 
 impl World {
     /// A worker receives a task.
-    pub(super) fn give(&mut self, conn: ConnId, told: Told, is_new: bool) -> Kept {
+    pub(super) fn give(&mut self, conn: ConnId, told: ReceivedTask, is_new: bool) -> CheckResult {
         let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
             return Ok(()); // Nobody is there any more.
         };
@@ -115,22 +116,30 @@ impl World {
         }
         let (id, at, until) = (told.id.clone(), told.at, told.until);
         let (request, host) = (told.request().to_owned(), told.host());
-        let mut held =
-            Held { told, request: Request::Unmade, say: None, is_said: false, may_be_stale: false };
+        let mut held = HeldTask {
+            told,
+            request: RequestState::Unmade,
+            say: None,
+            is_said: false,
+            may_be_stale: false,
+        };
         self.begun.insert(request.clone(), self.now);
         // It does not begin a task that it receives too late.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
-            held.say = Some(if self.rng.bool() || held.told.goes_on() {
-                Say::Nack { back: Return::Uncounted { after_ms: None }, hold: Hold::default() }
+            held.say = Some(if self.rng.bool() || held.told.is_next_request() {
+                WorkerCommand::Nack {
+                    back: RetryMode::Uncounted { after_ms: None },
+                    hold: KeyRest::default(),
+                }
             } else {
                 let unasked = [Outcome::Robots, Outcome::Scope, Outcome::Trap];
-                Say::ack(self.rng.choice(unasked).expect("the list is not empty"), false)
+                WorkerCommand::ack(self.rng.choice(unasked).expect("the list is not empty"), false)
             });
             worker.tasks.insert(id.clone(), held);
-            self.schedule(0, Happening::Speaks { worker: index, task: id });
+            self.schedule(0, WorldEvent::Speaks { worker: index, task: id });
             return self.check_credit(index, is_new);
         }
-        held.request = Request::Open;
+        held.request = RequestState::Open;
         worker.tasks.insert(id.clone(), held);
         self.check_credit(index, is_new)?;
         self.note(|| format!("{request} requested"));
@@ -144,13 +153,13 @@ impl World {
         let most_ms = if self.rng.u32(0..8) == 0 && self.is_faulty { left_ms } else { 1500 };
         let lasts_ms = self.rng.u64(1..most_ms.min(left_ms));
         let life = self.workers[index].life;
-        self.schedule(lasts_ms, Happening::RequestEnds { host, worker: index, life, task: id });
+        self.schedule(lasts_ms, WorldEvent::RequestEnds { host, worker: index, life, task: id });
         Ok(())
     }
 
     /// Checks that a member receives no more tasks than its credit allows. A task that is sent
     /// again does not count.
-    fn check_credit(&self, index: usize, is_new: bool) -> Kept {
+    fn check_credit(&self, index: usize, is_new: bool) -> CheckResult {
         let worker = &self.workers[index];
         let (held, credit) = (worker.held(self.now), worker.credit());
         Promise::CreditKept.holds(!is_new || held <= credit, || {
@@ -165,7 +174,7 @@ impl World {
         index: usize,
         life: u64,
         task: &TaskId,
-    ) -> Kept {
+    ) -> CheckResult {
         let is_alive = self.workers[index].life == life;
         if !is_alive && self.is_own(index) {
             return Ok(()); // It ended with the broker.
@@ -174,68 +183,74 @@ impl World {
         let Some(held) = self.workers[index].tasks.get_mut(task).filter(|_| is_alive) else {
             return Ok(());
         };
-        held.request = Request::Ended;
+        held.request = RequestState::Ended;
         held.told.has_ended = true;
         let told = held.told.clone();
         self.decide(index, &told)
     }
 
     /// A worker chooses its answer for a task.
-    fn decide(&mut self, index: usize, told: &Told) -> Kept {
+    fn decide(&mut self, index: usize, told: &ReceivedTask) -> CheckResult {
         let hold = self.any_hold();
         let say = match self.rng.u32(0..100) {
             _ if told.is_elsewhere() => {
-                Say::Nack { back: Return::Again { url: told.url.clone() }, hold }
+                WorkerCommand::Nack { back: RetryMode::OtherUrl { url: told.url.clone() }, hold }
             }
-            0..8 => Say::Nack { back: Return::Retry { after_ms: None }, hold },
+            0..8 => WorkerCommand::Nack { back: RetryMode::Counted { after_ms: None }, hold },
             8..14 => {
                 let host = self.rng.u64(0..HOSTS);
                 let robots = format!("http://h{host}.org/robots.txt");
                 let url = if self.rng.bool() { told.url.clone() } else { robots };
-                Say::Nack { back: Return::Again { url }, hold }
+                WorkerCommand::Nack { back: RetryMode::OtherUrl { url }, hold }
             }
             14..17 if self.is_faulty => {
                 // Stalls past its lease and answers then.
                 self.totals.faults += 1;
                 let late_ms = LEASE_MS + self.rng.u64(..5_000);
-                let say = Say::Ack { outcome: Outcome::Done, hold, links: true };
-                return self.will_say(late_ms, index, &told.id, say);
+                let say = WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true };
+                return self.schedule_answer(late_ms, index, &told.id, say);
             }
-            17..35 => Say::Touch { over: self.rng.u32(0..4) > 0, hold },
+            17..35 => WorkerCommand::Touch { over: self.rng.u32(0..4) > 0, hold },
             35..38 => {
                 let outcomes = [Outcome::Failed, Outcome::Redirect];
                 let outcome = self.rng.choice(outcomes).expect("the list is not empty");
-                Say::Ack { outcome, hold, links: false }
+                WorkerCommand::Ack { outcome, hold, links: false }
             }
-            _ => Say::Ack { outcome: Outcome::Done, hold, links: true },
+            _ => WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true },
         };
-        self.will_say(0, index, &told.id, say)
+        self.schedule_answer(0, index, &told.id, say)
     }
 
-    fn any_hold(&mut self) -> Hold {
+    fn any_hold(&mut self) -> KeyRest {
         match self.rng.u32(0..60) {
-            0 => Hold { not_before_ms: Some(self.rng.u64(..6_000)), pace_ms: None },
-            1 => Hold { not_before_ms: None, pace_ms: Some(self.rng.u64(..3_000)) },
-            _ => Hold::default(),
+            0 => KeyRest { not_before_ms: Some(self.rng.u64(..6_000)), pace_ms: None },
+            1 => KeyRest { not_before_ms: None, pace_ms: Some(self.rng.u64(..3_000)) },
+            _ => KeyRest::default(),
         }
     }
 
-    pub(super) fn will_say(&mut self, ms: u64, index: usize, task: &TaskId, say: Say) -> Kept {
+    pub(super) fn schedule_answer(
+        &mut self,
+        ms: u64,
+        index: usize,
+        task: &TaskId,
+        say: WorkerCommand,
+    ) -> CheckResult {
         if let Some(held) = self.workers[index].tasks.get_mut(task) {
             held.say = Some(say);
         }
         if ms == 0 {
-            return self.speak(index, task);
+            return self.send_answer(index, task);
         }
-        self.schedule(ms, Happening::Speaks { worker: index, task: task.clone() });
+        self.schedule(ms, WorldEvent::Speaks { worker: index, task: task.clone() });
         Ok(())
     }
 
     /// A worker sends its answer for a task, if it is connected and has not sent it.
-    pub(super) fn speak(&mut self, index: usize, task: &TaskId) -> Kept {
+    pub(super) fn send_answer(&mut self, index: usize, task: &TaskId) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
-        let asked = Asked { conn, member: worker.member, slot: slot() };
+        let asked = Requester { conn, member: worker.member, slot: slot() };
         let Some(held) = worker.tasks.get_mut(task).filter(|held| !held.is_said) else {
             return Ok(());
         };
@@ -243,44 +258,56 @@ impl World {
         held.is_said = true;
         let (told, may_be_stale) = (held.told.clone(), held.may_be_stale);
         worker.last_said = self.now;
-        if matches!(say, Say::Ack { outcome: Outcome::Redirect, .. })
-            && self.named.contains(&told.url)
+        if matches!(say, WorkerCommand::Ack { outcome: Outcome::Redirect, .. })
+            && self.announced.contains(&told.url)
         {
             // The redirect target of an announced page counts as announced, too.
-            self.named.insert(redirect_of(&told.url));
+            self.announced.insert(redirect_of(&told.url));
         }
         let input = input_of(asked, &told, &say);
-        self.feed(input, Said::Task { worker: index, conn, told, say, may_be_stale })
+        self.feed(input, CommandOrigin::Task { worker: index, conn, told, say, may_be_stale })
     }
 
     /// The group acts on a worker's answer about a host. A power failure may undo that, but then
     /// all hosts rest.
-    pub(super) fn goes_by(&mut self, told: &Told, say: &Say, at: Moment) {
-        let (Say::Ack { hold, .. } | Say::Nack { hold, .. } | Say::Touch { hold, .. }) = say;
-        self.hosts.wish(&told.host(), *hold, at);
-        if told.has_ended && !matches!(say, Say::Touch { over: false, .. }) {
-            self.hosts.is_known_to_end(&told.host(), &told.id, at);
+    pub(super) fn answer_is_decided(
+        &mut self,
+        told: &ReceivedTask,
+        say: &WorkerCommand,
+        at: Moment,
+    ) {
+        let (WorkerCommand::Ack { hold, .. }
+        | WorkerCommand::Nack { hold, .. }
+        | WorkerCommand::Touch { hold, .. }) = say;
+        self.hosts.request_rest(&told.host(), *hold, at);
+        if told.has_ended && !matches!(say, WorkerCommand::Touch { over: false, .. }) {
+            self.hosts.end_is_known(&told.host(), &told.id, at);
         }
     }
 
     /// A worker's answer for a held task is safe: the group cannot forget it.
-    pub(super) fn hear_of(&mut self, told: &Told, say: &Say, at: Moment) -> Kept {
-        if !matches!(say, Say::Touch { .. }) {
-            self.ranks.ended(told, matches!(say, Say::Ack { .. }), at);
+    pub(super) fn answer_is_safe(
+        &mut self,
+        told: &ReceivedTask,
+        say: &WorkerCommand,
+        at: Moment,
+    ) -> CheckResult {
+        if !matches!(say, WorkerCommand::Touch { .. }) {
+            self.priority_check.ended(told, matches!(say, WorkerCommand::Ack { .. }), at);
         }
-        if let Say::Touch { .. } = say {
-            self.turns.extend(&told.id, at + LEASE_MS);
+        if let WorkerCommand::Touch { .. } = say {
+            self.fairness_check.extend(&told.id, at + LEASE_MS);
             return Ok(());
         }
-        self.turns.release(&told.id);
+        self.fairness_check.release(&told.id);
         self.released.remove(&told.id);
-        if let Say::Ack { outcome, links, .. } = say {
-            self.looks.ended(&told.url, told.released);
+        if let WorkerCommand::Ack { outcome, links, .. } = say {
+            self.announcement_check.ended(&told.url, told.released);
             if let Some(name) = &told.job {
                 self.passes.answered(name, told, *outcome, *links)?;
             }
             if *outcome == Outcome::Redirect {
-                self.dues.want(&redirect_of(&told.url), at);
+                self.due_check.want(&redirect_of(&told.url), at);
             }
         }
         Ok(())
@@ -288,16 +315,16 @@ impl World {
 
     /// Checks that only ids of held tasks are accepted.
     pub(super) fn check_answer(
-        said: &Said,
-        answer: &Result<Answer, ProtocolError>,
+        said: &CommandOrigin,
+        answer: &Result<GroupAnswer, ProtocolError>,
         at: Moment,
-    ) -> Kept {
+    ) -> CheckResult {
         let code = answer.as_ref().err().map(|error| error.code);
         match said {
-            Said::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
+            CommandOrigin::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
                 format!("{id} is not held by the sender, and got {answer:?}")
             }),
-            Said::Task { told, may_be_stale, .. } => {
+            CommandOrigin::Task { told, may_be_stale, .. } => {
                 let in_time = at < told.until && !may_be_stale;
                 Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
                     format!("{} is held until {}, but stale at {at}", told.id, told.until)
@@ -310,12 +337,12 @@ impl World {
     /// A worker receives the result of its command.
     pub(super) fn hear_answer(
         &mut self,
-        said: Said,
-        answer: Result<Answer, ProtocolError>,
+        said: CommandOrigin,
+        answer: Result<GroupAnswer, ProtocolError>,
         at: Moment,
-    ) -> Kept {
+    ) -> CheckResult {
         match said {
-            Said::Join { worker, conn } => {
+            CommandOrigin::Join { worker, conn } => {
                 let joined = answer.expect("JOIN is not rejected").ok;
                 let since = field_number(&joined, "since").unwrap_or_default();
                 let is_same = since == *self.since.get_or_insert(since);
@@ -328,7 +355,7 @@ impl World {
                 }
                 Ok(())
             }
-            Said::Task { worker, conn, told, say, .. } => {
+            CommandOrigin::Task { worker, conn, told, say, .. } => {
                 if self.workers[worker].conn != Some(conn) {
                     return Ok(());
                 }
@@ -341,46 +368,48 @@ impl World {
     fn go_on(
         &mut self,
         index: usize,
-        told: &Told,
-        say: &Say,
-        answer: Result<Answer, ProtocolError>,
+        told: &ReceivedTask,
+        say: &WorkerCommand,
+        answer: Result<GroupAnswer, ProtocolError>,
         at: Moment,
-    ) -> Kept {
+    ) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(held) = worker.tasks.get_mut(&told.id) else { return Ok(()) };
         match (say, answer) {
-            (Say::Touch { over, .. }, Ok(_)) => {
+            (WorkerCommand::Touch { over, .. }, Ok(_)) => {
                 (held.say, held.is_said, held.may_be_stale) = (None, false, false);
                 held.told.until = held.told.until.max(at + LEASE_MS);
                 if *over {
-                    held.request = Request::Over;
+                    held.request = RequestState::Over;
                 }
                 let stores_ms = self.rng.u64(1..3_000);
                 let say = match self.rng.u32(0..16) {
-                    0 if *over => Say::ack(Outcome::Scope, false),
-                    1 if *over => Say::ack(Outcome::Trap, false),
-                    _ => Say::ack(Outcome::Done, true),
+                    0 if *over => WorkerCommand::ack(Outcome::Scope, false),
+                    1 if *over => WorkerCommand::ack(Outcome::Trap, false),
+                    _ => WorkerCommand::ack(Outcome::Done, true),
                 };
-                self.will_say(stores_ms, index, &told.id, say)
+                self.schedule_answer(stores_ms, index, &told.id, say)
             }
-            (Say::Ack { .. }, Err(error)) if error.code == Code::Limit && self.rng.bool() => {
+            (WorkerCommand::Ack { .. }, Err(error))
+                if error.code == Code::Limit && self.rng.bool() =>
+            {
                 // The group has no room for the links, which the worker will find again.
                 held.is_said = false;
-                let back = Return::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
-                let say = if held.request == Request::Over {
-                    Say::Nack { back, hold: Hold::default() }
+                let back = RetryMode::Uncounted { after_ms: Some(self.rng.u64(..60_000)) };
+                let say = if held.request == RequestState::Over {
+                    WorkerCommand::Nack { back, hold: KeyRest::default() }
                 } else {
-                    Say::Touch { over: true, hold: Hold::default() }
+                    WorkerCommand::Touch { over: true, hold: KeyRest::default() }
                 };
-                self.will_say(1, index, &told.id, say)
+                self.schedule_answer(1, index, &told.id, say)
             }
             (_, Err(error)) if error.code == Code::Limit => {
                 // It has requested robots.txt often enough; it still holds the task.
                 held.is_said = false;
-                let say = Say::ack(Outcome::Failed, false);
-                self.will_say(1, index, &told.id, say)
+                let say = WorkerCommand::ack(Outcome::Failed, false);
+                self.schedule_answer(1, index, &told.id, say)
             }
-            (Say::Ack { outcome, links, .. }, Ok(answer)) => {
+            (WorkerCommand::Ack { outcome, links, .. }, Ok(answer)) => {
                 worker.tasks.remove(&told.id);
                 self.answered.push((index, told.id.clone()));
                 let counts = AckAnswer::parse(&answer.ok).expect("the answer to an ACK");
@@ -396,7 +425,7 @@ impl World {
     }
 
     /// A worker loses its connection, and perhaps its process.
-    pub(super) fn vanish(&mut self) {
+    pub(super) fn disconnect_worker(&mut self) {
         let index = self.rng.usize(0..self.workers.len());
         let Some(conn) = self.workers[index].conn else { return };
         self.totals.faults += 1;
@@ -408,10 +437,10 @@ impl World {
         self.note(|| format!("-- worker {index} vanishes"));
         // The broker may notice this only after the worker has returned.
         let unheard_ms = if self.rng.bool() { 0 } else { self.rng.u64(..10_000) };
-        self.schedule(unheard_ms, Happening::Gone { conn });
+        self.schedule(unheard_ms, WorldEvent::Gone { conn });
         let away_ms = if self.rng.bool() { 2_000 } else { 2 * LEASE_MS };
         let away_ms = self.rng.u64(1..away_ms);
-        self.schedule(away_ms, Happening::Returns { worker: index });
+        self.schedule(away_ms, WorldEvent::Returns { worker: index });
     }
 
     fn forget_everything(&mut self, index: usize) {
@@ -432,11 +461,13 @@ impl World {
     }
 
     /// The broker crashes, which ends all connections and the local worker.
-    pub(super) fn lose_everybody(&mut self) {
+    pub(super) fn disconnect_all(&mut self) {
         for index in 0..self.workers.len() {
             if self.is_own(index) {
-                let open =
-                    self.workers[index].tasks.values().filter(|held| held.request == Request::Open);
+                let open = self.workers[index]
+                    .tasks
+                    .values()
+                    .filter(|held| held.request == RequestState::Open);
                 open.for_each(|held| self.hosts.end(&held.told.host(), self.now));
                 self.forget_everything(index);
             }
@@ -444,23 +475,23 @@ impl World {
                 self.lose_conn(index);
                 let away_ms = if self.rng.bool() { 100 } else { 5_000 };
                 let away_ms = self.rng.u64(..away_ms);
-                self.schedule(away_ms, Happening::Returns { worker: index });
+                self.schedule(away_ms, WorldEvent::Returns { worker: index });
             }
         }
     }
 
     /// Whether the worker runs in the broker's own process.
     fn is_own(&self, index: usize) -> bool {
-        self.own == Some(index)
+        self.local_worker == Some(index)
     }
 
     /// A worker reconnects, and sends the answers that it could not send.
-    pub(super) fn come_back(&mut self, index: usize) -> Kept {
+    pub(super) fn reconnect_worker(&mut self, index: usize) -> CheckResult {
         if self.workers[index].conn.is_some() {
             return Ok(());
         }
-        if matches!(self.broker.state, Running::Down { .. }) {
-            self.schedule(300, Happening::Returns { worker: index });
+        if matches!(self.broker.state, BrokerState::Down { .. }) {
+            self.schedule(300, WorldEvent::Returns { worker: index });
             return Ok(());
         }
         self.workers[index].conn = Some(ConnId(self.next_conn));
@@ -468,10 +499,10 @@ impl World {
         let credit = self.rng.u32(1..=CREDIT_MAX);
         self.join(index, credit)?;
         let tasks: Vec<TaskId> = self.workers[index].tasks.keys().cloned().collect();
-        tasks.iter().try_for_each(|task| self.speak(index, task))
+        tasks.iter().try_for_each(|task| self.send_answer(index, task))
     }
 
-    pub(super) fn join(&mut self, index: usize, credit: u32) -> Kept {
+    pub(super) fn join(&mut self, index: usize, credit: u32) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
         // Nothing is allowed before the first credit is confirmed.
@@ -480,35 +511,38 @@ impl World {
         }
         worker.credits.push(credit);
         worker.last_said = self.now;
-        let asked = Asked { conn, member: worker.member, slot: slot() };
-        self.feed(Input::Join { asked, credit }, Said::Join { worker: index, conn })
+        let asked = Requester { conn, member: worker.member, slot: slot() };
+        self.feed(
+            Input::Join { requester: asked, credit },
+            CommandOrigin::Join { worker: index, conn },
+        )
     }
 
-    pub(super) fn change_credit(&mut self) -> Kept {
+    pub(super) fn change_credit(&mut self) -> CheckResult {
         let index = self.rng.usize(0..self.workers.len());
         let credit = self.rng.u32(0..=CREDIT_MAX);
         self.join(index, credit)
     }
 
     /// A worker reports that it is alive.
-    pub(super) fn ping(&mut self) -> Kept {
+    pub(super) fn ping(&mut self) -> CheckResult {
         let index = self.rng.usize(0..self.workers.len());
         let Some(conn) = self.workers[index].conn else { return Ok(()) };
         self.workers[index].last_said = self.now;
-        self.feed(Input::Heard { conn }, Said::Nothing)
+        self.feed(Input::Activity { conn }, CommandOrigin::Nothing)
     }
 
     /// A worker repeats the answer for an answered task.
-    pub(super) fn answer_twice(&mut self) -> Kept {
+    pub(super) fn answer_twice(&mut self) -> CheckResult {
         if self.answered.is_empty() {
             return Ok(());
         }
         let (index, task) = self.answered.swap_remove(self.rng.usize(0..self.answered.len()));
-        self.lie(index, task)
+        self.send_false_answer(index, task)
     }
 
     /// A worker answers for a task that it does not hold.
-    pub(super) fn tell_a_lie(&mut self) -> Kept {
+    pub(super) fn answer_for_others(&mut self) -> CheckResult {
         let index = self.rng.usize(0..self.workers.len());
         let others = self.workers.iter().enumerate().filter(|(other, _)| *other != index);
         let others: Vec<_> = others.flat_map(|(_, other)| other.tasks.keys()).collect();
@@ -524,38 +558,38 @@ impl World {
                 }
             }
         };
-        self.lie(index, task)
+        self.send_false_answer(index, task)
     }
 
-    fn lie(&mut self, index: usize, task: TaskId) -> Kept {
+    fn send_false_answer(&mut self, index: usize, task: TaskId) -> CheckResult {
         let worker = &mut self.workers[index];
         let Some(conn) = worker.conn else { return Ok(()) };
         worker.last_said = self.now;
         self.totals.faults += 1;
-        let asked = Asked { conn, member: worker.member, slot: slot() };
-        let hold = Hold::default();
+        let asked = Requester { conn, member: worker.member, slot: slot() };
+        let hold = KeyRest::default();
         let id = task.clone();
         let input = match self.rng.u32(0..3) {
-            0 => Input::Touch { asked, task, over: true, hold },
+            0 => Input::Touch { requester: asked, task, request_over: true, rest: hold },
             1 => {
-                let back = Return::Retry { after_ms: Some(0) };
-                Input::Nack { asked, task, back, hold, reason: None }
+                let back = RetryMode::Counted { after_ms: Some(0) };
+                Input::Nack { requester: asked, task, next_step: back, rest: hold, reason: None }
             }
             _ => {
                 let (links, outcome) = (Vec::new(), Outcome::Done);
-                Input::Ack { asked, task, outcome, hold, links, over_limit: 0 }
+                Input::Ack { requester: asked, task, outcome, rest: hold, links, over_limit: 0 }
             }
         };
-        self.feed(input, Said::Lie(id))
+        self.feed(input, CommandOrigin::Lie(id))
     }
 
     /// Whether any worker has credit, as far as the group can know.
-    pub(super) fn somebody_has_room(&self) -> bool {
+    pub(super) fn any_has_credit(&self) -> bool {
         let has_room = |worker: &Worker| {
             let credit = *worker.credits.first().unwrap_or(&0) as usize;
             let is_heard = worker.last_said > worker.lost_at;
             let settled = worker.credits.len() == 1 && worker.conn.is_some();
-            settled && is_heard && self.turns.held_by(worker.member) < credit
+            settled && is_heard && self.fairness_check.held_by(worker.member) < credit
         };
         self.workers.iter().any(has_room)
     }
@@ -563,7 +597,7 @@ impl World {
     /// Notes leases that have expired. Their members receive nothing until they send something.
     pub(super) fn note_losses(&mut self) {
         for worker in &mut self.workers {
-            if let Some(at) = self.turns.lost_by(worker.member, self.now) {
+            if let Some(at) = self.fairness_check.lost_by(worker.member, self.now) {
                 worker.lost_at = worker.lost_at.max(at);
             }
         }

@@ -8,7 +8,7 @@ use tidings_protocol::{CanonicalUrl, Payload, text};
 
 use super::recipe::{Hook, Recipe};
 use super::signature::Authentic;
-use crate::access::lies_below;
+use crate::access::is_below;
 
 const PREFIX: &str = "https://a.example/x/";
 const SECRET: &str = "whsec_aHVzaC1odXNoLWh1c2gtaHVzaC1odXNo";
@@ -72,7 +72,7 @@ fn announces(hook: &Hook, authentic: &Authentic, headers: &HeaderMap, body: &[u8
         let read = Payload::parse(payload);
         let url =
             CanonicalUrl::parse(read.target().expect("it is about a URL")).expect("it is one");
-        assert!(lies_below(&url, &prefix), "{url} is somebody else's");
+        assert!(is_below(&url, &prefix), "{url} is somebody else's");
         let said: Vec<_> = read.attributes().collect();
         assert!(said.starts_with(&[("prio", "5"), ("source", "forge")]), "{payload:?}");
         assert!(said.len() == 3 && said[2].0 == "id", "{payload:?}");

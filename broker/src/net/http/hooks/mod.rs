@@ -43,8 +43,8 @@ use super::idempotency::{Earlier, Id, Keys};
 use super::input::{Named, Params, allow_form};
 use super::objects::Object;
 use super::publish::{append, room, safe};
-use crate::audit::{Party, What};
-use crate::throttle::{Bucket, Rate, SOURCES_MAX, Source, Throttle};
+use crate::audit::{AuditEvent, Initiator};
+use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 use crate::topic::Topic;
 
 /// How often a source is told that it has not signed, of all hooks together, whether there are such or not. Beyond that it
@@ -73,9 +73,9 @@ pub(super) struct Hooks {
     /// Which name has which decoy, that nobody can tell.
     names: RandomState,
     /// For each source and each hook, by its place, of what was signed; `None` stands for everything else.
-    sources: Mutex<Throttle<(Source, Option<usize>)>>,
+    sources: Mutex<RateLimiter<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
-    share: Mutex<Bucket>,
+    share: Mutex<TokenBucket>,
     share_rate: RwLock<Rate>,
     /// Requests that were taken lately, and which numbers their events have.
     taken: Keys,
@@ -105,7 +105,7 @@ impl Hooks {
         Self {
             all: RwLock::new(hooks.into()),
             names: RandomState::new(),
-            sources: Mutex::new(Throttle::new(SOURCES_MAX)),
+            sources: Mutex::new(RateLimiter::new(SOURCES_MAX)),
             share: Mutex::default(),
             share_rate: RwLock::new(share_rate(hook_events_per_minute)),
             taken: Keys::default(),
@@ -126,7 +126,7 @@ impl Hooks {
         let decoy = self.names.hash_one(name) % decoys.len() as u64;
         let decoy = &decoys[usize::try_from(decoy).expect("it is below a length")];
         let found = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        match found.filter(|(_, hook)| hook.senders().may(from)) {
+        match found.filter(|(_, hook)| hook.senders().allows(from)) {
             Some((at, hook)) => (Some(at), Arc::clone(hook)),
             None => (None, Arc::clone(decoy)),
         }
@@ -194,7 +194,7 @@ pub(super) async fn receive(
     let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
     let Some(key) = announced.key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
-        http.hub.stats.hooks.taken.add(1);
+        http.hub.stats.webhooks.accepted.add(1);
         return safe(&topic, seqs).await;
     };
     // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
@@ -211,7 +211,7 @@ pub(super) async fn receive(
             (Some(serial), published?)
         }
     };
-    http.hub.stats.hooks.taken.add(1);
+    http.hub.stats.webhooks.accepted.add(1);
     let answer = safe(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
         hooks.taken.end(&id, serial, None);
@@ -220,8 +220,8 @@ pub(super) async fn receive(
 }
 
 /// Who publishes what a webhook brings.
-fn by(client: &Client, hook: &str) -> Party {
-    client.party().called(format!("hook:{hook}"))
+fn by(client: &Client, hook: &str) -> Initiator {
+    client.party().with_name(format!("hook:{hook}"))
 }
 
 /// Appends events, as many as webhooks may bring.
@@ -237,11 +237,11 @@ async fn publish(
     // By the same connection others come, and other webhooks.
     let by = by(client, hook);
     let conn = by.conn;
-    http.hub.audit.settle(conn);
+    http.hub.audit.identity_changed(conn);
     let appended = room(http, topic).await.and_then(|()| append(http, topic, by, payloads));
-    http.hub.audit.settle(conn);
+    http.hub.audit.identity_changed(conn);
     if appended.is_err() {
-        http.hooks.share.lock().give_back(*http.hooks.share_rate.read(), events);
+        http.hooks.share.lock().refund(*http.hooks.share_rate.read(), events);
     }
     appended
 }
@@ -256,8 +256,8 @@ fn take_share(http: &Http, client: &Client, events: u32) -> Result<(), Refusal> 
 
 /// Refuses one that is too many, of `what`; it may be taken after so many ms.
 fn too_many(http: &Http, client: &Client, wait_ms: u64, what: &str) -> Refusal {
-    client.audit(What::Limit { why: &format!("webhook: too many {what}") });
-    http.hub.stats.hooks.limited(wait_ms, what)
+    client.audit(AuditEvent::LimitReached { why: &format!("webhook: too many {what}") });
+    http.hub.stats.webhooks.limited(wait_ms, what)
 }
 
 /// What everybody hears who is not the sender. Why is for the log, in our own words alone.
@@ -268,8 +268,8 @@ fn unknown(
     reason: impl fmt::Display,
 ) -> Refusal {
     let peer = client.remote.peer.ip();
-    client.audit(What::Refused { why: &format!("webhook: {reason}") });
-    if let Some(held_back) = http.hub.stats.hooks.refuse(http.hub.clock.now()) {
+    client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
+    if let Some(held_back) = http.hub.stats.webhooks.count_refused(http.hub.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");
     }

@@ -13,8 +13,8 @@ use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name,
 use super::super::error::Refusal;
 use super::place::{self, Place};
 use super::signature::{Authentic, Doubt, Scheme, Secret, digest_of};
-use crate::access::{Prefix, Senders};
-use crate::throttle::Rate;
+use crate::access::{SourceFilter, UrlPrefix};
+use crate::rate_limit::Rate;
 
 /// Bytes of the attributes of a recipe.
 const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;
@@ -69,10 +69,10 @@ pub struct Recipe {
     topic: TopicName,
     scheme: Scheme,
     places: Vec<Place>,
-    prefixes: Vec<Prefix>,
+    prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
     attributes: String,
-    senders: Senders,
+    senders: SourceFilter,
     rate: Rate,
     repeats: bool,
 }
@@ -114,19 +114,19 @@ impl Recipe {
         };
         let topic = table.topic.as_deref().unwrap_or(DEFAULT_TOPIC);
         let prefixes = table.prefixes.iter().map(|prefix| prefix.parse());
-        let prefixes: Vec<Prefix> =
+        let prefixes: Vec<UrlPrefix> =
             prefixes.collect::<Result<_, _>>().map_err(|error| format!("`prefixes`: {error}"))?;
         if prefixes.is_empty() {
             return Err("`prefixes` is empty, so that nothing could be announced".to_owned());
         }
         let senders = match table.senders {
-            None => Senders::default(),
+            None => SourceFilter::default(),
             Some(nets) if nets.is_empty() => {
                 return Err("`senders` is empty; leave it out if they may be anywhere".to_owned());
             }
             Some(nets) => {
                 let nets = nets.iter().map(|net| net.parse()).collect::<Result<Vec<_>, _>>();
-                Senders::only(nets.map_err(|error| format!("`senders`: {error}"))?)
+                SourceFilter::only(nets.map_err(|error| format!("`senders`: {error}"))?)
             }
         };
         let number = |key, given: Option<u32>, default| match given.unwrap_or(default) {
@@ -223,7 +223,7 @@ impl Hook {
         &self.recipe.topic
     }
 
-    pub(super) fn senders(&self) -> &Senders {
+    pub(super) fn senders(&self) -> &SourceFilter {
         &self.recipe.senders
     }
 
@@ -260,7 +260,7 @@ impl Hook {
             let nth = urls.len() + 1;
             let url = CanonicalUrl::parse(&text)
                 .map_err(|error| place::refused(format!("URL {nth} of the request: {error}")))?;
-            if !recipe.prefixes.iter().any(|prefix| prefix.has(&url)) {
+            if !recipe.prefixes.iter().any(|prefix| prefix.contains(&url)) {
                 let message = format!("URL {nth} of the request may not be announced by this hook");
                 return Err(Refusal::new(
                     axum::http::StatusCode::UNPROCESSABLE_ENTITY,

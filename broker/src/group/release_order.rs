@@ -1,0 +1,309 @@
+//! The order of release: which of the free keys goes next.
+//!
+//! Each free key is listed once, under the class of its next entry. Announced entries take turns
+//! with those of jobs, and jobs take turns with each other. Within a lane the highest priority goes
+//! first. Among equals the choice is random, so that no host is always last.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use tidings_protocol::MemberId;
+
+use super::entry::JobNumber;
+use super::key_queue::Lane;
+use super::keys::KeyId;
+use super::member::Members;
+use super::mutants::{self, Mutant};
+
+/// The class of a free key's next entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadyClass {
+    /// The entry is pinned to one member.
+    Pinned(Pin),
+    /// The entry is a suspect, only for a member that holds no other suspect.
+    Suspect(Lane),
+    /// Any member may receive the entry.
+    Any(Lane, i16),
+}
+
+/// The member for which an entry waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pin {
+    /// The only member that can continue the task.
+    pub(super) member: MemberId,
+    /// Whether it is also a suspect, so that the member must hold no other.
+    pub(super) suspect: bool,
+}
+
+/// The free keys by the class of their next entry.
+#[derive(Debug, Default)]
+pub(super) struct ReadyKeys {
+    /// The position of each key, by its id.
+    positions: Vec<Option<Position>>,
+    pins: HashMap<KeyId, Pin>,
+    pinned: BTreeMap<Pin, Vec<KeyId>>,
+    suspects: BTreeMap<Lane, Vec<KeyId>>,
+    announced: KeysByPriority,
+    jobs: BTreeMap<JobNumber, KeysByPriority>,
+    /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is
+    /// released until some of the budget is returned. Pinned entries are part of the budget in
+    /// flight.
+    blocked: BTreeMap<JobNumber, KeysByPriority>,
+    last_was_announced: bool,
+    last_job: JobNumber,
+    /// While set, no key is listed, and nothing is released.
+    is_deferred: bool,
+}
+
+/// The class of a key and its index there. Small, because there are millions.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    class: PositionClass,
+    index: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PositionClass {
+    /// The member is in `pins`.
+    Pinned,
+    Suspect(Lane),
+    Any(Lane, i16),
+}
+
+impl ReadyKeys {
+    /// Lists no keys before [`start`](Self::start). A start is faster when it lists all keys at its
+    /// end.
+    pub(super) fn defer(&mut self) {
+        self.is_deferred = true;
+    }
+
+    /// Ends the deferral: the caller lists every key.
+    pub(super) fn start(&mut self) {
+        debug_assert!(self.is_deferred, "a start defers the listing of keys");
+        self.is_deferred = false;
+    }
+
+    /// Returns an empty set that is deferred in the same way.
+    pub(super) fn cleared(&self) -> Self {
+        Self { is_deferred: self.is_deferred, ..Self::default() }
+    }
+
+    /// Lists a key under a class, or removes it (`None`).
+    pub(super) fn set_class(
+        &mut self,
+        key: KeyId,
+        place: Option<ReadyClass>,
+        rng: &mut fastrand::Rng,
+    ) {
+        if self.is_deferred || self.class_of(key) == place {
+            return;
+        }
+        self.remove(key);
+        if let Some(place) = place {
+            self.insert(key, place, rng);
+        }
+    }
+
+    fn class_of(&self, key: KeyId) -> Option<ReadyClass> {
+        let spot = self.positions.get(key.index()).copied().flatten()?;
+        Some(match spot.class {
+            PositionClass::Pinned => ReadyClass::Pinned(self.pins[&key]),
+            PositionClass::Suspect(lane) => ReadyClass::Suspect(lane),
+            PositionClass::Any(lane, prio) => ReadyClass::Any(lane, prio),
+        })
+    }
+
+    /// Returns the key that is released next to one of the members, and its class.
+    pub(super) fn next(&self, members: &Members) -> Option<(KeyId, ReadyClass)> {
+        let pinned =
+            self.pinned.iter().find(|(pin, _)| members.has_credit(pin.member, pin.suspect));
+        if let Some((pin, keys)) = pinned {
+            return Some((next_key(keys), ReadyClass::Pinned(*pin)));
+        }
+        if members.any_has_credit(true) {
+            let mut open = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
+            if let Some((lane, keys)) = open.next() {
+                return Some((next_key(keys), ReadyClass::Suspect(*lane)));
+            }
+        }
+        if !members.any_has_credit(false) {
+            return None;
+        }
+        let jobs = || self.next_job();
+        let announced =
+            || (!self.announced.is_empty()).then_some((Lane::Announced, &self.announced));
+        let (lane, keys) = if self.last_was_announced {
+            jobs().or_else(announced)
+        } else {
+            announced().or_else(jobs)
+        }?;
+        let (Reverse(prio), keys) = if mutants::is(Mutant::LowestPriorityFirst) {
+            keys.0.last_key_value()?
+        } else {
+            keys.0.first_key_value()?
+        };
+        Some((next_key(keys), ReadyClass::Any(lane, *prio)))
+    }
+
+    /// Returns the keys that are likely to be released together with the next one of this class.
+    pub(super) fn upcoming(&self, place: ReadyClass, count: usize) -> &[KeyId] {
+        let keys = match place {
+            ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => None,
+            ReadyClass::Any(Lane::Announced, prio) => self.announced.0.get(&Reverse(prio)),
+            ReadyClass::Any(Lane::Job(job), prio) => {
+                self.jobs.get(&job).and_then(|keys| keys.0.get(&Reverse(prio)))
+            }
+        };
+        let keys = keys.map_or(&[][..], Vec::as_slice);
+        &keys[keys.len().saturating_sub(count)..]
+    }
+
+    /// Ends the turn of a lane.
+    pub(super) fn served(&mut self, lane: Lane) {
+        self.last_was_announced = lane == Lane::Announced;
+        if let Lane::Job(job) = lane {
+            self.last_job = job;
+        }
+    }
+
+    /// Counts the free keys that would release an entry of this job to any member with credit.
+    pub(super) fn queued_of(&self, job: JobNumber) -> usize {
+        self.jobs.get(&job).map_or(0, KeysByPriority::len)
+    }
+
+    /// Blocks or unblocks all releases of a job.
+    pub(super) fn block(&mut self, job: JobNumber, blocked: bool) {
+        if blocked {
+            let keys = self.jobs.remove(&job).unwrap_or_default();
+            self.blocked.entry(job).or_insert(keys);
+        } else if let Some(keys) = self.blocked.remove(&job)
+            && !keys.is_empty()
+        {
+            self.jobs.insert(job, keys);
+        }
+    }
+
+    fn is_blocked(&self, lane: Lane) -> bool {
+        matches!(lane, Lane::Job(job) if self.blocked.contains_key(&job))
+    }
+
+    /// Reports whether a key is listed and its job may release, so that it only waits for a
+    /// member's credit.
+    pub(super) fn offers(&self, key: KeyId) -> bool {
+        let spot = self.positions.get(key.index()).copied().flatten();
+        spot.is_some_and(|spot| match spot.class {
+            PositionClass::Pinned => true,
+            PositionClass::Suspect(lane) | PositionClass::Any(lane, _) => !self.is_blocked(lane),
+        })
+    }
+
+    fn next_job(&self) -> Option<(Lane, &KeysByPriority)> {
+        let after = self.jobs.range(self.last_job + 1..);
+        let upto = self.jobs.range(..=self.last_job);
+        after.chain(upto).next().map(|(job, keys)| (Lane::Job(*job), keys))
+    }
+
+    fn insert(&mut self, key: KeyId, place: ReadyClass, rng: &mut fastrand::Rng) {
+        let (kind, keys) = match place {
+            ReadyClass::Pinned(pin) => {
+                self.pins.insert(key, pin);
+                (PositionClass::Pinned, self.pinned.entry(pin).or_default())
+            }
+            ReadyClass::Suspect(lane) => {
+                (PositionClass::Suspect(lane), self.suspects.entry(lane).or_default())
+            }
+            ReadyClass::Any(lane, prio) => {
+                let keys = match lane {
+                    Lane::Announced => &mut self.announced,
+                    Lane::Job(job) => match self.blocked.get_mut(&job) {
+                        Some(keys) => keys,
+                        None => self.jobs.entry(job).or_default(),
+                    },
+                };
+                (PositionClass::Any(lane, prio), keys.0.entry(Reverse(prio)).or_default())
+            }
+        };
+        // The key at a random index moves to the end, where the next release takes it.
+        keys.push(key);
+        let (index, last) = (rng.usize(..keys.len()), keys.len() - 1);
+        keys.swap(index, last);
+        let moved = keys[last];
+        let number = |index| u32::try_from(index).expect("keys have 32-bit ids");
+        if self.positions.len() <= key.index() {
+            self.positions.resize(key.index() + 1, None);
+        }
+        self.positions[key.index()] = Some(Position { class: kind, index: number(index) });
+        if index != last {
+            let spot = self.positions[moved.index()].as_mut();
+            spot.expect("a listed key has a position").index = number(last);
+        }
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        let Some(spot) = self.positions.get_mut(key.index()).and_then(Option::take) else { return };
+        let index = spot.index as usize;
+        let moved = match spot.class {
+            PositionClass::Pinned => {
+                let pin = self.pins.remove(&key).expect("a pinned key has a pin");
+                remove_from(&mut self.pinned, &pin, index)
+            }
+            PositionClass::Suspect(lane) => remove_from(&mut self.suspects, &lane, index),
+            PositionClass::Any(Lane::Announced, prio) => {
+                remove_from(&mut self.announced.0, &Reverse(prio), index)
+            }
+            PositionClass::Any(Lane::Job(job), prio) => {
+                if let Some(keys) = self.blocked.get_mut(&job) {
+                    remove_from(&mut keys.0, &Reverse(prio), index)
+                } else {
+                    let keys =
+                        self.jobs.get_mut(&job).expect("a listed key has the set of its job");
+                    let moved = remove_from(&mut keys.0, &Reverse(prio), index);
+                    if keys.is_empty() {
+                        self.jobs.remove(&job);
+                    }
+                    moved
+                }
+            }
+        };
+        if let Some(moved) = moved {
+            let spot = self.positions[moved.index()].as_mut().expect("a listed key has a position");
+            spot.index = u32::try_from(index).expect("keys have 32-bit ids");
+        }
+    }
+}
+
+/// Returns the key that goes first.
+fn next_key(keys: &[KeyId]) -> KeyId {
+    *keys.last().expect("the sets are not empty")
+}
+
+/// Removes the key at an index from one of the sets, which are not empty. Returns the key that
+/// moved to that index.
+fn remove_from<K: Ord>(
+    sets: &mut BTreeMap<K, Vec<KeyId>>,
+    which: &K,
+    index: usize,
+) -> Option<KeyId> {
+    let keys = sets.get_mut(which).expect("a listed key is in a set");
+    keys.swap_remove(index);
+    let moved = keys.get(index).copied();
+    if keys.is_empty() {
+        sets.remove(which);
+    }
+    moved
+}
+
+/// Keys by the priority of their next entry, highest first. No set in it is empty.
+#[derive(Debug, Default)]
+struct KeysByPriority(BTreeMap<Reverse<i16>, Vec<KeyId>>);
+
+impl KeysByPriority {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+}

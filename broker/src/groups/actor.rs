@@ -1,0 +1,597 @@
+//! The actor of one group: consumes its feeding topics, receives commands from connections, writes
+//! the state machine's records, and sends the outputs that depend on them.
+#![expect(clippy::disallowed_methods, reason = "spawns the actor and waits for its deadlines")]
+
+mod deletion;
+mod feeding_topics;
+mod guarded_group;
+mod output_queue;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use tidings_protocol::{
+    Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, duration, encode_task,
+};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use self::guarded_group::GuardedGroup;
+use self::output_queue::{GroupOutput, OutputQueue};
+use super::job_names::{JobNames, JobStatus};
+use super::log::{GroupLog, RecordMark};
+use super::message::{
+    GroupMessage, encode_answer, group_stopped, log_failed, reject, reject_message,
+};
+use super::outbox::AnnouncementOutbox;
+use super::registry::GroupRegistry;
+use super::unknown_group;
+use super::watchers::Watchers;
+use crate::clock::{Clock, Moment, wall_unix_ms};
+use crate::group::record::GroupRecord;
+use crate::group::{Group, Input, JobAction, Output, Requester, TaskMessage};
+use crate::mailbox::{ConnId, Mailbox};
+use crate::topic::{Health, Reader, Topics};
+
+/// A deadline missed by this many milliseconds was missed because the process was stopped.
+const STALL_MS_MIN: u64 = 250;
+/// After such a stall, time for reading input that arrived meanwhile.
+const STALL_GRACE_MS: u64 = 100;
+/// Records of a snapshot that are flushed together.
+const SNAPSHOT_FLUSH_RECORDS: u64 = 64;
+/// Parts of the group's state that one turn writes to a snapshot: less than a millisecond of work.
+const SNAPSHOT_ITEMS_PER_TURN: usize = 256;
+/// Interval at which a stalled group checks whether it can continue, in ms.
+const RETRY_MS: u64 = 1000;
+/// Interval at which the wall clock is checked while entries wait for a time of day, in ms.
+const WALL_CLOCK_POLL_MS: u64 = 1000;
+
+/// The task that owns and drives one group.
+pub(super) struct GroupActor {
+    group: GuardedGroup,
+    topics: Arc<Topics>,
+    clock: Clock,
+    log: Box<dyn GroupLog>,
+    readers: BTreeMap<TopicName, Reader>,
+    /// Consumed positions of the topics, each with the mark of its records, until these are
+    /// durable. Marks rise.
+    consumed: VecDeque<(RecordMark, TopicName, Seq)>,
+    /// Mailboxes of the members, for their tasks.
+    members: HashMap<ConnId, Mailbox>,
+    /// Connections of the member that runs in the broker's own process.
+    local_conns: BTreeSet<ConnId>,
+    /// Mailboxes for answers that come later (`JOB wait`, `JOB watch`).
+    waiter_mailboxes: HashMap<ConnId, Mailbox>,
+    watchers: Watchers,
+    outgoing: OutputQueue,
+    appended: RecordMark,
+    /// The mark after this start's records. Until they are durable, task ids might be given again.
+    start_mark: RecordMark,
+    /// After a stall: when time-outs are processed again.
+    grace_until: Option<Moment>,
+    /// Woken by the feeding topics and by the log.
+    wake: Arc<Notify>,
+    /// Messages that arrived while the log could not be written, in order.
+    deferred: VecDeque<GroupMessage>,
+    /// Whether the log cannot be written.
+    is_stalled: bool,
+    /// When to check the log again.
+    retry_at: Moment,
+    outbox: AnnouncementOutbox,
+    /// When to retry announcements that could not be published.
+    announce_at: Option<Moment>,
+    /// Sends messages to this actor until the group is deleted.
+    registry: Arc<GroupRegistry>,
+    /// Job names of all groups.
+    job_names: Arc<JobNames>,
+    is_deleted: bool,
+}
+
+impl GroupActor {
+    /// An actor that reads the feeding topics from the group's position. The log wakes it by
+    /// `wake`, and continues at `appended`.
+    pub(super) fn new(
+        group: Group,
+        topics: Arc<Topics>,
+        clock: Clock,
+        log: Box<dyn GroupLog>,
+        wake: Arc<Notify>,
+        (registry, job_names): (Arc<GroupRegistry>, Arc<JobNames>),
+    ) -> Self {
+        let appended = log.durable();
+        let outbox = AnnouncementOutbox::new(Arc::clone(&topics), Arc::clone(&wake));
+        Self {
+            group: GuardedGroup::new(group),
+            topics,
+            clock,
+            log,
+            readers: BTreeMap::new(),
+            consumed: VecDeque::new(),
+            members: HashMap::new(),
+            local_conns: BTreeSet::new(),
+            waiter_mailboxes: HashMap::new(),
+            watchers: Watchers::default(),
+            outgoing: OutputQueue::default(),
+            appended,
+            start_mark: appended,
+            grace_until: None,
+            wake,
+            deferred: VecDeque::new(),
+            is_stalled: false,
+            retry_at: Moment(0),
+            outbox,
+            announce_at: None,
+            registry,
+            job_names,
+            is_deleted: false,
+        }
+    }
+
+    /// Starts the group, see [`Input::Start`]. Fails if a feeding topic cannot be opened.
+    pub(super) fn begin(
+        &mut self,
+        run: u64,
+        anew: bool,
+        own: Option<MemberId>,
+        since: u64,
+    ) -> Result<(), ProtocolError> {
+        for name in self.group.job_names() {
+            self.publish_job_status(name);
+        }
+        for (serial, topic, payload) in self.group.unpublished() {
+            self.outbox.push_again(serial, topic, payload, self.group.next_own_seq(topic))?;
+        }
+        let stamp = self.clock.stamp();
+        self.handle(
+            Input::Start { run, since, elapsed_unknown: anew, stamp, local_member: own },
+            None,
+        );
+        self.start_mark = self.appended;
+        self.poll_wall_clock();
+        self.follow_topics()
+    }
+
+    /// Sets the group's delay, if it differs.
+    pub(super) fn set_delay(&mut self, delay_ms: u64) {
+        if self.group.config().delay_ms != Some(delay_ms) {
+            let settings = vec![("delay".to_owned(), duration::format_ms(delay_ms))];
+            self.handle(Input::ApplySettings { settings }, None);
+        }
+    }
+
+    /// Runs the actor in a task of its own until the broker stops.
+    pub(super) fn spawn(
+        self,
+        messages: mpsc::UnboundedReceiver<GroupMessage>,
+        stop: CancellationToken,
+    ) {
+        tokio::spawn(self.run(messages, stop));
+    }
+
+    /// Handles input, processes time-outs and waits, until the broker stops.
+    async fn run(
+        mut self,
+        mut messages: mpsc::UnboundedReceiver<GroupMessage>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            if self.is_running() {
+                self.poll_wall_clock();
+            }
+            // Input that has arrived is handled before leases expire.
+            let more_messages = self.drain_messages(&mut messages);
+            if self.is_deleted {
+                return self.finish_deletion(messages, stop).await;
+            }
+            let more_events = self.is_running() && !self.log.is_behind() && self.consume_events();
+            if self.is_running() && self.is_tick_due(self.clock.now()) {
+                self.handle(Input::Tick, None);
+            }
+            self.flush_and_send();
+            let mut more_snapshot = false;
+            if self.is_running() {
+                self.publish_announcements();
+                more_snapshot = self.continue_snapshot();
+                self.update_watchers();
+                self.flush_and_send();
+            }
+            if more_messages || more_events || more_snapshot {
+                tokio::task::yield_now().await;
+                if stop.is_cancelled() {
+                    return;
+                }
+                continue;
+            }
+            let due = self.next_wakeup().map(|moment| self.clock.instant(moment));
+            let timer = async {
+                match due {
+                    Some(instant) => tokio::time::sleep_until(instant).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Cancel-safe: a message is either received or still in the channel, a wake-up leaves a
+            // permit, and the deadline is computed again.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                message = messages.recv() => match message {
+                    Some(message) => self.receive(message),
+                    None => return,
+                },
+                () = self.wake.notified() => {}
+                () = timer => {}
+            }
+        }
+    }
+
+    /// Passes the wall clock to the group if it differs from the group's.
+    fn poll_wall_clock(&mut self) {
+        let unix_ms = wall_unix_ms();
+        if self.group.is_wall_clock_off(unix_ms, self.clock.now()) {
+            self.handle(Input::WallClock { unix_ms }, None);
+        }
+    }
+
+    /// When to wake up even if nothing arrives.
+    fn next_wakeup(&self) -> Option<Moment> {
+        match self.health() {
+            Health::Good => {
+                let due = self.grace_until.or_else(|| self.group.deadline());
+                // Setting the wall clock wakes no timer, so it is polled.
+                let look =
+                    self.group.has_wall_clock_dues().then(|| self.clock.now() + WALL_CLOCK_POLL_MS);
+                let others = [self.announce_at, look, self.watchers.next_poll()];
+                due.into_iter().chain(others.into_iter().flatten()).min()
+            }
+            Health::Full => Some(self.retry_at),
+            Health::Failed => None,
+        }
+    }
+
+    /// Whether the group can decide and write.
+    fn health(&self) -> Health {
+        if self.group.is_broken() { Health::Failed } else { self.log.health() }
+    }
+
+    /// The error for commands that cannot be answered before a restart.
+    fn failure(&self) -> ProtocolError {
+        if self.group.is_broken() { group_stopped(self.group.name()) } else { log_failed() }
+    }
+
+    /// Whether the group can decide, because its decisions can be written. After a stall all leases
+    /// start again, because workers could not answer meanwhile.
+    fn is_running(&mut self) -> bool {
+        let health = self.health();
+        if health != Health::Good {
+            let now = self.clock.now();
+            if !std::mem::replace(&mut self.is_stalled, true) || self.retry_at <= now {
+                self.retry_at = now + RETRY_MS;
+                self.log.retry();
+            }
+            if health == Health::Failed {
+                self.reject_all();
+            }
+            return false;
+        }
+        if std::mem::take(&mut self.is_stalled) {
+            tracing::info!(group = %self.group.name(), "the log can be written again: the group continues");
+            let (run, stamp) = (self.group.run(), self.clock.stamp());
+            let (own, since) = (self.group.local_member(), self.group.since().unwrap_or(run));
+            self.handle(
+                Input::Start { run, since, elapsed_unknown: true, stamp, local_member: own },
+                None,
+            );
+            while let Some(message) = self.deferred.pop_front() {
+                self.apply_message(message);
+            }
+        }
+        true
+    }
+
+    /// Whether the group must process time-outs. After a stall of this process that waits a little:
+    /// answers that arrived in time may still be in sockets.
+    fn is_tick_due(&mut self, now: Moment) -> bool {
+        let Some(deadline) = self.group.deadline().filter(|deadline| *deadline <= now) else {
+            self.grace_until = None;
+            return false;
+        };
+        if now.since(deadline) < STALL_MS_MIN {
+            self.grace_until = None;
+            return true;
+        }
+        let until = *self.grace_until.get_or_insert(now + STALL_GRACE_MS);
+        if now >= until {
+            self.grace_until = None;
+        }
+        now >= until
+    }
+
+    /// Handles the messages that are queued now, but none that arrive meanwhile, so that a flood
+    /// does not delay other work for long. Returns whether there are more.
+    fn drain_messages(&mut self, messages: &mut mpsc::UnboundedReceiver<GroupMessage>) -> bool {
+        for _ in 0..messages.len() {
+            match messages.try_recv() {
+                Ok(message) => self.receive(message),
+                Err(_) => return false,
+            }
+        }
+        !messages.is_empty()
+    }
+
+    fn receive(&mut self, message: GroupMessage) {
+        if self.is_running() { self.apply_message(message) } else { self.defer(message) }
+    }
+
+    /// Keeps a message until it can be handled, or rejects it.
+    fn defer(&mut self, message: GroupMessage) {
+        match (message, self.health()) {
+            (message @ (GroupMessage::Manage(..) | GroupMessage::Watch(..)), Health::Full) => {
+                let text = "the disk is full: the group is stalled until there is room";
+                self.reject_message(message, &ProtocolError::new(Code::Full, text));
+            }
+            (GroupMessage::Disconnected(gone), Health::Failed) => self.remove_connection(gone),
+            (message, Health::Failed) => self.reject_message(message, &self.failure()),
+            // Silence is not counted while the group is stalled.
+            (GroupMessage::Activity(_), _) => {}
+            (message, _) => {
+                if let GroupMessage::Disconnected(gone) = &message {
+                    self.deferred.retain(|message| message.connection() != Some(*gone));
+                }
+                self.deferred.push_back(message);
+            }
+        }
+    }
+
+    /// Rejects everything that waits for an answer: nothing is decided or written until the broker
+    /// restarts and replays the log.
+    fn reject_all(&mut self) {
+        let failure = self.failure();
+        self.flush_and_send();
+        self.outgoing.fail(&failure);
+        for message in std::mem::take(&mut self.deferred) {
+            self.reject_message(message, &failure);
+        }
+        for (asked, mailbox) in self.watchers.drain_group_watchers() {
+            reject([asked].into_iter(), &mailbox, &failure);
+        }
+        for asked in self.group.take_waiters() {
+            if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn) {
+                reject([asked].into_iter(), mailbox, &failure);
+            }
+        }
+    }
+
+    /// Rejects a message. If it opens a job, the name that was reserved for it is released, unless
+    /// the group has such a job already.
+    fn reject_message(&self, message: GroupMessage, error: &ProtocolError) {
+        if let GroupMessage::Manage(Input::OpenJob { name, .. }, _) = &message {
+            self.publish_job_status(name);
+        }
+        reject_message(message, error);
+    }
+
+    /// Updates the index of job names with the state of this group's job.
+    fn publish_job_status(&self, name: &JobName) {
+        let done = self.group.is_done(name).filter(|_| !self.is_deleted);
+        let job = done.map(|done| if done { JobStatus::Done } else { JobStatus::Unfinished });
+        self.job_names.set(name, self.group.name(), job);
+    }
+
+    fn apply_message(&mut self, message: GroupMessage) {
+        if self.is_deleted {
+            return self.reject_message(message, &unknown_group(self.group.name()));
+        }
+        match message {
+            GroupMessage::TaskCommands(inputs, mailbox) => self.handle_all(inputs, Some(&mailbox)),
+            GroupMessage::Manage(input, mailbox) => self.handle(input, Some(&mailbox)),
+            GroupMessage::Join(input, conn, mailbox) => {
+                self.members.insert(conn, mailbox.clone());
+                let member = input.requester().map(|asked| asked.member);
+                if member.is_some() && member == self.group.local_member() {
+                    self.local_conns.insert(conn);
+                }
+                self.handle(input, Some(&mailbox));
+            }
+            GroupMessage::Wait(input, conn, mailbox) => {
+                self.waiter_mailboxes.insert(conn, mailbox);
+                self.handle(input, None);
+            }
+            GroupMessage::Watch(watch, conn, mailbox) => {
+                let (asked, job) = (watch.asked, watch.job.clone());
+                self.watchers.add(watch, mailbox.clone(), self.clock.now());
+                if let Some(name) = job {
+                    // The end of the job is the final answer, and removes the watcher.
+                    self.waiter_mailboxes.insert(conn, mailbox);
+                    self.handle(
+                        Input::JobAction { requester: asked, name, action: JobAction::Wait },
+                        None,
+                    );
+                }
+            }
+            GroupMessage::Activity(conn) => self.handle(Input::Activity { conn }, None),
+            GroupMessage::Disconnected(conn) => {
+                self.remove_connection(conn);
+                self.handle(Input::Disconnected { conn }, None);
+            }
+        }
+    }
+
+    /// Removes a connection; nothing more is sent to it.
+    fn remove_connection(&mut self, conn: ConnId) {
+        self.members.remove(&conn);
+        self.local_conns.remove(&conn);
+        self.waiter_mailboxes.remove(&conn);
+        self.watchers.remove(conn);
+    }
+
+    /// Passes an input to the state machine and handles all its outputs. `mailbox` belongs to the
+    /// sender of the input.
+    fn handle(&mut self, input: Input, mailbox: Option<&Mailbox>) {
+        let (configures, asked) = (matches!(input, Input::Configure { .. }), input.requester());
+        let opens =
+            if let Input::OpenJob { name, .. } = &input { Some(name.clone()) } else { None };
+        self.group.handle(input, self.clock.now());
+        self.drain_outputs(asked.as_slice(), mailbox);
+        if let Some(name) = opens {
+            self.publish_job_status(&name);
+        }
+        if configures && let Err(error) = self.follow_topics() {
+            tracing::error!(group = %self.group.name(), %error, "cannot read a feeding topic");
+        }
+    }
+
+    /// The same for several commands of one worker.
+    fn handle_all(&mut self, inputs: Vec<Input>, mailbox: Option<&Mailbox>) {
+        let asked: Vec<Requester> = inputs.iter().filter_map(Input::requester).collect();
+        self.group.handle_all(inputs, self.clock.now());
+        self.drain_outputs(&asked, mailbox);
+    }
+
+    /// Handles all outputs of the state machine; `asked` are the commands just handled.
+    fn drain_outputs(&mut self, asked: &[Requester], mailbox: Option<&Mailbox>) {
+        self.watchers.changed();
+        while let Some(output) = self.group.poll() {
+            match output {
+                Output::Record(record) => self.appended = self.log.append(&record),
+                Output::Task { conn, task } => {
+                    if let Some(mailbox) = self.members.get(&conn) {
+                        let TaskMessage { id, clock_ms, lease_ms, payload } = &task;
+                        let lines = self.outgoing.lines(conn, mailbox);
+                        lines.task(|out| encode_task(id, *clock_ms, *lease_ms, payload, out));
+                    }
+                }
+                Output::Answer { requester: asked, answer } => {
+                    self.watchers.answered(&asked);
+                    let Requester { conn, slot, .. } = asked;
+                    if let Some(mailbox) = self.waiter_mailboxes.get(&conn).or(mailbox) {
+                        let lines = self.outgoing.lines(conn, mailbox);
+                        lines.answer(slot, |out| encode_answer(&answer, out));
+                    }
+                }
+                Output::Publish { serial, topic, payload } => {
+                    // The payload begins with the job's name.
+                    let job = payload.split(' ').next().map(str::parse);
+                    if let Some(Ok(name)) = job.filter(|_| topic == JOB_DONE_TOPIC) {
+                        self.publish_job_status(&name);
+                    }
+                    let event = GroupOutput::Event(serial, topic, payload);
+                    self.outgoing.push(self.appended, event);
+                }
+                Output::JobNameChanged { name, .. } => self.publish_job_status(&name),
+                Output::Deleted => self.is_deleted = true,
+                Output::RequestTopicHeads { job } => {
+                    let heads = self.topic_heads();
+                    self.group.handle(Input::TopicHeads { job, heads }, self.clock.now());
+                }
+            }
+        }
+        if self.group.is_broken() {
+            for asked in asked {
+                if let Some(mailbox) = self.waiter_mailboxes.get(&asked.conn).or(mailbox) {
+                    reject([*asked].into_iter(), mailbox, &self.failure());
+                }
+            }
+            // The other waiting connections are answered in the next turn.
+            return self.wake.notify_one();
+        }
+        if self.log.flush_if_large() {
+            self.outgoing.mark(self.appended, &self.local_conns);
+        }
+    }
+
+    /// Flushes the log and sends all outputs with safe records.
+    fn flush_and_send(&mut self) {
+        self.flush_and_send_up_to(RecordMark::MAX);
+    }
+
+    /// The same for outputs that depend on records before `mark`.
+    fn flush_and_send_up_to(&mut self, mark: RecordMark) {
+        self.outgoing.mark(self.appended, &self.local_conns);
+        // Decisions that a panic interrupted are not written.
+        if !self.group.is_broken() {
+            self.log.flush(self.outgoing.last_mark().max(self.start_mark));
+        }
+        let safe = self.log.durable();
+        self.trim_topics(safe);
+        let written = if safe < self.start_mark { safe } else { self.log.written() };
+        while let Some(leaving) = self.outgoing.pop(safe.min(mark), written.min(mark)) {
+            match leaving {
+                GroupOutput::Parcel(mailbox, parcel) => mailbox.send(parcel),
+                GroupOutput::Event(serial, topic, payload) => {
+                    self.outbox.push(serial, topic, payload)
+                }
+            }
+        }
+    }
+
+    /// Queues progress lines for the watchers. Like all outputs they wait until the records are
+    /// durable.
+    fn update_watchers(&mut self) {
+        if self.group.is_broken() {
+            return;
+        }
+        let (outgoing, appended) = (&mut self.outgoing, self.appended);
+        self.watchers.poll(&self.group, self.clock.now(), |mailbox, parcel| {
+            outgoing.push(appended, GroupOutput::Parcel(mailbox.clone(), parcel));
+        });
+    }
+
+    /// Writes a part of a snapshot of the group's state, if the log has grown enough to be replaced
+    /// by one. Other work continues between the parts. Returns whether there is more.
+    fn continue_snapshot(&mut self) -> bool {
+        if self.group.is_broken() {
+            return false;
+        }
+        let begins = !self.group.is_snapshotting();
+        if begins && !self.log.wants_snapshot() || self.log.is_busy() {
+            // A busy log wakes the actor when it has room.
+            return false;
+        }
+        if begins {
+            self.log.begin_snapshot();
+        }
+        let (at, stamp) = (self.clock.now(), self.clock.stamp());
+        let mut records = 0_u64;
+        let write = |decision| {
+            self.appended = self.log.append(&GroupRecord { at, decision });
+            records += 1;
+            if records.is_multiple_of(SNAPSHOT_FLUSH_RECORDS) {
+                self.log.flush(0);
+            }
+        };
+        let is_whole = self.group.catch_panics(|group| {
+            if !begins {
+                return group.continue_snapshot(SNAPSHOT_ITEMS_PER_TURN, write);
+            }
+            group.begin_snapshot(stamp, write);
+            false
+        });
+        match is_whole {
+            Some(true) => self.log.end_snapshot(),
+            Some(false) => self.log.flush(0),
+            None => self.wake.notify_one(),
+        }
+        is_whole == Some(false)
+    }
+
+    /// Publishes waiting announcements and records those that are safe on their topics.
+    fn publish_announcements(&mut self) {
+        if self.announce_at.is_some_and(|at| self.clock.now() < at) {
+            return;
+        }
+        let mut sent = Vec::new();
+        let announced = self.outbox.advance(|serial, topic, seq| sent.push((serial, topic, seq)));
+        let was_deferred = self.announce_at.take().is_some();
+        if let Err(error) = announced {
+            if !was_deferred {
+                let group = self.group.name();
+                tracing::error!(%group, %error, "cannot publish the announcements of the group; it tries again every second");
+            }
+            self.announce_at = Some(self.clock.now() + RETRY_MS);
+        }
+        for (serial, topic, seq) in sent {
+            self.handle(Input::Published { serial, topic, seq }, None);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Messages to a group's actor, and the answers to the connections that sent them.
+
+use bytes::BytesMut;
+use tidings_protocol::{Code, GroupName, ProtocolError, TaskId, encode_more, encode_ok};
+
+use super::watchers::WatchRequest;
+use crate::group::{GroupAnswer, Input, Requester};
+use crate::mailbox::{ConnId, ConnMessage, Mailbox};
+
+/// A message to a group's actor. The channel is unbounded, but each connection may have only a
+/// limited number of unanswered commands.
+pub(super) enum GroupMessage {
+    /// Commands of a worker about its tasks, in order, and the mailbox for the answers.
+    TaskCommands(Vec<Input>, Mailbox),
+    /// A command of an operator or script. It is rejected while the group is stalled.
+    Manage(Input, Mailbox),
+    /// A member's connection, and the mailbox for its tasks.
+    Join(Input, ConnId, Mailbox),
+    /// A command that is answered later, as long as the connection exists.
+    Wait(Input, ConnId, Mailbox),
+    /// A request for progress lines, as long as the connection exists.
+    Watch(WatchRequest, ConnId, Mailbox),
+    /// A member's connection is alive.
+    Activity(ConnId),
+    /// A connection ended.
+    Disconnected(ConnId),
+}
+
+impl GroupMessage {
+    /// The connection that the message registers with the actor.
+    pub(super) fn connection(&self) -> Option<ConnId> {
+        match self {
+            Self::Join(_, conn, _) | Self::Wait(_, conn, _) | Self::Watch(_, conn, _) => {
+                Some(*conn)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The error of a group that could not write its log.
+pub(super) fn log_failed() -> ProtocolError {
+    let text = "writing to the disk failed: the group is stalled until the broker is restarted";
+    ProtocolError::new(Code::NotDurable, text)
+}
+
+/// The error of a group that has stopped after a panic.
+pub(super) fn group_stopped(group: &GroupName) -> ProtocolError {
+    let text = format!("group {group} has stopped because of a fault; restart the broker");
+    ProtocolError::new(Code::Internal, text)
+}
+
+/// The error for a task that the member does not hold.
+fn stale_task(task: &TaskId) -> ProtocolError {
+    ProtocolError::new(Code::Stale, format!("{task} its group does not exist"))
+}
+
+/// Rejects a message by answering its commands with an error. Commands about tasks of a group that
+/// does not exist are answered `stale`.
+pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
+    let (asked, mailbox) = match message {
+        GroupMessage::TaskCommands(inputs, mailbox) => {
+            for input in &inputs {
+                let stale = input.task().filter(|_| error.code == Code::NotFound).map(stale_task);
+                reject(input.requester().into_iter(), &mailbox, stale.as_ref().unwrap_or(error));
+            }
+            return;
+        }
+        GroupMessage::Manage(input, mailbox)
+        | GroupMessage::Join(input, _, mailbox)
+        | GroupMessage::Wait(input, _, mailbox) => (input.requester(), mailbox),
+        GroupMessage::Watch(watch, _, mailbox) => (Some(watch.asked), mailbox),
+        GroupMessage::Activity(_) | GroupMessage::Disconnected(_) => return,
+    };
+    reject(asked.into_iter(), &mailbox, error);
+}
+
+/// Answers each command with an error.
+pub(super) fn reject(
+    asked: impl Iterator<Item = Requester>,
+    mailbox: &Mailbox,
+    error: &ProtocolError,
+) {
+    for Requester { slot, .. } in asked {
+        let mut line = BytesMut::new();
+        error.encode(&mut line);
+        mailbox.send(ConnMessage::Answer { slot, line: line.freeze() });
+    }
+}
+
+/// Encodes an answer as protocol lines.
+pub(super) fn encode_answer(answer: &Result<GroupAnswer, ProtocolError>, lines: &mut BytesMut) {
+    match answer {
+        Ok(answer) => {
+            for line in &answer.lines {
+                encode_more(line, lines);
+            }
+            encode_ok(&answer.ok, lines);
+        }
+        Err(error) => error.encode(lines),
+    }
+}

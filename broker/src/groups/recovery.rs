@@ -1,0 +1,548 @@
+//! Recovers the groups at a start by replaying their logs.
+//!
+//! ```text
+//!   <data>/groups/<group>/   the segments of its log
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+use tidings_protocol::{GroupName, JobName, Seq, TopicName};
+
+use super::foreign_files::{DirectoryOwner, directory_owner};
+use super::page_file::PageFile;
+use super::repair;
+use crate::clean_stop::{self, CleanStop};
+use crate::clock::{Clock, ClockStamp, Moment};
+use crate::config::Limits;
+use crate::group::record::{Decision, GroupRecord};
+use crate::group::replay::Replay;
+use crate::group::snapshot::SnapshotItem;
+use crate::group::{Group, GroupConfig};
+use crate::log::disk::Disk;
+use crate::log::read_only_disk::ReadOnlyDisk;
+use crate::log::{LogError, LogRead, SegmentLog, SegmentOptions, TopicLog};
+
+/// Segments per log: a segment has this fraction of the bytes after which the log is cut.
+const SEGMENTS_PER_LOG: u64 = 8;
+
+/// Bytes that are read at once; more if a batch is longer. Small enough not to evict the group's
+/// data from the processor's caches.
+const READ_BYTES: usize = 2 << 20;
+
+/// Longest batch of a log, with its header.
+const BATCH_BYTES_MAX: usize = (1 << 32) + 64;
+
+/// Limits of the replay pipeline: records of a batch, bytes of lines that end a batch early, and
+/// batches decoded in advance.
+const BATCH_RECORDS: usize = 512;
+const BATCH_LINES_BYTES: usize = 64 << 10;
+const BATCHES_PREFETCHED: usize = 8;
+
+/// Number of a log's first record.
+pub(super) const FIRST_RECORD: Seq = Seq(1);
+
+/// Storage of the groups on disk.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupStorage {
+    /// The file system.
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Parent directory of the groups' directories.
+    pub(crate) dir: PathBuf,
+    /// See [`Limits::group_log_bytes`](crate::Limits::group_log_bytes).
+    pub(crate) log_bytes: u64,
+    /// Names of directories that hold something else; no group can have such a name.
+    pub(crate) foreign_names: BTreeSet<GroupName>,
+    /// Ends of the logs at the last orderly stop.
+    pub(crate) stopped: Arc<CleanStop>,
+}
+
+/// A group as restored from its log.
+#[derive(Debug)]
+pub(crate) struct RecoveredGroup {
+    pub(crate) group: Group,
+    pub(crate) log: SegmentLog,
+    /// Number of the next record.
+    pub(crate) next: Seq,
+    /// Time of the last start.
+    pub(crate) started: ClockStamp,
+    /// Time of the newest record.
+    pub(crate) last: Moment,
+}
+
+/// All groups that a start finds.
+#[derive(Debug, Default)]
+pub(crate) struct FoundGroups {
+    /// Groups with readable logs, ordered by name.
+    pub(crate) whole: Vec<RecoveredGroup>,
+    /// Groups with damaged logs. Their files are unchanged.
+    pub(crate) damaged: Vec<UnreadableGroup>,
+}
+
+/// A group with a damaged log.
+#[derive(Debug)]
+pub(crate) struct UnreadableGroup {
+    pub(crate) name: GroupName,
+    /// What cannot be read, as text.
+    pub(crate) reason: String,
+    /// The group before the damage.
+    pub(crate) last_good: GroupSummary,
+}
+
+/// Summary of a damaged group before the damage; empty if no earlier record can be read.
+#[derive(Debug, Default)]
+pub(crate) struct GroupSummary {
+    /// Its feeding topics, each with the first seq that it had not consumed.
+    pub(crate) feeds: BTreeMap<TopicName, Seq>,
+    /// Its jobs, and whether each is done.
+    pub(crate) jobs: Vec<(JobName, bool)>,
+    /// Whether a job has a `callback=`.
+    pub(crate) has_callbacks: bool,
+}
+
+impl GroupSummary {
+    fn of(group: &Group) -> Self {
+        let feeds = group.config().topics.iter();
+        let jobs = group.job_names();
+        Self {
+            feeds: feeds.map(|topic| (topic.clone(), group.next_to_consume(topic))).collect(),
+            jobs: jobs.map(|job| (job.clone(), group.is_done(job) == Some(true))).collect(),
+            has_callbacks: group.has_callbacks(),
+        }
+    }
+}
+
+impl GroupStorage {
+    /// Storage in `dir` with the default limits of a broker.
+    pub(super) fn at(disk: Arc<dyn Disk>, dir: &Path, stopped: Arc<CleanStop>) -> Self {
+        let log_bytes = Limits::default().group_log_bytes;
+        Self { disk, dir: dir.to_owned(), log_bytes, foreign_names: BTreeSet::new(), stopped }
+    }
+
+    fn options(&self, name: &GroupName, first: Seq) -> SegmentOptions {
+        self.options_on(Arc::clone(&self.disk), name, first)
+    }
+
+    pub(super) fn options_on(
+        &self,
+        disk: Arc<dyn Disk>,
+        name: &GroupName,
+        first: Seq,
+    ) -> SegmentOptions {
+        let topic = TopicName::new(name.as_str()).expect("groups and topics are named alike");
+        SegmentOptions {
+            disk,
+            dir: self.dir.join(name.as_str()),
+            topic,
+            first,
+            segment_bytes: self.log_bytes / SEGMENTS_PER_LOG,
+            reserve_part: 4,
+            stopped: self.stopped.end_of(&clean_stop::group_log(name)).cloned(),
+        }
+    }
+
+    /// A new group with a page file, so that it need not keep all texts in memory.
+    pub(crate) fn group(&self, name: &GroupName, config: GroupConfig) -> Group {
+        let mut group = Group::new(name.clone(), 0, config, fastrand::u64(..));
+        let file = PageFile::new(Arc::clone(&self.disk), &self.dir, name.as_str());
+        group.set_text_store(Box::new(file));
+        group
+    }
+
+    /// Whether the directory with the group's name holds something else.
+    pub(crate) fn is_foreign(&self, name: &GroupName) -> bool {
+        self.foreign_names.contains(name)
+    }
+
+    /// The log of a new group.
+    pub(crate) fn fresh(&self, name: &GroupName) -> (SegmentLog, Seq) {
+        (self.fresh_at(name, FIRST_RECORD), FIRST_RECORD)
+    }
+
+    /// A new log that begins with the record `first`; earlier ones count as removed.
+    pub(crate) fn fresh_at(&self, name: &GroupName, first: Seq) -> SegmentLog {
+        SegmentLog::fresh(self.options(name, first))
+    }
+
+    /// Recovers every group that has a log. Blocks. A damaged group is not run: without a part of
+    /// its decisions it would contact hosts too early and report jobs as done that are not. Fails
+    /// if a later version of the program wrote a log.
+    ///
+    /// Other files are left alone; a group cannot have the name of such a file.
+    pub(crate) fn recover(&mut self) -> io::Result<FoundGroups> {
+        let mut names = match self.disk.list(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names?,
+        };
+        self.complete_repairs(&mut names)?;
+        let mut found = FoundGroups::default();
+        for name in names {
+            if PageFile::is_stale_file(&name) {
+                continue;
+            }
+            if repair::is_copy(&name) || repair::repaired_group(&name).is_some() {
+                tracing::warn!(
+                    name,
+                    "an interrupted repair has left this directory; it is ignored"
+                );
+                continue;
+            }
+            let Ok(name) = GroupName::new(&name) else {
+                tracing::warn!(name, "this is not the directory of a group; it is ignored");
+                continue;
+            };
+            let dir = self.dir.join(name.as_str());
+            let held = directory_owner(&*self.disk, &dir, &name);
+            let group = match held {
+                Ok(DirectoryOwner::Own) => self.recover_one(&name),
+                Ok(DirectoryOwner::Foreign(what)) => {
+                    tracing::warn!("{} {what}: it is ignored", dir.display());
+                    self.foreign_names.insert(name);
+                    continue;
+                }
+                Err(error) => Err((error, GroupSummary::default())),
+            };
+            match group {
+                Ok(group) => found.whole.extend(group),
+                // This is not damage: a later version of the program can read the log.
+                Err((error, _)) if error.kind() == io::ErrorKind::Unsupported => {
+                    let text = format!("{}: {error}", dir.display());
+                    return Err(io::Error::new(error.kind(), text));
+                }
+                Err((error, before)) => {
+                    let reason = error.to_string();
+                    found.damaged.push(UnreadableGroup { name, reason, last_good: before });
+                }
+            }
+        }
+        found.whole.sort_unstable_by(|a, b| a.group.name().cmp(b.group.name()));
+        Ok(found)
+    }
+
+    /// Does the last step of each repair that was interrupted after the damaged log was moved away.
+    fn complete_repairs(&self, names: &mut [String]) -> io::Result<()> {
+        for at in 0..names.len() {
+            let Some(group) = repair::repaired_group(&names[at]) else { continue };
+            if names.iter().any(|name| name == group.as_str()) {
+                continue;
+            }
+            let (from, to) = (self.dir.join(&names[at]), self.dir.join(group.as_str()));
+            self.disk.rename(&from, &to)?;
+            self.disk.sync_dir(&self.dir)?;
+            tracing::warn!(%group, "its repair was cut short, and is complete now; the damaged log is in set-aside/");
+            names[at] = group.to_string();
+        }
+        Ok(())
+    }
+
+    /// Recovers one group. Returns `None`, and removes the log, if the group's first record was
+    /// never safe (so its creation was never confirmed), or if the last record says that the group
+    /// was deleted. A damaged log is not changed: the first reading is read-only.
+    fn recover_one(
+        &self,
+        name: &GroupName,
+    ) -> Result<Option<RecoveredGroup>, (io::Error, GroupSummary)> {
+        let without_summary = |error| (error, GroupSummary::default());
+        let reading = self
+            .replay_log(name, self.group(name, GroupConfig::default()))
+            .map_err(without_summary)?;
+        let is_empty = reading.started.is_none() && reading.first_error.is_none();
+        let is_gone = reading.is_deleted || is_empty;
+        if !is_gone && !reading.is_whole() {
+            return Err(reading.damage());
+        }
+        let (log, found) =
+            SegmentLog::open(self.options(name, FIRST_RECORD), 0).map_err(without_summary)?;
+        for finding in &found.findings {
+            tracing::warn!(group = %name, "{finding}");
+        }
+        if is_gone {
+            log.clear().map_err(|error| without_summary(io::Error::other(error)))?;
+            return Ok(None);
+        }
+        if found.has_lost_end {
+            log.begin_after_loss().map_err(|error| without_summary(io::Error::other(error)))?;
+        }
+        if let Some(trouble) = &reading.first_error {
+            tracing::warn!(group = %name, "{trouble}; a later snapshot of the group replaces these records");
+        }
+        reading.recovered(log, found.next).map(Some)
+    }
+
+    /// Replays the log of a group without changing it.
+    pub(super) fn replay_log(&self, name: &GroupName, group: Group) -> io::Result<LogReplay> {
+        let disk = Arc::new(ReadOnlyDisk::new(Arc::clone(&self.disk)));
+        let (log, _) = SegmentLog::open(self.options_on(disk, name, FIRST_RECORD), 0)?;
+        let mut reading = LogReplay::new(group, log.bounds().first);
+        replay_records(&log, |seq, read| reading.apply(seq, read));
+        Ok(reading)
+    }
+}
+
+/// The result of replaying a group's log.
+pub(super) struct LogReplay {
+    replay: Replay,
+    /// The record at which the replay began: the first one, or the start of the newest snapshot
+    /// used.
+    from: Seq,
+    /// The last range of records that gave a complete group before damage, as first record and end,
+    /// with a summary of that group.
+    pub(super) last_good: Option<(Seq, Seq, GroupSummary)>,
+    /// Time of the last start.
+    started: Option<ClockStamp>,
+    /// Time of the newest record.
+    last: Moment,
+    /// The first read error.
+    first_error: Option<io::Error>,
+    /// Whether the last record says that the group was deleted.
+    is_deleted: bool,
+}
+
+impl LogReplay {
+    fn new(group: Group, first: Seq) -> Self {
+        let has_all = first <= FIRST_RECORD;
+        let gone = || invalid(format!("records before {first} are gone"));
+        Self {
+            replay: Replay::new(group, has_all),
+            from: first,
+            last_good: None,
+            started: None,
+            last: Moment(0),
+            first_error: (!has_all).then(gone),
+            is_deleted: false,
+        }
+    }
+
+    fn apply(&mut self, seq: Seq, read: &mut io::Result<GroupRecord>) {
+        let record = match read {
+            Ok(record) => record,
+            Err(error) => {
+                if self.is_whole() {
+                    self.last_good = Some((self.from, seq, GroupSummary::of(self.replay.group())));
+                }
+                let error = std::mem::replace(error, io::ErrorKind::InvalidData.into());
+                self.first_error.get_or_insert(error);
+                return self.replay.mark_gap();
+            }
+        };
+        self.last = record.at;
+        self.is_deleted = record.decision == Decision::Deleted;
+        match &record.decision {
+            Decision::Started { stamp, .. } => self.started = Some(*stamp),
+            Decision::SnapshotPart(item) => {
+                if let SnapshotItem::Begin { stamp, .. } = **item {
+                    self.started = Some(stamp);
+                    if !self.is_whole() {
+                        self.from = seq;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.replay.apply(record);
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.replay.is_complete()
+    }
+
+    /// The damage, and the group before it.
+    pub(super) fn damage(self) -> (io::Error, GroupSummary) {
+        let error =
+            self.first_error.unwrap_or_else(|| invalid("the log has no complete beginning"));
+        (error, self.last_good.map(|(.., before)| before).unwrap_or_default())
+    }
+
+    fn recovered(
+        self,
+        log: SegmentLog,
+        next: Seq,
+    ) -> Result<RecoveredGroup, (io::Error, GroupSummary)> {
+        let (started, last) = (self.started, self.last);
+        if self.replay.is_complete()
+            && let Some(started) = started
+        {
+            let group = self.replay.finish().expect("the replay is complete");
+            return Ok(RecoveredGroup { group, log, next, started, last });
+        }
+        Err(self.damage())
+    }
+}
+
+/// Passes every record of a log to `apply`. Another thread reads, decodes and finally frees the
+/// records, because memory is cheapest to free on the thread that allocated it.
+fn replay_records(log: &SegmentLog, mut take: impl FnMut(Seq, &mut io::Result<GroupRecord>)) {
+    type Batch = Vec<(Seq, io::Result<GroupRecord>)>;
+    let (sender, records) = mpsc::sync_channel::<Batch>(BATCHES_PREFETCHED);
+    let (recycled_sender, recycled) = mpsc::channel::<Batch>();
+    // The closure owns both channel ends, so that neither thread waits for the other after a panic.
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            let mut batch = Vec::with_capacity(BATCH_RECORDS);
+            let mut bytes = 0;
+            // The receiver outlives this thread, so sending cannot fail.
+            let mut put = |seq, record, line_bytes: usize| {
+                batch.push((seq, record));
+                bytes += line_bytes;
+                if batch.len() == BATCH_RECORDS || bytes > BATCH_LINES_BYTES {
+                    bytes = 0;
+                    let mut next = recycled.try_recv().unwrap_or_default();
+                    next.clear();
+                    let _ = sender.send(std::mem::replace(&mut batch, next));
+                }
+            };
+            let first = log.bounds().first;
+            let mut next = first;
+            let read = read_records(log, first, |seq, line| {
+                let bytes = line.as_ref().map_or(0, |line| line.len());
+                next = Seq(seq.0 + 1);
+                put(seq, line.and_then(|line| GroupRecord::decode(line).map_err(invalid)), bytes);
+                Ok(())
+            });
+            if let Err(error) = read {
+                put(next, Err(error), 0);
+            }
+            let _ = sender.send(batch);
+        });
+        for mut batch in records {
+            for (seq, record) in &mut batch {
+                take(*seq, record);
+            }
+            // If that thread has ended, the batch is freed here.
+            let _ = recycled_sender.send(batch);
+        }
+    });
+}
+
+/// Passes every line of a log from `from` on to `apply`, with its number.
+pub(super) fn read_records(
+    log: &dyn TopicLog,
+    mut from: Seq,
+    mut take: impl FnMut(Seq, io::Result<&str>) -> io::Result<()>,
+) -> io::Result<()> {
+    // A short log needs a buffer of its own length only.
+    let bytes = usize::try_from(log.bounds().bytes).unwrap_or(READ_BYTES);
+    let mut buffer = vec![0; bytes.clamp(1, READ_BYTES)];
+    let mut at = None;
+    loop {
+        let found = match log.read(from, at, None, &mut buffer) {
+            Err(LogError::Io { source, .. })
+                if source.kind() == io::ErrorKind::InvalidInput
+                    && buffer.len() < BATCH_BYTES_MAX =>
+            {
+                // All records of one input are one batch, of any length.
+                buffer = vec![0; (buffer.len() * 2).min(BATCH_BYTES_MAX)];
+                continue;
+            }
+            found => found.map_err(io::Error::other)?,
+        };
+        match found {
+            LogRead::Lines { runs, end, at: next, .. } => {
+                for (first, run) in runs {
+                    let (mut seq, mut rest) = (first, &buffer[run]);
+                    while !rest.is_empty() {
+                        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+                        let line = std::str::from_utf8(&rest[..end]);
+                        take(seq, line.map_err(invalid))?;
+                        (seq, rest) = (Seq(seq.0 + 1), rest.get(end + 1..).unwrap_or_default());
+                    }
+                }
+                (from, at) = (end, Some(next));
+            }
+            // A start after a crash skips numbers.
+            LogRead::Gap(_, to) => (from, at) = (Seq(to.0 + 1), None),
+            LogRead::Lag(first, last) => {
+                let text = format!("records {first} to {last} cannot be read");
+                take(first, Err(invalid(text)))?;
+                (from, at) = (Seq(last.0 + 1), None);
+            }
+            LogRead::Skip(_) | LogRead::End => return Ok(()),
+        }
+    }
+}
+
+pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// A clock that continues after the latest time in the groups' logs.
+pub(crate) fn clock_continuing(groups: &FoundGroups) -> Clock {
+    let mut clock = Clock::new();
+    for group in &groups.whole {
+        clock.resume_from(group.started, group.last);
+    }
+    clock
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogPiece;
+    use crate::log::disk::FileSystem;
+
+    fn storage(dir: &Path) -> GroupStorage {
+        let taken = BTreeSet::new();
+        let (disk, stopped) = (Arc::new(FileSystem), Arc::default());
+        GroupStorage { disk, dir: dir.to_owned(), log_bytes: 8_000, foreign_names: taken, stopped }
+    }
+
+    /// Writes a log of several segments that ends with these decisions.
+    fn write(storage: &GroupStorage, decisions: &[Decision]) {
+        let (log, mut next) = storage.fresh(&"g".parse().unwrap());
+        let filler = Decision::Configured(Box::default());
+        let filler = std::iter::repeat_n(&filler, 20);
+        for decision in filler.chain(decisions) {
+            let (at, decision) = (Moment(1), decision.clone());
+            let mut line = String::new();
+            GroupRecord { at, decision }.encode(&mut line);
+            let (first, wire) = (next, line.into());
+            next = Seq(next.0 + 1);
+            let piece = LogPiece { first, count: 1, unix_ms: 0, wire, identified: false };
+            log.append(&[piece], next, next).unwrap();
+        }
+        log.sync().unwrap();
+    }
+
+    fn segments(dir: &Path) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(dir.join("g")).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn log_that_was_removed_in_part_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut storage = storage(dir.path());
+        write(&storage, &[Decision::Deleted]);
+        assert!(segments(dir.path()).len() > 2);
+        std::fs::remove_file(&segments(dir.path())[0]).unwrap();
+        let found = storage.recover().unwrap();
+        assert!(found.whole.is_empty() && found.damaged.is_empty(), "{found:?}");
+        assert_eq!(segments(dir.path()), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn log_with_a_missing_segment_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut storage = storage(dir.path());
+        write(&storage, &[Decision::Purged]);
+        std::fs::remove_file(&segments(dir.path())[1]).unwrap();
+        let before = segments(dir.path());
+        assert!(damage(&mut storage).starts_with("records "));
+        std::fs::remove_file(&segments(dir.path())[0]).unwrap();
+        assert!(damage(&mut storage).ends_with("are gone"));
+        assert_eq!(segments(dir.path()), before[1..]);
+    }
+
+    /// Returns the damage of the only group.
+    #[track_caller]
+    fn damage(storage: &mut GroupStorage) -> String {
+        let found = storage.recover().unwrap();
+        assert!(found.whole.is_empty(), "{found:?}");
+        let [damaged] = &found.damaged[..] else { panic!("{found:?}") };
+        damaged.reason.clone()
+    }
+}

@@ -1,0 +1,153 @@
+//! Reads the newest record of a page, for a conditional request.
+//!
+//! A connection and a thread of its own, so that a look-up never waits for a sync of the disk.
+
+use std::path::Path;
+use std::thread;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::url_fingerprint;
+use crate::config::{LOOKUP_BATCH_MAX, LOOKUP_QUEUE_MAX, STORE_BUSY_TIMEOUT};
+use crate::page::PageLink;
+use crate::report::{PageId, Validators};
+use crate::sink::OpenError;
+
+pub(super) const NEWEST: &str = "
+    SELECT etag, last_modified, hash, title, content_type, bytes, canonical, noindex, link_urls,
+        nofollow, fetched_at
+    FROM pages WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND reading IS ?4 AND outcome = 'done'
+        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY id DESC LIMIT 1";
+
+/// In the order of the index, which contains only such rows.
+pub(super) const ANY: &str = "
+    SELECT url_print FROM pages WHERE outcome = 'done'
+        AND (etag IS NOT NULL OR last_modified IS NOT NULL) ORDER BY url_print LIMIT 1";
+
+/// The newest complete record of a page with validators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRecord {
+    /// The validators for the request.
+    pub validators: Validators,
+    /// BLAKE3 of the decoded body.
+    pub hash: Option<blake3::Hash>,
+    /// The text of its `<title>`.
+    pub title: Option<String>,
+    /// `Content-Type`, as the server sent it.
+    pub content_type: Option<String>,
+    /// Bytes of the decoded body.
+    pub bytes: u64,
+    /// The URL that the page declares as its own.
+    pub canonical: Option<String>,
+    /// The page asks search engines not to show it.
+    pub noindex: bool,
+    /// In the order of the page.
+    pub links: Vec<PageLink>,
+    /// The end of the answer, in milliseconds since 1970.
+    pub fetched_unix_ms: i64,
+}
+
+/// The queue of the reader thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(in crate::sink) struct LastRecordReader {
+    queue: mpsc::Sender<LastRecordRequest>,
+    has_records: bool,
+}
+
+#[derive(Debug)]
+struct LastRecordRequest {
+    url: String,
+    /// The page that is being fetched; its own record is excluded.
+    page: String,
+    answer: oneshot::Sender<Option<LastRecord>>,
+}
+
+impl LastRecordReader {
+    pub(super) fn start(
+        path: &Path,
+        reading: Option<String>,
+    ) -> Result<(Self, thread::JoinHandle<()>), OpenError> {
+        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
+        connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;
+        let any = connection.query_row(ANY, [], |_| Ok(())).optional().map_err(sqlite)?;
+        let has_records = any.is_some();
+        let (queue, mut questions) = mpsc::channel(LOOKUP_QUEUE_MAX);
+        let path = path.to_owned();
+        let answering = {
+            let path = path.clone();
+            move || {
+                let mut batch = Vec::new();
+                while questions.blocking_recv_many(&mut batch, LOOKUP_BATCH_MAX) > 0 {
+                    if let Err(error) = answer(&mut connection, reading.as_deref(), &mut batch) {
+                        // Without an answer the page is fetched as a new one.
+                        tracing::debug!("{}: {error}", path.display());
+                        batch.clear();
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("pages.db reader".to_owned()).spawn(answering);
+        let thread = thread.map_err(|source| OpenError::Io { path, source })?;
+        Ok((Self { queue, has_records }, thread))
+    }
+
+    /// Whether there were records when the file was opened.
+    pub(in crate::sink) fn has_records(&self) -> bool {
+        self.has_records
+    }
+
+    pub(in crate::sink) async fn last(&self, url: &str, page: &PageId) -> Option<LastRecord> {
+        let (answer, answered) = oneshot::channel();
+        let question = LastRecordRequest { url: url.to_owned(), page: page.to_string(), answer };
+        self.queue.send(question).await.ok()?;
+        answered.await.ok()?
+    }
+}
+
+/// Answers all waiting requests in one transaction: beginning one costs more than a look-up.
+fn answer(
+    connection: &mut Connection,
+    reading: Option<&str>,
+    batch: &mut Vec<LastRecordRequest>,
+) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+    let mut statement = transaction.prepare_cached(NEWEST)?;
+    for LastRecordRequest { url, page, answer } in batch.drain(..) {
+        let parameters = params![url_fingerprint(&url), url, page, reading];
+        let last = statement.query_row(parameters, read).optional()?;
+        // The caller may be gone.
+        let _ = answer.send(last);
+    }
+    Ok(())
+}
+
+/// Reads a row. Users may have changed the file: a malformed list is read as empty.
+fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
+    let links: String = row.get("link_urls")?;
+    let links: Vec<Box<str>> = serde_json::from_str(&links).unwrap_or_default();
+    let nofollow: Option<String> = row.get("nofollow")?;
+    let nofollow: Vec<usize> =
+        nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()).unwrap_or_default();
+    let mut links: Vec<_> =
+        links.into_iter().map(|url| PageLink { url, nofollow: false }).collect();
+    for at in nofollow {
+        links.get_mut(at).into_iter().for_each(|link| link.nofollow = true);
+    }
+    let hash: Option<String> = row.get("hash")?;
+    let fetched_at: String = row.get("fetched_at")?;
+    Ok(LastRecord {
+        validators: Validators { etag: row.get("etag")?, last_modified: row.get("last_modified")? },
+        hash: hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()),
+        title: row.get("title")?,
+        content_type: row.get("content_type")?,
+        bytes: row.get::<_, i64>("bytes")?.unsigned_abs(),
+        canonical: row.get("canonical")?,
+        noindex: row.get("noindex")?,
+        links,
+        fetched_unix_ms: fetched_at.parse().map_or(0, Timestamp::as_millisecond),
+    })
+}

@@ -1,0 +1,239 @@
+//! The robots cache: the rules of each authority for a day, outages with the time of the next
+//! retry, and redirects that are being followed. Pure; bounded. What must survive a restart is
+//! passed in and out as values ([`RobotsRecord`]).
+
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use tidings_protocol::CanonicalUrl;
+use tokio::time::Instant;
+
+pub(super) use self::stored::RobotsRecord;
+use self::stored::{StoredCopy, StoredOutage};
+use crate::config::{
+    ROBOTS_CACHE_BYTES_MAX, ROBOTS_CACHE_MAX, ROBOTS_FRESH, ROBOTS_OUTAGE_LONG,
+    ROBOTS_OUTAGE_PAUSE_MAX, ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGES_MAX, ROBOTS_REDIRECT_FRESH,
+    ROBOTS_REDIRECTS_MAX, ROBOTS_STALE_EXTENSION,
+};
+use crate::fetch::Fetched;
+use crate::outcome::Failure;
+use crate::robots::{RobotsResponse, RobotsRules};
+
+/// Both clocks at one moment. The monotonic clock measures how long a cached value is fresh; the
+/// time of day measures the age of a stored copy and the start of an outage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClockReading {
+    pub(super) instant: Instant,
+    /// In seconds since 1970; an operator may change it.
+    pub(super) unix_s: u64,
+}
+
+/// The robots cache, by authority. The oldest entries are evicted when there are too many.
+#[derive(Debug, Default)]
+pub(super) struct RobotsCache {
+    rules: IndexMap<String, CachedRules>,
+    /// Of all `rules`; `<= ROBOTS_CACHE_BYTES_MAX`, unless there is only one.
+    rules_bytes: usize,
+    redirects: IndexMap<String, TimedRedirect>,
+    outages: IndexMap<String, CachedOutage>,
+}
+
+#[derive(Debug)]
+struct CachedRules {
+    rules: Arc<RobotsRules>,
+    fresh_until: Instant,
+}
+
+/// A robots.txt that is unreachable, so that nothing of its authority may be fetched.
+#[derive(Debug)]
+struct CachedOutage {
+    failure: Failure,
+    since_unix_s: u64,
+    retry_at: Instant,
+}
+
+#[derive(Debug)]
+struct TimedRedirect {
+    redirect: RobotsRedirect,
+    at: Instant,
+}
+
+/// A redirected robots.txt that waits for its next hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RobotsRedirect {
+    /// The URL of the next hop.
+    pub(super) target: CanonicalUrl<'static>,
+    /// Number of redirects so far, `target` included; `<= ROBOTS_HOPS_MAX`.
+    pub(super) hops: u8,
+}
+
+/// The result of one robots.txt request.
+#[derive(Debug)]
+pub(super) enum RobotsStep {
+    /// The rules are known now.
+    Known(Arc<RobotsRules>),
+    /// The server redirects to another URL, which is the next request.
+    Redirected(RobotsRedirect),
+    /// Unreachable: nothing of this authority may be fetched; the next retry is due after this
+    /// time.
+    Unreachable(Failure, Duration),
+}
+
+/// The values loaded from the disk for an authority.
+#[derive(Debug, Default)]
+pub(super) struct StoredRobots {
+    pub(super) copy: Option<Bytes>,
+    pub(super) outage: Option<Bytes>,
+}
+
+/// The scheme, host and port that a robots.txt applies to.
+pub(super) fn authority(url: &CanonicalUrl) -> String {
+    format!("{}://{}", url.scheme(), url.authority())
+}
+
+impl RobotsCache {
+    /// The rules for a page, if they are fresh.
+    pub(super) fn fresh(&self, page: &CanonicalUrl, now: Instant) -> Option<Arc<RobotsRules>> {
+        let verdict = self.rules.get(&authority(page))?;
+        (now < verdict.fresh_until).then(|| Arc::clone(&verdict.rules))
+    }
+
+    /// The pending redirect of this page's robots.txt, if it is not too old.
+    pub(super) fn pending_redirect(
+        &self,
+        page: &CanonicalUrl,
+        now: Instant,
+    ) -> Option<RobotsRedirect> {
+        let begun = self.redirects.get(&authority(page))?;
+        (now < begun.at + ROBOTS_REDIRECT_FRESH).then(|| begun.redirect.clone())
+    }
+
+    /// Why a page's robots.txt is unreachable, and the time until the next retry.
+    pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<(Failure, Duration)> {
+        let outage = self.outages.get(&authority(page))?;
+        let left = outage.retry_at.saturating_duration_since(now);
+        (!left.is_zero()).then(|| (outage.failure.clone(), left))
+    }
+
+    /// Restores a stored copy, unless the cached one is as new. A copy from the future (the clock
+    /// was set back) has an unknown age: it is cached, but not fresh.
+    pub(super) fn restore(
+        &mut self,
+        page: &CanonicalUrl,
+        stored: &StoredRobots,
+        now: ClockReading,
+    ) {
+        let Some(copy) = stored.copy.as_deref().and_then(StoredCopy::read) else { return };
+        let age = now.unix_s.checked_sub(copy.fetched_unix_s).map(Duration::from_secs);
+        let left = age.map_or(Duration::ZERO, |age| ROBOTS_FRESH.saturating_sub(age));
+        let known = self.rules.get(&authority(page));
+        if known.is_none_or(|known| known.fresh_until < now.instant + left) {
+            self.insert_rules(page, Arc::new(copy.rules), left, now.instant);
+        }
+    }
+
+    /// Processes the answer to a robots.txt request for `page`, made after `hops` redirects (RFC
+    /// 9309 section 2.3.1). Returns the result and the values to store.
+    pub(super) fn process_response(
+        &mut self,
+        page: &CanonicalUrl,
+        (requested, hops): (&CanonicalUrl, u8),
+        fetched: &Fetched,
+        (token, outage): (&str, Option<&Bytes>),
+        now: ClockReading,
+    ) -> (RobotsStep, Vec<RobotsRecord>) {
+        let outage = outage.and_then(|outage| StoredOutage::read(outage));
+        let (rules, text) = match RobotsResponse::of(fetched, requested, hops) {
+            RobotsResponse::Redirect(target) => {
+                let walk = RobotsRedirect { target, hops: hops + 1 };
+                let begun = TimedRedirect { redirect: walk.clone(), at: now.instant };
+                insert_bounded(&mut self.redirects, authority(page), begun, ROBOTS_REDIRECTS_MAX);
+                return (RobotsStep::Redirected(walk), Vec::new());
+            }
+            RobotsResponse::Unreachable(failure) => {
+                self.redirects.swap_remove(&authority(page));
+                return self.unreachable(page, failure, outage, now);
+            }
+            RobotsResponse::Text(text) => (RobotsRules::parse(text, token), text),
+            RobotsResponse::Missing => (RobotsRules::default(), &[][..]),
+        };
+        self.redirects.swap_remove(&authority(page));
+        let mut remember = vec![RobotsRecord::copy(&rules, text, now.unix_s)];
+        remember.extend(outage.map(|_| RobotsRecord::no_outage()));
+        (self.insert_rules(page, Arc::new(rules), ROBOTS_FRESH, now.instant), remember)
+    }
+
+    fn insert_rules(
+        &mut self,
+        page: &CanonicalUrl,
+        rules: Arc<RobotsRules>,
+        fresh: Duration,
+        now: Instant,
+    ) -> RobotsStep {
+        self.outages.swap_remove(&authority(page));
+        let verdict = CachedRules { rules: Arc::clone(&rules), fresh_until: now + fresh };
+        self.rules_bytes += rules.memory_bytes();
+        let bytes_of = |verdict: &CachedRules| verdict.rules.memory_bytes();
+        let dropped = insert_bounded(&mut self.rules, authority(page), verdict, ROBOTS_CACHE_MAX);
+        self.rules_bytes -= dropped.iter().map(bytes_of).sum::<usize>();
+        while self.rules_bytes > ROBOTS_CACHE_BYTES_MAX && self.rules.len() > 1 {
+            // Many at once, since removal from the front moves all that remain.
+            let dropped = self.rules.drain(..self.rules.len().div_ceil(10));
+            self.rules_bytes -= dropped.map(|(_, verdict)| bytes_of(&verdict)).sum::<usize>();
+        }
+        RobotsStep::Known(rules)
+    }
+
+    /// Uses an older copy of any age during an outage. Without a copy nothing may be fetched, until
+    /// the outage has lasted so long that the file counts as missing (section 2.3.1.4).
+    fn unreachable(
+        &mut self,
+        page: &CanonicalUrl,
+        failure: Failure,
+        outage: Option<StoredOutage>,
+        now: ClockReading,
+    ) -> (RobotsStep, Vec<RobotsRecord>) {
+        let authority = authority(page);
+        let stored = outage.map(|outage| outage.since_unix_s);
+        let known = self.outages.get(&authority).map(|outage| outage.since_unix_s);
+        // If the time of day was set back, a start in the future is impossible.
+        let since = stored.into_iter().chain(known).fold(now.unix_s, u64::min);
+        let age = Duration::from_secs(now.unix_s - since);
+        let remember = vec![RobotsRecord::outage(since, now.unix_s)];
+        let copy = self.rules.get(&authority).map(|verdict| Arc::clone(&verdict.rules));
+        let copy = copy.or_else(|| (age >= ROBOTS_OUTAGE_LONG).then(Arc::default));
+        let step = if let Some(rules) = copy {
+            self.insert_rules(page, rules, ROBOTS_STALE_EXTENSION, now.instant)
+        } else {
+            let failure = failure.with_context("robots.txt: ");
+            let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
+            let (cached, ask_again) = (failure.clone(), now.instant + pause);
+            let outage = CachedOutage { failure: cached, since_unix_s: since, retry_at: ask_again };
+            insert_bounded(&mut self.outages, authority, outage, ROBOTS_OUTAGES_MAX);
+            RobotsStep::Unreachable(failure, pause)
+        };
+        (step, remember)
+    }
+}
+
+/// Inserts the newest value at the end; evicts the oldest tenth when the map is full. Returns the
+/// evicted and replaced values.
+fn insert_bounded<K: std::hash::Hash + Eq, V>(
+    map: &mut IndexMap<K, V>,
+    key: K,
+    value: V,
+    max: usize,
+) -> Vec<V> {
+    let mut dropped: Vec<V> = map.shift_remove(&key).into_iter().collect();
+    if map.len() >= max {
+        dropped.extend(map.drain(..max.div_ceil(10)).map(|(_, value)| value));
+    }
+    map.insert(key, value);
+    dropped
+}

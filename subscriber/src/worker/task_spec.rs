@@ -1,0 +1,109 @@
+//! The specification of a task: its payload, parsed once.
+
+use tidings_protocol::Payload;
+
+use crate::pass::{PassKey, ScopedPass};
+
+/// The URL of a task and the attributes that every task needs.
+#[derive(Debug)]
+pub(super) struct TaskSpec {
+    /// The whole payload.
+    text: String,
+    /// Length of the URL at the start of `text`, in bytes.
+    url_len: usize,
+    /// The job that the page belongs to.
+    pub(super) job: Option<Box<str>>,
+    /// The pass of that job, from 1.
+    pub(super) pass: Option<u64>,
+    /// The key of that pass for this process, if the job has a number, and how far the job's scope
+    /// had grown when the task was released.
+    pub(super) scoped_pass: Option<ScopedPass>,
+    /// Number of links from a seed of the job.
+    pub(super) depth: Option<u64>,
+    /// The URL to request instead of the page.
+    pub(super) again: Option<Box<str>>,
+    /// This is the last attempt.
+    pub(super) is_last: bool,
+}
+
+impl TaskSpec {
+    /// Parses the payload of a task that was released in this run of its group. Of several
+    /// attributes with one key the first counts; a malformed value counts as missing.
+    pub(super) fn parse(text: String, run: u64) -> Self {
+        let payload = Payload::parse(&text);
+        let url_len = payload.target().unwrap_or(&text).len();
+        let (mut job, mut pass, mut number, mut scope) = (None, None, None, None);
+        let (mut depth, mut again, mut last) = (None, None, None);
+        for (key, value) in payload.attributes() {
+            let place = match key {
+                "job" => &mut job,
+                "pass" => &mut pass,
+                "number" => &mut number,
+                "scope" => &mut scope,
+                "depth" => &mut depth,
+                "again" => &mut again,
+                "last" => &mut last,
+                _ => continue,
+            };
+            place.get_or_insert(value);
+        }
+        let count = |value: Option<&str>| value.and_then(|value| value.parse().ok());
+        let pass = count(pass);
+        // A job name can be used again, a job number cannot.
+        let key = number.zip(pass).map(|(number, pass)| PassKey::new(run, number, pass));
+        let scope = count(scope).unwrap_or(0);
+        Self {
+            url_len,
+            job: job.map(Box::from),
+            pass,
+            scoped_pass: key.map(|pass| ScopedPass { pass, scope }),
+            depth: count(depth),
+            again: again.map(Box::from),
+            is_last: last == Some("yes"),
+            text,
+        }
+    }
+
+    /// The URL of the page, as the broker wrote it; the whole payload if it has no URL.
+    pub(super) fn url(&self) -> &str {
+        &self.text[..self.url_len]
+    }
+
+    /// The payload with all attributes.
+    pub(super) fn payload(&self) -> Payload<'_> {
+        Payload::parse(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> TaskSpec {
+        TaskSpec::parse(text.to_owned(), 7)
+    }
+
+    #[test]
+    fn the_first_of_two_equal_attributes_counts() {
+        let order = read(
+            "http://a.org/x job=docs number=3 pass=2 depth=4 scope=5 last=yes again=http://a.org/robots.txt pass=9",
+        );
+        assert_eq!(order.url(), "http://a.org/x");
+        assert_eq!(
+            (order.job.as_deref(), order.pass, order.depth),
+            (Some("docs"), Some(2), Some(4))
+        );
+        let pass = PassKey::new(7, "3", 2);
+        assert_eq!(order.scoped_pass, Some(ScopedPass { pass, scope: 5 }));
+        assert_eq!(order.again.as_deref(), Some("http://a.org/robots.txt"));
+        assert!(order.is_last);
+    }
+
+    #[test]
+    fn malformed_attributes_count_as_missing() {
+        let order = read("http://a.org/ job=docs pass=2 depth=deep last=no");
+        assert_eq!((order.scoped_pass, order.depth, order.is_last), (None, None, false));
+        let order = read("no URL, job=docs");
+        assert_eq!((order.url(), order.job.as_deref()), ("no URL, job=docs", None));
+    }
+}
