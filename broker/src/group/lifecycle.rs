@@ -273,30 +273,6 @@ impl Group {
         }
     }
 
-    pub(super) fn apply_touch(
-        &mut self,
-        id: EntryId,
-        until: Moment,
-        over: bool,
-        rest: RecordedRest,
-        now: Moment,
-    ) {
-        let gate = if over {
-            self.end_request(id, rest, true, now)
-        } else {
-            let gate = self.active[&id].gate();
-            self.keys[gate].apply_rest(now, rest);
-            gate
-        };
-        if let EntryState::Held(lease) = &mut self.entry_mut(id).state {
-            let before = std::mem::replace(&mut lease.until, until);
-            lease.request_over |= over;
-            self.expiries.cancel(before, Expiry::Lease(id));
-            self.expiries.set(until, Expiry::Lease(id));
-        }
-        self.refresh(gate, now);
-    }
-
     pub(super) fn apply_return(
         &mut self,
         id: EntryId,
@@ -337,21 +313,6 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    pub(super) fn apply_loss(&mut self, id: EntryId, now: Moment) {
-        let rests = !mutants::is(Mutant::NoRestAfterLoss);
-        let gate = self.end_request(id, RecordedRest::default(), rests, now);
-        self.end_lease(id, now);
-        self.clear_again(id);
-        let entry = self.entry_mut(id);
-        entry.losses += 1;
-        entry.last_reason = Some("lost with its member".into());
-        entry.again_count = 0;
-        entry.admitted.due = now;
-        self.totals.lost += 1;
-        self.enqueue(id, now);
-        self.refresh(gate, now);
-    }
-
     /// Drops the `again` request of an entry, which restarts with its own request.
     pub(super) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
         let gate = self.detach(id);
@@ -367,7 +328,7 @@ impl Group {
     }
 
     /// Drops the `again` request of an entry. The caller refreshes the key of that request.
-    fn clear_again(&mut self, id: EntryId) {
+    pub(super) fn clear_again(&mut self, id: EntryId) {
         let live = self.active.get_mut(&id).expect("an entry that no member holds is active");
         live.entry.again = None;
         if let Some(gate) = live.again_key.take() {
@@ -401,22 +362,6 @@ impl Group {
             }
         }
         gate
-    }
-
-    /// Ends the lease of an entry. The caller queues it with `enqueue`.
-    fn end_lease(&mut self, id: EntryId, now: Moment) {
-        let key = self.active[&id].key;
-        let entry = self.entry_mut(id);
-        let EntryState::Held(lease) = entry.state else { return };
-        let suspect = entry.is_suspect();
-        entry.state = EntryState::Delayed;
-        let (job, url_key) = (entry.admitted.job, entry.admitted.url_key);
-        self.expiries.cancel(lease.until, Expiry::Lease(id));
-        self.members.end_lease(lease.member, id, suspect);
-        self.index_waiting(url_key, id);
-        if let Some(job) = job {
-            self.update_job(job.number, key, now, |job, key| job.return_entry(id, key));
-        }
     }
 
     /// Returns the ids of all active entries, sorted.
@@ -465,7 +410,7 @@ impl Group {
         }
     }
 
-    fn index_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
+    pub(super) fn index_waiting(&mut self, url: Option<UrlKey>, id: EntryId) {
         if let Some(url) = url {
             let entries = self.waiting_by_url.entry(url.fingerprint()).or_default();
             if let Err(at) = entries.binary_search(&id) {

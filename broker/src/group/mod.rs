@@ -16,6 +16,7 @@
 
 mod admit;
 mod apply;
+mod completion;
 pub mod config;
 mod dead_letters;
 mod dormant;
@@ -31,6 +32,7 @@ pub mod interface;
 mod job_actions;
 mod key_queue;
 mod keys;
+mod lease;
 mod lifecycle;
 mod manage;
 mod member;
@@ -493,20 +495,6 @@ impl Group {
                 Expiry::Schedule(url) => self.fire_schedule(url, now),
             }
         }
-    }
-
-    /// Expires a lease: the member did not answer in time, and what it did with the task is
-    /// unknown.
-    fn expire_lease(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.active.get(&id).and_then(|live| live.entry.lease()) else {
-            return;
-        };
-        let member = lease.member;
-        tracing::info!(group = %self.name, entry = id, ?member, "a lease expired");
-        self.members.mark_silent(member);
-        self.commit(Decision::Lost { entry: id }, now);
-        self.dead_letter_if_exhausted(id, now);
-        self.unpin(member, now);
     }
 
     /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain

@@ -1,4 +1,4 @@
-//! Answers of workers about their tasks: `ACK`, `NACK`, `TOUCH`. Only the member that holds a task,
+//! Answers of workers about their tasks: `ACK` and `NACK`. Only the member that holds a task,
 //! at its current attempt, may answer it; all others receive `stale`.
 
 use std::fmt::Write;
@@ -112,38 +112,6 @@ impl Group {
             bad_argument("again= works only in groups with key=host or key=domain")
         })?;
         Ok(AgainRequest { url: url.as_str().into(), key: key.into(), member: requester.member })
-    }
-
-    pub(super) fn touch(
-        &mut self,
-        requester: Requester,
-        task: &TaskId,
-        over: bool,
-        hold: KeyRest,
-        now: Moment,
-    ) -> Result<GroupAnswer, ProtocolError> {
-        let entry = self.held_entry(requester, task)?;
-        let over =
-            over && self.active[&entry].entry.lease().is_some_and(|lease| !lease.request_over);
-        let until = now + self.config.lease_ms;
-        let rest = self.capped_rest(hold, now);
-        self.commit(Decision::Touched { entry, until, request_over: over, rest }, now);
-        let ok = format!("{task} lease={}", self.config.lease_ms);
-        Ok(GroupAnswer { lines: Vec::new(), ok })
-    }
-
-    /// Returns the entry of a task that this member holds at this attempt.
-    fn held_entry(&self, requester: Requester, task: &TaskId) -> Result<EntryId, ProtocolError> {
-        let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        let entry = &self.active.get(&task.entry).ok_or_else(stale)?.entry;
-        let lease = entry.lease().ok_or_else(stale)?;
-        let is_its = lease.member == requester.member
-            && task.group == self.name
-            && (task.run, task.attempt) == (lease.run, entry.releases);
-        if !is_its && !mutants::is(Mutant::AnyTaskId) {
-            return Err(stale());
-        }
-        Ok(task.entry)
     }
 
     /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
