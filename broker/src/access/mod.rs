@@ -12,9 +12,9 @@
 //! anonymous clients.
 //!
 //! ```text
-//!  token, certificate, or user of the machine ──▶ Access ──▶ Pass ──▶ command, request, event
+//!  token, certificate, or user of the machine ──▶ Access ──▶ Identity ──▶ command, request, event
 //!                                                   ▲
-//!                          principals, replaced while passes are in use
+//!                          principals, replaced while identities are in use
 //! ```
 
 #[cfg(any(test, feature = "fuzzing"))]

@@ -2,8 +2,8 @@
 //! permissions, in a file of its own or on standard error.
 //!
 //! ```text
-//!  net ──note(what, party)──▶ off? ──no──▶ bounded queue ──▶ one thread ──▶ the file
-//!        └─published──▶ totals by connection, name, topic or job, each second ──▲
+//!  net ──record(event)──▶ enabled? ──yes──▶ bounded queue ──▶ one thread ──▶ the file
+//!        └─record_published──▶ totals by connection, name, topic or job, each second ──▲
 //! ```
 //!
 //! No caller waits for the disk. A record that finds the queue full is counted, and a later record

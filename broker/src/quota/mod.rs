@@ -9,7 +9,7 @@
 //!               ├──▶ Account: what it holds, what it has created, its rates
 //!  a principal ─┘        ▲
 //!                        │ includes the usage of
-//!                     Holding ◀── a connection
+//!                  ConnectionUsage ◀── a connection
 //! ```
 //!
 //! A quantity that is held ([`Quantity::is_held`]) is refused beyond its limit. A rate slows down:

@@ -3,7 +3,7 @@
 //! ```text
 //!     kept on disk      │  being written   │    waits     │ not shown yet
 //!  ─────────────────────┼──────────────────┼──────────────┼──────────────▶
-//!                    durable             taken         visible         head
+//!                    durable           submitted       visible         head
 //! ```
 //!
 //! Subscribers see an event before it is on disk, but only if its seq is reserved. After a crash

@@ -1,9 +1,9 @@
 //! Decides which files are complete, and which of them are to be published. No IO and no clock.
 //!
 //! ```text
-//!   Found, Created, Closed ──▶ settling ──time──▶ Look ──same──▶ ready ──▶ Announce ──Confirmed──▶ told
-//!   Placed ────────────────────────▲ ─────────────│──────────────▲                                  │
-//!                                  └changed, Busy─┘               ◀───── another Found, Closed ─────┘
+//!   Found, Created, ──▶ settling ──time──▶ Inspect ──same──▶ ready ──▶ Publish ──Confirmed──▶ published
+//!   ClosedAfterWrite       ▲                  │               ▲  ▲                              │
+//!                          └──changed, Busy───┘      MovedIn ─┘  └─ another Found or Closed.. ──┘
 //! ```
 //!
 //! A file that was renamed into place is complete. A file that was closed after writing, found by a

@@ -5,8 +5,8 @@
 //! any split, and the same content comes out.
 //!
 //! ```text
-//! bytes ─ charset ─▶ text ─ scan (tag, raw_text, foreign) ─▶ tags ─ found ─▶ Content
-//! headers ─ link_header, directives ───────────────────────────▲
+//! bytes ─ charset ─▶ text ─ scanner (tag, raw_text, foreign) ─▶ tags ─ content_builder ─▶ PageContent
+//! headers ─ link_header, robots_directives ─────────────────────────▲
 //! ```
 
 pub mod charset;
