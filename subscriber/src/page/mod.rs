@@ -14,8 +14,6 @@ mod content_builder;
 mod foreign;
 mod link_header;
 mod link_set;
-#[cfg(test)]
-mod oracle_tests;
 mod raw_text;
 mod robots_directives;
 mod scanner;

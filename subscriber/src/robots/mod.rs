@@ -14,8 +14,6 @@ mod line;
 mod rule;
 
 #[cfg(test)]
-mod oracle_tests;
-#[cfg(test)]
 mod tests;
 
 use std::ops::Range;

@@ -378,5 +378,4 @@ fn differs_by_a_tenth(every: Duration, next: Duration) -> bool {
 }
 
 #[cfg(test)]
-#[path = "feeds_tests.rs"]
 mod tests;

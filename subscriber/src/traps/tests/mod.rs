@@ -1,5 +1,7 @@
 //! Honest sites, which must not be refused, and traps, which must end.
 
+mod sessions;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;

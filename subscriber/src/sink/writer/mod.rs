@@ -177,5 +177,4 @@ impl SinkThread {
 }
 
 #[cfg(test)]
-#[path = "writer_tests.rs"]
 mod tests;

@@ -189,5 +189,4 @@ fn cache_name(names: &mut IndexMap<String, CachedName>, name: String, entry: Cac
 }
 
 #[cfg(test)]
-#[path = "resolve_tests.rs"]
 mod tests;

@@ -245,5 +245,4 @@ fn ascii_prefix_bytes(bytes: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-#[path = "charset_tests.rs"]
 mod tests;

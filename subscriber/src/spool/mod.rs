@@ -227,5 +227,4 @@ impl Drop for Buffer {
 }
 
 #[cfg(test)]
-#[path = "spool_tests.rs"]
 mod tests;

@@ -255,5 +255,4 @@ fn sniff(head: &[u8], content_type: Option<&str>) -> DocumentKind {
 }
 
 #[cfg(test)]
-#[path = "document_tests.rs"]
 mod tests;

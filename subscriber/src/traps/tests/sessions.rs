@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 use crate::config::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
 use crate::page::{PageContent, PageOptions, PageReader};
 

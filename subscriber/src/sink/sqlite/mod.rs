@@ -330,5 +330,4 @@ fn signed(number: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "sqlite_tests.rs"]
 mod tests;

@@ -605,5 +605,4 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
 mod tests;

@@ -334,5 +334,4 @@ fn error_chain(error: &(dyn Error + 'static)) -> String {
 }
 
 #[cfg(test)]
-#[path = "postgres_tests.rs"]
 mod tests;

@@ -1,3 +1,5 @@
+mod oracle;
+
 use proptest::prelude::*;
 
 use super::*;

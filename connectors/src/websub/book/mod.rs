@@ -246,5 +246,4 @@ impl Book {
 }
 
 #[cfg(test)]
-#[path = "book_tests.rs"]
 mod tests;

@@ -310,5 +310,4 @@ fn is_ours(prefix: &Path, path: &Path) -> bool {
 }
 
 #[cfg(test)]
-#[path = "warc_tests.rs"]
 mod tests;

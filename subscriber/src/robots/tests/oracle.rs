@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use texting_robots::Robot;
 
-use super::*;
+use super::super::*;
 
 /// Patterns that both parsers read alike. The other one counts consecutive stars as one when it
 /// compares lengths, and does not normalise escapes of reserved characters.

@@ -515,6 +515,4 @@ fn is_of_our_times(year: u16, this_year: u16) -> bool {
 }
 
 #[cfg(test)]
-mod session_tests;
-#[cfg(test)]
 mod tests;

@@ -181,5 +181,4 @@ pub(crate) fn words(text: &str) -> Option<Vec<OsString>> {
 }
 
 #[cfg(test)]
-#[path = "exec_tests.rs"]
 mod tests;

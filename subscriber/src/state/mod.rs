@@ -504,5 +504,4 @@ fn now_unix_s() -> i64 {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

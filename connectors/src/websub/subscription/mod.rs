@@ -423,5 +423,4 @@ impl Subscription {
 }
 
 #[cfg(test)]
-#[path = "subscription_tests.rs"]
 mod tests;

@@ -261,5 +261,4 @@ impl MergeDatabase {
 }
 
 #[cfg(test)]
-#[path = "export_tests.rs"]
 mod tests;

@@ -395,5 +395,4 @@ impl EntryOutput {
 }
 
 #[cfg(test)]
-#[path = "sitemap_tests.rs"]
 mod tests;

@@ -19,7 +19,7 @@ use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 const PAGE: &str = "http://site.example/dir/page?q";
 
@@ -173,7 +173,7 @@ const EXCEPTIONS: &[&str] = &[
 
 #[test]
 fn html5lib_inputs_give_the_same_result() {
-    const INPUTS: &str = include_str!("../../../tests/data/html5lib/inputs.jsonl");
+    const INPUTS: &str = include_str!("../../../../tests/data/html5lib/inputs.jsonl");
     // Appended to each input, to detect a scanner in a wrong state.
     const BEHIND: [&str; 6] = [
         "",

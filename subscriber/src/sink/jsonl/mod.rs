@@ -239,5 +239,4 @@ fn read_pages(file: &AppendFile, mark: Option<u64>, ledger: &mut Ledger) -> io::
 }
 
 #[cfg(test)]
-#[path = "jsonl_tests.rs"]
 mod tests;
