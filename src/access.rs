@@ -1,19 +1,17 @@
 //! Flags for login, permissions and exposure, and their effect on the configuration of a broker.
 
-use std::{
-    iter,
-    net::{SocketAddr, TcpListener},
-    path::Path,
-};
+use std::iter;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 
 use clap::Args;
-use tidings_broker::{
-    Broker, BrokerConfig, Sockets,
-    access::{Permission, PermissionSet, PrivilegedAttribute, Transport},
-};
+use tidings_broker::access::{Permission, PermissionSet, PrivilegedAttribute, Transport};
+use tidings_broker::{Broker, BrokerConfig, Sockets};
 use tidings_protocol::TopicName;
 
-use crate::{failure::Failure, principals::AccessFile, zmq::ZmqFlags};
+use crate::failure::Failure;
+use crate::principals::AccessFile;
+use crate::zmq::ZmqFlags;
 
 /// Flags for login and for anonymous clients.
 #[derive(Debug, Clone, Args)]

@@ -1,17 +1,13 @@
 //! Addresses as they are typed, and the file in a data directory that holds the address of its
 //! running broker.
 
-use std::{
-    fmt, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, io};
 
-use tidings_protocol::{
-    PORT,
-    client::{Security, UNIX_PREFIX},
-};
+use tidings_protocol::PORT;
+use tidings_protocol::client::{Security, UNIX_PREFIX};
 
 /// The file in the data directory that holds the address of a running `tidings up`.
 const FILE: &str = "broker.addr";

@@ -1,11 +1,9 @@
 //! Atomic replacement of files, and locks on directories.
 
-use std::{
-    fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::{MetadataExt, fchown},
-    path::Path,
-};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use tempfile::NamedTempFile;

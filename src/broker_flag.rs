@@ -1,12 +1,12 @@
 //! The flags for the broker that a command connects to, and for the security of that connection.
 
-use std::{ffi::OsStr, path::PathBuf};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind};
-use tidings_protocol::{
-    Token,
-    client::{ClientTls, Security, TokenSource},
-};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use tidings_protocol::Token;
+use tidings_protocol::client::{ClientTls, Security, TokenSource};
 
 use crate::address::BrokerAddress;
 

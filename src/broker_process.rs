@@ -1,10 +1,8 @@
 //! A broker in a process of its own for benchmarks, and its data directory.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 use tidings_bench::{Launch, Ready, Server};

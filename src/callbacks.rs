@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hyper::{
-    HeaderMap,
-    header::{HeaderName, HeaderValue},
-};
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
-use tidings_broker::{
-    Broker,
-    hooks::{SECRET_BYTES_MIN, Scheme, Secret},
-};
+use tidings_broker::Broker;
+use tidings_broker::hooks::{SECRET_BYTES_MIN, Scheme, Secret};
 use tidings_connectors::callbacks::{self, CallbackConfig, Signer};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress, failure::Failure, hooks::read_secrets, outgoing::OutgoingFlags,
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::hooks::read_secrets;
+use crate::outgoing::OutgoingFlags;
 
 /// Flags for the callbacks of jobs.
 #[derive(Debug, Clone, Args)]

@@ -8,15 +8,14 @@ use std::time::Duration;
 use tidings_broker::{Broker, BrokerConfig};
 use tidings_connectors::websub::WebSub;
 use tokio::time::timeout;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::{
-    failure::Failure,
-    flags::{DataFlag, ServerFlags},
-    outgoing::OutgoingFlags,
-    stack::{self, stop_broker},
-    zmq::ZmqProcess,
-};
+use crate::failure::Failure;
+use crate::flags::{DataFlag, ServerFlags};
+use crate::outgoing::OutgoingFlags;
+use crate::stack::{self, stop_broker};
+use crate::zmq::ZmqProcess;
 
 /// The time limit of the stop: open requests are aborted, and unfinished work is returned.
 const STOP_MAX: Duration = Duration::from_millis(300);

@@ -2,15 +2,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "an answer has a time limit")]
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
 use tidings_protocol::client::{self, Client, ClientError, ClientOptions, Deliveries};
 
-use crate::{
-    address::{self, BrokerAddress},
-    broker_message,
-    failure::Failure,
-};
+use crate::address::{self, BrokerAddress};
+use crate::broker_message;
+use crate::failure::Failure;
 
 /// The time limit for an answer of the broker that a data directory names. It is on this machine,
 /// if it runs.

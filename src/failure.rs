@@ -1,6 +1,7 @@
 //! The ways in which a command ends without plain success, and their exit codes.
 
-use std::{io, process::ExitCode};
+use std::io;
+use std::process::ExitCode;
 
 /// The end of a command other than plain success. Each has one line of text for a person and an
 /// exit code for a script.

@@ -1,38 +1,34 @@
 //! Flags that several subcommands share, and their conversion to configurations.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use tidings_broker::{AuditConfig, BrokerConfig, HttpConfig, Sockets, Sync, TopicSettings};
 use tidings_protocol::{IpNetworkError, parse_ms};
-use tidings_subscriber::{
-    AllowPrivate, CrawlerConfig, config::LinkConfig, fetch::AddedHeader, tracking::TrackingParams,
-};
+use tidings_subscriber::config::LinkConfig;
+use tidings_subscriber::fetch::AddedHeader;
+use tidings_subscriber::tracking::TrackingParams;
+use tidings_subscriber::{AllowPrivate, CrawlerConfig};
 
-use crate::{
-    access::{AccessFlags, TransportGrant, parse_grant},
-    address::{BrokerAddress, Listen},
-    broker_message,
-    callbacks::CallbackFlags,
-    failure::Failure,
-    hooks::HookFlags,
-    hub::HubFlags,
-    logging,
-    outgoing::OutgoingFlags,
-    process::ProcessFlags,
-    public_url::PublicUrl,
-    quotas::QuotaFlags,
-    sinks::SinkFlags,
-    stack::StopTimeout,
-    tls::TlsFlags,
-    traps::TrapFlags,
-    websub::WebSubFlags,
-    zmq::ZmqFlags,
-};
+use crate::access::{AccessFlags, TransportGrant, parse_grant};
+use crate::address::{BrokerAddress, Listen};
+use crate::callbacks::CallbackFlags;
+use crate::failure::Failure;
+use crate::hooks::HookFlags;
+use crate::hub::HubFlags;
+use crate::outgoing::OutgoingFlags;
+use crate::process::ProcessFlags;
+use crate::public_url::PublicUrl;
+use crate::quotas::QuotaFlags;
+use crate::sinks::SinkFlags;
+use crate::stack::StopTimeout;
+use crate::tls::TlsFlags;
+use crate::traps::TrapFlags;
+use crate::websub::WebSubFlags;
+use crate::zmq::ZmqFlags;
+use crate::{broker_message, logging};
 
 /// The default data directory.
 const DATA_DEFAULT: &str = "./tidings-data";

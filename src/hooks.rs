@@ -1,6 +1,10 @@
 //! Webhooks of the configuration: `[[hook]]`, with secrets that are stored elsewhere.
 
-use std::{collections::BTreeSet, env::VarError, fs::File, io::Read, path::Path};
+use std::collections::BTreeSet;
+use std::env::VarError;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use clap::Args;
 use tidings_broker::hooks::{Hook, Recipe, SecretPlace};

@@ -6,27 +6,25 @@
     reason = "a request is completed even if the client disconnects"
 )]
 
-use std::{
-    fmt,
-    net::IpAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use clap::Args;
-use hyper::{HeaderMap, Request, Response, StatusCode, body::Bytes, header::RETRY_AFTER};
+use hyper::body::Bytes;
+use hyper::header::RETRY_AFTER;
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use tidings_broker::{Asker, Counting, Receiver, Recognizing, Reply, Replying};
 use tidings_connectors::hub::{Answer, Bounds, Counts, DESCRIPTION, Hub, HubConfig, PATHS, Rules};
 use tidings_protocol::{CanonicalUrl, IpNetwork};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress,
-    failure::Failure,
-    flags::{DataFlag, parse_duration},
-    outgoing::OutgoingFlags,
-    public_url::PublicUrl,
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::flags::{DataFlag, parse_duration};
+use crate::outgoing::OutgoingFlags;
+use crate::public_url::PublicUrl;
 
 /// The database of the hub, in the data directory.
 const FILE: &str = "hub.db";

@@ -1,22 +1,18 @@
 //! The job of `tidings crawl URL..`. Its name is a hash of the request, so the same command means
 //! the same job.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    fmt::Write,
-    time::Duration,
-};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Write;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tidings_broker::job::JobSettings;
 use tidings_protocol::{CanonicalUrl, JobName, format_ms};
 
-use crate::{
-    flags::milliseconds,
-    output::{format_count, plural, printable, time_or},
-    waiting::WaitingHost,
-};
+use crate::flags::milliseconds;
+use crate::output::{format_count, plural, printable, time_or};
+use crate::waiting::WaitingHost;
 
 /// Hexadecimal digits of the hash in the name of a job: 64 bits, enough for the jobs of one broker.
 const HASH_DIGITS: usize = 16;

@@ -2,30 +2,25 @@
 
 #![expect(clippy::disallowed_methods, reason = "a task watches the job while another one prints")]
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
+use std::time::Duration;
 
+use tidings_protocol::client::{Client, ClientError, Deliveries, Delivery};
 use tidings_protocol::{
     Command, DEFAULT_GROUP, DEFAULT_TOPIC, GroupName, JOB_DONE_TOPIC, JobName, ManageCommand,
-    TopicName,
-    client::{Client, ClientError, Deliveries, Delivery},
-    field_number, format_ms,
+    TopicName, field_number, format_ms,
 };
-use tokio::{
-    sync::mpsc,
-    task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval, sleep},
-};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use crate::{
-    address::BrokerAddress,
-    broker_message, connection,
-    failure::Failure,
-    flags::milliseconds,
-    job::{JobCounts, JobRequest},
-    manage,
-    screen::WAITING_HOSTS_SHOWN,
-    waiting::WaitingHost,
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::flags::milliseconds;
+use crate::job::{JobCounts, JobRequest};
+use crate::screen::WAITING_HOSTS_SHOWN;
+use crate::waiting::WaitingHost;
+use crate::{broker_message, connection, manage};
 
 /// The interval of requests for the counts, while progress is shown.
 const POLL: Duration = Duration::from_millis(250);

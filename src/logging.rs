@@ -1,10 +1,8 @@
 //! Logs on standard error. The default level is low, so that the output of the command dominates.
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write},
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tidings_broker::access::mask_tokens;
 use tidings_protocol::text::{escape_json, is_invisible};

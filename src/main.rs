@@ -47,17 +47,16 @@ mod websub;
 mod window;
 mod zmq;
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{
-    cli::{Cmd, Parsed},
-    failure::Failure,
-    process::ProcessPaths,
-    service::StartContext,
-};
+use crate::cli::{Cmd, Parsed};
+use crate::failure::Failure;
+use crate::process::ProcessPaths;
+use crate::service::StartContext;
 
 /// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
 /// end.

@@ -3,19 +3,14 @@
 
 use clap::Args;
 use serde_json::{Map, Value};
-use tidings_protocol::{
-    Command, GroupName, ManageCommand,
-    client::{Client, ClientError, CommandAnswer},
-    field_number,
-};
+use tidings_protocol::client::{Client, ClientError, CommandAnswer};
+use tidings_protocol::{Command, GroupName, ManageCommand, field_number};
 
-use crate::{
-    address::BrokerAddress,
-    broker_flag::BrokerFlag,
-    broker_message, connection,
-    failure::Failure,
-    output::{Console, format_count, readable},
-};
+use crate::address::BrokerAddress;
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::output::{Console, format_count, readable};
+use crate::{broker_message, connection};
 
 /// The flags of commands with a table or JSON as output.
 #[derive(Debug, Clone, Args)]

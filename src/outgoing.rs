@@ -5,9 +5,13 @@ use std::time::Duration;
 use clap::Args;
 use hyper::header::HeaderValue;
 use tidings_connectors::outgoing::OutgoingClient;
-use tidings_subscriber::{CrawlerConfig, address::AllowPrivate, connect::Connector};
+use tidings_subscriber::CrawlerConfig;
+use tidings_subscriber::address::AllowPrivate;
+use tidings_subscriber::connect::Connector;
 
-use crate::{contact, failure::Failure, flags::AllowPrivateFlag};
+use crate::contact;
+use crate::failure::Failure;
+use crate::flags::AllowPrivateFlag;
 
 /// The time limit of such a request.
 const REQUEST_MAX: Duration = Duration::from_secs(20);

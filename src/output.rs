@@ -3,18 +3,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "redraws are limited in rate")]
 
-use std::{
-    borrow::Cow,
-    fmt::Write as _,
-    io::{self, IsTerminal, Write},
-    sync::LazyLock,
-    time::{Duration, Instant},
-};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
-use tidings_protocol::{
-    parse_ms,
-    text::{escape_json, is_invisible},
-};
+use tidings_protocol::parse_ms;
+use tidings_protocol::text::{escape_json, is_invisible};
 
 use crate::failure::Failure;
 

@@ -1,6 +1,7 @@
 //! The line that is printed for each page.
 
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
+use std::time::Duration;
 
 use serde::Serialize;
 use tidings_subscriber::{PageOutcome, PageReport};

@@ -1,13 +1,12 @@
 //! `--pid-file`: publishes the id of this process and rejects a second one.
 
-use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use crate::{failure::Failure, output::printable};
+use crate::failure::Failure;
+use crate::output::printable;
 
 /// The pid file of this process; removed when dropped.
 ///

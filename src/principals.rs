@@ -3,23 +3,17 @@
 
 #![expect(clippy::disallowed_methods, reason = "polls the file for changes")]
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
-use tidings_broker::{
-    Broker,
-    access::{Credential, Permission, PermissionSet, Principal, TokenHash},
-};
+use tidings_broker::Broker;
+use tidings_broker::access::{Credential, Permission, PermissionSet, Principal, TokenHash};
 
-use crate::{
-    atomic_file::{self, DirectoryLock},
-    failure::Failure,
-};
+use crate::atomic_file::{self, DirectoryLock};
+use crate::failure::Failure;
 
 /// The name of the file.
 const FILE: &str = "access.toml";

@@ -1,6 +1,7 @@
 //! The public URL of this broker.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
 use tidings_protocol::CanonicalUrl;
 

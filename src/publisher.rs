@@ -5,20 +5,16 @@
 
 use std::time::Duration;
 
-use tidings_protocol::{
-    TopicName,
-    client::{Client, ClientError, Deliveries},
-};
+use tidings_protocol::TopicName;
+use tidings_protocol::client::{Client, ClientError, Deliveries};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress,
-    broker_message, connection,
-    failure::Failure,
-    output::note,
-    window::{PublishWindow, Rejection},
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::output::note;
+use crate::window::{PublishWindow, Rejection};
+use crate::{broker_message, connection};
 
 /// The shortest and the longest wait before it connects again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tidings_subscriber::PageReport;
 
-use crate::{
-    failure::Failure,
-    job::{JobCounts, RecentRate},
-    output::{Console, format_bytes, format_count, format_duration, plural},
-    page_line::{page_json, page_line},
-    tally::{CrawlTally, FailureCount},
-    waiting::WaitingHost,
-};
+use crate::failure::Failure;
+use crate::job::{JobCounts, RecentRate};
+use crate::output::{Console, format_bytes, format_count, format_duration, plural};
+use crate::page_line::{page_json, page_line};
+use crate::tally::{CrawlTally, FailureCount};
+use crate::waiting::WaitingHost;
 
 /// The numbers of hosts in the summary and in the progress.
 const SLOWEST: usize = 5;

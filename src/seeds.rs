@@ -1,10 +1,8 @@
 //! The seeds of a crawl: URLs of the command line, and those of a file with one in each line.
 
-use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Read},
-    path::Path,
-};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 

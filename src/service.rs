@@ -4,22 +4,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "sends watchdog messages")]
 
-use std::{env, future, time::Duration};
+use std::time::Duration;
+use std::{env, future};
 
 use anyhow::Context;
 use sd_notify::NotifyState;
 use tidings_broker::{Broker, BrokerConfig, Sockets};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::sleep,
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
 
-use crate::{
-    cli::{self, Cmd, Parsed},
-    config::{Setting, settings},
-    failure::Failure,
-    logging,
-};
+use crate::cli::{self, Cmd, Parsed};
+use crate::config::{Setting, settings};
+use crate::failure::Failure;
+use crate::logging;
 
 /// Settings that a reload can change.
 const RELOADABLE: [&str; 8] =

@@ -1,12 +1,11 @@
 //! The flags for the places where pages are stored.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidings_subscriber::{CrawlerConfig, sink::SinkConfig};
+use tidings_subscriber::CrawlerConfig;
+use tidings_subscriber::sink::SinkConfig;
 
 use crate::flags::{DataFlag, parse_bytes};
 

@@ -3,21 +3,21 @@
 
 #![expect(clippy::disallowed_methods, reason = "the crawler is a task beside its printer")]
 
-use std::{
-    fs::DirBuilder,
-    net::{SocketAddr, TcpListener},
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::fs::DirBuilder;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, Sockets, StartError};
 use tidings_protocol::{MemberId, PORT};
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{address::BrokerAddress, failure::Failure};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
 
 /// The limit of fetched pages that are not printed yet; at this limit the crawler waits.
 const REPORTS_MAX: usize = 1024;

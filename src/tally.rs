@@ -1,10 +1,8 @@
 //! Counts and times of a crawl, with a limit on memory.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap, VecDeque},
-    time::Duration,
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
 use tidings_subscriber::{PageOutcome, PageReport};
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidings_broker::{BrokerConfig, TlsConfig, UnixConfig};
 
-use crate::{failure::Failure, principals::AccessFile};
+use crate::failure::Failure;
+use crate::principals::AccessFile;
 
 /// The unix socket in the data directory of a broker that requires TLS or login.
 const SOCKET: &str = "broker.sock";

@@ -1,14 +1,18 @@
 //! Subscriptions of this broker to hubs of watched feeds.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tidings_broker::HttpConfig;
 use tidings_connectors::websub::{WebSub, WebSubConfig};
 
-use crate::{
-    failure::Failure, flags::parse_duration, outgoing::OutgoingFlags, public_url::PublicUrl, stack,
-};
+use crate::failure::Failure;
+use crate::flags::parse_duration;
+use crate::outgoing::OutgoingFlags;
+use crate::public_url::PublicUrl;
+use crate::stack;
 
 /// Flags of the subscriptions to hubs.
 #[derive(Debug, Clone, Args)]

@@ -1,17 +1,14 @@
 //! The unanswered events of a publisher, with everything that is needed to send them again on
 //! another connection.
 
-use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    pin::Pin,
-    task::{Context, Poll, Waker, ready},
-};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 
+use tidings_protocol::client::{Client, ClientError, PendingConfirmation};
 use tidings_protocol::{
-    Code, MemberId, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName,
-    client::{Client, ClientError, PendingConfirmation},
-    push_attribute, text,
+    Code, MemberId, PAYLOAD_BYTES_MAX, Payload, ProtocolError, TopicName, push_attribute, text,
 };
 
 /// The limit in bytes above which no more events are read. It equals the limit of the client, so

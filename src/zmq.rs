@@ -8,32 +8,28 @@
     reason = "supervises a process, and waits before it restarts it"
 )]
 
-use std::{
-    env,
-    ffi::OsString,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
-    time::{Duration, Instant},
-};
+use std::env;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidings_connectors::zmq::{
-    Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern, frames::PayloadFrame,
-};
+use tidings_connectors::zmq::frames::PayloadFrame;
+use tidings_connectors::zmq::{Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern};
 use tidings_protocol::client::{ClientTls, Security, TokenSource};
-use tokio::{
-    io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress, broker_flag::TOKEN_VARIABLE, failure::Failure, logging,
-    process::SERVICE_VARIABLES,
-};
+use crate::address::BrokerAddress;
+use crate::broker_flag::TOKEN_VARIABLE;
+use crate::failure::Failure;
+use crate::logging;
+use crate::process::SERVICE_VARIABLES;
 
 /// The time limit for opening its sockets.
 const START_MAX: Duration = Duration::from_secs(10);

@@ -5,16 +5,12 @@
     reason = "a benchmark reads the clock, and waits for others to be idle"
 )]
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::{
-    Figure, Watch,
-    histogram::Histogram,
-    origin::{Asked, Origin},
-};
+use crate::histogram::Histogram;
+use crate::origin::{Asked, Origin};
+use crate::{Figure, Watch};
 
 /// Longer than anybody takes that polls.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::{
-    Figure, Server, Target, Watch,
-    fan::Fan,
-    figure::number,
-    load::{Load, Size},
-};
+use crate::fan::Fan;
+use crate::figure::number;
+use crate::load::{Load, Size};
+use crate::{Figure, Server, Target, Watch};
 
 /// Time in which a broker gets going again after the other one's turn.
 const WARM_UP: Duration = Duration::from_millis(200);

@@ -2,22 +2,18 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    collections::VecDeque,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::{
-    Figure, Target, Watch,
-    connection::{self, take_step},
-    figure::number,
-    server::Cost,
-    wire::{Step, Until},
-};
+use crate::connection::{self, take_step};
+use crate::figure::number;
+use crate::server::Cost;
+use crate::wire::{Step, Until};
+use crate::{Figure, Target, Watch};
 
 /// Connections that are open at once, so that the broker need not wait for the generator.
 const OPEN: usize = 32;

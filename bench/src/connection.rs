@@ -1,20 +1,15 @@
 //! Connections: how they begin, and how pieces are written to them.
 
-use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-
 use rustls::ClientConnection;
 
-use crate::{
-    Target,
-    secure::{Inlet, Link},
-    wire::{Step, Until},
-};
+use crate::Target;
+use crate::secure::{Inlet, Link};
+use crate::wire::{Step, Until};
 
 /// Bytes that a publisher writes at once.
 const PIECE_BYTES: usize = 64 * 1024;

@@ -2,13 +2,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    fs::{self, File},
-    io::{Seek, SeekFrom, Write},
-    os::unix::fs::MetadataExt,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rustix::fs::{major, minor, statfs};

@@ -2,21 +2,17 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark waits for what must not come")]
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpStream},
-    thread,
-    time::Duration,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use crate::{
-    Figure, Watch,
-    figure::number,
-    histogram::Histogram,
-    origin::{Origin, Record},
-};
+use crate::figure::number;
+use crate::histogram::Histogram;
+use crate::origin::{Origin, Record};
+use crate::{Figure, Watch};
 
 /// Longer than a crawl of these takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,12 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    Figure, Target, Watch,
-    figure::number,
-    load::{Counters, Load, Size},
-    server::Cost,
-};
+use crate::figure::number;
+use crate::load::{Counters, Load, Size};
+use crate::server::Cost;
+use crate::{Figure, Target, Watch};
 
 /// A load, and for how long.
 #[derive(Debug, Clone, Copy)]

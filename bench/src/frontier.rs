@@ -3,21 +3,17 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    io::{BufRead, BufReader, Lines, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::{
-    Figure, Server, Target, Watch, connection,
-    figure::number,
-    histogram::Histogram,
-    wire::{Step, Until},
-};
+use crate::figure::number;
+use crate::histogram::Histogram;
+use crate::wire::{Step, Until};
+use crate::{Figure, Server, Target, Watch, connection};
 
 /// Of so many links of a page one is new.
 const LINKS_OF_A_NEW_ONE: u64 = 5;

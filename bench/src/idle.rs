@@ -2,21 +2,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::{
-    Figure, Target, Watch,
-    connection::{self, Outlet},
-    figure::number,
-    load::subscribers,
-    poller::{Discard, Poller},
-    server,
-};
+use crate::connection::{self, Outlet};
+use crate::figure::number;
+use crate::load::subscribers;
+use crate::poller::{Discard, Poller};
+use crate::{Figure, Target, Watch, server};
 
 /// How long one event may take to everybody.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,25 +5,21 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use rustix::{
-    fd::OwnedFd,
-    time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
-    },
+use rustix::fd::OwnedFd;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
-use crate::{
-    Figure, Target, Watch,
-    connection::{self, Outlet},
-    figure::number,
-    histogram::Histogram,
-    load::{refuse, subscribers},
-    poller::{Discard, Poller},
-    secure::Inlet,
-    server::Cost,
-    wire::Stream,
-};
+use crate::connection::{self, Outlet};
+use crate::figure::number;
+use crate::histogram::Histogram;
+use crate::load::{refuse, subscribers};
+use crate::poller::{Discard, Poller};
+use crate::secure::Inlet;
+use crate::server::Cost;
+use crate::wire::Stream;
+use crate::{Figure, Target, Watch};
 
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);

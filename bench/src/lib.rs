@@ -63,13 +63,11 @@ mod worker;
 
 use std::net::SocketAddr;
 
-pub use crate::{
-    figure::Figure,
-    secure::Trust,
-    server::{Launch, Ready, Server},
-    tidings::Tidings,
-    wire::Wire,
-};
+pub use crate::figure::Figure;
+pub use crate::secure::Trust;
+pub use crate::server::{Launch, Ready, Server};
+pub use crate::tidings::Tidings;
+pub use crate::wire::Wire;
 
 /// What a load is generated for.
 #[derive(Clone, Copy)]

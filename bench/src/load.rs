@@ -2,24 +2,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock")]
 
-use std::{
-    collections::VecDeque,
-    io::{self, ErrorKind, Read},
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
 
-use crate::{
-    Target, Watch,
-    connection::{self, Outlet},
-    figure::number,
-    gate::Gate,
-    poller::{Discard, Poller},
-    secure::Inlet,
-    wire::Stream,
-};
+use crate::connection::{self, Outlet};
+use crate::figure::number;
+use crate::gate::Gate;
+use crate::poller::{Discard, Poller};
+use crate::secure::Inlet;
+use crate::wire::Stream;
+use crate::{Target, Watch};
 
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -314,11 +310,9 @@ pub(crate) fn refuse(refusal: &[u8], heard: &[u8]) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Write,
-        net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-        thread::{self, JoinHandle},
-    };
+    use std::io::Write;
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+    use std::thread::{self, JoinHandle};
 
     use super::*;
     use crate::wire::{Step, Until, Wire};

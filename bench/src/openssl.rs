@@ -1,10 +1,8 @@
 //! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to compare with.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 

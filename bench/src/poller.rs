@@ -1,20 +1,14 @@
 //! `epoll`, and reading without looking.
 
-use std::{
-    io::{self, ErrorKind},
-    net::TcpStream,
-    time::Duration,
-};
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::time::Duration;
 
-use rustix::{
-    buffer::spare_capacity,
-    event::{
-        Timespec,
-        epoll::{self, CreateFlags, Event, EventData, EventFlags},
-    },
-    fd::{AsFd, OwnedFd},
-    net::{RecvFlags, recv},
-};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{RecvFlags, recv};
 
 /// Most sockets that are looked at after one wait.
 const EVENTS_MAX: usize = 1024;

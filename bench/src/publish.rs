@@ -2,23 +2,18 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::{
-    Figure, Target, Watch,
-    connection::{self, Outlet},
-    disk,
-    figure::number,
-    load::refuse,
-    poller::Poller,
-    server::Cost,
-    wire::Answers,
-};
+use crate::connection::{self, Outlet};
+use crate::figure::number;
+use crate::load::refuse;
+use crate::poller::Poller;
+use crate::server::Cost;
+use crate::wire::Answers;
+use crate::{Figure, Target, Watch, disk};
 
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);

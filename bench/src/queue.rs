@@ -6,29 +6,24 @@
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock, and waits")]
 
-use std::{
-    io::{Read, Write},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
 
-use crate::{
-    Figure, Target, Watch,
-    connection::{self, Outlet},
-    figure::number,
-    load::refuse,
-    poller::Poller,
-    publish::Account,
-    server::Cost,
-    task::Ledger,
-    wire::{Crew, Heard, Left},
-    worker::Connected,
-};
-
+use crate::connection::{self, Outlet};
+use crate::figure::number;
+use crate::load::refuse;
+use crate::poller::Poller;
+use crate::publish::Account;
+use crate::server::Cost;
+use crate::task::Ledger;
 pub use crate::task::{KEYS_MAX, TASK_BYTES_MIN};
+use crate::wire::{Crew, Heard, Left};
+use crate::worker::Connected;
+use crate::{Figure, Target, Watch};
 
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);

@@ -2,23 +2,18 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use memchr::memchr;
 
-use crate::{
-    Figure, Target, Watch, connection,
-    figure::number,
-    poller::Discard,
-    publish,
-    server::Cost,
-    wire::{Replay as Request, ReplayEnd},
-};
+use crate::figure::number;
+use crate::poller::Discard;
+use crate::server::Cost;
+use crate::wire::{Replay as Request, ReplayEnd};
+use crate::{Figure, Target, Watch, connection, publish};
 
 /// How long no byte may come while something is missing.
 const PATIENCE: Duration = Duration::from_secs(20);

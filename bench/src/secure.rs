@@ -1,21 +1,19 @@
 //! Encrypted connections of the generator. What subscribers are sent is not decrypted: the lengths of its records say how
 //! many bytes there are in them. So a subscriber costs the generator two calls a record, and the broker is what is measured.
 
-use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::TcpStream,
-    path::Path,
-    sync::Arc,
-};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::net::{RecvFlags, recv};
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    crypto::aws_lc_rs::{self, cipher_suite::TLS13_AES_256_GCM_SHA384},
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-    version::TLS13,
-};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384;
+use rustls::crypto::aws_lc_rs::{self};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::poller::Discard;
 

@@ -2,22 +2,18 @@
 
 #![expect(clippy::disallowed_methods, reason = "a broker that does not start is given up")]
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context, bail};
-use rustix::{
-    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
-    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{Figure, figure::number};
+use crate::Figure;
+use crate::figure::number;
 
 /// How long it may take to start.
 const START_MAX: Duration = Duration::from_secs(20);

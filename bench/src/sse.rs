@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::{
-    Tidings,
-    wire::{Step, Stream, Sync, Until, Wire},
-};
+use crate::Tidings;
+use crate::wire::{Step, Stream, Sync, Until, Wire};
 
 /// Subscribers are where HTTP is, publishers where lines are.
 #[derive(Debug, Clone, Copy)]

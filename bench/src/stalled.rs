@@ -2,18 +2,13 @@
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::{
-    Figure, Target, Watch,
-    fan::Rates,
-    figure::number,
-    load::{Load, Size},
-    server,
-};
+use crate::fan::Rates;
+use crate::figure::number;
+use crate::load::{Load, Size};
+use crate::{Figure, Target, Watch, server};
 
 /// How long nothing may come before it is clear that nothing more will.
 const SILENCE: Duration = Duration::from_secs(3);

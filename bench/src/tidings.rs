@@ -3,12 +3,10 @@
 use anyhow::{Context, bail};
 use memchr::memchr_iter;
 
-use crate::{
-    secure::Trust,
-    wire::{
-        Answers, Caught, Confirmed, Crew, Heard, Left, Replay, ReplayEnd, Step, Stream, Sync,
-        Tasks, Until, Wire, Worker,
-    },
+use crate::secure::Trust;
+use crate::wire::{
+    Answers, Caught, Confirmed, Crew, Heard, Left, Replay, ReplayEnd, Step, Stream, Sync, Tasks,
+    Until, Wire, Worker,
 };
 
 /// Tidings, with topics as safe as asked for; `None`: as the broker makes them.

@@ -1,6 +1,7 @@
 //! What the generator has to know about a broker's protocol.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::bail;
 use memchr::memmem;

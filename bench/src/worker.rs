@@ -1,17 +1,13 @@
 //! A worker's connection: reads lines, and writes what they are answered with.
 
-use std::{
-    io::{self, ErrorKind, Read},
-    net::TcpStream,
-};
+use std::io::{self, ErrorKind, Read};
+use std::net::TcpStream;
 
 use anyhow::{Context, bail, ensure};
 use memchr::memchr_iter;
 
-use crate::{
-    connection,
-    wire::{Heard, Worker},
-};
+use crate::connection;
+use crate::wire::{Heard, Worker};
 
 /// Bytes that are read at once, and the longest line.
 const READ_BYTES: usize = 256 * 1024;

@@ -3,25 +3,22 @@
 //! Opens the directory as a start would, on a disk that drops writes, so the findings are those of
 //! the next start. Then checks every checksum.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::{fs, io};
 
 use tidings_protocol::{GroupName, Seq, TopicName};
 
-use crate::StartError;
-use crate::catalog;
 use crate::clean_stop::{self, CleanStop};
 use crate::data_dir::DataDir;
+pub use crate::groups::check::VerifiedGroup;
 use crate::groups::check::verify_group;
 use crate::groups::repair::repaired_group;
 use crate::log::disk::FileSystem;
 use crate::log::read_only_disk::ReadOnlyDisk;
 use crate::log::{CheckedFile, SegmentLog, SegmentOptions, TopicLog};
-
-pub use crate::groups::check::VerifiedGroup;
+use crate::{StartError, catalog};
 
 /// The findings in a data directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

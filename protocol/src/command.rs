@@ -6,11 +6,12 @@ use std::str::FromStr;
 use bytes::BufMut;
 use jiff::Timestamp;
 
-use crate::parse;
 use crate::text::quote;
 use crate::wire::{LineWriter, is_word_char, number};
-use crate::{Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb};
-use crate::{duration, names};
+use crate::{
+    Code, CursorName, GroupName, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb, duration,
+    names, parse,
+};
 
 /// One line of a client. `parse` and `encode` are inverse to each other.
 ///

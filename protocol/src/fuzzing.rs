@@ -4,9 +4,10 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
+use crate::command::StartAt;
 use crate::{
     After, CanonicalUrl, Command, IpNetwork, LineDecoder, MemberId, Payload, Reply, Session,
-    TaskId, TimeOfDay, TopicName, URL_BYTES_MAX, command::StartAt, duration, push_attribute, text,
+    TaskId, TimeOfDay, TopicName, URL_BYTES_MAX, duration, push_attribute, text,
 };
 
 /// The name and the body of a target.

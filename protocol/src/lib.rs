@@ -107,15 +107,16 @@ pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
-pub use names::{CursorName, GroupName, JobName, MemberId, Seq, TaskId, TopicName};
-pub use names::{NAME_BYTES_MAX, is_name};
+pub use names::{
+    CursorName, GroupName, JobName, MemberId, NAME_BYTES_MAX, Seq, TaskId, TopicName, is_name,
+};
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
-pub use reply::{AckAnswer, FAREWELL, HelloAnswer, InvalidReply, Reply, field, field_number};
 pub use reply::{
-    encode_gap, encode_greeting, encode_lag, encode_more, encode_msg, encode_ok, encode_peer_lag,
+    AckAnswer, FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
+    encode_more, encode_msg, encode_ok, encode_peer_lag, encode_pong, encode_published,
+    encode_task, error_from_wire, field, field_number,
 };
-pub use reply::{encode_pong, encode_published, encode_task, error_from_wire};
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
 pub use verb::Verb;

@@ -1,27 +1,27 @@
 //! The command line: its definition, and messages for mistakes.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
-use clap::{
-    Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
-    builder::BoolishValueParser,
-    error::{ContextKind, Error, ErrorKind},
-    parser::ValueSource,
-};
-
+use clap::builder::BoolishValueParser;
+use clap::error::{ContextKind, Error, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tidings_protocol::ProtocolError;
 
-use crate::{
-    broker_message,
-    cmd::{
-        self, bridge::Bridge, config::Config, dead::Dead, group::Group, job::Job, probe::Probe,
-        token::Token, topic::Topic,
-    },
-    config::ConfigFile,
-    failure::Failure,
-    logging,
-    output::printable,
-};
+use crate::cmd::bridge::Bridge;
+use crate::cmd::config::Config;
+use crate::cmd::dead::Dead;
+use crate::cmd::group::Group;
+use crate::cmd::job::Job;
+use crate::cmd::probe::Probe;
+use crate::cmd::token::Token;
+use crate::cmd::topic::Topic;
+use crate::cmd::{self};
+use crate::config::ConfigFile;
+use crate::failure::Failure;
+use crate::output::printable;
+use crate::{broker_message, logging};
 
 mod help;
 

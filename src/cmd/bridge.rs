@@ -1,17 +1,16 @@
 //! `tidings bridge`: publishes messages of another system.
 
 use clap::{Args, Subcommand};
-use tidings_connectors::zmq::{self, Connect, frames::PayloadFrame};
+use tidings_connectors::zmq::frames::PayloadFrame;
+use tidings_connectors::zmq::{self, Connect};
 use tidings_protocol::TopicName;
 
-use crate::{
-    broker_flag::BrokerFlag,
-    connection,
-    failure::Failure,
-    output::Console,
-    signals::stop_on_signal,
-    zmq::{ZmqEnd, ZmqProcess, ZmqWork},
-};
+use crate::broker_flag::BrokerFlag;
+use crate::connection;
+use crate::failure::Failure;
+use crate::output::Console;
+use crate::signals::stop_on_signal;
+use crate::zmq::{ZmqEnd, ZmqProcess, ZmqWork};
 
 const ZMQ_EXAMPLES: &str = "\
 Examples:

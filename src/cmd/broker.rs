@@ -3,16 +3,14 @@
 use clap::Args;
 use tidings_broker::BrokerConfig;
 
-use crate::{
-    companions::PreparedCompanions,
-    failure::Failure,
-    flags::{DataFlag, ServerFlags},
-    outgoing::OutgoingFlags,
-    output::Console,
-    service::{self, Service, StartContext},
-    signals::stop_on_signal,
-    stack::{self, StopTimer},
-};
+use crate::companions::PreparedCompanions;
+use crate::failure::Failure;
+use crate::flags::{DataFlag, ServerFlags};
+use crate::outgoing::OutgoingFlags;
+use crate::output::Console;
+use crate::service::{self, Service, StartContext};
+use crate::signals::stop_on_signal;
+use crate::stack::{self, StopTimer};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,12 +4,10 @@ use std::path::Path;
 
 use clap::{Args, Command, Subcommand};
 
-use crate::{
-    cli::{self, Cmd},
-    config::{ConfigFile, as_file, environment_problems, find_subcommand, settings},
-    failure::Failure,
-    output::{self, note, plural},
-};
+use crate::cli::{self, Cmd};
+use crate::config::{ConfigFile, as_file, environment_problems, find_subcommand, settings};
+use crate::failure::Failure;
+use crate::output::{self, note, plural};
 
 const CHECK: &str = "\
 Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,

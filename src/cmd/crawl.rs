@@ -1,29 +1,28 @@
 //! `tidings crawl`: with URLs, one job from start to end; without URLs, a crawler that works for a
 //! broker until it is stopped.
 
-use std::{fs, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::{BrokerAddress, Listen},
-    broker_flag::OptionalBrokerFlag,
-    cmd::up::{self, PagePrinter},
-    cmd::watch_feed::{FeedsFlag, watch_configured},
-    connection, contact,
-    failure::Failure,
-    flags::{self, CrawlerFlags, DataFlag},
-    job::{JobCounts, JobLimits, JobRequest, Scope},
-    job_watch::{self, JobUpdate, JobWatch},
-    output::plural,
-    pid_file::PidFile,
-    screen::{Screen, ScreenStyle},
-    seeds,
-    signals::stop_on_signal,
-    sinks,
-    stack::{self, Crawler, Stack, StopTimeout},
-};
+use crate::address::{BrokerAddress, Listen};
+use crate::broker_flag::OptionalBrokerFlag;
+use crate::cmd::up::{self, PagePrinter};
+use crate::cmd::watch_feed::{FeedsFlag, watch_configured};
+use crate::failure::Failure;
+use crate::flags::{self, CrawlerFlags, DataFlag};
+use crate::job::{JobCounts, JobLimits, JobRequest, Scope};
+use crate::job_watch::{self, JobUpdate, JobWatch};
+use crate::output::plural;
+use crate::pid_file::PidFile;
+use crate::screen::{Screen, ScreenStyle};
+use crate::signals::stop_on_signal;
+use crate::stack::{self, Crawler, Stack, StopTimeout};
+use crate::{connection, contact, seeds, sinks};
 
 /// The limit of connections of an embedded broker: its crawler, the watcher of its job, and
 /// commands that inspect it.

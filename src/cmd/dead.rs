@@ -3,16 +3,12 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::{JobName, field_number};
 
-use crate::{
-    broker_flag::BrokerFlag,
-    cmd::group::{
-        command,
-        tasks::{self, EntryFilter, EntryState},
-    },
-    failure::Failure,
-    manage::{BrokerClient, GroupFlag, OutputFlags},
-    output::{Console, format_count},
-};
+use crate::broker_flag::BrokerFlag;
+use crate::cmd::group::command;
+use crate::cmd::group::tasks::{self, EntryFilter, EntryState};
+use crate::failure::Failure;
+use crate::manage::{BrokerClient, GroupFlag, OutputFlags};
+use crate::output::{Console, format_count};
 
 const EXAMPLES: &str = "\
 Examples:

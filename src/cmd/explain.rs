@@ -1,17 +1,16 @@
 //! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
 
 use clap::Args;
-use tidings_protocol::{CanonicalUrl, Code, Command, client::ClientError};
+use tidings_protocol::client::ClientError;
+use tidings_protocol::{CanonicalUrl, Code, Command};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
-use crate::{
-    address,
-    broker_flag::BrokerFlag,
-    failure::Failure,
-    flags::DataFlag,
-    manage::{BrokerClient, GroupFlag},
-    output::{Console, printable, readable_line},
-};
+use crate::address;
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::flags::DataFlag;
+use crate::manage::{BrokerClient, GroupFlag};
+use crate::output::{Console, printable, readable_line};
 
 /// Characters of a stored error text that are shown.
 const ERROR_CHARS_MAX: usize = 300;

@@ -2,7 +2,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads and writes files, which blocks a thread")]
 
-use std::{io, path::PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -10,12 +11,10 @@ use tidings_subscriber::sink::export::{self, ExportError, ExportTarget, Exported
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    failure::Failure,
-    flags::DataFlag,
-    output::{Console, format_count, plural},
-    signals::stop_on_signal,
-};
+use crate::failure::Failure;
+use crate::flags::DataFlag;
+use crate::output::{Console, format_count, plural};
+use crate::signals::stop_on_signal;
 
 const EXAMPLES: &str = "\
 Examples:

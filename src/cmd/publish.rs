@@ -3,30 +3,24 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 
 use clap::Args;
-use tidings_protocol::{
-    TopicName,
-    client::{Client, ClientError, Deliveries},
-    format_ms,
-};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, timeout_at},
-};
+use tidings_protocol::client::{Client, ClientError, Deliveries};
+use tidings_protocol::{TopicName, format_ms};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::{
-    address::BrokerAddress,
-    broker_flag::BrokerFlag,
-    broker_message, connection,
-    failure::Failure,
-    flags::{self, milliseconds},
-    lines::{NumberedLines, read_input},
-    output::{format_count, note, plural},
-    signals::stop_on_signal,
-    window::PublishWindow,
-};
+use crate::address::BrokerAddress;
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::flags::{self, milliseconds};
+use crate::lines::{NumberedLines, read_input};
+use crate::output::{format_count, note, plural};
+use crate::signals::stop_on_signal;
+use crate::window::PublishWindow;
+use crate::{broker_message, connection};
 
 const EXAMPLES: &str = "\
 Examples:

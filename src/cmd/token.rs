@@ -3,14 +3,12 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
-use crate::{
-    atomic_file::DirectoryLock,
-    failure::Failure,
-    flags::DataFlag,
-    output::Console,
-    principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of},
-    stack,
-};
+use crate::atomic_file::DirectoryLock;
+use crate::failure::Failure;
+use crate::flags::DataFlag;
+use crate::output::Console;
+use crate::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
+use crate::stack;
 
 macro_rules! permissions {
     () => {

@@ -1,36 +1,29 @@
 //! `tidings up`: a broker and a crawler in one process, with a line for each page.
 
-use std::{future, path::Path};
+use std::future;
+use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
 use tidings_broker::BrokerConfig;
-use tidings_protocol::{
-    CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP,
-    client::{ClientError, Delivery},
-    field,
-};
+use tidings_protocol::client::{ClientError, Delivery};
+use tidings_protocol::{CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field};
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::{AddressFile, BrokerAddress},
-    cmd::{
-        broker::{http_line, warn_if_open},
-        watch_feed::{FeedsFlag, watch_configured},
-    },
-    companions::PreparedCompanions,
-    connection, contact,
-    failure::Failure,
-    flags::{CrawlerFlags, DataFlag, ServerFlags},
-    output::{Console, note, printable},
-    page_line::page_line,
-    process::ProcessPaths,
-    service::{self, Service, StartContext},
-    signals::stop_on_signal,
-    sinks,
-    stack::{self, Crawler, Stack, StopTimer},
-};
+use crate::address::{AddressFile, BrokerAddress};
+use crate::cmd::broker::{http_line, warn_if_open};
+use crate::cmd::watch_feed::{FeedsFlag, watch_configured};
+use crate::companions::PreparedCompanions;
+use crate::failure::Failure;
+use crate::flags::{CrawlerFlags, DataFlag, ServerFlags};
+use crate::output::{Console, note, printable};
+use crate::page_line::page_line;
+use crate::process::ProcessPaths;
+use crate::service::{self, Service, StartContext};
+use crate::signals::stop_on_signal;
+use crate::stack::{self, Crawler, Stack, StopTimer};
+use crate::{connection, contact, sinks};
 
 const EXAMPLES: &str = "\
 Then, in another terminal:

@@ -1,17 +1,20 @@
 //! `tidings verify`: verifies everything in a data directory.
 
-use std::{
-    ffi::OsStr,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::Args;
-use tidings_connectors::{files::state_file, hub, websub};
-use tidings_subscriber::{database, digest::Schema, sink::sqlite, state as crawler};
+use tidings_connectors::files::state_file;
+use tidings_connectors::{hub, websub};
+use tidings_subscriber::digest::Schema;
+use tidings_subscriber::sink::sqlite;
+use tidings_subscriber::{database, state as crawler};
 
 use super::topic::{VerifyReport, verify_offline};
-use crate::{failure::Failure, output::Console, principals::AccessFile};
+use crate::failure::Failure;
+use crate::output::Console;
+use crate::principals::AccessFile;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,34 +3,30 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it connects again")]
 
-use std::{
-    collections::HashMap,
-    fmt,
-    future::pending,
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use tidings_connectors::websub::{self, Telling};
+use tidings_protocol::client::{ClientError, CommandAnswer};
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName,
-    client::{ClientError, CommandAnswer},
-    field, field_number, format_ms,
+    CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, field_number, format_ms,
 };
-use tidings_subscriber::feed::{NO_FEED, NO_FEED_ADVICE, watched_feed::FeedSettings};
+use tidings_subscriber::feed::watched_feed::FeedSettings;
+use tidings_subscriber::feed::{NO_FEED, NO_FEED_ADVICE};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    address::BrokerAddress,
-    broker_flag::BrokerFlag,
-    cmd::group::tasks::duration,
-    failure::Failure,
-    flags::parse_duration,
-    manage::{BrokerClient, first_word, manage_command, print_table},
-    output::{Console, note, printable},
-};
+use crate::address::BrokerAddress;
+use crate::broker_flag::BrokerFlag;
+use crate::cmd::group::tasks::duration;
+use crate::failure::Failure;
+use crate::flags::parse_duration;
+use crate::manage::{BrokerClient, first_word, manage_command, print_table};
+use crate::output::{Console, note, printable};
 
 const EXAMPLES: &str = "\
 Examples:

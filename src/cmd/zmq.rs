@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tidings_connectors::zmq::{Bind, Connect, TopicPattern, frames::PayloadFrame};
+use tidings_connectors::zmq::frames::PayloadFrame;
+use tidings_connectors::zmq::{Bind, Connect, TopicPattern};
 use tidings_protocol::TopicName;
 
 use crate::broker_flag::BrokerFlag;
@@ -73,7 +74,9 @@ mod work {
         reason = "a process that is stuck ends with its parent all the same"
     )]
 
-    use std::{fs, io::Read, thread, time::Duration};
+    use std::io::Read;
+    use std::time::Duration;
+    use std::{fs, thread};
 
     use anyhow::Context;
     use rustix::process::{Resource, Rlimit, setrlimit};
@@ -82,7 +85,9 @@ mod work {
     use tokio_util::sync::CancellationToken;
 
     use super::ZmqArgs;
-    use crate::{failure::Failure, output::Console, zmq::StartReport};
+    use crate::failure::Failure;
+    use crate::output::Console;
+    use crate::zmq::StartReport;
 
     /// The time limit of the stop.
     const END_MAX: Duration = Duration::from_millis(350);

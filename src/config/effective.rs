@@ -1,19 +1,18 @@
 //! The effective values of a subcommand's flags without a command line: environment, then file,
 //! then default.
 
-use std::{
-    collections::BTreeSet,
-    env::{VarError, var},
-};
+use std::collections::BTreeSet;
+use std::env::{VarError, var};
 
-use clap::{
-    Arg, ArgAction, Command,
-    builder::{BoolishValueParser, TypedValueParser},
-};
+use clap::builder::{BoolishValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, Command};
 use serde_json::Value;
 
-use super::{ConfigFile, check_values, is_key, secrets::hide};
-use crate::{broker_flag::TOKEN_VARIABLE, cli::env_variable, output::printable};
+use super::secrets::hide;
+use super::{ConfigFile, check_values, is_key};
+use crate::broker_flag::TOKEN_VARIABLE;
+use crate::cli::env_variable;
+use crate::output::printable;
 
 /// A flag and its value.
 #[derive(Debug, Clone)]

@@ -28,17 +28,17 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, Command, error::ErrorKind};
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::effective::{
     Setting, as_file, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
-use crate::{cli, failure::Failure};
+use crate::cli;
+use crate::failure::Failure;
 
 /// A configuration file that was read.
 #[derive(Debug)]

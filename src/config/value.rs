@@ -1,10 +1,8 @@
 //! TOML values in the form of command line arguments.
 
 use serde_json::{Map, Value};
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::ConfigProblem;
 

@@ -1,6 +1,8 @@
 //! Landlock: the kernel denies the process everything that it has declared not to need.
 
-use std::{env, path::PathBuf, str::FromStr};
+use std::env;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use ::landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,

@@ -8,25 +8,20 @@ mod landlock;
 mod sockets;
 mod user;
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use rustix::fs::Mode;
 use tidings_broker::Sockets;
 
-use crate::{
-    failure::Failure,
-    flags::{DataFlag, ServerFlags, parse_duration},
-    sinks::parent_dir,
-    stack,
-};
-
 use self::landlock::LandlockMode;
 pub(crate) use self::sockets::SERVICE_VARIABLES;
+use crate::failure::Failure;
+use crate::flags::{DataFlag, ServerFlags, parse_duration};
+use crate::sinks::parent_dir;
+use crate::stack;
 
 /// Flags of a server process.
 #[derive(Debug, Clone, Args)]

@@ -1,11 +1,9 @@
 //! Dropping privileges to another user.
 
-use std::{
-    ffi::CString,
-    fs::{self, DirBuilder, File},
-    os::unix::fs::{DirBuilderExt, MetadataExt, fchown},
-    path::Path,
-};
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use nix::unistd::{

@@ -7,7 +7,8 @@ use hyper::HeaderMap;
 use tidings_protocol::{CanonicalUrl, Payload, text};
 
 use crate::document::DocumentReader;
-use crate::feed::{self, FeedReader, Hubs, event, watched_feed::KnownItems};
+use crate::feed::watched_feed::KnownItems;
+use crate::feed::{self, FeedReader, Hubs, event};
 use crate::page::{PageContent, PageOptions, PageReader};
 use crate::robots::{RobotsRules, display_line, product_token, sitemaps};
 use crate::sitemap::SitemapReader;

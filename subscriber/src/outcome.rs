@@ -2,8 +2,7 @@
 //! `OUTCOMES.md`, and comes with a line of text for people.
 
 use std::error::Error;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use crate::address::AddressRefused;
 use crate::config::ERROR_TEXT_BYTES_MAX;

@@ -1,16 +1,15 @@
 //! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled like any other. Only the crawler
 //! knows the names: it has an /etc/hosts of its own.
 
-use std::{fs, process::Command};
+use std::fs;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    namespace::mount_flags,
-    origin::{Answer, Hit, Origin, Site, html, whole},
-    pages,
-    process::{Running, tidings},
-};
+use crate::support::namespace::mount_flags;
+use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
+use crate::support::pages;
+use crate::support::process::{Running, tidings};
 
 /// As the standard writes them.
 const HOSTS: [&str; 2] = ["xn--8i7caa.famitei.net", "a.b.c.xn--pokxncvks"];

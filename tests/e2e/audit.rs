@@ -1,27 +1,23 @@
 //! Who did what (`--audit`), as nc and curl cause it and as the file has it.
 
-use std::{
-    fs::{self, File},
-    io::{BufRead, BufReader},
-    net::Ipv4Addr,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::Command,
-};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
 use crate::http_openapi::{hooked, send_hook};
-use crate::support::{
-    http::Http,
-    nc::{nc, nc_all},
-    process::{Running, Server, run},
-    talk::Talk,
-    wait::until,
-    wire::tcp_from,
-};
+use crate::support::http::Http;
+use crate::support::nc::{nc, nc_all};
+use crate::support::process::{Running, Server, run};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::support::wire::tcp_from;
 
 /// Connections of one source, and topics and connections of which each pair is a record.
 const COMING: usize = 1_000;

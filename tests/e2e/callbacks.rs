@@ -1,24 +1,20 @@
 //! Callbacks of jobs: what a server hears when a job is done, how often, and how it knows that it is true.
 
-use std::{
-    fs,
-    io::Write,
-    net::TcpListener,
-    process::{Command, Stdio},
-};
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    nc::nc_all,
-    origin::{Origin, Site},
-    process::{Running, Server, at, json_at, run, tidings},
-    receiver::{Receiver, Told},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::http::Http;
+use crate::support::nc::nc_all;
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, at, json_at, run, tidings};
+use crate::support::receiver::{Receiver, Told};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// The first one is `a secret of the broker and its friends`.
 const SECRETS: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM=\n\n\

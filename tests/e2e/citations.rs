@@ -3,11 +3,9 @@
 //! A test that fails when a sentence is broken has a line `// PROTOCOL: S3, S5` directly above its attributes. Other code
 //! cites sentences as `[S3]`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const MARK: &str = "// PROTOCOL: ";
 

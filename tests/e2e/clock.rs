@@ -2,21 +2,17 @@
 //! what is to come later go on as if nothing had happened. What is too soon the times of this side show; what would
 //! be late would be so by a month.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::{
-    clock::{WallClock, output},
-    origin::{Origin, Site},
-    process::{Running, Server, crawler},
-    talk::Talk,
-};
+use crate::support::clock::{WallClock, output};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, crawler};
+use crate::support::talk::Talk;
 
 const DELAY: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_secs(2);

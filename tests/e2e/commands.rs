@@ -1,10 +1,8 @@
 //! The commands, as somebody without our client sends them.
 
-use crate::support::{
-    nc::nc_all,
-    process::Server,
-    talk::{FAREWELL, Talk},
-};
+use crate::support::nc::nc_all;
+use crate::support::process::Server;
+use crate::support::talk::{FAREWELL, Talk};
 
 #[test]
 fn a_whole_session_with_netcat() {

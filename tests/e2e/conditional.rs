@@ -1,17 +1,13 @@
 //! A pass after the first, and the same crawl another day, ask for what has changed, and read only that.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Answer, Hit, Origin, Site, html, whole},
-    pages,
-    process::{Server, run},
-};
+use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
+use crate::support::pages;
+use crate::support::process::{Server, run};
 
 const PAGES: u32 = 15;
 /// The one that changes.

@@ -1,6 +1,7 @@
 //! `tidings config`: every mistake with its place, and what the flags come to with where each comes from.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use tempfile::TempDir;
 

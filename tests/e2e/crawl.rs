@@ -1,24 +1,20 @@
 //! `tidings crawl URL..`: a site as a job, with its limits, its end and its exit code.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Answer, BAD, Origin, Site, whole},
-    pages,
-    process::{Finished, Running, Server, run, tidings},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::origin::{Answer, BAD, Origin, Site, whole};
+use crate::support::pages;
+use crate::support::process::{Finished, Running, Server, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// Crawls with a broker of its own, in an empty folder that goes with the result.
 #[track_caller]

@@ -3,29 +3,24 @@
 //!
 //! `TIDINGS_CROWD` is how many there are at once, `TIDINGS_CYCLES` how many come and go.
 
-use std::{
-    fs,
-    io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    nc::nc,
-    process::{Running, Server, run},
-    seed::number_from,
-    talk::Talk,
-    tls::{Authority, socat},
-    wait::{PATIENCE, until},
-};
+use crate::support::http::Http;
+use crate::support::nc::nc;
+use crate::support::process::{Running, Server, run};
+use crate::support::seed::number_from;
+use crate::support::talk::Talk;
+use crate::support::tls::{Authority, socat};
+use crate::support::wait::{PATIENCE, until};
 
 /// Between two bytes of those who send one now and then.
 const DRIP: Duration = Duration::from_secs(5);

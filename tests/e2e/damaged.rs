@@ -1,26 +1,20 @@
 //! Damage in a data directory: it is named, everything else goes on, and a damaged group is repaired.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{
-    http_disk::expect_everywhere,
-    support::{
-        http::{Answered, Http},
-        origin::{Origin, Site},
-        pages,
-        process::{Running, Server, at, json_at, run, tidings},
-        talk::{Talk, value},
-        wait::until,
-    },
-};
+use crate::http_disk::expect_everywhere;
+use crate::support::http::{Answered, Http};
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::{Running, Server, at, json_at, run, tidings};
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 const TASKS: usize = 20;
 pub(crate) const VERIFY: [&str; 3] = ["verify", "--data", "tidings-data"];

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::support::{process::Server, talk::Talk};
+use crate::support::process::Server;
+use crate::support::talk::Talk;
 
 /// A broker that was started with `ulimit` of these words.
 fn broker_within(ulimit: &str) -> Server {

@@ -1,27 +1,23 @@
 //! A disk without room: publishes are refused, everything else goes on, and nothing has to be restarted when there is
 //! room again. The disk is a small tmpfs in a mount namespace of its own.
 
-use std::{
-    ffi::OsStr,
-    fs::{self, File},
-    io::{ErrorKind, Write},
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    history::{Delivery, Heard, History},
-    namespace::mount_flags,
-    nc::nc_all,
-    process::{Finished, Running, Server},
-    publisher::Pipeline,
-    talk::{FAREWELL, Talk},
-    wait::until,
-};
+use crate::support::history::{Delivery, Heard, History};
+use crate::support::namespace::mount_flags;
+use crate::support::nc::nc_all;
+use crate::support::process::{Finished, Running, Server};
+use crate::support::publisher::Pipeline;
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::wait::until;
 
 const TOPIC: &str = "new-url";
 

@@ -4,24 +4,20 @@
 //! has its own shell and folder, so no page depends on another. Numbers may differ from those on the page. Task ids and
 //! seqs are bound to the real ones where they first appear. `..` at the end of a line matches any text.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    net::{TcpListener, TcpStream},
-    os::unix::{fs::symlink, process::CommandExt},
-    path::Path,
-    process::{self, Command},
-    sync::atomic::{AtomicU16, Ordering},
-    thread,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Running, Server, run, tidings},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// Ports in the documents. Each page gets free ones in their place.
 const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];

@@ -9,16 +9,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use crate::{
-    support::{
-        origin::{Origin, Site},
-        process::{Running, Server, crawler},
-        seed::{number_from, seed_from},
-        talk::Talk,
-        wait::until,
-    },
-    worker::worker,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, crawler};
+use crate::support::seed::{number_from, seed_from};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::worker::worker;
 
 const ROUNDS: u64 = 20;
 

@@ -4,29 +4,23 @@
 //! The moments are drawn from a seed, which is printed; what the broker is doing then is up to the machine.
 //! `TIDINGS_KILL_SEED` and `TIDINGS_KILL_CYCLES` choose others and more of them.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
-    sync::{
-        Mutex,
-        mpsc::{Receiver, Sender, channel},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use crate::support::{
-    history::{Delivery, Heard, History},
-    nc::nc,
-    process::{Running, Server, tidings},
-    publisher::Pipeline,
-    seed::{number_from, seed_from},
-    talk::{FAREWELL, Talk},
-    wait::PATIENCE,
-};
+use crate::support::history::{Delivery, Heard, History};
+use crate::support::nc::nc;
+use crate::support::process::{Running, Server, tidings};
+use crate::support::publisher::Pipeline;
+use crate::support::seed::{number_from, seed_from};
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::wait::PATIENCE;
 
 /// Lives of a broker on one directory: what it keeps grows with each, and all of it is read back in each.
 const LIVES: u64 = 25;

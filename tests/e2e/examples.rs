@@ -1,20 +1,16 @@
 //! The clients in examples/, in languages that are there anyway, against the real broker; and a Scrapy spider that works
 //! for a group.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{
-    nc::nc_all,
-    origin::{Origin, Site, html},
-    process::{Running, Server, at},
-    wait::until,
-};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Origin, Site, html};
+use crate::support::process::{Running, Server, at};
+use crate::support::wait::until;
 
 const CLIENTS: [(&str, &str); 4] = [
     ("bash", "client.sh"),

@@ -1,19 +1,15 @@
 //! `tidings export`: what two crawlers have stored, in one place.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Running, run, tidings},
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, run, tidings};
 
 /// Two crawls of different hosts, each with a data directory and lines of its own.
 fn crawled() -> (TempDir, Origin) {

@@ -1,23 +1,19 @@
 //! Disks that fail: a sync that does, files that are damaged; and a data directory that is somebody else's.
 
-use std::{
-    fs::{self, File},
-    os::unix::fs::{FileExt, PermissionsExt},
-    path::{Path, PathBuf},
-    sync::Mutex,
-    thread,
-};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    history::{Delivery, Heard, History},
-    nc::nc_all,
-    process::{Server, run},
-    publisher::Pipeline,
-    talk::{FAREWELL, Talk},
-    trace::traced,
-};
+use crate::support::history::{Delivery, Heard, History};
+use crate::support::nc::nc_all;
+use crate::support::process::{Server, run};
+use crate::support::publisher::Pipeline;
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::trace::traced;
 
 const TOPIC: &str = "new-url";
 

@@ -1,24 +1,19 @@
 //! Feeds and sitemaps: the tables of other readers through `tidings probe`, and feeds that are watched.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-    process::Command,
-    thread,
-};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::{fs, thread};
 
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site, whole},
-    process::{Running, Server, at, json_at, run, tidings},
-    talk::{Talk, value},
-    wait::until,
-};
+use crate::support::origin::{Origin, Site, whole};
+use crate::support::process::{Running, Server, at, json_at, run, tidings};
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 /// A line of a table.
 struct Case(Value);

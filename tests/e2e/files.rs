@@ -1,39 +1,29 @@
 //! `tidings watch`: each complete file is announced once, whoever writes it and whatever befalls who watches; on a
 //! directory of a disk and on a tmpfs.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::{OsStr, OsString},
-    fs::{self, File},
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-    os::{
-        fd::AsRawFd,
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
-    thread,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::TempDir;
 use tidings_connectors::files::path_encoding::decode;
 
-use crate::{
-    disk_full::SmallDisk,
-    support::{
-        process::{Running, Server, at, run, tidings},
-        seed::seed_from,
-        talk::{Talk, value},
-        wait::until,
-    },
-};
+use crate::disk_full::SmallDisk;
+use crate::support::process::{Running, Server, at, run, tidings};
+use crate::support::seed::seed_from;
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 /// Files of a burst: with four notices each, more than the kernel keeps for who does not listen.
 const BURST: usize = 10_000;

@@ -1,24 +1,20 @@
 //! `tidings watch` where directories cannot be read, are not there, or are never at rest.
 
-use std::{
-    fs::{self, File, Permissions},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::Command,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::{
-    disk_full::SmallDisk,
-    files::{announced, files, once, place, real_dir, until_announced, until_event, watch_dir},
-    support::{
-        process::{Running, Server, tidings},
-        wait::until,
-    },
+use crate::disk_full::SmallDisk;
+use crate::files::{
+    announced, files, once, place, real_dir, until_announced, until_event, watch_dir,
 };
+use crate::support::process::{Running, Server, tidings};
+use crate::support::wait::until;
 
 /// Watches through another program, which starts it in its own way.
 #[track_caller]

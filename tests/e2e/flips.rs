@@ -2,27 +2,22 @@
 //!
 //! `TIDINGS_DAMAGE_FLIPS` and `TIDINGS_DAMAGE_SEED` choose how many bits are flipped one after the other, and which.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags, types::Value};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
-use crate::{
-    damaged::{VERIFY, everything, read_only},
-    support::{
-        hub_site::Site as HubSite,
-        origin::{Origin, Site},
-        pages,
-        process::{Server, run},
-        seed::{number_from, seed_from},
-        subscriber_scene::{Named, Scene, confirm},
-        talk::Talk,
-        wait::until,
-    },
-};
+use crate::damaged::{VERIFY, everything, read_only};
+use crate::support::hub_site::Site as HubSite;
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::{Server, run};
+use crate::support::seed::{number_from, seed_from};
+use crate::support::subscriber_scene::{Named, Scene, confirm};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// A folder in which every kind of file is in the data directory, and nothing runs.
 #[track_caller]

@@ -5,12 +5,10 @@ use std::fs;
 use serde_json::json;
 use tidings_protocol::field_number;
 
-use crate::support::{
-    nc::nc_all,
-    process::{Running, Server, at, json_at, tidings},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::nc::nc_all;
+use crate::support::process::{Running, Server, at, json_at, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// Waits until so many entries wait in the default group: it takes events a moment after they are confirmed.
 #[track_caller]

@@ -1,21 +1,17 @@
 //! What a process gives up: its environment, descriptors and signals to programs that it runs, the rights of root, all files
 //! but its own; and that it ends in time.
 
-use std::{
-    fs,
-    net::TcpStream,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::Path,
-    process::Command,
-};
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Running, Server, at, run, tidings},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::process::{Running, Server, at, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 #[test]
 fn a_program_has_what_it_needs_and_nothing_of_ours() {
@@ -290,10 +286,8 @@ fn programs_are_not_confined_unknowingly() {
 
 #[test]
 fn a_crawler_that_is_confined_stores_where_it_was_told_to() {
-    use crate::support::{
-        nc::nc_all,
-        origin::{Origin, Site},
-    };
+    use crate::support::nc::nc_all;
+    use crate::support::origin::{Origin, Site};
     let origin = Origin::serve(Site { pages: 2, ..Site::default() });
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let words = [

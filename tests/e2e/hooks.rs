@@ -1,27 +1,22 @@
 //! Webhooks: sent by curl and signed by openssl, in the forms in which forges and CMSs send theirs.
 
-use std::{
-    fs,
-    io::{ErrorKind, Read, Write},
-    net::TcpStream,
-    path::Path,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    thread,
-    time::Duration,
-};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{fs, thread};
 
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    hooked::{Hooked, SECRET, base64, configure, github, now},
-    nc::nc_all,
-    openssl::hmac,
-    origin::{Origin, Site, html},
-    process::{Running, Server, run, tidings},
-    wait::until,
-};
+use crate::support::hooked::{Hooked, SECRET, base64, configure, github, now};
+use crate::support::nc::nc_all;
+use crate::support::openssl::hmac;
+use crate::support::origin::{Origin, Site, html};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::wait::until;
 
 /// A place in the configuration, and in which order requests are made and their events are.
 // PROTOCOL: W4

@@ -1,13 +1,13 @@
 //! A crawl among servers that send what nobody should: every one of them is an outcome with a name, none takes more
 //! than a bounded share of the memory, and none slows down the others.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
 
-use crate::support::{
-    hostile::{GOOD_PAGES, Hostile, Seen, WAYS, good_host},
-    pages,
-    process::{Server, at},
-};
+use crate::support::hostile::{GOOD_PAGES, Hostile, Seen, WAYS, good_host};
+use crate::support::pages;
+use crate::support::process::{Server, at};
 
 /// What all of them together may cost in memory, beside the crawl itself.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;

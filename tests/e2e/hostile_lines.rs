@@ -1,24 +1,20 @@
 //! Programs that speak something else, and pages that have browsers do so: whatever they say first to a listener is no
 //! event, and those that could be dangerous are closed. What people type goes on to work.
 
-use std::{
-    io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    process::Command,
-};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
 
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    nc::nc,
-    process::{Running, Server},
-    seed::seed_from,
-    talk::{FAREWELL, Talk},
-    tls::{Authority, s_client},
-    wait::PATIENCE,
-};
+use crate::support::http::Http;
+use crate::support::nc::nc;
+use crate::support::process::{Running, Server};
+use crate::support::seed::seed_from;
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::tls::{Authority, s_client};
+use crate::support::wait::PATIENCE;
 
 /// Standard ones, one that nobody knows, and those that look like commands of the line protocol.
 const METHODS: [&str; 19] = [

@@ -1,20 +1,14 @@
 //! Pages that have a hub and no feed: nginx serves one, curl delivers what its hub would, and a foreign hub delivers another.
 
-use std::{
-    fs,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{
-    origin::{Origin, Site, html},
-    process::{Server, at},
-    subscriber_scene::{Form, Named, Scene, confirm, deliver_as, page, signed},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::origin::{Origin, Site, html};
+use crate::support::process::{Server, at};
+use crate::support::subscriber_scene::{Form, Named, Scene, confirm, deliver_as, page, signed};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// Delivers a page as its hub would, and returns the status.
 fn deliver(scene: &Scene, form: &Form, body: &str, signature: &str) -> u16 {

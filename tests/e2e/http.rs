@@ -1,20 +1,16 @@
 //! HTTP as its users have it: curl on one side, netcat on the other, and the broker between them.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    time::Duration,
-};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{
-    http::Http,
-    nc::{nc, nc_all},
-    process::Server,
-    talk::Talk,
-    wait::until,
-};
+use crate::support::http::Http;
+use crate::support::nc::{nc, nc_all};
+use crate::support::process::Server;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 // PROTOCOL: H1, H2, H4
 #[test]

@@ -1,17 +1,16 @@
 //! A page in a browser that listens, and publishes what it heard: an `EventSource` in Chromium, with nginx before the
 //! broker, as it would be on a site.
 
-use std::{fs, process::Command};
+use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    nginx::Nginx,
-    process::{Running, Server},
-    wait::until,
-};
+use crate::support::http::Http;
+use crate::support::nginx::Nginx;
+use crate::support::process::{Running, Server};
+use crate::support::wait::until;
 
 const PAGE: &str = r"<!doctype html><title>Listens</title><script>
 const source = new EventSource('/topics/log/events?from=first');

@@ -5,16 +5,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::{
-    disk_full::SmallDisk,
-    http_openapi::{HOOK_SECRET, hooked, send_hook},
-    support::{
-        http::{Answered, Http},
-        process::Server,
-        trace::traced,
-        wait::until,
-    },
-};
+use crate::disk_full::SmallDisk;
+use crate::http_openapi::{HOOK_SECRET, hooked, send_hook};
+use crate::support::http::{Answered, Http};
+use crate::support::process::Server;
+use crate::support::trace::traced;
+use crate::support::wait::until;
 
 /// What is answered when nothing can be kept any more.
 pub(crate) fn without_room(description: &Value) -> BTreeSet<Answered> {

@@ -1,23 +1,22 @@
 //! The description of HTTP is true: every status that it documents is produced here, none is produced that it
 //! does not, and schemathesis, which makes requests of it, finds no failure.
 
-use std::{
-    collections::BTreeSet, io::Write, net::TcpStream, process::Command, thread, time::Duration,
-};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::{
-    damaged, http_disk,
-    support::{
-        http::{Answered, Http},
-        process::{Running, Server},
-        talk::Talk,
-        wait::{PATIENCE, until},
-    },
-    tokens::broker,
-};
+use crate::support::http::{Answered, Http};
+use crate::support::process::{Running, Server};
+use crate::support::talk::Talk;
+use crate::support::wait::{PATIENCE, until};
+use crate::tokens::broker;
+use crate::{damaged, http_disk};
 
 /// A token that nobody has.
 const WRONG: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";

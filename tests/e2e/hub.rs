@@ -1,22 +1,18 @@
 //! The hub of one's own site.
 
-use std::{
-    env, fs,
-    process::Command,
-    time::{Duration, Instant, SystemTime},
-};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, fs};
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    hub_site::{FORM, PUBLIC, Site},
-    nginx::Nginx,
-    process::{Server, at, json_at, run},
-    wait::until,
-};
+use crate::support::http::Http;
+use crate::support::hub_site::{FORM, PUBLIC, Site};
+use crate::support::nginx::Nginx;
+use crate::support::process::{Server, at, json_at, run};
+use crate::support::wait::until;
 
 // PROTOCOL: B2, B3, B5
 #[test]

@@ -1,23 +1,17 @@
 //! The hub of one's own site where something is not as it should be: its addresses, its disk, the room for subscribers, its end.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::{
-    disk_full::SmallDisk,
-    http_openapi,
-    support::{
-        hub_site::Site,
-        process::{at, json_at},
-        talk::Talk,
-        wait::until,
-    },
-};
+use crate::disk_full::SmallDisk;
+use crate::http_openapi;
+use crate::support::hub_site::Site;
+use crate::support::process::{at, json_at};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 impl Site {
     /// As if somebody had subscribed, and had been verified.

@@ -1,24 +1,20 @@
 //! The hub of one's own site and a subscriber that nobody of us has written, and the subscriber and such a hub: Flask-WebSub.
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    history::Heard,
-    http::Http,
-    hub_site::Site,
-    nginx::Nginx,
-    openssl::openssl,
-    process::{Running, Server, at},
-    wait::until,
-};
+use crate::support::history::Heard;
+use crate::support::http::Http;
+use crate::support::hub_site::Site;
+use crate::support::nginx::Nginx;
+use crate::support::openssl::openssl;
+use crate::support::process::{Running, Server, at};
+use crate::support::wait::until;
 
 /// A running part of Flask-WebSub.
 struct Peer {

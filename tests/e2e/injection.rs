@@ -1,28 +1,24 @@
 //! Names, links, titles, ids, attributes, headers and files full of what ends a line or acts on a terminal, by every way in: nothing
 //! of it is another event, another attribute or another record of the log, and nothing reaches a terminal raw.
 
-use std::{
-    collections::BTreeSet,
-    fmt::Write as _,
-    fs::{self, File},
-    io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    process::Command,
-};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
-use crate::support::{
-    http::Http,
-    openssl::hmac,
-    origin::{Origin, Site, html, whole},
-    process::{Finished, Running, Server, at, tidings},
-    talk::Talk,
-    wait::{PATIENCE, until},
-    zmq::{endpoint, message, peer},
-};
+use crate::support::http::Http;
+use crate::support::openssl::hmac;
+use crate::support::origin::{Origin, Site, html, whole};
+use crate::support::process::{Finished, Running, Server, at, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::{PATIENCE, until};
+use crate::support::zmq::{endpoint, message, peer};
 
 /// What ends lines and words for one program or another, and what terminals act on.
 const MARKS: [&str; 24] = [

@@ -2,19 +2,15 @@
 //! with a network, and on another one, that exist for this test alone. nginx, nftables, openssl, curl and netcat are the real
 //! ones; for systemd somebody stands in who does with units what is said there.
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt, symlink},
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::{
-    docs::{Block, blocks, is_same_shape},
-    support::process::Running,
-};
+use crate::docs::{Block, blocks, is_same_shape};
+use crate::support::process::Running;
 
 const PAGE: &str = "docs/internet.md";
 

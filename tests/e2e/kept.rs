@@ -1,18 +1,18 @@
 //! Servers that end kept connections, and what they see: each repetition waits for the host's delay, every page is
 //! answered, and the job is announced once.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::support::{pages, process::Server, talk::Talk};
+use crate::support::pages;
+use crate::support::process::Server;
+use crate::support::talk::Talk;
 
 const DELAY: Duration = Duration::from_millis(300);
 const PAGES: usize = 6;

@@ -1,16 +1,16 @@
 //! Crawlers that are killed, stopped or cut off in the middle of a job. The origin judges: no host has two requests
 //! at once nor one inside its delay, whoever sends them; the job is done, once, and every page is stored.
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    pages,
-    process::{Running, Server, crawler, tidings},
-    talk::Talk,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::{Running, Server, crawler, tidings};
+use crate::support::talk::Talk;
 
 const DELAY: Duration = Duration::from_millis(100);
 

@@ -5,21 +5,17 @@
 //! What happens is drawn from a seed, which is printed; what it meets is up to the machine. `TIDINGS_FAULTS_SEED` and
 //! `TIDINGS_FAULTS` choose others and more of them.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Running, Server, crawler},
-    seed::{number_from, seed_from},
-    talk::{Talk, value},
-    wait::until,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, crawler};
+use crate::support::seed::{number_from, seed_from};
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 const DELAY: Duration = Duration::from_millis(100);
 

@@ -1,19 +1,15 @@
 //! What one address and one principal may have, as netcat, curl and commands find it.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    process::Command,
-};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    process::{Running, Server, run},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::http::Http;
+use crate::support::process::{Running, Server, run};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// A broker that counts who comes from this machine as others.
 #[track_caller]

@@ -1,10 +1,8 @@
 //! Checks the links and the sizes of the documentation, without a network.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::docs::pages;
 

@@ -2,14 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    groups::until_waiting,
-    support::{
-        process::{Running, Server, at, json_at, tidings},
-        talk::Talk,
-        wait::until,
-    },
-};
+use crate::groups::until_waiting;
+use crate::support::process::{Running, Server, at, json_at, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// A broker whose group gives up after one failure, and never rests.
 #[track_caller]

@@ -1,16 +1,16 @@
 //! A small blog and somebody who reads it: nginx with its pages and its feed, a broker that is its hub, curl that says that there
 //! is a new post, and another broker with a crawler that is in the midst of a pass over all of the site.
 
-use std::{fs, net::TcpListener, process::Command};
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    history::Heard,
-    nginx::Nginx,
-    process::{Running, Server, at, json_at, tidings},
-    wait::until,
-};
+use crate::support::history::Heard;
+use crate::support::nginx::Nginx;
+use crate::support::process::{Running, Server, at, json_at, tidings};
+use crate::support::wait::until;
 
 /// Pages of the archive; with the delay the pass takes some 20 seconds.
 const PAGES: usize = 80;

@@ -1,9 +1,7 @@
 //! Mistakes and questions of new users, and the messages that they get.
 
-use crate::support::{
-    process::{Server, at},
-    talk::Talk,
-};
+use crate::support::process::{Server, at};
+use crate::support::talk::Talk;
 
 #[test]
 fn stored_events_can_be_read_without_waiting_for_more() {

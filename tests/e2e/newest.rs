@@ -1,10 +1,8 @@
 //! `from=last` and `from=-<n>` after `kill -9`: they begin at the newest events that exist.
 
-use crate::support::{
-    http::Http,
-    nc::nc_all,
-    process::{Server, at},
-};
+use crate::support::http::Http;
+use crate::support::nc::nc_all;
+use crate::support::process::{Server, at};
 
 /// What `nc` receives: payloads, and lines that name ranges.
 #[track_caller]

@@ -1,17 +1,13 @@
 //! The notified crawler: while a pass over many feeds is under way, somebody says that some of them have something
 //! new. These are fetched next, none of them a second time in that pass, and all of them again in the following one.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use crate::support::{
-    nc::nc_all,
-    origin::{Hit, Origin, Site},
-    process::{Running, Server, run, tidings},
-    talk::FAREWELL,
-};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Hit, Origin, Site};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::talk::FAREWELL;
 
 const FEEDS: u16 = 500;
 const ANNOUNCED: usize = 50;

@@ -2,12 +2,10 @@
 
 use std::process::Command;
 
-use crate::support::{
-    nc::{nc, nc_all, telnet},
-    process::{Running, Server},
-    talk::{FAREWELL, Talk},
-    wait::until,
-};
+use crate::support::nc::{nc, nc_all, telnet};
+use crate::support::process::{Running, Server};
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::wait::until;
 
 const PAYLOAD_BYTES_MAX: usize = 60 * 1024;
 const LINE_BYTES_MAX: usize = 64 * 1024;

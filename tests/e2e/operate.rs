@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Server, run},
-    talk::Talk,
-};
+use crate::support::process::{Server, run};
+use crate::support::talk::Talk;
 
 #[test]
 fn every_received_line_is_logged_on_request() {

@@ -1,15 +1,15 @@
 //! Pages in a real `PostgreSQL` server, and a program for each page.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    postgres::Postgres,
-    process::{Running, Server, run, tidings},
-    wait::until,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::postgres::Postgres;
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::wait::until;
 
 fn site(pages: u32) -> Site {
     Site { pages, robots: Some("User-agent: *\nDisallow: /private/\n"), ..Site::default() }

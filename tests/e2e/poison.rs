@@ -1,18 +1,14 @@
 //! A page that kills every worker that takes it, among 999 others in its hands: it ends as a dead letter, none of the
 //! others does, and their hosts are closed for lease and delay and then go on.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Finished, Running, Server},
-    talk::Talk,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Finished, Running, Server};
+use crate::support::talk::Talk;
 
 /// As many as a crawler takes at a time.
 const HOSTS: u16 = 1000;

@@ -1,7 +1,8 @@
 //! Two thousand hosts crawled side by side, as they see it: each page once, robots.txt before it, and after each answer the
 //! delay. `bench/peers.sh crawl` measures the same at length, beside other crawlers.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;

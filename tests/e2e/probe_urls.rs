@@ -1,7 +1,8 @@
 //! URLs and addresses through the real binary: the public tables of the URL standard and of the public suffix list,
 //! and the special-purpose registries of addresses.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;

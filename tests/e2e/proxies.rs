@@ -1,24 +1,20 @@
 //! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which host it was asked for.
 
-use std::{
-    net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
-    nginx::Nginx,
-    openssl::openssl,
-    origin::{Origin, Site, html},
-    process::{Finished, Running, Server, tidings},
-    receiver::Receiver,
-    subscriber_scene::Form,
-    talk::Talk,
-    wait::until,
-};
+use crate::support::nginx::Nginx;
+use crate::support::openssl::openssl;
+use crate::support::origin::{Origin, Site, html};
+use crate::support::process::{Finished, Running, Server, tidings};
+use crate::support::receiver::Receiver;
+use crate::support::subscriber_scene::Form;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 const LOGIN: &str = "user:p@ss";
 /// The same in a URL.

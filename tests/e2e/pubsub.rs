@@ -1,18 +1,14 @@
 //! `tidings pub` and `tidings sub`: what pipes carry, and what is said when the broker goes.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-    thread,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Running, Server, run, tidings},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 #[test]
 fn arguments_are_events() {

@@ -1,26 +1,20 @@
 //! Real input: the HTML documentation of Python, several hundred pages that nobody here wrote, served by nginx on a
 //! loopback port. What wget reaches is the reference, and nginx's access log the judge.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::PathBuf,
-    process::Command,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-use crate::{
-    places::script,
-    sinks::{json_urls, warc_urls},
-    support::{
-        nginx::Nginx,
-        pages,
-        postgres::Postgres,
-        process::{Running, Server, run},
-    },
-};
+use crate::places::script;
+use crate::sinks::{json_urls, warc_urls};
+use crate::support::nginx::Nginx;
+use crate::support::pages;
+use crate::support::postgres::Postgres;
+use crate::support::process::{Running, Server, run};
 
 /// From Debian's package python3-doc, which tests/run installs.
 const PAGES: &str = "/usr/share/doc/python3-doc/html";

@@ -2,19 +2,19 @@
 //! from the disk, in the same subscription. `TIDINGS_READERS` is the number of subscribers, of which a thousand do not
 //! read.
 
-use std::{
-    env,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, thread};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{process::Server, publisher::Pipeline, talk::Talk, wait::PATIENCE};
+use crate::support::process::Server;
+use crate::support::publisher::Pipeline;
+use crate::support::talk::Talk;
+use crate::support::wait::PATIENCE;
 
 const TOPIC: &str = "t";
 

@@ -1,10 +1,13 @@
 //! SIGHUP: the configuration is read again, and nobody who is connected notices more than what has changed.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::support::{process::Server, talk::Talk, wait::until};
+use crate::support::process::Server;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// A server with a configuration file, and a connection that stays open.
 struct Configured {

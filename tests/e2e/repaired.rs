@@ -1,19 +1,15 @@
 //! An operator retries a failed page of a finished job: the page stays a page of that job, and the job counts it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::{
-    origin::{Origin, Site, html, whole},
-    pages,
-    process::{Server, at, json_at},
-    talk::Talk,
-    wait::until,
-};
+use crate::support::origin::{Origin, Site, html, whole};
+use crate::support::pages;
+use crate::support::process::{Server, at, json_at};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 const UP: [&str; 4] = ["up", "--allow-private", "--delay", "10ms"];
 

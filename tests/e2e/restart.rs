@@ -1,20 +1,19 @@
 //! A broker that ends and comes back: what was published is there, what was done is not done again, and the time of day
 //! may have been set in between.
 
-use std::{process::Command, sync::Mutex};
+use std::process::Command;
+use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    clock::{WallClock, output, set_clock},
-    history::{Heard, History},
-    nc::nc_all,
-    origin::{Origin, Site},
-    pages,
-    process::Server,
-    publisher::Pipeline,
-    talk::{FAREWELL, Talk},
-};
+use crate::support::clock::{WallClock, output, set_clock};
+use crate::support::history::{Heard, History};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::Server;
+use crate::support::publisher::Pipeline;
+use crate::support::talk::{FAREWELL, Talk};
 
 #[test]
 fn what_nobody_fetched_yet_is_fetched_by_who_comes_later_once() {

@@ -4,18 +4,14 @@
 //!
 //! `TIDINGS_RESTART_URLS` chooses how many wait.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use crate::support::{
-    process::Server,
-    publisher::Pipeline,
-    seed::number_from,
-    talk::{Talk, value},
-    wait::until,
-};
+use crate::support::process::Server;
+use crate::support::publisher::Pipeline;
+use crate::support::seed::number_from;
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 /// What waits at first, unless told otherwise: a million would keep a debug build busy for a minute and a half.
 const URLS: u64 = 100_000;

@@ -1,19 +1,19 @@
 //! What robots.txt allows: the tables of other parsers' suites through the real program, and a crawler that
 //! remembers.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    nc::nc_all,
-    origin::{Origin, Site, whole},
-    pages,
-    process::{Running, Server, at, run, tidings},
-    wait::until,
-};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Origin, Site, whole};
+use crate::support::pages;
+use crate::support::process::{Running, Server, at, run, tidings};
+use crate::support::wait::until;
 
 /// Asks the program everything at once.
 #[track_caller]

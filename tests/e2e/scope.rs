@@ -3,11 +3,9 @@
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Answer, Hit, Origin, Site, html, whole},
-    process::{Running, Server, at, json_at, tidings},
-    wait::until,
-};
+use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
+use crate::support::process::{Running, Server, at, json_at, tidings};
+use crate::support::wait::until;
 
 /// On the first host two pages that link to the second one, and a redirect there; on the second one a page that links to
 /// another of its own.

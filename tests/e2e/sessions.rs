@@ -1,19 +1,15 @@
 //! Sites that put a new session id into the links of every page, under names that no list has: each page is read, and the
 //! crawl ends by itself. The origin judges both.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 
-use crate::support::{
-    origin::{Answer, Hit, Origin, Site, html, whole},
-    pages,
-    process::{Server, run},
-    seed::seed_from,
-};
+use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
+use crate::support::pages;
+use crate::support::process::{Server, run};
+use crate::support::seed::seed_from;
 
 /// Pages of a site by path.
 const PAGES: usize = 40;

@@ -1,14 +1,15 @@
 //! `tidings sub --exec` and `--group`: a program for each event, everybody's or those of a group.
 
-use std::{fs, io::Write, path::PathBuf, process::Command};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{
-    process::{Finished, Running, Server, at, json_at, tidings},
-    talk::{Talk, value},
-    wait::until,
-};
+use crate::support::process::{Finished, Running, Server, at, json_at, tidings};
+use crate::support::talk::{Talk, value};
+use crate::support::wait::until;
 
 /// Begins a `tidings sub` with these words.
 #[track_caller]

@@ -1,26 +1,20 @@
 //! Programs that can do nothing but signals: one in Perl that was written for no broker, and pid files that lie.
 
-use std::{
-    fs::{self, File},
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
-    process::Command,
-    thread::{self, JoinHandle},
-    time::{Duration, SystemTime},
-};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
-use crate::{
-    disk_full::SmallDisk,
-    support::{
-        origin::{Origin, Site},
-        process::{Running, Server, tidings},
-        talk::Talk,
-        wait::until,
-    },
-};
+use crate::disk_full::SmallDisk;
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 /// Somebody's crawler with its files, and who tells it.
 struct Bell {

@@ -1,26 +1,20 @@
 //! Where pages are stored: in all places at once, each page once, whatever is killed and however full a disk is.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{
-    disk_full::SmallDisk,
-    support::{
-        origin::{Origin, Site},
-        pages,
-        process::{Running, Server, run, tidings},
-        talk::Talk,
-        wait::until,
-    },
-};
+use crate::disk_full::SmallDisk;
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 const SITE: Site = Site {
     hosts: 20,

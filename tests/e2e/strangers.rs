@@ -1,24 +1,18 @@
 //! What those cost and hold who have not logged in, or may not stay.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, TcpStream},
-    process::Command,
-};
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::Command;
 
 use serde_json::json;
 
-use crate::{
-    disk_full::SmallDisk,
-    support::{
-        http::Http,
-        process::{run, tidings},
-        talk::Talk,
-        wait::until,
-        wire::{Wire, tcp_from},
-    },
-    tokens::{broker, logged_in},
-};
+use crate::disk_full::SmallDisk;
+use crate::support::http::Http;
+use crate::support::process::{run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::support::wire::{Wire, tcp_from};
+use crate::tokens::{broker, logged_in};
 
 // PROTOCOL: H7
 #[test]

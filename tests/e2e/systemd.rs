@@ -1,18 +1,14 @@
 //! Under a service manager: what the unit gives up, sockets that are passed, and what is said when.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Running, tidings},
-    talk::Talk,
-};
+use crate::support::process::{Running, tidings};
+use crate::support::talk::Talk;
 
 fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)

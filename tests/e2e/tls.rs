@@ -1,17 +1,16 @@
 //! Encrypted listeners, as foreign programs find them.
 
-use std::{fs, process::Command};
+use std::fs;
+use std::process::Command;
 
 use rcgen::CustomExtension;
 use tempfile::TempDir;
 
-use crate::support::{
-    nc::nc,
-    process::{Running, Server, at, run, tidings},
-    talk::{FAREWELL, Talk},
-    tls::{Authority, expired, s_client, socat},
-    wait::until,
-};
+use crate::support::nc::nc;
+use crate::support::process::{Running, Server, at, run, tidings};
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::tls::{Authority, expired, s_client, socat};
+use crate::support::wait::until;
 
 /// A broker with a certificate of an authority, and that authority.
 #[track_caller]

@@ -1,14 +1,13 @@
 //! Our client against servers that it must not trust, and at work for one that it trusts.
 
-use std::{net::TcpListener, path::Path};
+use std::net::TcpListener;
+use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Running, Server, at, run, tidings},
-    tls::{Authority, expired, for_another, s_server},
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, at, run, tidings};
+use crate::support::tls::{Authority, expired, for_another, s_server};
 
 /// What `tidings topic ls` says of a server.
 #[track_caller]

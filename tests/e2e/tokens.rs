@@ -1,18 +1,20 @@
 //! Who may come in, and what each may do, as netcat, curl and commands find it.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command, time::Instant};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    http::Http,
-    origin::{Origin, Site},
-    process::{Running, Server, run, tidings},
-    seed::{number_from, seed_from},
-    talk::Talk,
-    wait::until,
-    wire::tcp_from,
-};
+use crate::support::http::Http;
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::seed::{number_from, seed_from};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::support::wire::tcp_from;
 
 /// Makes somebody known in the data directory below `folder`, and returns the token.
 #[track_caller]

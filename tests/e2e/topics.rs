@@ -1,20 +1,15 @@
 //! `tidings topic`, the data directory, and a `tidings pub` that outlives its broker.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Finished, Running, Server, run, tidings},
-    talk::Talk,
-};
+use crate::support::process::{Finished, Running, Server, run, tidings};
+use crate::support::talk::Talk;
 
 /// `tidings topic <words>` at this broker.
 #[track_caller]

@@ -6,14 +6,12 @@ use std::path::Path;
 use fastrand::Rng;
 
 use crate::http_openapi::{hooked, send_hook};
-use crate::support::{
-    http::Http,
-    nc::nc_all,
-    process::Server,
-    publisher::Pipeline,
-    talk::{FAREWELL, Talk},
-    trace::{Call, calls, traced},
-};
+use crate::support::http::Http;
+use crate::support::nc::nc_all;
+use crate::support::process::Server;
+use crate::support::publisher::Pipeline;
+use crate::support::talk::{FAREWELL, Talk};
+use crate::support::trace::{Call, calls, traced};
 
 /// A broker that was traced, with everything that it did.
 struct Traced {

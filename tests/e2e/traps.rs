@@ -1,18 +1,14 @@
 //! A site without an end, in four ways, beside an honest archive: the crawl ends by itself.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::SystemTime,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Answer, Hit, Origin, Site, html},
-    pages,
-    process::{Server, run},
-    talk::{Talk, value},
-};
+use crate::support::origin::{Answer, Hit, Origin, Site, html};
+use crate::support::pages;
+use crate::support::process::{Server, run};
+use crate::support::talk::{Talk, value};
 
 /// Addresses at which the site says the same.
 const MIRRORS: usize = 60;

@@ -1,14 +1,10 @@
 //! Workers are trusted with their tasks only: what one tries that has the right `group:crawlers` and nothing else, over the
 //! wire, and what comes of it.
 
-use crate::{
-    support::{
-        http::Http,
-        process::Server,
-        talk::{Talk, value},
-    },
-    tokens::{broker, logged_in},
-};
+use crate::support::http::Http;
+use crate::support::process::Server;
+use crate::support::talk::{Talk, value};
+use crate::tokens::{broker, logged_in};
 
 /// A worker, and the one task that it holds.
 struct Worker {

@@ -4,17 +4,13 @@
 
 use std::net::Ipv4Addr;
 
-use crate::{
-    audit::record,
-    support::{
-        http::Http,
-        process::run,
-        talk::Talk,
-        wait::until,
-        wire::{Wire, tcp_from},
-    },
-    tokens::{broker, logged_in},
-};
+use crate::audit::record;
+use crate::support::http::Http;
+use crate::support::process::run;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::support::wire::{Wire, tcp_from};
+use crate::tokens::{broker, logged_in};
 
 /// Rights with which each of these requests is allowed.
 const RIGHTS: &[&str] = &["pub:*", "sub:*", "job:*", "admin", "monitor"];

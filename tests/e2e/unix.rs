@@ -1,11 +1,11 @@
 //! Listening on a unix socket.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use crate::support::{
-    process::{Running, Server, run},
-    talk::Talk,
-};
+use crate::support::process::{Running, Server, run};
+use crate::support::talk::Talk;
 
 #[test]
 fn whoever_may_open_the_socket_talks_lines_over_it() {

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    nc::nc_all,
-    origin::{Origin, Site},
-    pages,
-    process::{Server, run, tidings},
-    talk::{FAREWELL, Talk},
-};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Origin, Site};
+use crate::support::pages;
+use crate::support::process::{Server, run, tidings};
+use crate::support::talk::{FAREWELL, Talk};
 
 /// The promise is a second; a machine that also compiles and tests is given a little more.
 const STOP_MAX: Duration = Duration::from_secs(3);

@@ -4,10 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Server, run},
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Server, run};
 
 #[test]
 fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {

@@ -1,17 +1,13 @@
 //! A watched feed, seen from its server and from the topic of its items.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::{
-    nc::nc_all,
-    origin::{Answer, Hit, Origin, Site, html, whole},
-    process::{Running, Server, at, json_at, tidings},
-    talk::{FAREWELL, value},
-    wait::until,
-};
+use crate::support::nc::nc_all;
+use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
+use crate::support::process::{Running, Server, at, json_at, tidings};
+use crate::support::talk::{FAREWELL, value};
+use crate::support::wait::until;
 
 /// A feed with so many items, the newest first, and their pages.
 fn answer(hit: &Hit, items: usize) -> Option<Answer> {

@@ -1,19 +1,21 @@
 //! Hubs that tell what is new: a feed that nginx serves from a file, a hub that is a script, and curl, which verifies and
 //! delivers what the hub would; signed by openssl.
 
-use std::{fs, net::TcpListener};
+use std::fs;
+use std::net::TcpListener;
 
-use crate::support::{
-    history::Heard,
-    http::Http,
-    openssl::hmac,
-    process::{Server, at},
-    receiver::Receiver,
-    subscriber_scene::{Form, Named, Scene, confirm, deliver, feed, signed, verify},
-    talk::Talk,
-    wait::until,
+use crate::disk_full::SmallDisk;
+use crate::http_openapi;
+use crate::support::history::Heard;
+use crate::support::http::Http;
+use crate::support::openssl::hmac;
+use crate::support::process::{Server, at};
+use crate::support::receiver::Receiver;
+use crate::support::subscriber_scene::{
+    Form, Named, Scene, confirm, deliver, feed, signed, verify,
 };
-use crate::{disk_full::SmallDisk, http_openapi};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 
 const RSS: &str = "Content-Type: application/rss+xml";
 

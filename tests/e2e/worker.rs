@@ -1,21 +1,16 @@
 //! examples/worker.py, the worker that somebody would write from PROTOCOL.md: what it fetches, how politely, and what
 //! becomes of its tasks when it is stopped, killed or cut off. The origin judges, as it does for the crawler.
 
-use std::{
-    io,
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    path::Path,
-    process::Command,
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
-};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{io, thread};
 
-use crate::support::{
-    origin::{Origin, Site},
-    process::{Running, Server},
-    talk::Talk,
-};
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Running, Server};
+use crate::support::talk::Talk;
 
 const DELAY: Duration = Duration::from_millis(100);
 

@@ -6,15 +6,15 @@ use std::{env, fs};
 use tempfile::TempDir;
 
 use crate::disk_full::SmallDisk;
+use crate::support::history::Heard;
+use crate::support::process::{Server, run};
+use crate::support::publisher::Pipeline;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 #[cfg(feature = "libzmq")]
 use crate::support::zmq::peer_with;
-use crate::support::{
-    history::Heard,
-    process::{Server, run},
-    publisher::Pipeline,
-    talk::Talk,
-    wait::until,
-    zmq::{COUNTED, Counted, ZmqServer, endpoint, frames, keeps_up, message, next, peer},
+use crate::support::zmq::{
+    COUNTED, Counted, ZmqServer, endpoint, frames, keeps_up, message, next, peer,
 };
 
 /// Publishes these of a topic, and waits until all are confirmed.

@@ -3,12 +3,10 @@
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
-    process::{Running, Server, run, tidings},
-    talk::Talk,
-    wait::until,
-    zmq::{ZmqServer, message, peer},
-};
+use crate::support::process::{Running, Server, run, tidings};
+use crate::support::talk::Talk;
+use crate::support::wait::until;
+use crate::support::zmq::{ZmqServer, message, peer};
 
 /// A bridge into this broker.
 #[track_caller]

@@ -1,21 +1,19 @@
 //! Sockets of libzmq with peers that are slow, hostile or gone, and a process that is killed: the broker does not
 //! notice, and what was lost shows.
 
-use std::{
-    fs,
-    io::Write,
-    net::{SocketAddr, TcpStream},
-    process::Command,
-};
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
+use crate::support::process::memory_bytes;
+use crate::support::publisher::Pipeline;
+use crate::support::talk::Talk;
+use crate::support::wait::until;
 #[cfg(not(feature = "libzmq"))]
 use crate::support::zmq::peer_with;
-use crate::support::{
-    process::memory_bytes,
-    publisher::Pipeline,
-    talk::Talk,
-    wait::until,
-    zmq::{COUNTED, Counted, ZmqServer, child_of, frames, keeps_up, message, next, peer},
+use crate::support::zmq::{
+    COUNTED, Counted, ZmqServer, child_of, frames, keeps_up, message, next, peer,
 };
 
 /// All that the process can ever have.

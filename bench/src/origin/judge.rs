@@ -1,10 +1,8 @@
 //! What the record of an origin says about whoever asked.
 
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Display, Formatter},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
 
 use super::site::{Asked, Site};
 

@@ -14,23 +14,17 @@ mod judge;
 mod serve;
 mod site;
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-pub use self::{
-    judge::{Hit, Record, Verdict},
-    site::{Asked, HOSTS_MAX, Site},
-};
+pub use self::judge::{Hit, Record, Verdict};
+pub use self::site::{Asked, HOSTS_MAX, Site};
 
 /// Connections that wait to be accepted: all hosts may be called at the same moment, and who finds no place
 /// tries again a second later. The kernel takes what `net.core.somaxconn` allows.

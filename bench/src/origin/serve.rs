@@ -1,24 +1,19 @@
 //! HTTP/1.1, as much of it as crawlers need, on all connections in one thread.
 
-use std::{
-    collections::VecDeque,
-    io::{self, ErrorKind, Write},
-    net::{IpAddr, TcpListener, TcpStream},
-    os::fd::AsRawFd,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use rustix::{
-    buffer::spare_capacity,
-    net::{RecvFlags, recv},
-};
+use rustix::buffer::spare_capacity;
+use rustix::net::{RecvFlags, recv};
 
-use super::{
-    Shared,
-    judge::Hit,
-    site::{Answers, Asked, Site, head},
-};
+use super::Shared;
+use super::judge::Hit;
+use super::site::{Answers, Asked, Site, head};
 use crate::poller::Poller;
 
 /// A longer head is nobody's who crawls this site.
@@ -284,15 +279,11 @@ fn token(socket: &impl AsRawFd) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{BufRead, BufReader, Read},
-        net::Ipv4Addr,
-    };
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::Ipv4Addr;
 
-    use super::{
-        super::{Origin, Record},
-        *,
-    };
+    use super::super::{Origin, Record};
+    use super::*;
 
     const SITE: Site = Site {
         hosts: 3,

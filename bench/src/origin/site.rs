@@ -1,6 +1,10 @@
 //! What is served: hosts that all have the same pages but for their names, made before the first request.
 
-use std::{fmt::Write, io::IoSlice, net::Ipv4Addr, ops::Range, time::Duration};
+use std::fmt::Write;
+use std::io::IoSlice;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::time::Duration;
 
 use memchr::memmem;
 

@@ -1,10 +1,9 @@
 //! Runs loom models, with and without a fault.
 
-use std::env;
 use std::process::Command;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::thread;
+use std::{env, thread};
 
 use loom::model::Builder;
 use loom::sync::Notify;

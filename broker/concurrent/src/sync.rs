@@ -1,19 +1,19 @@
 //! The atomics and the lock of this crate: from std and `parking_lot`, or with `--cfg loom` from
 //! loom.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::Arc;
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-#[cfg(not(loom))]
-pub(crate) use parking_lot::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[cfg(loom)]
+pub(crate) use loom::sync::Arc;
+#[cfg(loom)]
 pub use loom::sync::MutexGuard;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use parking_lot::Mutex;
 #[cfg(not(loom))]
 pub use parking_lot::MutexGuard;
 

@@ -29,27 +29,24 @@ mod settings;
 mod tests;
 mod write_batch;
 
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use tidings_protocol::{Code, ProtocolError};
 
 use self::contents::CatalogLimits;
+pub(crate) use self::contents::{CatalogContents, StoredCursor};
 use self::journal::{Journal, JournalError};
+pub(crate) use self::record::CatalogRecord;
+pub use self::settings::{Sync, TopicSettings};
 use self::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::log::LogEnd;
 use crate::log::disk::Disk;
-
-pub(crate) use self::contents::{CatalogContents, StoredCursor};
-
-pub(crate) use self::record::CatalogRecord;
-pub use self::settings::{Sync, TopicSettings};
 
 /// Checks the catalog in a directory. Returns descriptions of damage, and whether kept data cannot
 /// be read. Changes nothing.

@@ -1,7 +1,6 @@
 //! Entries: URLs (or texts) to work on, with their state and lease.
 
 use smol_str::SmolStr;
-
 use tidings_protocol::{MemberId, UrlKey};
 
 use super::keys::KeyId;

@@ -38,7 +38,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
 
+use self::listener::accept;
+#[cfg(unix)]
+pub(crate) use self::listener::serve_unix;
+pub(crate) use self::listener::{bind, listen, serve, tend, within};
 use self::registry::Registry;
+pub(crate) use self::stream::{Peer, Remote};
 use crate::access::{Access, Principal};
 use crate::audit::{Audit, AuditEvent};
 use crate::clean_stop::LogEnds;
@@ -51,12 +56,6 @@ use crate::quota::{Created, Quotas};
 use crate::stats::Stats;
 use crate::tls::Tls;
 use crate::topic::Topics;
-
-use self::listener::accept;
-#[cfg(unix)]
-pub(crate) use self::listener::serve_unix;
-pub(crate) use self::listener::{bind, listen, serve, tend, within};
-pub(crate) use self::stream::{Peer, Remote};
 
 /// What all connections share.
 #[derive(Debug)]

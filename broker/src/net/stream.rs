@@ -1,11 +1,10 @@
 //! The bytes of a connection, however they come, and who is at the other end.
 
-use std::fmt;
 use std::io::{self, IoSlice};
-use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::{fmt, mem};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;

@@ -39,27 +39,26 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use parking_lot::Mutex;
+pub(crate) use tidings_concurrent::WaiterSlot;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
 use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
-use self::cold_reads::PendingRead;
-use self::reader::{NewestQuery, ReaderStart};
-use self::tail::Tail;
-use self::topics::TopicsShared;
-use crate::catalog::TopicSettings;
-use crate::log::{self, RESERVED_MAX, ReadPosition, TopicLog};
-use crate::mailbox::ConnId;
-
 pub(crate) use self::batch::count_lines;
+use self::cold_reads::PendingRead;
 pub(crate) use self::dedup_window::dedup_id;
 pub use self::reader::{Event, Events, Lag, Reader};
 pub(crate) use self::reader::{Fetched, waker_of};
+use self::reader::{NewestQuery, ReaderStart};
 pub(crate) use self::tail::LineForm;
+use self::tail::Tail;
 pub(crate) use self::topics::Storage;
 pub use self::topics::Topics;
+use self::topics::TopicsShared;
 pub use self::watermarks::Health;
-pub(crate) use tidings_concurrent::WaiterSlot;
+use crate::catalog::TopicSettings;
+use crate::log::{self, RESERVED_MAX, ReadPosition, TopicLog};
+use crate::mailbox::ConnId;
 
 /// Seqs that a topic without a log reserves at once. Each reservation costs a sync of the catalog.
 const RESERVED_IN_MEMORY: u64 = RESERVED_MAX << 4;

@@ -2,21 +2,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "each watched directory has a thread")]
 
-use std::{
-    io::{self, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    sync::mpsc,
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tidings_protocol::TopicName;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{
-    name_filter::NameFilter, state_file::StateFileError, tracker::TrackerConfig, watcher::Watcher,
-};
+use super::name_filter::NameFilter;
+use super::state_file::StateFileError;
+use super::tracker::TrackerConfig;
+use super::watcher::Watcher;
 
 /// Which directory is watched, and how.
 #[derive(Debug, Clone)]

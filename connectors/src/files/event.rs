@@ -1,13 +1,13 @@
 //! The event of a file: one line. No file name can split it or add attributes.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use tidings_protocol::push_attribute;
 
-use super::{
-    path_encoding::encode,
-    tracker::{FileEvent, FileStamp},
-};
+use super::path_encoding::encode;
+use super::tracker::{FileEvent, FileStamp};
 
 /// Hexadecimal digits of an id: 64 bits.
 const ID_DIGITS: usize = 16;

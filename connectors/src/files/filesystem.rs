@@ -1,18 +1,15 @@
 //! Reads metadata of files and directories.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsStr,
-    fs::{self, Metadata},
-    io::{self, ErrorKind},
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use super::{
-    directory_watch::WatchSettings,
-    tracker::{FileStamp, RelativePath},
-};
+use super::directory_watch::WatchSettings;
+use super::tracker::{FileStamp, RelativePath};
 
 /// The selected files of the directory, and of those below it if that is set.
 pub(super) fn list_files(

@@ -3,12 +3,15 @@
 //! It uses inotify directly and no portable library: the tracker depends on "closed after writing"
 //! and "renamed to", which those libraries merge or guess.
 
-use std::{collections::HashMap, io, mem::MaybeUninit, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 
-use rustix::{
-    fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
-    io::Errno,
-};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
 
 use super::tracker::RelativePath;
 

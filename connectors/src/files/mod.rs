@@ -27,8 +27,6 @@ pub mod state_file;
 pub mod tracker;
 mod watcher;
 
-pub use self::{
-    directory_watch::{DirectoryWatch, PublishRequest, WatchError, WatchSettings},
-    name_filter::{GlobPattern, NameFilter},
-    tracker::TrackerConfig,
-};
+pub use self::directory_watch::{DirectoryWatch, PublishRequest, WatchError, WatchSettings};
+pub use self::name_filter::{GlobPattern, NameFilter};
+pub use self::tracker::TrackerConfig;

@@ -5,13 +5,11 @@
 
 #![expect(clippy::disallowed_methods, reason = "a snapshot expires after a moment")]
 
-use std::{
-    collections::HashSet,
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, io};
 
 /// How long a snapshot is valid, so that many files found together need one snapshot.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(50);

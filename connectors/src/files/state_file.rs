@@ -19,23 +19,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "syncs at most once a second, on a thread")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use tidings_protocol::TopicName;
 
-use super::{
-    path_encoding::{decode, encode},
-    tracker::{FileStamp, RelativePath},
-};
+use super::path_encoding::{decode, encode};
+use super::tracker::{FileStamp, RelativePath};
 
 const MAGIC: &str = "tidings-watch 1";
 

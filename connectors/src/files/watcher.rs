@@ -9,43 +9,33 @@
     reason = "reads the clock for the tracker, on a thread of its own"
 )]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File, Metadata, OpenOptions, symlink_metadata},
-    io::{self, ErrorKind, Read},
-    os::{
-        fd::AsFd,
-        unix::{
-            ffi::OsStrExt,
-            fs::{MetadataExt, OpenOptionsExt},
-            net::UnixStream,
-        },
-    },
-    path::PathBuf,
-    sync::{Arc, mpsc},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, Metadata, OpenOptions, symlink_metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::OFlags,
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use tidings_protocol::MemberId;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{
-    directory_watch::{PublishRequest, WatchCommand, WatchError, WatchSettings, dir_error},
-    event::{path, payload},
-    filesystem::{
-        error_word, is_dir_empty, is_mounted, is_not_found, join_name, list_files, path_of, stamp,
-    },
-    inotify::{ChangeKind, Inotify, WatchNotice},
-    mounts,
-    open_files::OpenFiles,
-    path_encoding::encode,
-    state_file::StateFile,
-    tracker::{FileEvent, FileStamp, RelativePath, Tracker, TrackerInput, TrackerOutput},
+use super::directory_watch::{PublishRequest, WatchCommand, WatchError, WatchSettings, dir_error};
+use super::event::{path, payload};
+use super::filesystem::{
+    error_word, is_dir_empty, is_mounted, is_not_found, join_name, list_files, path_of, stamp,
 };
+use super::inotify::{ChangeKind, Inotify, WatchNotice};
+use super::mounts;
+use super::open_files::OpenFiles;
+use super::path_encoding::encode;
+use super::state_file::StateFile;
+use super::tracker::{FileEvent, FileStamp, RelativePath, Tracker, TrackerInput, TrackerOutput};
 
 /// How often the thread checks that the directory is still the same, and whether a lost directory
 /// is back.

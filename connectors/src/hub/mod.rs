@@ -50,14 +50,13 @@ use self::awaited::Awaited;
 use self::contents::Contents;
 use self::handler::{CONTENT_BYTES_MAX, HubHandler};
 use self::line::Line;
+pub use self::receiver::{Answer, DESCRIPTION, PATHS};
+pub use self::request::Rules;
+pub use self::store::{Bounds, Counts, SCHEMA};
 use self::store::{Store, UnixMs};
 use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::worker::{self, WorkerConfig, WorkerError};
-
-pub use self::receiver::{Answer, DESCRIPTION, PATHS};
-pub use self::request::Rules;
-pub use self::store::{Bounds, Counts, SCHEMA};
 
 /// The label that the broker shows.
 const NAME: &str = "tidings-hub";

@@ -8,8 +8,6 @@ mod schedule;
 mod spool;
 mod target;
 
-pub use self::{
-    schedule::SignalSchedule,
-    spool::{SignalSpool, cursor_name},
-    target::{SIGNALS, SignalError, SignalName, SignalTarget},
-};
+pub use self::schedule::SignalSchedule;
+pub use self::spool::{SignalSpool, cursor_name};
+pub use self::target::{SIGNALS, SignalError, SignalName, SignalTarget};

@@ -1,12 +1,10 @@
 //! A directory of events that another program empties: one file for each event, written completely
 //! or not at all.
 
-use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use tidings_protocol::{CursorName, MemberId, Payload, Seq, TopicName};
 

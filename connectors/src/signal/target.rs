@@ -4,17 +4,13 @@
 //! no other process can take its number. It must be older than the file, have the right name, and
 //! survive the signal.
 
-use std::{
-    fmt, fs, io,
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, fs, io};
 
-use rustix::{
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How much younger than the file a process may seem: both times are accurate to about a second.
 const START_TIME_TOLERANCE: Duration = Duration::from_secs(2);

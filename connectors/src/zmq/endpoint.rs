@@ -1,10 +1,8 @@
 //! Where ZeroMQ sockets are: `tcp://HOST:PORT`, and no other transport.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    str::FromStr,
-};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
 
 const SCHEME: &str = "tcp://";
 

@@ -127,7 +127,8 @@ fn checked(payload: &[u8]) -> Result<&str, FrameError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::{collection::vec, prelude::*};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use tidings_protocol::{Command, Reply};
 
     use super::*;

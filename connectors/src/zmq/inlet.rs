@@ -2,18 +2,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits before it asks the broker again")]
 
-use std::{collections::VecDeque, future::poll_fn, pin::Pin, task::ready};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::ready;
 
-use tidings_protocol::{
-    Code, Seq,
-    client::{self, Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security},
+use tidings_protocol::client::{
+    self, Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security,
 };
+use tidings_protocol::{Code, Seq};
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    frames::Event,
-    limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX},
-};
+use super::frames::Event;
+use super::limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// A way into the broker that survives its restarts: what it has not confirmed is sent again, and may be there twice then.

@@ -2,20 +2,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "connections are counted every second")]
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use tidings_protocol::{Seq, TopicName};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Bridge, Config, Heard, RunError, StartError,
-    frames::{self, Event, FrameError},
-    inlet::Inlet,
-    limits::{PLACES_MAX, TICK},
-    reach::reach,
-    socket::{Frames, Puller, Subscriber},
-};
+use super::frames::{self, Event, FrameError};
+use super::inlet::Inlet;
+use super::limits::{PLACES_MAX, TICK};
+use super::reach::reach;
+use super::socket::{Frames, Puller, Subscriber};
+use super::{Bridge, Config, Heard, RunError, StartError};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// Messages between two looks at whether it is to stop.

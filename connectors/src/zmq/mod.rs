@@ -31,13 +31,11 @@ mod run;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod socket;
 
-use std::{io, net::SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 
-use tidings_protocol::{
-    TopicName,
-    client::{ClientError, Security},
-    is_name,
-};
+use tidings_protocol::client::{ClientError, Security};
+use tidings_protocol::{TopicName, is_name};
 
 pub use self::endpoint::{Bind, Connect};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]

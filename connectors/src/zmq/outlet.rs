@@ -5,27 +5,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
 
-use std::{
-    collections::{HashMap, VecDeque},
-    future,
-};
+use std::collections::{HashMap, VecDeque};
+use std::future;
 
 use bytes::Bytes;
-use tidings_protocol::{
-    Code, Command, CursorName, ManageCommand, Seq, StartAt, TopicName,
-    client::{
-        self, Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery,
-        PendingAnswer,
-    },
+use tidings_protocol::client::{
+    self, Client, ClientError, ClientOptions, CommandAnswer, Deliveries, Delivery, PendingAnswer,
 };
+use tidings_protocol::{Code, Command, CursorName, ManageCommand, Seq, StartAt, TopicName};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Config, RunError, TopicPattern,
-    limits::{COME_BACK, TICK},
-    socket::Publisher,
-};
+use super::limits::{COME_BACK, TICK};
+use super::socket::Publisher;
+use super::{Config, RunError, TopicPattern};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The durable cursors, and the label that the broker shows.

@@ -5,14 +5,14 @@
     reason = "tries again after a pause, and says the same seldom"
 )]
 
-use std::{fmt, io, time::Duration};
+use std::time::Duration;
+use std::{fmt, io};
 
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep, timeout},
-};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{endpoint::Connect, limits::AGAIN};
+use super::endpoint::Connect;
+use super::limits::AGAIN;
 
 /// How often the same trouble is logged at most.
 const SAME_PACE: Duration = Duration::from_mins(1);

@@ -2,12 +2,10 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Bound, Config, Heard, RunError,
-    intake::{self, Source},
-    outlet::Outlet,
-    socket::{Publisher, Puller},
-};
+use super::intake::{self, Source};
+use super::outlet::Outlet;
+use super::socket::{Publisher, Puller};
+use super::{Bound, Config, Heard, RunError};
 
 /// Opens the sockets, says where they are, and serves them until `stop` or until it cannot go on.
 ///

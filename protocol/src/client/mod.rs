@@ -21,8 +21,10 @@ use self::connection::{
 use self::dial::dial;
 pub use self::dial::{ClientTls, Security, TokenSource, UNIX_PREFIX};
 use crate::reply::{HelloAnswer, Reply, error_from_wire, field_number};
-use crate::{Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId};
-use crate::{TopicName, Verb, text};
+use crate::{
+    Code, Command, Hello, LINE_BYTES_MAX, MemberId, ProtocolError, Seq, TaskId, TopicName, Verb,
+    text,
+};
 
 mod connection;
 mod dial;

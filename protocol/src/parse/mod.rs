@@ -7,9 +7,8 @@ use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
     Code, Command, Hello, KeyRest, ManageCommand, Outcome, PAYLOAD_BYTES_MAX, ProtocolError,
-    RetryMode,
+    RetryMode, Token, TopicName, Verb, duration,
 };
-use crate::{Token, TopicName, Verb, duration};
 
 type Parsed<'a> = Result<Command<'a>, ProtocolError>;
 

@@ -2,11 +2,10 @@
 //! ends it.
 
 use crate::line::{LineDecoder, LineItem};
-use crate::other_protocol;
 use crate::parse::check_payload;
 use crate::publish_batch::PublishBatch;
 use crate::text::check;
-use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb};
+use crate::{Code, Command, LINE_BYTES_MAX, ProtocolError, Verb, other_protocol};
 
 /// The number of consecutive lines without a command that ends a client's connection (`[S13]`).
 pub const GARBAGE_LINES_MAX: u32 = 16;

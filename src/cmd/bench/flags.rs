@@ -1,23 +1,26 @@
 //! The flags of `tidings bench` and the measurements of its subcommands.
 
-use std::{
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidings_bench::{
-    Target, Watch, compare::Encryption, connect::Connect, fan::Fan, idle::Idle, latency::Latency,
-    openssl, publish::Publish, replay::Replay, stalled::Stalled, wire::Sync,
-};
+use tidings_bench::compare::Encryption;
+use tidings_bench::connect::Connect;
+use tidings_bench::fan::Fan;
+use tidings_bench::idle::Idle;
+use tidings_bench::latency::Latency;
+use tidings_bench::publish::Publish;
+use tidings_bench::replay::Replay;
+use tidings_bench::stalled::Stalled;
+use tidings_bench::wire::Sync;
+use tidings_bench::{Target, Watch, openssl};
 
-use super::{Benchmark, EXAMPLES, Outcome, protection::ProtectionFlags};
-use crate::{
-    address::BrokerAddress,
-    output::{format_count, plural},
-};
+use super::protection::ProtectionFlags;
+use super::{Benchmark, EXAMPLES, Outcome};
+use crate::address::BrokerAddress;
+use crate::output::{format_count, plural};
 
 /// The time before the first run, in which caches and buffers fill.
 pub(super) const WARM_UP: Duration = Duration::from_millis(500);

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidings_bench::{Server, Target, Watch, frontier::Frontier};
+use tidings_bench::frontier::Frontier;
+use tidings_bench::{Server, Target, Watch};
 
-use super::{Benchmark, EXAMPLES, Outcome, flags::CommonFlags};
-use crate::{
-    broker_process::BrokerProcess,
-    output::{format_count, plural},
-};
+use super::flags::CommonFlags;
+use super::{Benchmark, EXAMPLES, Outcome};
+use crate::broker_process::BrokerProcess;
+use crate::output::{format_count, plural};
 
 /// The flags of `tidings bench frontier`.
 #[derive(Debug, Clone, Args)]

@@ -6,36 +6,31 @@ mod protection;
 mod queue;
 mod report;
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs},
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tidings_bench::{Figure, Target, Tidings, disk, disk::Disk, server, sse::Sse, wire::Sync};
+use tidings_bench::disk::Disk;
+use tidings_bench::sse::Sse;
+use tidings_bench::wire::Sync;
+use tidings_bench::{Figure, Target, Tidings, disk, server};
 
-use self::{
-    flags::{
-        CommonFlags, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs,
-        ReplayArgs, SseTarget, StalledArgs,
-    },
-    frontier::FrontierArgs,
-    protection::ProtectionFlags,
-    queue::QueueArgs,
-    report::BenchReport,
+use self::flags::{
+    CommonFlags, ConnectArgs, FanInArgs, FanOutArgs, IdleArgs, LatencyArgs, PublishArgs,
+    ReplayArgs, SseTarget, StalledArgs,
 };
-use crate::{
-    address::BrokerAddress,
-    broker_process::{BrokerProcess, DataDir},
-    failure::Failure,
-    output::Console,
-};
+use self::frontier::FrontierArgs;
+use self::protection::ProtectionFlags;
+use self::queue::QueueArgs;
+use self::report::BenchReport;
+use crate::address::BrokerAddress;
+use crate::broker_process::{BrokerProcess, DataDir};
+use crate::failure::Failure;
+use crate::output::Console;
 
 const EXAMPLES: &str = "\
 Without --broker it starts a broker as a separate process of the same program, and also measures the

@@ -1,6 +1,7 @@
 //! Benchmarks with tokens or TLS: the flags, and the broker that is started for them.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;

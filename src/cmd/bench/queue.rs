@@ -4,15 +4,11 @@ use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidings_bench::{
-    Target, Watch,
-    queue::{KEYS_MAX, Queue},
-};
+use tidings_bench::queue::{KEYS_MAX, Queue};
+use tidings_bench::{Target, Watch};
 
-use super::{
-    Benchmark, EXAMPLES, Outcome,
-    flags::{CommonFlags, RunFlags, WARM_UP},
-};
+use super::flags::{CommonFlags, RunFlags, WARM_UP};
+use super::{Benchmark, EXAMPLES, Outcome};
 use crate::output::{format_count, plural};
 
 /// The flags of `tidings bench queue`.

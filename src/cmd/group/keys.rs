@@ -4,12 +4,10 @@ use clap::Args;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};
-use crate::{
-    failure::Failure,
-    manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table},
-    output::{Console, format_count, format_duration, printable},
-    waiting::WaitingHost,
-};
+use crate::failure::Failure;
+use crate::manage::{BrokerClient, OutputFlags, named_object, note_unlisted, print_table};
+use crate::output::{Console, format_count, format_duration, printable};
+use crate::waiting::WaitingHost;
 
 const EXAMPLES: &str = "\
 Examples:

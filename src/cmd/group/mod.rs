@@ -10,20 +10,18 @@ use clap::{Args, Subcommand};
 use tidings_broker::group::GroupConfig;
 use tidings_protocol::{Command, DEFAULT_GROUP, GroupName, field, field_number};
 
-use crate::{
-    broker_message,
-    failure::Failure,
-    manage::{
-        self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
-        print_list, print_table,
-    },
-    output::{Console, format_count},
+use self::keys::KeysArgs;
+use self::repair::RepairArgs;
+use self::schedules::SchedulesArgs;
+use self::tasks::TasksArgs;
+use self::watch::WatchArgs;
+use crate::broker_message;
+use crate::failure::Failure;
+use crate::manage::{
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+    print_list, print_table,
 };
-
-use self::{
-    keys::KeysArgs, repair::RepairArgs, schedules::SchedulesArgs, tasks::TasksArgs,
-    watch::WatchArgs,
-};
+use crate::output::{Console, format_count};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,10 +6,8 @@ use clap::Args;
 use tidings_broker::RepairError;
 use tidings_protocol::GroupName;
 
-use crate::{
-    failure::Failure,
-    output::{Console, format_count, plural},
-};
+use crate::failure::Failure;
+use crate::output::{Console, format_count, plural};
 
 const EXAMPLES: &str = "\
 Examples:

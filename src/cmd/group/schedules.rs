@@ -3,12 +3,13 @@
 use clap::Args;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number};
 
-use super::{NAME, command, tasks::duration};
-use crate::{
-    failure::Failure,
-    manage::{BrokerClient, OutputFlags, first_word, named_object, note_unlisted, print_table},
-    output::{Console, printable},
+use super::tasks::duration;
+use super::{NAME, command};
+use crate::failure::Failure;
+use crate::manage::{
+    BrokerClient, OutputFlags, first_word, named_object, note_unlisted, print_table,
 };
+use crate::output::{Console, printable};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName, client::CommandAnswer};
+use tidings_protocol::client::CommandAnswer;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, JobName};
 
 use super::{NAME, command};
-use crate::{
-    failure::Failure,
-    manage::{BrokerClient, OutputFlags, note_unlisted, object, print_table},
-    output::{Console, printable, time_or},
-};
+use crate::failure::Failure;
+use crate::manage::{BrokerClient, OutputFlags, note_unlisted, object, print_table};
+use crate::output::{Console, printable, time_or};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,20 +1,17 @@
 //! `tidings group watch`: shows the counts of a group as they change.
 
 use clap::Args;
-use tidings_protocol::{
-    DEFAULT_GROUP, GroupName, client::Delivery, field, field_number, format_ms,
-};
+use tidings_protocol::client::Delivery;
+use tidings_protocol::{DEFAULT_GROUP, GroupName, field, field_number, format_ms};
 
 use super::{NAME, command};
-use crate::{
-    cmd::job::wait::EveryFlag,
-    connection,
-    failure::Failure,
-    flags::milliseconds,
-    manage::{self, OutputFlags, named_object},
-    output::{Console, format_count},
-    signals::stop_on_signal,
-};
+use crate::cmd::job::wait::EveryFlag;
+use crate::connection;
+use crate::failure::Failure;
+use crate::flags::milliseconds;
+use crate::manage::{self, OutputFlags, named_object};
+use crate::output::{Console, format_count};
+use crate::signals::stop_on_signal;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,17 +3,16 @@
 use std::collections::VecDeque;
 
 use clap::Args;
-use tidings_protocol::{After, JobName, Prio, client::PendingAnswer, field_number};
+use tidings_protocol::client::PendingAnswer;
+use tidings_protocol::{After, JobName, Prio, field_number};
 
 use super::{NAME, command};
-use crate::{
-    broker_flag::BrokerFlag,
-    failure::Failure,
-    job::parse_seed,
-    lines::{NumberedLines, read_input},
-    manage::{BrokerClient, GroupFlag},
-    output::{Console, format_count, note, plural},
-};
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::job::parse_seed;
+use crate::lines::{NumberedLines, read_input};
+use crate::manage::{BrokerClient, GroupFlag};
+use crate::output::{Console, format_count, note, plural};
 
 const EXAMPLES: &str = "\
 Examples:

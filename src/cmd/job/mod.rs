@@ -7,21 +7,16 @@ use clap::{Args, Subcommand};
 use tidings_broker::job::JobSettings;
 use tidings_protocol::{Command, GroupName, JobName, field_number};
 
-use crate::{
-    broker_message,
-    failure::Failure,
-    job::JobCounts,
-    manage::{
-        self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
-        print_list, print_table,
-    },
-    output::{Console, format_count},
+use self::add::AddArgs;
+use self::wait::{WaitArgs, WatchArgs};
+use crate::broker_message;
+use crate::failure::Failure;
+use crate::job::JobCounts;
+use crate::manage::{
+    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, manage_command, named_object,
+    print_list, print_table,
 };
-
-use self::{
-    add::AddArgs,
-    wait::{WaitArgs, WatchArgs},
-};
+use crate::output::{Console, format_count};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,15 +5,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::JobArgs;
-use crate::{
-    failure::Failure,
-    flags,
-    job::JobCounts,
-    job_watch::{JobUpdate, JobWatch},
-    manage::named_object,
-    output::Console,
-    signals::stop_on_signal,
-};
+use crate::failure::Failure;
+use crate::flags;
+use crate::job::JobCounts;
+use crate::job_watch::{JobUpdate, JobWatch};
+use crate::manage::named_object;
+use crate::output::Console;
+use crate::signals::stop_on_signal;
 
 const WAIT_EXAMPLES: &str = "\
 Examples:

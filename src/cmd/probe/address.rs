@@ -1,7 +1,5 @@
-use std::{
-    fmt::Write as _,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv6Addr};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -9,7 +7,8 @@ use tidings_protocol::CanonicalUrl;
 use tokio::net::lookup_host;
 
 use super::{JsonQuery, required_text};
-use crate::{failure::Failure, flags::AllowPrivateFlag};
+use crate::failure::Failure;
+use crate::flags::AllowPrivateFlag;
 
 /// The arguments of `tidings probe address`.
 #[derive(Debug, Args)]

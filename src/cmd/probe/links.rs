@@ -1,24 +1,18 @@
 //! `tidings probe links`: shows the title, links and directives of a page.
 
-use std::{fmt::Write, sync::Arc};
+use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::{
-    page::{PageContent, PageLink, PageOptions, PageReader},
-    robots::product_token,
-};
+use tidings_subscriber::page::{PageContent, PageLink, PageOptions, PageReader};
+use tidings_subscriber::robots::product_token;
 
-use super::{
-    JsonQuery, bytes,
-    flags::FetchFlags,
-    headers, required_text,
-    source::{fetch, is_url},
-};
-use crate::{
-    failure::Failure,
-    output::{plural, printable},
-};
+use super::flags::FetchFlags;
+use super::source::{fetch, is_url};
+use super::{JsonQuery, bytes, headers, required_text};
+use crate::failure::Failure;
+use crate::output::{plural, printable};
 
 /// The longest shown text of a page, in characters.
 const SHOWN_CHARS_MAX: usize = 200;

@@ -20,7 +20,8 @@ use clap::{Args, Subcommand};
 use data_encoding::BASE64_NOPAD;
 use serde_json::{Map, Value, json};
 
-use crate::{failure::Failure, output};
+use crate::failure::Failure;
+use crate::output;
 
 /// The longest line of standard input, in bytes; a longer one is answered with an error.
 const LINE_BYTES_MAX: u64 = 1 << 20;

@@ -4,18 +4,17 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, UrlError};
-use tidings_subscriber::{
-    KeepBodies,
-    fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher},
-    robots::{RobotsResponse, RobotsRules, display_line, product_token, sitemaps},
+use tidings_subscriber::KeepBodies;
+use tidings_subscriber::fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher};
+use tidings_subscriber::robots::{
+    RobotsResponse, RobotsRules, display_line, product_token, sitemaps,
 };
 use tokio::time::Instant;
 
-use super::{JsonQuery, bytes, flags::FetchFlags, required_text};
-use crate::{
-    failure::Failure,
-    output::{format_bytes as amount, plural, printable},
-};
+use super::flags::FetchFlags;
+use super::{JsonQuery, bytes, required_text};
+use crate::failure::Failure;
+use crate::output::{format_bytes as amount, plural, printable};
 
 /// The longest shown text of a site, in characters.
 const SHOWN_CHARS_MAX: usize = 200;

@@ -1,11 +1,9 @@
 //! `tidings probe signature`: verifies the signature of a webhook.
 
-use std::{
-    borrow::Cow,
-    fmt::Write as _,
-    io::{self, Read},
-    path::PathBuf,
-};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::path::PathBuf;
 
 use clap::Args;
 use data_encoding::HEXLOWER_PERMISSIVE;
@@ -13,7 +11,8 @@ use serde_json::{Value, json};
 use tidings_broker::hooks::{Doubt, Scheme, Secret};
 
 use super::{JsonQuery, header, headers, optional_text, required_text};
-use crate::{failure::Failure, hooks::read_secrets};
+use crate::failure::Failure;
+use crate::hooks::read_secrets;
 
 /// The longest body on standard input, in bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidings_subscriber::sitemap::{SitemapEntry, SitemapKind, SitemapReader, SitemapSummary};
 
-use super::{JsonQuery, bytes, flags::FetchFlags, header, headers, optional_text, source::Source};
-use crate::{
-    failure::Failure,
-    output::{plural, printable},
-};
+use super::flags::FetchFlags;
+use super::source::Source;
+use super::{JsonQuery, bytes, header, headers, optional_text};
+use crate::failure::Failure;
+use crate::output::{plural, printable};
 
 /// The limit of URLs in the output for people.
 const SHOWN_MAX: usize = 20;

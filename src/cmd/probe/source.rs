@@ -4,15 +4,14 @@
 
 use tempfile::TempDir;
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::{
-    KeepBodies,
-    fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher},
-    spool::Spools,
-};
+use tidings_subscriber::KeepBodies;
+use tidings_subscriber::fetch::{FetchPurpose, FetchRequest, Fetched, Fetcher};
+use tidings_subscriber::spool::Spools;
 use tokio::time::Instant;
 
 use super::flags::FetchFlags;
-use crate::{failure::Failure, output::printable};
+use crate::failure::Failure;
+use crate::output::printable;
 
 /// The limit of redirects.
 const HOPS_MAX: usize = 5;

@@ -4,7 +4,8 @@ use tidings_protocol::{CanonicalUrl, StandardUrl, UrlError};
 use tidings_subscriber::tracking::TrackingParams;
 
 use super::{JsonQuery, optional_text, required_text};
-use crate::{failure::Failure, flags::TrackingFlag};
+use crate::failure::Failure;
+use crate::flags::TrackingFlag;
 
 /// The arguments of `tidings probe url`.
 #[derive(Debug, Args)]

@@ -2,7 +2,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "programs have a time limit")]
 
-use std::{future, io, time::Duration};
+use std::time::Duration;
+use std::{future, io};
 
 use tidings_connectors::worker::{
     self, EnsureGroupError, TaskEnd, TaskHandler, WorkerConfig, WorkerError, WorkerTask,
@@ -11,19 +12,14 @@ use tidings_protocol::{ClientError, GroupName, TopicName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    broker_failure,
-    program::{self, Program},
-    task_json,
-    writer::OutputWriter,
-};
-use crate::{
-    address::BrokerAddress,
-    broker_message, connection,
-    failure::Failure,
-    flags::milliseconds,
-    output::{note, plural, printable, terminal_safe, terminal_safe_json},
-};
+use super::program::{self, Program};
+use super::writer::OutputWriter;
+use super::{broker_failure, task_json};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::flags::milliseconds;
+use crate::output::{note, plural, printable, terminal_safe, terminal_safe_json};
+use crate::{broker_message, connection};
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";

@@ -10,37 +10,32 @@ mod signal;
 mod tail;
 mod writer;
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    future,
-    io::{self, BufWriter, Write},
-    path::PathBuf,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::future;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use tidings_connectors::signal::{SignalName, SignalTarget};
-use tidings_protocol::{
-    Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
-    client::{Client, ClientError, Deliveries, Delivery, PendingAnswer},
-};
+use tidings_protocol::client::{Client, ClientError, Deliveries, Delivery, PendingAnswer};
+use tidings_protocol::{Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    address::BrokerAddress,
-    broker_flag::BrokerFlag,
-    broker_message, connection,
-    failure::Failure,
-    flags::parse_duration,
-    output::{note, printable, terminal_safe, terminal_safe_json},
-    signals::stop_on_signal_with,
-    sinks::parse_variable,
-};
-
-use self::{group::GroupSubscription, program::Program, signal::SignalSettings};
+use self::group::GroupSubscription;
+use self::program::Program;
+use self::signal::SignalSettings;
+use crate::address::BrokerAddress;
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::flags::parse_duration;
+use crate::output::{note, printable, terminal_safe, terminal_safe_json};
+use crate::signals::stop_on_signal_with;
+use crate::sinks::parse_variable;
+use crate::{broker_message, connection};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,14 +1,11 @@
 //! `--no-follow`: the stop at the newest event that the topic has when the subscription begins.
 
-use tidings_protocol::{
-    Command, CursorName, Seq, StartAt, TopicName, client::Client, field, field_number,
-};
+use tidings_protocol::client::Client;
+use tidings_protocol::{Command, CursorName, Seq, StartAt, TopicName, field, field_number};
 
-use crate::{
-    address::BrokerAddress,
-    failure::Failure,
-    manage::{self, manage_command},
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::manage::{self, manage_command};
 
 /// Rejects starts without a known end.
 pub(super) fn check_flags(

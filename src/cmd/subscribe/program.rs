@@ -1,19 +1,18 @@
 //! `--exec`: runs a program for each event, with the event in its environment.
 
-use std::{
-    ffi::{OsStr, OsString},
-    os::unix::ffi::OsStringExt,
-    process::Stdio,
-};
-
-pub(super) use tidings_subscriber::program::{Programs, RunningProgram, failure, is_signal};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::process::Stdio;
 
 use tidings_connectors::files::path_encoding::decode;
 use tidings_protocol::Payload;
+pub(super) use tidings_subscriber::program::{Programs, RunningProgram, failure, is_signal};
 use tokio::process::Command;
 
-use super::{tail::OutputTail, writer::OutputWriter};
-use crate::{address::BrokerAddress, failure::Failure};
+use super::tail::OutputTail;
+use super::writer::OutputWriter;
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
 
 /// The program and its broker. It is started without a shell, so that no shell interprets an event.
 #[derive(Debug, Clone)]

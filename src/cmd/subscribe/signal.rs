@@ -6,7 +6,9 @@
     reason = "waits for the program, and before it connects again"
 )]
 
-use std::{future, path::PathBuf, time::Duration};
+use std::future;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use tidings_connectors::signal::{
     SignalError, SignalSchedule, SignalSpool, SignalTarget, cursor_name,
@@ -18,12 +20,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{CursorMover, LAST_CURSOR_MOVE_MAX, broker_failure, describe_missing};
-use crate::{
-    address::BrokerAddress,
-    broker_message, connection,
-    failure::Failure,
-    output::{note, printable},
-};
+use crate::address::BrokerAddress;
+use crate::failure::Failure;
+use crate::output::{note, printable};
+use crate::{broker_message, connection};
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-sub";

@@ -3,17 +3,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "a task forwards the output")]
 
-use std::{
-    io::{self, PipeReader, PipeWriter, pipe},
-    os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::io::{self, PipeReader, PipeWriter, pipe};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::{io::AsyncReadExt, net::unix::pipe::Receiver, task::JoinHandle, time::timeout};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::writer::OutputWriter;
 use crate::output::printable;

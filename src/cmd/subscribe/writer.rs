@@ -3,10 +3,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "writing blocks a thread")]
 
-use std::{
-    io::{self, Write},
-    thread,
-};
+use std::io::{self, Write};
+use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 

@@ -6,18 +6,15 @@ use clap::{Args, Subcommand};
 use tidings_broker::TopicSettings;
 use tidings_protocol::{Command, CursorName, TopicName, field, field_number};
 
-use crate::{
-    broker_flag::BrokerFlag,
-    broker_message,
-    failure::Failure,
-    manage::{
-        self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
-        print_list, print_table,
-    },
-    output::{Console, format_bytes, format_count, readable},
-};
-
 pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
+use crate::broker_flag::BrokerFlag;
+use crate::broker_message;
+use crate::failure::Failure;
+use crate::manage::{
+    self, BrokerClient, OutputFlags, as_str_pairs, first_word, manage_command, named_object,
+    print_list, print_table,
+};
+use crate::output::{Console, format_bytes, format_count, readable};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,18 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidings_broker::{
-    CheckedFile, StartError,
-    verify::{StopRecord, VerifiedGroup, VerifiedTopic},
-};
-use tidings_protocol::{GroupName, TopicName, client::CommandAnswer, field, field_number};
+use tidings_broker::verify::{StopRecord, VerifiedGroup, VerifiedTopic};
+use tidings_broker::{CheckedFile, StartError};
+use tidings_protocol::client::CommandAnswer;
+use tidings_protocol::{GroupName, TopicName, field, field_number};
 
 use super::{NAME, command};
-use crate::{
-    failure::Failure,
-    manage::{BrokerClient, OutputFlags, first_word},
-    output::{Console, format_bytes, format_count, plural},
-};
+use crate::failure::Failure;
+use crate::manage::{BrokerClient, OutputFlags, first_word};
+use crate::output::{Console, format_bytes, format_count, plural};
 
 const EXAMPLES: &str = "\
 A broker serves everything that is readable; a subscriber receives LAG for the rest. This command

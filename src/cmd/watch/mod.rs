@@ -3,7 +3,9 @@
 
 mod spool;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tidings_connectors::files::{
@@ -14,16 +16,14 @@ use tidings_protocol::{DEFAULT_TOPIC, TopicName};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use self::spool::SpoolSource;
-use crate::{
-    broker_flag::BrokerFlag,
-    failure::Failure,
-    flags::{DataFlag, parse_duration},
-    output::{note, plural, printable},
-    publisher::{EventSource, publish_all},
-    signals::stop_on_signal,
-    stack,
-    window::Rejection,
-};
+use crate::broker_flag::BrokerFlag;
+use crate::failure::Failure;
+use crate::flags::{DataFlag, parse_duration};
+use crate::output::{note, plural, printable};
+use crate::publisher::{EventSource, publish_all};
+use crate::signals::stop_on_signal;
+use crate::stack;
+use crate::window::Rejection;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,28 +1,22 @@
 //! `--spool`: publishes the lines of files, and removes each file when all its lines are confirmed.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    fs::{self, File, Metadata, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::PathBuf,
-};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
 
-use rustix::{
-    fs::{CWD, OFlags, RenameFlags, renameat_with},
-    io::Errno,
-};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, push_attribute, text};
 
 use super::{WatchedFiles, announcement_id};
-use crate::{
-    failure::Failure,
-    lines::NumberedLines,
-    output::{note, printable},
-    publisher::EventSource,
-    window::Rejection,
-};
+use crate::failure::Failure;
+use crate::lines::NumberedLines;
+use crate::output::{note, printable};
+use crate::publisher::EventSource;
+use crate::window::Rejection;
 
 /// Bytes per read.
 const CHUNK_BYTES: usize = 64 << 10;

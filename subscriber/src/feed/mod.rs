@@ -12,13 +12,12 @@ mod version;
 pub mod watched_feed;
 mod xml;
 
-use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
-use crate::markup::{MarkupReader, Unpacker};
-
 pub use self::hubs::{Hubs, PageHubLinks};
 use self::json::is_json;
 use self::version::VersionDigest;
 pub(crate) use self::xml::FeedElements;
+use crate::config::{FEED_BYTES_MAX, FEED_JSON_BYTES_MAX, FEED_TEXTS_BYTES_MAX};
+use crate::markup::{MarkupReader, Unpacker};
 
 /// The failure of a watched URL that is neither a feed nor names a hub.
 pub const NO_FEED: &str = "no feed and no hub at this URL";

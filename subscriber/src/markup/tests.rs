@@ -1,8 +1,7 @@
-use encoding_rs::Encoding;
-use proptest::prelude::*;
-
 use std::fmt::Write;
 
+use encoding_rs::Encoding;
+use proptest::prelude::*;
 use tidings_protocol::CanonicalUrl;
 
 use super::*;

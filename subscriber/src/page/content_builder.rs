@@ -8,15 +8,13 @@ use hashbrown::hash_map::{Entry, HashMap};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use tidings_protocol::CanonicalUrl;
 
-use super::charset;
-use super::link_header;
 use super::link_set::LinkSet;
 use super::robots_directives::RobotsDirectives;
 use super::tag::{self, AttributeValue, HtmlTag, TagName, tag_name};
 use super::values::{has_word, is_feed, is_page_relation, refresh_target, srcset};
 use super::visible_digest::VisibleDigest;
 use super::word_fingerprint::WordFingerprint;
-use super::{PageContent, PageLink, PageOptions, is_html, verbatim_url};
+use super::{PageContent, PageLink, PageOptions, charset, is_html, link_header, verbatim_url};
 use crate::config::{
     FEED_HUBS_MAX, FEEDS_MAX, HEADER_LINKS_MAX, LINK_BYTES_MAX, LINKS_ABSOLUTE_BYTES_MAX,
     QUICK_BASE_BYTES_MAX, QUICK_LINKS_MAX, TITLE_BYTES_MAX, TITLE_WRITTEN_BYTES_MAX,

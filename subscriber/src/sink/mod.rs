@@ -35,10 +35,9 @@ mod writer;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use tokio::sync::oneshot;
 

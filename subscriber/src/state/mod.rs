@@ -26,13 +26,11 @@
     reason = "owns the thread of the database, and waits for it with a time limit"
 )]
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+use std::{fs, io, thread};
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};

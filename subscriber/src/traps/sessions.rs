@@ -29,7 +29,8 @@ use hashbrown::HashMap;
 use tidings_protocol::CanonicalUrl;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{PageReading, shape::params};
+use super::PageReading;
+use super::shape::params;
 use crate::config::{
     SESSION_DOUBTS_MAX, SESSION_EVIDENCE_MIN, SESSION_EVIDENCE_PER_DOUBT, SESSION_LINKS_MAX,
     SESSION_PARAMS_MAX, SESSION_VALUES_MAX, SESSION_VOLATILE_MAX, TRAP_ENTRIES_MAX,

@@ -1,26 +1,20 @@
 //! The line protocol.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write,
-    fs,
-    net::Ipv4Addr,
-    sync::Mutex,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tidings_protocol::Verb;
 
-use super::{
-    Judge, Known, Scene, Verdict, greeted,
-    table::{Given, Row, rows, zmq_allows},
-};
-use crate::support::{
-    process::Server,
-    tls::Authority,
-    wire::{Heard, Wire, tcp_from, tls, unix},
-};
+use super::table::{Given, Row, rows, zmq_allows};
+use super::{Judge, Known, Scene, Verdict, greeted};
+use crate::support::process::Server;
+use crate::support::tls::Authority;
+use crate::support::wire::{Heard, Wire, tcp_from, tls, unix};
 
 /// Of each connection: which one goes through the table, which one is idle until rights have changed.
 type Two = Option<(Wire, Wire)>;

@@ -7,25 +7,20 @@ mod routes;
 #[path = "../../../broker/src/access/tests/table.rs"]
 mod table;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::Ipv4Addr,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
-};
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, thread};
 
 use tempfile::TempDir;
 use tidings_broker::access::{TokenHash, new_token};
 
 use self::table::Given;
-use crate::{
-    support::{http::Http, process::Server, wire::Wire, wire::tcp_from},
-    tokens::token,
-};
+use crate::support::http::Http;
+use crate::support::process::Server;
+use crate::support::wire::{Wire, tcp_from};
+use crate::tokens::token;
 
 /// Wrong answers that are told; one mistake makes hundreds.
 const SHOWN: usize = 20;

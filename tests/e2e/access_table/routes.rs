@@ -1,13 +1,12 @@
 //! HTTP: everything that its description has, and nothing that it has not.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use tidings_protocol::Verb;
 
-use super::{
-    Judge, Known, Scene, Verdict,
-    table::{Given, Row, rows},
-};
+use super::table::{Given, Row, rows};
+use super::{Judge, Known, Scene, Verdict};
 use crate::support::wire::Wire;
 
 /// A method, a path as the description has it, a query, a body, and the rights that it takes, as those of a line.

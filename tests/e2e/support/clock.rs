@@ -1,12 +1,11 @@
 //! The time of day of a process, which a test sets; its monotonic clock goes on as it is.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use super::{process::Running, wait::until};
+use super::process::Running;
+use super::wait::until;
 
 /// What a command prints on its first line.
 #[track_caller]

@@ -1,10 +1,8 @@
 //! What the outside was told of a topic over all lives of a broker, and whether what it keeps is true to that.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::SocketAddr,
-    ops::RangeInclusive,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use super::talk::Talk;
 

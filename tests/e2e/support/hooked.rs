@@ -1,15 +1,15 @@
 //! A broker with webhooks, and what their senders send, signed by openssl.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{
-    http::{Got, Http},
-    openssl::{hmac, openssl},
-    process::Server,
-};
+use super::http::{Got, Http};
+use super::openssl::{hmac, openssl};
+use super::process::Server;
 
 /// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own form.
 pub(crate) const SECRET: &str = "a secret of forge and broker";

@@ -1,11 +1,9 @@
 //! The broker's HTTP, asked with curl.
 
-use std::{
-    collections::BTreeSet,
-    io::Write,
-    process::{Command, Stdio},
-    sync::Mutex,
-};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use serde_json::Value;
 use tempfile::NamedTempFile;

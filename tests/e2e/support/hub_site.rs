@@ -1,18 +1,20 @@
 //! A site with a hub of its own: feeds are served by nginx, publishers are curl, subscribers a server in Python that knows
 //! nothing of us.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command, thread, time::Duration};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::{fs, thread};
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{
-    http::{Got, Http},
-    nginx::Nginx,
-    process::{Running, Server, at, json_at},
-    wait::until,
-};
+use super::http::{Got, Http};
+use super::nginx::Nginx;
+use super::process::{Running, Server, at, json_at};
+use super::wait::until;
 
 pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
 pub(crate) const PUBLIC: &str = "https://blog.example/tidings/";

@@ -1,6 +1,7 @@
 //! The foreign clients that the line protocol was made for, as real processes.
 
-use std::{net::SocketAddr, process::Command};
+use std::net::SocketAddr;
+use std::process::Command;
 
 use super::process::Running;
 

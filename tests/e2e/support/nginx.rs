@@ -1,14 +1,13 @@
 //! nginx on a free port, with files of its own only.
 
-use std::{
-    fs,
-    net::{TcpListener, TcpStream},
-    process::Command,
-};
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{process::Running, wait::until};
+use super::process::Running;
+use super::wait::until;
 
 /// A running nginx; its logs and temporary files are in the folder.
 #[derive(Debug)]

@@ -1,9 +1,7 @@
 //! Signatures, as openssl makes them.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 /// What it prints.
 #[track_caller]

@@ -1,6 +1,7 @@
 //! The page records, read as a user would: with the `sqlite3` command.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use super::wait::until;
 

@@ -1,21 +1,17 @@
 //! Real processes: the `tidings` binary and the foreign programs that talk to it, with everything they print.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use rustix::{
-    io::Errno,
-    process::{Pid, WaitId, WaitIdOptions, waitid},
-};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 

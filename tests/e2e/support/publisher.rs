@@ -1,6 +1,7 @@
 //! A publisher that pipelines and remembers what of it was confirmed.
 
-use std::{collections::VecDeque, net::SocketAddr};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::talk::Talk;
 

@@ -1,6 +1,7 @@
 //! Who is called back: a server in Python's standard library that tells what it is told.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 

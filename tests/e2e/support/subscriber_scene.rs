@@ -1,25 +1,21 @@
 //! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed, and what the hub verifies and
 //! delivers, which curl does in its place.
 
-use std::{
-    fs,
-    net::TcpListener,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::fs;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{
-    history::Heard,
-    http::{Got, Http},
-    nginx::Nginx,
-    openssl::hmac,
-    process::{Server, at},
-    receiver::{Receiver, Told},
-    talk::{Talk, value},
-    wait::until,
-};
+use super::history::Heard;
+use super::http::{Got, Http};
+use super::nginx::Nginx;
+use super::openssl::hmac;
+use super::process::{Server, at};
+use super::receiver::{Receiver, Told};
+use super::talk::{Talk, value};
+use super::wait::until;
 
 /// Everybody who has a part.
 pub(crate) struct Scene {

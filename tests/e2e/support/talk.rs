@@ -1,9 +1,7 @@
 //! A raw TCP connection to the line port, byte for byte.
 
-use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
-};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 use super::wait::PATIENCE;
 

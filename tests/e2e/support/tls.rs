@@ -1,11 +1,9 @@
 //! Certificates, and foreign programs that encrypt.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use data_encoding::HEXUPPER;
 use rcgen::{
@@ -14,7 +12,8 @@ use rcgen::{
     date_time_ymd,
 };
 
-use super::{openssl::openssl, process::Running};
+use super::openssl::openssl;
+use super::process::Running;
 
 /// A certificate authority. What it signs lies in its folder, as NAME.pem and NAME.key.
 pub(crate) struct Authority {

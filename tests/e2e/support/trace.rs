@@ -1,11 +1,9 @@
 //! System calls of a real process, as `strace` saw them.
 
-use std::{
-    collections::HashMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::wait::until;
 

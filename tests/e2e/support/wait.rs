@@ -1,9 +1,7 @@
 //! Waiting for something to be true, with a deadline that only a broken program meets.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up on it. Generous: machines are noisy and the binary is a debug
 /// build, so a shorter one would test the machine.

@@ -1,19 +1,16 @@
 //! Lines and requests, many on one connection, over whatever carries bytes. An answer is what stands between what was
 //! said before and after, so that it counts for one line, whatever else is heard meanwhile.
 
-use std::{
-    io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    os::unix::net::UnixStream,
-    path::Path,
-    sync::Arc,
-};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
 
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    crypto::aws_lc_rs::default_provider,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
 use super::wait::PATIENCE;

@@ -1,14 +1,13 @@
 //! Peers of libzmq, and the process that they talk to.
 
-use std::{fs, process::Command};
+use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
-use super::{
-    process::{Running, Server},
-    talk::{Talk, value},
-    wait::until,
-};
+use super::process::{Running, Server};
+use super::talk::{Talk, value};
+use super::wait::until;
 
 /// What `pyzmq` runs.
 const PEER: &str = include_str!("../zmq_peer.py");

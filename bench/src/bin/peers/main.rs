@@ -9,34 +9,27 @@ mod servers;
 mod wires;
 mod works;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, IsTerminal, Write},
-    net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
-    process::{Command, ExitCode},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, json};
-use tidings_bench::{
-    Target,
-    disk::{self, Disk},
-    server,
-    wire::Sync,
-};
+use tidings_bench::disk::{self, Disk};
+use tidings_bench::wire::Sync;
+use tidings_bench::{Target, server};
 
-use crate::{
-    crawl::{CrawlArgs, OriginArgs},
-    relay::Piece,
-    results::{Contestant, Results},
-    servers::{Kind, Place, Use},
-    works::{Lengths, Load, WORKS, Work},
-};
+use crate::crawl::{CrawlArgs, OriginArgs};
+use crate::relay::Piece;
+use crate::results::{Contestant, Results};
+use crate::servers::{Kind, Place, Use};
+use crate::works::{Lengths, Load, WORKS, Work};
 
 /// Bytes of an event everywhere.
 const PAYLOAD_BYTES: usize = 128;

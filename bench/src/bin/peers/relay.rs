@@ -9,17 +9,13 @@
 //! In all of them a socket is written to until it has taken everything: the window of the generator is
 //! smaller than the buffers of the sockets.
 
-use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
-};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 
 use memchr::memrchr;
-use rustix::{
-    buffer::spare_capacity,
-    event::epoll::{self, CreateFlags, EventData, EventFlags},
-    fd::OwnedFd,
-};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -194,9 +190,12 @@ pub(crate) fn blast(
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "a limit is a program, here a thread")]
 
-    use std::{net::Ipv4Addr, thread, time::Duration};
+    use std::net::Ipv4Addr;
+    use std::thread;
+    use std::time::Duration;
 
-    use tidings_bench::{Target, fan::Fan};
+    use tidings_bench::Target;
+    use tidings_bench::fan::Fan;
 
     use super::*;
     use crate::wires::Lines;

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use tidings_bench::figure::median;
 
-use crate::{
-    servers::Kind,
-    works::{Bound, DELIVERIES, GENERATOR, Outcome, PEAK, Reach, Shown, To, Work},
-};
+use crate::servers::Kind;
+use crate::works::{Bound, DELIVERIES, GENERATOR, Outcome, PEAK, Reach, Shown, To, Work};
 
 /// What is compared with its like.
 pub(crate) trait Contestant: Copy + Ord {

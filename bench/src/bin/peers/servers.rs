@@ -1,20 +1,18 @@
 //! The servers that are compared, and how each is started.
 
-use std::{
-    fs::{self, File},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
-use tidings_bench::{Launch, Ready, Server, Tidings, Wire, server::free_address, wire::Sync};
+use tidings_bench::server::free_address;
+use tidings_bench::wire::Sync;
+use tidings_bench::{Launch, Ready, Server, Tidings, Wire};
 
-use crate::{
-    queues::Beanstalkd,
-    results::Contestant,
-    wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp},
-};
+use crate::queues::Beanstalkd;
+use crate::results::Contestant;
+use crate::wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
 
 /// A server that takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

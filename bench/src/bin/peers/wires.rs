@@ -1,10 +1,11 @@
 //! The protocols of the peers, each in the densest form that it has.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use tidings_bench::{
-    Tidings,
-    wire::{Answers, Confirmed, Crew, Replay, ReplayEnd, Step, Stream, Tasks, Until, Wire},
+use tidings_bench::Tidings;
+use tidings_bench::wire::{
+    Answers, Confirmed, Crew, Replay, ReplayEnd, Step, Stream, Tasks, Until, Wire,
 };
 
 use crate::queues;

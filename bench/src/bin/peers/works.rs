@@ -1,18 +1,23 @@
 //! What is compared: the work, who does it, and what Tidings is to reach.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
-use tidings_bench::{
-    Figure, Target, Watch, connect::Connect, fan::Fan, idle::Idle, latency::Latency,
-    publish::Publish, queue::Queue, replay::Replay, stalled::Stalled, wire::Sync,
-};
+use tidings_bench::connect::Connect;
+use tidings_bench::fan::Fan;
+use tidings_bench::idle::Idle;
+use tidings_bench::latency::Latency;
+use tidings_bench::publish::Publish;
+use tidings_bench::queue::Queue;
+use tidings_bench::replay::Replay;
+use tidings_bench::stalled::Stalled;
+use tidings_bench::wire::Sync;
+use tidings_bench::{Figure, Target, Watch};
 
-use crate::{
-    results::Row,
-    servers::Kind::{
-        self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
-        Tidings, ZeroMq,
-    },
+use crate::results::Row;
+use crate::servers::Kind::{
+    self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
+    Tidings, ZeroMq,
 };
 
 /// Names of figures, as the measurements give them.

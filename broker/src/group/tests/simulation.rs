@@ -12,9 +12,8 @@ use parking_lot::Mutex;
 
 use super::world::{BrokenPromise, Promise, RunTotals, World, WorldOptions};
 use crate::clock::Moment;
-use crate::group::Group;
-use crate::group::dump;
 use crate::group::mutants::{self, Mutant};
+use crate::group::{Group, dump};
 use crate::simulation_seeds;
 
 /// Default number of runs, and the least activity in each of them.

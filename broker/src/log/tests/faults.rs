@@ -127,8 +127,9 @@ fn a_segment_whose_sync_failed_stops_the_log() {
 
 #[test]
 fn an_unreadable_parent_directory_is_not_an_error() {
-    use crate::log::disk::{Disk, DiskFile, DiskSpace};
     use std::path::Path;
+
+    use crate::log::disk::{Disk, DiskFile, DiskSpace};
 
     /// A disk on which the process cannot read the parent directories.
     #[derive(Debug, Clone)]

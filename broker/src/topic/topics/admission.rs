@@ -71,7 +71,8 @@ impl Topics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::Clock, config::Limits};
+    use crate::clock::Clock;
+    use crate::config::Limits;
 
     // PROTOCOL: Z10
     #[test]

@@ -1,6 +1,7 @@
 //! Inputs and outputs of the tracker.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The path of a file relative to the root directory, in bytes; empty: the root itself.
 pub type RelativePath = Arc<[u8]>;

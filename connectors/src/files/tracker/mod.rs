@@ -12,12 +12,10 @@
 //! has it open for writing and it has not changed for a minute (`UNCLOSED_QUIET_TIME`). A file is published
 //! once, and again only when it was replaced or has changed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    ops::Bound,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 mod interface;
 mod next_step;

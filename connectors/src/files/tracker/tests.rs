@@ -1,9 +1,7 @@
 use proptest::prelude::*;
 
-use super::{
-    next_step::{OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME},
-    *,
-};
+use super::next_step::{OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME};
+use super::*;
 
 const SETTLE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(1);

@@ -22,9 +22,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidings_protocol::{CanonicalUrl, MemberId};
 use tidings_subscriber::digest::{self, Schema, Table};
 
-use super::request::Kind;
-
 pub(super) use self::wishes::{Granted, Heard};
+use super::request::Kind;
 
 /// The version of the schema, `PRAGMA user_version`.
 const VERSION: i64 = 2;

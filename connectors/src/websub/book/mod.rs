@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-
 use tidings_protocol::CanonicalUrl;
-use tidings_subscriber::feed::{Hubs, watched_feed::KnownItems};
+use tidings_subscriber::feed::Hubs;
+use tidings_subscriber::feed::watched_feed::KnownItems;
 
 use super::store::{Store, StoreError};
 use super::subscription::{Kind, Subscription, Teller};

@@ -5,26 +5,19 @@
     reason = "what blocks is on a thread of its own, and is timed"
 )]
 
-use std::{
-    io,
-    net::SocketAddr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use bytes::Bytes;
-use tokio::{
-    sync::mpsc,
-    task::{spawn_blocking, yield_now},
-};
+use tokio::sync::mpsc;
+use tokio::task::{spawn_blocking, yield_now};
 use zmq::{Context, DONTWAIT, SNDMORE, Socket, SocketType};
 
 use super::Frames;
-use crate::zmq::{
-    Connect, StartError,
-    endpoint::Bind,
-    limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX, HIGH_WATER_MARK, RECEIVED_MAX},
-};
+use crate::zmq::endpoint::Bind;
+use crate::zmq::limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX, HIGH_WATER_MARK, RECEIVED_MAX};
+use crate::zmq::{Connect, StartError};
 
 /// How long a stop waits for what is in queues: a part of what it may take.
 const LINGER: Duration = Duration::from_millis(100);

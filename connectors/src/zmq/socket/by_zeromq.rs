@@ -6,34 +6,26 @@
 
 #![expect(clippy::disallowed_methods, reason = "a socket that fails is asked again after a pause")]
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use tokio::{
-    task::yield_now,
-    time::{Instant, sleep, timeout},
-};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout};
 use zeromq::{
     Listener, PubSocket, PullSocket, Socket, SocketOptions, SocketRecv, SocketSend, SubSocket,
     ZmqError, ZmqMessage,
 };
 
-use super::{Frames, peers::Peers};
-use crate::{
-    rate_limited_log::RateLimitedLog,
-    zmq::{
-        Connect, StartError,
-        limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX},
-        reach::{CONNECT_MAX, Trouble},
-    },
-};
+use super::Frames;
+use super::peers::Peers;
+use crate::rate_limited_log::RateLimitedLog;
+use crate::zmq::limits::{AGAIN, HELD_BYTES_MAX, QUEUED_BYTES, STALLED_MAX};
+use crate::zmq::reach::{CONNECT_MAX, Trouble};
+use crate::zmq::{Connect, StartError};
 
 /// How long those who were cut off have to be gone.
 const CUT_OFF_MAX: std::time::Duration = std::time::Duration::from_secs(1);

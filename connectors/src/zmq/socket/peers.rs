@@ -3,18 +3,14 @@
 //! The library that accepts them gives nobody a handle. The kernel knows them by the port, says how much waits for each,
 //! and gives a second descriptor of a process's own socket to that process.
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::{self, BufRead, BufReader, ErrorKind},
-    net::SocketAddr,
-    os::fd::OwnedFd,
-};
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
-use rustix::{
-    net::Shutdown,
-    process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
-};
+use rustix::net::Shutdown;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::zmq::limits::CONNECTIONS_MAX;
 
@@ -125,10 +121,8 @@ fn own_sockets() -> io::Result<HashMap<u64, i32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{Read, Write},
-        net::{TcpListener, TcpStream},
-    };
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 

@@ -6,10 +6,9 @@
     reason = "answers expire, and each lookup is a task that ends"
 )]
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
 use indexmap::IndexMap;

@@ -28,12 +28,10 @@ mod record;
 mod scan;
 mod seen_bodies;
 
-use std::fs;
-use std::io;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+use std::{fs, io, mem};
 
 use jiff::Timestamp;
 

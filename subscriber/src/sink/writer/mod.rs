@@ -6,10 +6,9 @@
 )]
 
 use std::collections::HashMap;
-use std::mem;
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
+use std::{mem, thread};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};

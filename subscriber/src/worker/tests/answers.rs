@@ -1,8 +1,9 @@
 //! The replies to tasks; no link is lost when a reply is refused, or a feed check fails.
 
+use tidings_protocol::format_ms;
+
 use super::*;
 use crate::config::{BUSY_NACK_AFTER, NO_ROOM_NACK_AFTER};
-use tidings_protocol::format_ms;
 
 /// As an option of `NACK`.
 fn after(pause: Duration) -> String {

@@ -1,9 +1,10 @@
 //! Robots.txt: its answers, its rules between tasks, and over restarts.
 
+use tidings_protocol::format_ms;
+
 use super::super::task;
 use super::*;
 use crate::config::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MAX, SITEMAPS_KIND};
-use tidings_protocol::format_ms;
 
 fn strict_site(path: &str) -> String {
     match path {

@@ -1,10 +1,8 @@
 //! The ways to misbehave.
 
-use std::{
-    fmt::Write as _,
-    process::{Command, Stdio},
-    sync::OnceLock,
-};
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use super::Way;
 

@@ -1,10 +1,8 @@
 //! What the record of an origin says about whoever asked.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use super::Hit;
 

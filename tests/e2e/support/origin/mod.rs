@@ -10,25 +10,18 @@ mod judge;
 mod serve;
 mod site;
 
-use std::{
-    fmt, io,
-    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use socket2::SockRef;
 
+pub(crate) use self::judge::Record;
+pub(crate) use self::site::{Answer, BAD, Site, html, whole};
 use super::wait::PATIENCE;
-
-pub(crate) use self::{
-    judge::Record,
-    site::{Answer, BAD, Site, html, whole},
-};
 
 /// Connections that wait to be accepted; the standard library would have 128 of them.
 const BACKLOG: i32 = 4096;

@@ -1,14 +1,13 @@
 //! HTTP/1.1, as much of it as a test origin needs, on one connection.
 
-use std::{
-    io::{self, ErrorKind, Read, Write},
-    net::{Ipv4Addr, TcpStream},
-    process::{Command, Stdio},
-    sync::OnceLock,
-    time::{Duration, Instant},
-};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use super::{Hit, Shared, site::Answer};
+use super::site::Answer;
+use super::{Hit, Shared};
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 

@@ -1,6 +1,8 @@
 //! What is served: generated pages with links among them, and misbehaviour by path.
 
-use std::{fmt::Write as _, net::Ipv4Addr, time::Duration};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// A set of hosts that all have the same pages.
 ///

@@ -1,22 +1,18 @@
 //! The crawlers that are compared, each told as well as its authors would: as many requests at once as make it fast,
 //! robots.txt kept, nothing that has to do with the rest of the web.
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    net::{SocketAddr, TcpStream},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
-    time::Duration,
-};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tidings_bench::{
-    Launch, Ready, Server,
-    origin::{Origin, Site},
-    program::{self, Ran},
-    server::free_address,
-};
+use tidings_bench::origin::{Origin, Site};
+use tidings_bench::program::{self, Ran};
+use tidings_bench::server::free_address;
+use tidings_bench::{Launch, Ready, Server};
 
 use crate::results::Contestant;
 

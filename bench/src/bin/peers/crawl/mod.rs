@@ -4,30 +4,22 @@
 mod crawlers;
 mod works;
 
-use std::{
-    fs,
-    io::{self, Read, Write},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::{Map, json};
-use tidings_bench::{
-    disk::{self, Disk},
-    origin::{Origin, Site},
-};
+use tidings_bench::disk::{self, Disk};
+use tidings_bench::origin::{Origin, Site};
 
-use self::{
-    crawlers::{Crawler, Place},
-    works::{WORKS, Work},
-};
-use crate::{
-    Data, clear_progress, machine, note, progress, raise_limits,
-    results::{Contestant, Results},
-};
+use self::crawlers::{Crawler, Place};
+use self::works::{WORKS, Work};
+use crate::results::{Contestant, Results};
+use crate::{Data, clear_progress, machine, note, progress, raise_limits};
 
 #[derive(Debug, Args)]
 pub(crate) struct CrawlArgs {

@@ -1,24 +1,20 @@
 //! What crawlers are compared in, and what Tidings is to reach.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
-use tidings_bench::{
-    Figure, Watch,
-    announce::Announce,
-    done::Done,
-    figure::number,
-    origin::{Origin, Site},
-};
+use tidings_bench::announce::Announce;
+use tidings_bench::done::Done;
+use tidings_bench::figure::number;
+use tidings_bench::origin::{Origin, Site};
+use tidings_bench::{Figure, Watch};
 
-use super::crawlers::{
-    self,
-    Crawler::{self, Aiohttp, Crawlee, Rq, Scrapy, ScrapyRedis, Spider, Tidings, Wget2},
-    Fleet, Place, Waiting,
+use super::crawlers::Crawler::{
+    self, Aiohttp, Crawlee, Rq, Scrapy, ScrapyRedis, Spider, Tidings, Wget2,
 };
-use crate::{
-    results::Row,
-    works::{Outcome, Reach, Shown, To, at_least, at_most, plain},
-};
+use super::crawlers::{self, Fleet, Place, Waiting};
+use crate::results::Row;
+use crate::works::{Outcome, Reach, Shown, To, at_least, at_most, plain};
 
 /// Longer than anybody takes that is worth to be compared.
 const CRAWL_MAX: Duration = Duration::from_mins(3);

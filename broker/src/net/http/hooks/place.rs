@@ -192,7 +192,8 @@ fn fields<'a>(body: &'a [u8], name: &str) -> impl Iterator<Item = Cow<'a, str>> 
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderValue, header::CONTENT_TYPE};
+    use axum::http::HeaderValue;
+    use axum::http::header::CONTENT_TYPE;
     use serde_json::json;
 
     use super::*;
