@@ -39,7 +39,8 @@ use tidings_protocol::{TopicName, is_name};
 
 pub use self::endpoint::{Bind, Connect};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-pub use self::{limits::ADDRESS_SPACE_BYTES_MAX, run::run};
+pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
+pub use self::run::run;
 
 /// Whether a library was built in.
 pub const IS_BUILT_IN: bool = cfg!(any(feature = "zeromq", feature = "libzmq"));

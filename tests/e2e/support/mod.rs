@@ -17,6 +17,7 @@ pub(crate) mod process;
 pub(crate) mod publisher;
 pub(crate) mod receiver;
 pub(crate) mod seed;
+pub(crate) mod small_disk;
 pub(crate) mod subscriber_scene;
 pub(crate) mod talk;
 pub(crate) mod tls;

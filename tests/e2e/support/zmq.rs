@@ -10,7 +10,7 @@ use super::talk::{Talk, value};
 use super::wait::until;
 
 /// What `pyzmq` runs.
-const PEER: &str = include_str!("../zmq_peer.py");
+const PEER: &str = include_str!("zmq_peer.py");
 
 /// A broker with both sockets.
 pub(crate) struct ZmqServer {

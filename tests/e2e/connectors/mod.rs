@@ -1,0 +1,15 @@
+//! Files, signals, feeds, hubs, callbacks and ZeroMQ.
+
+mod callbacks;
+mod files;
+mod files_faults;
+mod html_topics;
+mod hub;
+mod hub_faults;
+mod hub_peer;
+mod microblog;
+mod signals;
+mod websub;
+mod zmq;
+mod zmq_bridge;
+mod zmq_faults;

@@ -1,0 +1,166 @@
+//! docs/internet.md, followed literally: every command of it is run, every file of it written, in its order, on a machine
+//! with a network, and on another one, that exist for this test alone. nginx, nftables, openssl, curl and netcat are the real
+//! ones; for systemd somebody stands in who does with units what is said there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::docs::pages::{Block, blocks, is_same_shape};
+use crate::support::process::Running;
+
+const PAGE: &str = "docs/internet.md";
+
+/// How commands begin in the page, on which machine, and what that is called in support/machine.sh.
+const PROMPTS: [(&str, &str); 2] = [("broker# ", ""), ("elsewhere$ ", "elsewhere ")];
+
+/// Blocks that are for those who have a name in the real network.
+const NOT_RUN: [&str; 1] = ["certbot "];
+
+#[test]
+fn the_page_goes_as_it_is_shown_from_the_first_command_to_the_last() {
+    let mut machines = Machines::start();
+    let (mut commands, mut files) = (0, 0);
+    for block in blocks(PAGE) {
+        let place = format!("{PAGE}:{}", block.at);
+        if block.kind == "console" {
+            commands += machines.follow(&place, &block);
+        } else if let Some(path) = named_file(&block.before) {
+            machines.write(&path, &block);
+            files += 1;
+        } else {
+            let line = &block.lines[0];
+            assert!(NOT_RUN.iter().any(|word| line.starts_with(word)), "{place}: {line}");
+        }
+    }
+    assert!(commands >= 60 && files >= 6, "{commands} commands and {files} files");
+
+    // What stood in for systemd reads less of a unit than systemd does.
+    let verify = "systemd-analyze verify /etc/systemd/system/tidings.{service,socket} 2>&1 | grep -c tidings";
+    machines.run("", verify, &["0".to_owned()], "the units");
+    // Nothing that was done on the way has let anybody else see tokens, keys or data.
+    let modes = "stat --format '%a %U %G' /var/lib/tidings /var/lib/tidings/access.toml /etc/tidings/tls \
+                 /etc/tidings/tls/key.pem operator.token";
+    let expected = [
+        "700 tidings tidings",
+        "600 tidings tidings",
+        "750 root tidings",
+        "640 root tidings",
+        "600 root root",
+    ];
+    machines.run("", modes, &expected.map(str::to_owned), "modes and owners");
+}
+
+/// The file of which a line of text ends by saying that it comes now: `.. in `/a/file`:`.
+fn named_file(line: &str) -> Option<PathBuf> {
+    let line = line.strip_suffix("`:")?;
+    Some(line.rsplit_once('`')?.1.into()).filter(|path: &PathBuf| path.is_absolute())
+}
+
+/// Two machines: one with a broker, and one elsewhere.
+struct Machines {
+    shell: Running,
+    /// Lines printed before the present command.
+    printed: usize,
+    commands: usize,
+    folder: TempDir,
+}
+
+impl Machines {
+    #[track_caller]
+    fn start() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // For everybody: the broker's user has to come as far as its data.
+        let folder = TempDir::new().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["bin", "units", "home/target/release", "home/site"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        symlink(env!("CARGO_BIN_EXE_tidings"), at("home/target/release/tidings")).unwrap();
+        symlink(root.join("packaging"), at("home/packaging")).unwrap();
+        let manager = root.join("tests/e2e/support/systemd.py");
+        let (manager, units) = (manager.display(), at("units"));
+        for name in ["systemctl", "journalctl"] {
+            let words = format!("exec python3 {manager} {name} {} \"$@\"", units.display());
+            fs::write(at("bin").join(name), format!("#!/bin/sh\n{words}\n")).unwrap();
+            fs::set_permissions(at("bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        // Only root may have users and networks of its own.
+        let is_root = rustix::process::geteuid().is_root();
+        let mut command = Command::new(if is_root { "unshare" } else { "sudo" });
+        command.args((!is_root).then_some("unshare"));
+        command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash"]);
+        command.arg(root.join("tests/e2e/support/machine.sh")).arg(folder.path());
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
+            command.env_remove(name);
+        }
+        // It would end its first line in a second write, behind what others print meanwhile.
+        command.env_remove("PYTHONUNBUFFERED");
+        let shell = Running::start(&mut command);
+        shell.line_with("ready");
+        let mut machines = Self { shell, printed: 0, commands: 0, folder };
+        let units = units.display();
+        machines.shell.write(format!("python3 {manager} serve {units} &\n"));
+        machines.shell.line_with("the manager listens");
+        // The blog of which the page speaks.
+        let site = "python3 -u -m http.server 80 --bind 192.0.2.99 --directory site";
+        machines.shell.write(format!("ip netns exec elsewhere {site} &\n"));
+        machines.shell.line_with("Serving HTTP");
+        machines
+    }
+
+    /// Runs the commands of a block, and returns how many there were.
+    #[track_caller]
+    fn follow(&mut self, place: &str, block: &Block) -> usize {
+        let prompt = |line: &str| {
+            let of = |(prompt, machine): &(_, &'static str)| {
+                Some((line.strip_prefix(*prompt)?, *machine))
+            };
+            PROMPTS.iter().find_map(of).map(|(command, machine)| (command.to_owned(), machine))
+        };
+        let mut lines = block.lines.iter().peekable();
+        let mut commands = 0;
+        while let Some(line) = lines.next() {
+            let (command, machine) = prompt(line).unwrap_or_else(|| panic!("{place}: {line}"));
+            let output = std::iter::from_fn(|| lines.next_if(|line| prompt(line).is_none()));
+            let shown: Vec<_> = output.cloned().collect();
+            self.run(machine, &command, &shown, place);
+            commands += 1;
+        }
+        commands
+    }
+
+    /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what is shown is
+    /// printed, with other lines between.
+    #[track_caller]
+    fn run(&mut self, machine: &str, command: &str, shown: &[String], place: &str) {
+        eprintln!("{place}: {machine}{command}");
+        self.commands += 1;
+        let done = format!("-- command {} is done: ", self.commands);
+        self.shell.write(format!("{machine}{command}\n{machine}echo \"{done}$status\"\n"));
+        let line = self.shell.line_with(&done);
+        if shown.is_empty() {
+            assert_eq!(line, format!("{done}0"), "{place}: {command}");
+        }
+        let ended = self.shell.lines_in_order(self.printed, &[line], |wanted, line| wanted == line);
+        let at = self.shell.lines_in_order(self.printed, shown, is_same_shape);
+        assert!(
+            at <= ended,
+            "{place}: {command} has not printed {shown:#?}, but what came later did"
+        );
+        self.printed = ended;
+    }
+
+    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder that nobody has made.
+    #[track_caller]
+    fn write(&mut self, path: &Path, block: &Block) {
+        let text = self.folder.path().join("text");
+        fs::write(&text, block.lines.join("\n") + "\n").unwrap();
+        let command = format!("cat {} > {}", text.display(), path.display());
+        self.run("", &command, &[], &format!("{PAGE}:{}", block.at));
+    }
+}

@@ -1,0 +1,135 @@
+//! Checks the links and the sizes of the documentation, without a network.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::docs::pages::pages;
+
+/// In bytes. A front page is read in one go.
+const README_MAX: usize = 10_000;
+
+/// In bytes. A page that is longer covers more than one task of a reader.
+const PAGE_MAX: usize = 15_000;
+
+#[test]
+fn every_link_of_every_page_leads_somewhere() {
+    let mut documents = Vec::new();
+    find_documents(Path::new(env!("CARGO_MANIFEST_DIR")), &mut documents);
+    let mut links = 0;
+    let mut broken = Vec::new();
+    for document in &documents {
+        for link in links_of(&read(document)) {
+            links += 1;
+            if let Err(reason) = check(document, &link) {
+                broken.push(format!("{}: {link}: {reason}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(links >= 200, "{links} links found");
+}
+
+#[test]
+fn no_page_is_too_long() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for page in pages().iter().filter(|page| !page.starts_with("protocol/")) {
+        let max = if page == "README.md" { README_MAX } else { PAGE_MAX };
+        let bytes = read(&repository.join(page)).len();
+        assert!(bytes <= max, "{page} has {bytes} bytes, over the limit of {max}");
+    }
+}
+
+#[test]
+fn the_index_and_the_book_list_every_page_of_the_manual() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for list in ["docs/index.md", "docs/SUMMARY.md"] {
+        let links = links_of(&read(&repository.join(list)));
+        for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
+            let is_list = page == "index.md" || page == "SUMMARY.md";
+            assert!(is_list || links.iter().any(|link| link == page), "{list} lacks {page}");
+        }
+    }
+}
+
+#[test]
+fn anchors_are_those_that_web_sites_make() {
+    let text = "# Top\n## What `sync=` means\n```\n# no heading\n```\n## Don't, ever\n## Top\n";
+    let expected = ["top", "what-sync-means", "dont-ever", "top-1"];
+    assert_eq!(anchors_of(text), BTreeSet::from(expected.map(str::to_owned)));
+}
+
+/// All Markdown files of the repository; not those that a build or a tool has put there.
+fn find_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !path.is_symlink() {
+            if !name.starts_with('.') && name != "target" {
+                find_documents(&path, documents);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            documents.push(path);
+        }
+    }
+}
+
+fn check(document: &Path, link: &str) -> Result<(), &'static str> {
+    if ["https://", "http://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
+        return Ok(());
+    }
+    let (file, anchor) = link.split_once('#').map_or((link, None), |(f, a)| (f, Some(a)));
+    let target = match file {
+        "" => document.to_owned(),
+        file => document.parent().unwrap().join(file),
+    };
+    if !target.exists() {
+        return Err("there is no such file");
+    }
+    match anchor {
+        Some(anchor) if !anchors_of(&read(&target)).contains(anchor) => {
+            Err("the page has no such heading")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The targets of all `[text](target)` outside of code.
+fn links_of(text: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    for line in prose_of(text) {
+        let without_code: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        let targets = without_code.split("](").skip(1);
+        links.extend(targets.filter_map(|rest| rest.split(')').next()).map(str::to_owned));
+    }
+    links
+}
+
+/// The anchors of all headings, made as GitHub and mdBook make them.
+fn anchors_of(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for line in prose_of(text).filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        let anchor: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let numbered = (1..).map(|n| format!("{anchor}-{n}"));
+        let free = std::iter::once(anchor.clone()).chain(numbered).find(|a| !anchors.contains(a));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+/// The lines outside of fenced code.
+fn prose_of(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+#[track_caller]
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
