@@ -1,5 +1,5 @@
-// Included by the tests of each crate that has targets: what was kept of fuzzing is run by every test command,
-// without a fuzzer.
+// Included by the tests of each crate that has targets: what was kept of fuzzing is run by every
+// test command, without a fuzzer.
 
 /// Runs each target over its folder of `fuzz/corpus`.
 pub(super) fn run(targets: &[super::Target]) {

@@ -37,8 +37,8 @@ struct BrokerFlagArgs {
 
 #[derive(Args)]
 struct OptionalBrokerFlagArgs {
-    /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or a
-    /// new one]
+    /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or
+    /// a new one]
     #[arg(long, value_name = "HOST:PORT")]
     broker: Option<BrokerAddress>,
 

@@ -261,7 +261,8 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
-/// A duration in the form of [`format_duration`] if standard output is a terminal, else this exact form.
+/// A duration in the form of [`format_duration`] if standard output is a terminal, else this exact
+/// form.
 pub(crate) fn time_or(duration: Duration, exact: String) -> String {
     if *STDOUT_IS_TERMINAL { format_duration(duration) } else { exact }
 }

@@ -13,8 +13,8 @@ use crate::flags::{DataFlag, parse_bytes};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Where pages are stored (in all places that are named)")]
 pub(crate) struct SinkFlags {
-    /// Store pages in an `SQLite` database: FILE, or pages.db in the data directory [default without
-    /// another place]
+    /// Store pages in an `SQLite` database: FILE, or pages.db in the data directory [default
+    /// without another place]
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     sqlite: Option<OsString>,
 

@@ -1,4 +1,5 @@
-//! From an announcement to the request for it, as the host sees it: how soon somebody looks who has nothing else to do.
+//! From an announcement to the request for it, as the host sees it: how soon somebody looks who has
+//! nothing else to do.
 
 #![expect(
     clippy::disallowed_methods,
@@ -18,11 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Shortest pause between the last answer and the next announcement: everybody is idle by then.
 const IDLE: Duration = Duration::from_millis(5);
 
-/// Golden section: its multiples, without what is before the point, are spread evenly however many there are.
+/// Golden section: its multiples, without what is before the point, are spread evenly however many
+/// there are.
 const SPREAD: f64 = 0.618_034;
 
-/// Announcements of pages on different hosts, one after the other: the first page of each, of which nobody knows
-/// whether it may be fetched, and then the second.
+/// Announcements of pages on different hosts, one after the other: the first page of each, of which
+/// nobody knows whether it may be fetched, and then the second.
 #[derive(Debug, Clone, Copy)]
 pub struct Announce {
     /// Announcements of each kind, at most one for each host of the origin.

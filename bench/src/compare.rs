@@ -37,8 +37,9 @@ struct Run {
 }
 
 impl Fan {
-    /// Measures both, one after the other in every round, beginning with another one each time. `guarded` is the one
-    /// that lets in who has a token, or encrypts; with `encryption` it is compared with what that alone allows.
+    /// Measures both, one after the other in every round, beginning with another one each time.
+    /// `guarded` is the one that lets in who has a token, or encrypts; with `encryption` it is
+    /// compared with what that alone allows.
     pub fn compare(
         &self,
         plain: Target<'_>,

@@ -60,7 +60,8 @@ impl Connect {
     }
 }
 
-/// A row of connections: one is opened and says everything, the oldest one hears its answer and is closed.
+/// A row of connections: one is opened and says everything, the oldest one hears its answer and is
+/// closed.
 struct Cycle {
     address: SocketAddr,
     said: Step,
@@ -86,8 +87,8 @@ impl Cycle {
         Ok(())
     }
 
-    /// Connects to a broker on this machine from an address of its own now and then: who closes first keeps
-    /// the port for a minute, and there are only 28,000 for one address.
+    /// Connects to a broker on this machine from an address of its own now and then: who closes
+    /// first keeps the port for a minute, and there are only 28,000 for one address.
     fn connect(&self) -> anyhow::Result<TcpStream> {
         let made = || -> std::io::Result<TcpStream> {
             if !self.address.ip().is_loopback() || !self.address.is_ipv4() {

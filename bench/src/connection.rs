@@ -128,12 +128,13 @@ pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Out
     Ok(outlet)
 }
 
-/// Writes that a window has room for at least, so that something is under way while the next one is made.
+/// Writes that a window has room for at least, so that something is under way while the next one is
+/// made.
 const WRITES: u64 = 4;
 
-/// Messages in one write: 64 KiB of them, as far as the window has room for several writes, and for one of
-/// each of the publishers who share it. A little less than 64 KiB, because protocols differ in length, and
-/// the number of messages is to be the same for all.
+/// Messages in one write: 64 KiB of them, as far as the window has room for several writes, and for
+/// one of each of the publishers who share it. A little less than 64 KiB, because protocols differ
+/// in length, and the number of messages is to be the same for all.
 pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
     let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES);
     let fitting = usize::try_from(window / writes).unwrap_or(usize::MAX);

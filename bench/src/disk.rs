@@ -105,8 +105,8 @@ pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f
     Ok(number(syncs) / began.elapsed().as_secs_f64())
 }
 
-/// A file that is written round and round, in blocks that it already has: the least that a disk can be
-/// asked for, because neither the length nor the blocks of the file change.
+/// A file that is written round and round, in blocks that it already has: the least that a disk can
+/// be asked for, because neither the length nor the blocks of the file change.
 struct RoundFile<'a> {
     file: File,
     dir: &'a Path,

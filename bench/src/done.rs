@@ -23,7 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// After the news: a request that was under way would have come by then.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Crawls of the same site, one job after the other, by workers of the group `crawlers` at a broker of Tidings.
+/// Crawls of the same site, one job after the other, by workers of the group `crawlers` at a broker
+/// of Tidings.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
     /// How many.

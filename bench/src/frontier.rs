@@ -18,8 +18,8 @@ use crate::{Figure, Server, Target, Watch, connection};
 /// Of so many links of a page one is new.
 const LINKS_OF_A_NEW_ONE: u64 = 5;
 
-/// Tasks that the worker holds at once: while the broker takes the links of one page, those of the next
-/// are written.
+/// Tasks that the worker holds at once: while the broker takes the links of one page, those of the
+/// next are written.
 const CREDIT: u32 = 2;
 
 /// How often somebody is told how far it is.
@@ -71,7 +71,8 @@ impl Frontier {
         }
         let mut publisher = connection::open(target.address, [])?;
         writeln!(publisher, "PUB new-url http://seed.example/ job={job}")?;
-        // The seed is for the first worker. The second one answers without links, and would end the crawl with it.
+        // The seed is for the first worker. The second one answers without links, and would end the
+        // crawl with it.
         worker.peek(&mut [0])?;
         let cpu = target.server.map(Server::cpu).transpose()?;
         let (took, links, releases) = thread::scope(|scope| {
@@ -181,8 +182,8 @@ impl Iterator for Tasks {
     }
 }
 
-/// A worker that asks for a task from time to time, and how long each took to come, until its connection
-/// ends.
+/// A worker that asks for a task from time to time, and how long each took to come, until its
+/// connection ends.
 fn probe(mut worker: TcpStream) -> Histogram {
     let mut times = Histogram::default();
     let Ok(mut tasks) = Tasks::of(&worker) else { return times };

@@ -2,8 +2,8 @@
 
 /// Knows how many bytes every subscriber has, and for which of them somebody waits.
 ///
-/// Asking whether everybody has come so far is O(1) after the first time: it counts once who is behind,
-/// and then only those who pass the mark.
+/// Asking whether everybody has come so far is O(1) after the first time: it counts once who is
+/// behind, and then only those who pass the mark.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// Bytes that each subscriber has received.

@@ -1,15 +1,18 @@
 //! A load generator for brokers of every kind: connections that write pre-encoded messages in large
-//! pieces, and connections that only count the bytes they are sent, so that what is measured is the broker.
+//! pieces, and connections that only count the bytes they are sent, so that what is measured is the
+//! broker.
 //!
-//! Every event of a run has the same payload. So the number of bytes that a subscriber has received says
-//! which event it has come to, without a look at a single one, and at the end the sum shows to the byte
-//! whether anything is missing. What is special about a broker's protocol is a [`Wire`]; everything else is
-//! the same for all of them: the same generator, the same sizes of writes, the same window.
+//! Every event of a run has the same payload. So the number of bytes that a subscriber has received
+//! says which event it has come to, without a look at a single one, and at the end the sum shows to
+//! the byte whether anything is missing. What is special about a broker's protocol is a [`Wire`];
+//! everything else is the same for all of them: the same generator, the same sizes of writes, the
+//! same window.
 //!
-//! A queue of tasks is the exception ([`queue`]): its workers read every line, because each task is answered.
+//! A queue of tasks is the exception ([`queue`]): its workers read every line, because each task is
+//! answered.
 //!
-//! One thread does everything. It waits on `epoll`, and discards what it only counts inside the kernel
-//! (`recv` with `MSG_TRUNC`), which costs a fifth of copying it out.
+//! One thread does everything. It waits on `epoll`, and discards what it only counts inside the
+//! kernel (`recv` with `MSG_TRUNC`), which costs a fifth of copying it out.
 //!
 //! | module | measures |
 //! |---|---|
@@ -26,8 +29,8 @@
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
-//! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and [`program`] runs one to its end
-//! and says what it cost.
+//! Crawlers are measured from the other side: [`origin`] is the web that they crawl, and
+//! [`program`] runs one to its end and says what it cost.
 //!
 //! Linux only: it asks `/proc` what the broker costs.
 

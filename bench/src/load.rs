@@ -20,8 +20,8 @@ use crate::{Target, Watch};
 /// How often somebody is told how far it is.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 
-/// How long no byte may come while something is missing. Some brokers wait 10 s for one subscriber before
-/// they go on with the others.
+/// How long no byte may come while something is missing. Some brokers wait 10 s for one subscriber
+/// before they go on with the others.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How many there are of everything.
@@ -124,8 +124,8 @@ impl<'a> Load<'a> {
         Counters { published: self.published, delivered, delivered_bytes }
     }
 
-    /// Stops publishing, and waits until every subscriber has received exactly what was published, to the
-    /// byte. More than that is a line that is no event; less is a loss.
+    /// Stops publishing, and waits until every subscriber has received exactly what was published,
+    /// to the byte. More than that is a line that is no event; less is a loss.
     pub(crate) fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         self.stopped = true;
         let mut last = (Instant::now(), 0);
@@ -250,7 +250,8 @@ impl<'a> Load<'a> {
         self.stream.events(bytes)
     }
 
-    /// Reads what is there for a subscriber that has stalled; `None` when there is nothing, 0 at the end.
+    /// Reads what is there for a subscriber that has stalled; `None` when there is nothing, 0 at
+    /// the end.
     pub(crate) fn read_stalled(
         &mut self,
         subscriber: usize,

@@ -1,4 +1,5 @@
-//! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to compare with.
+//! What `openssl` does for a benchmark: a certificate for a broker of this machine, and the rate to
+//! compare with.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,8 @@ impl Poller {
         Ok(epoll::add(&self.epoll, source, data(token), flags)?)
     }
 
-    /// Reports this one, which was reported when it could be read, when it can be written to instead.
+    /// Reports this one, which was reported when it could be read, when it can be written to
+    /// instead.
     pub(crate) fn now_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
         self.change(source, token, EventFlags::OUT)
     }

@@ -26,7 +26,8 @@ pub struct Ran {
     pub status: ExitStatus,
     /// From its start to its end.
     pub took: Duration,
-    /// Processor time of it, of its children that it waited for, and of the kernel for them; to a hundredth of a second.
+    /// Processor time of it, of its children that it waited for, and of the kernel for them; to a
+    /// hundredth of a second.
     pub cpu: Duration,
     /// Processor time of this process meanwhile: mostly that of what it serves the program with.
     pub own_cpu: Duration,
@@ -34,7 +35,8 @@ pub struct Ran {
     pub peak_bytes: u64,
 }
 
-/// Runs it, for `longest` at most, and ends it then. No other child of this process may be waited for meanwhile.
+/// Runs it, for `longest` at most, and ends it then. No other child of this process may be waited
+/// for meanwhile.
 pub fn run(
     mut command: Command,
     longest: Duration,
@@ -74,7 +76,8 @@ impl Drop for Program {
     }
 }
 
-/// Processor time of this process, without that of its children, or of all children that were waited for.
+/// Processor time of this process, without that of its children, or of all children that were
+/// waited for.
 fn cpu(field: usize) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read my own times")?;
     Ok(TICK * stat_ticks(&stat, field).context("cannot understand my own times")?)

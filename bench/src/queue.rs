@@ -1,8 +1,9 @@
 //! A queue of tasks: publish, release to a worker, acknowledge.
 //!
-//! A task is final when its acknowledgement was answered, and the window counts from its publish until then. In
-//! the end the ledger has to be even: every task that was published has come to one worker, once, and its
-//! acknowledgement took effect; and the broker is asked whether it thinks so, too.
+//! A task is final when its acknowledgement was answered, and the window counts from its publish
+//! until then. In the end the ledger has to be even: every task that was published has come to one
+//! worker, once, and its acknowledgement took effect; and the broker is asked whether it thinks so,
+//! too.
 
 #![expect(clippy::disallowed_methods, reason = "a load generator reads the clock, and waits")]
 
@@ -113,7 +114,8 @@ impl<'a> Working<'a> {
         };
         open(target.address, tasks.prepare).context("making the queue")?;
         let poller = Poller::new()?;
-        // They join before anything is published: nothing comes with the answers of their first steps.
+        // They join before anything is published: nothing comes with the answers of their first
+        // steps.
         let mut workers = Vec::with_capacity(queue.workers);
         for (token, (steps, worker)) in tasks.workers.into_iter().enumerate() {
             let socket = open(target.address, steps).context("a worker")?;
@@ -165,8 +167,8 @@ impl<'a> Working<'a> {
         }
     }
 
-    /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and the broker has
-    /// nothing left.
+    /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and
+    /// the broker has nothing left.
     fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         self.stopped = true;
         let mut moved = (Instant::now(), self.ledger.acked);
@@ -199,7 +201,8 @@ impl<'a> Working<'a> {
         )
     }
 
-    /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take a moment.
+    /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take
+    /// a moment.
     fn expect_nothing_left(&self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         let steps = self.target.wire.opening().into_iter().chain(self.left.opening.clone());
         let mut socket = connection::open(self.target.address, steps)?;
@@ -224,7 +227,8 @@ impl<'a> Working<'a> {
         }
     }
 
-    /// Publishes what fits into the window, asks for it, then waits for something to do, and does it.
+    /// Publishes what fits into the window, asks for it, then waits for something to do, and does
+    /// it.
     fn turn(&mut self, longest: Duration) -> anyhow::Result<()> {
         self.publish()?;
         for worker in &mut self.workers {

@@ -1,5 +1,6 @@
-//! Encrypted connections of the generator. What subscribers are sent is not decrypted: the lengths of its records say how
-//! many bytes there are in them. So a subscriber costs the generator two calls a record, and the broker is what is measured.
+//! Encrypted connections of the generator. What subscribers are sent is not decrypted: the lengths
+//! of its records say how many bytes there are in them. So a subscriber costs the generator two
+//! calls a record, and the broker is what is measured.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -34,8 +35,9 @@ const RECORDS_MAX: usize = 64;
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// The certificate in this file (PEM), and no other. What is spoken is TLS 1.3 with AES-256-GCM, which is what clients
-    /// and servers agree on that are told nothing, and so that there is one rate of encryption to compare with.
+    /// The certificate in this file (PEM), and no other. What is spoken is TLS 1.3 with
+    /// AES-256-GCM, which is what clients and servers agree on that are told nothing, and so that
+    /// there is one rate of encryption to compare with.
     pub fn only(certificate: &Path) -> anyhow::Result<Self> {
         let certificate = CertificateDer::from_pem_file(certificate)
             .with_context(|| format!("cannot read {}", certificate.display()))?;
@@ -129,7 +131,8 @@ impl Inlet {
         &self.socket
     }
 
-    /// Bytes that were there, before they were encrypted; `None` if there were none, `Some(0)` at the end of the stream.
+    /// Bytes that were there, before they were encrypted; `None` if there were none, `Some(0)` at
+    /// the end of the stream.
     pub(crate) fn take(&mut self, discard: &mut Discard) -> io::Result<Option<u64>> {
         match &mut self.records {
             None => discard.take(&self.socket),

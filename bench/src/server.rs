@@ -177,7 +177,8 @@ fn stat_cpu_ticks(stat: &str) -> Option<u32> {
     stat_ticks(stat, 14)
 }
 
-/// The times in the field with this number (from 1) and the next one; the second, a name, may hold anything.
+/// The times in the field with this number (from 1) and the next one; the second, a name, may hold
+/// anything.
 pub(crate) fn stat_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(field - 3);
@@ -190,8 +191,8 @@ pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// What runs cost a server, if it is known, and the generator: a generator that keeps its processor busy
-/// is what was measured.
+/// What runs cost a server, if it is known, and the generator: a generator that keeps its processor
+/// busy is what was measured.
 #[derive(Debug)]
 pub(crate) struct Cost {
     /// Processor time for some unit of work.

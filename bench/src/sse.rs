@@ -15,8 +15,8 @@ pub struct Sse {
 }
 
 impl Sse {
-    /// As HTTP/1.0 has it: the response goes to the end of the connection, not in chunks, so that its bytes are
-    /// those of the events.
+    /// As HTTP/1.0 has it: the response goes to the end of the connection, not in chunks, so that
+    /// its bytes are those of the events.
     fn request(topic: &str) -> Step {
         let head = format!("GET /topics/{topic}/events HTTP/1.0\r\nHost: localhost\r\n\r\n");
         Step::new(head, Until::Line("retry: "))

@@ -93,7 +93,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether every task that was published came and was acknowledged: once, because neither can be more.
+    /// Whether every task that was published came and was acknowledged: once, because neither can
+    /// be more.
     pub(crate) fn is_even(&self) -> bool {
         self.came == self.published && self.acked == self.published
     }
@@ -112,8 +113,8 @@ fn read_digits(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number that looks like chance and is the same in every run (the last step of `splitmix64`), so that keys come
-/// as they do in life: some soon again.
+/// A number that looks like chance and is the same in every run (the last step of `splitmix64`), so
+/// that keys come as they do in life: some soon again.
 const fn scatter(task: u64) -> u64 {
     let mut mixed = task.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

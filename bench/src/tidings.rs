@@ -45,7 +45,8 @@ impl Wire for Tidings {
 
     fn opening(&self) -> Vec<Step> {
         let token = self.token.as_ref().map_or_else(String::new, |token| format!(" token={token}"));
-        // What peers hear comes before the answer and may look like anything; a new topic has none of it.
+        // What peers hear comes before the answer and may look like anything; a new topic has none
+        // of it.
         let line = format!("HELLO name=bench{token}\r\nPING\r\n");
         vec![Step::new(line, Until::Line("PONG"))]
     }

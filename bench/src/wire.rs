@@ -199,16 +199,16 @@ pub struct Tasks {
 
 /// A worker's side of a conversation in lines, of which a task's payload is always one.
 pub trait Worker {
-    /// Says what has to be said to be sent more tasks, if anything. Nobody has asked yet for `unasked` of the
-    /// tasks that are published; returns for how many of them this one has. A broker that needs no asking, or may
-    /// be asked for what there is not: 0.
+    /// Says what has to be said to be sent more tasks, if anything. Nobody has asked yet for
+    /// `unasked` of the tasks that are published; returns for how many of them this one has. A
+    /// broker that needs no asking, or may be asked for what there is not: 0.
     fn ask(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
         let _ = (unasked, say);
         0
     }
 
-    /// Takes a line that the broker said, without its end, and says what acknowledges the task that it ends. An
-    /// error if it is none that may come.
+    /// Takes a line that the broker said, without its end, and says what acknowledges the task that
+    /// it ends. An error if it is none that may come.
     fn hear<'a>(&mut self, line: &'a [u8], say: &mut Vec<u8>) -> anyhow::Result<Heard<'a>>;
 }
 
@@ -261,7 +261,8 @@ pub struct Caught {
 
 /// A broker's protocol, as far as a load generator speaks it.
 pub trait Wire {
-    /// Makes the topic before anybody uses it; said on a connection of its own after [`Wire::opening`].
+    /// Makes the topic before anybody uses it; said on a connection of its own after
+    /// [`Wire::opening`].
     fn prepare(&self, topic: &str) -> Vec<Step> {
         let _ = topic;
         Vec::new()
@@ -331,8 +332,8 @@ pub trait Wire {
         bail!("it stores nothing")
     }
 
-    /// Reads what a subscriber was sent that had stopped reading; `None` if the protocol has no notice of
-    /// what is gone, so that counting bytes says everything.
+    /// Reads what a subscriber was sent that had stopped reading; `None` if the protocol has no
+    /// notice of what is gone, so that counting bytes says everything.
     fn caught(&self, stream: &[u8]) -> Option<Caught> {
         let _ = stream;
         None

@@ -1,5 +1,5 @@
-//! One program for all targets; `TIDINGS_FUZZ_TARGET` says which, and is empty for a list of them. To be
-//! started by `fuzz/run`, which knows what libFuzzer needs.
+//! One program for all targets; `TIDINGS_FUZZ_TARGET` says which, and is empty for a list of them.
+//! To be started by `fuzz/run`, which knows what libFuzzer needs.
 
 #![no_main]
 

@@ -208,8 +208,8 @@ pub(crate) struct PagePrinter {
 }
 
 impl PagePrinter {
-    /// `warn_about_contact`: print a warning at the first page of a foreign host, because the crawler has no
-    /// contact.
+    /// `warn_about_contact`: print a warning at the first page of a foreign host, because the
+    /// crawler has no contact.
     pub(crate) fn new(quiet: bool, warn_about_contact: bool, crawling: &CrawlerConfig) -> Self {
         let (mut console, stdout_is_taken) = (Console::new(), sinks::use_stdout(crawling));
         if stdout_is_taken {

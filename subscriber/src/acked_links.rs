@@ -63,7 +63,8 @@ impl AckedLinks {
     }
 
     /// Whether a link at this depth (that of its page and one) may be left out of the reply.
-    /// `fingerprint` is the [`UrlKey::fingerprint`](tidings_protocol::UrlKey::fingerprint) of its URL.
+    /// `fingerprint` is the [`UrlKey::fingerprint`](tidings_protocol::UrlKey::fingerprint) of its
+    /// URL.
     pub fn may_omit(&mut self, of: ScopedPass, print: u64, depth: u32) -> bool {
         self.uses += 1;
         let Some(prints) = self.passes.get_mut(&of.pass) else { return false };

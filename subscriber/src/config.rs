@@ -302,8 +302,8 @@ pub const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Names in a list of tracking parameters: more than any published list has.
 pub const TRACKING_PARAMS_MAX: usize = 1_000;
-/// Memory of [`AckedLinks`](crate::acked_links::AckedLinks): enough for 450,000 links at least, and mostly for
-/// twice as many.
+/// Memory of [`AckedLinks`](crate::acked_links::AckedLinks): enough for 450,000 links at least, and
+/// mostly for twice as many.
 pub const ACKED_LINKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Passes with known links. A worker with tasks of more passes sends some links again.
 pub const ACKED_LINKS_PASSES_MAX: usize = 1_024;
@@ -439,8 +439,8 @@ pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 pub const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
 /// Bytes of an encoded robots.txt: no coding makes it much longer than its text.
 pub const ROBOTS_WIRE_BYTES_MAX: u64 = 2 * ROBOTS_BYTES_MAX as u64;
-/// Memory of a decoder's window before it needs a permit of [`WINDOWS_BUDGET_BYTES`]. Most pages are
-/// shorter and use no window.
+/// Memory of a decoder's window before it needs a permit of [`WINDOWS_BUDGET_BYTES`]. Most pages
+/// are shorter and use no window.
 pub const WINDOW_FREE_BYTES: usize = 256 * 1024;
 /// Decoder windows of all requests together: three of the zstd format, or six of brotli's usual
 /// size.

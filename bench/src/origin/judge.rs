@@ -15,7 +15,8 @@ pub struct Hit {
     pub asked: Asked,
     /// When its first bytes were read, since the origin began.
     pub start: Duration,
-    /// When the last byte of the answer was about to be sent; `None`: not yet, or the client broke off.
+    /// When the last byte of the answer was about to be sent; `None`: not yet, or the client broke
+    /// off.
     pub end: Option<Duration>,
 }
 
@@ -41,7 +42,8 @@ pub struct Verdict {
     pub strange: u64,
     /// Requests for pages before robots.txt of their host was answered.
     pub before_robots: u64,
-    /// Requests that came sooner than the delay after the end of the one before, robots.txt included, or during it.
+    /// Requests that came sooner than the delay after the end of the one before, robots.txt
+    /// included, or during it.
     pub early: u64,
     /// By how much the worst of them.
     pub earliest: Duration,
@@ -67,7 +69,8 @@ impl Record {
                 verdict.early += u64::from(!early.is_zero());
                 verdict.earliest = verdict.earliest.max(early);
             }
-            // The end of a request that the client broke off is not known; its start is never later.
+            // The end of a request that the client broke off is not known; its start is never
+            // later.
             host.ended = host.ended.max(Some(hit.end.unwrap_or(hit.start)));
             match hit.asked {
                 Asked::Robots => host.robots = host.robots.or(hit.end),

@@ -1,12 +1,14 @@
-//! A web server that takes as little of the machine as it can, and remembers every request: what crawlers are
-//! measured with and judged by. One thread, answers made beforehand, and nothing allocated for a request.
+//! A web server that takes as little of the machine as it can, and remembers every request: what
+//! crawlers are measured with and judged by. One thread, answers made beforehand, and nothing
+//! allocated for a request.
 //!
-//! Its hosts are addresses of 127.1.0.0/16 on one port, so that thousands of them need neither names nor root.
+//! Its hosts are addresses of 127.1.0.0/16 on one port, so that thousands of them need neither
+//! names nor root.
 //!
-//! Times are taken so that the record can only be milder than what the client did. The start of a request is read
-//! after its first bytes were received, so the client began no later. The end is read before the last byte of the
-//! answer is sent, so the client saw the end no earlier. A pause between the two is therefore never shorter here
-//! than the one that the client kept.
+//! Times are taken so that the record can only be milder than what the client did. The start of a
+//! request is read after its first bytes were received, so the client began no later. The end is
+//! read before the last byte of the answer is sent, so the client saw the end no earlier. A pause
+//! between the two is therefore never shorter here than the one that the client kept.
 
 #![expect(clippy::disallowed_methods, reason = "it owns a thread, and notes when it is asked")]
 
@@ -26,8 +28,8 @@ use anyhow::{Context, bail, ensure};
 pub use self::judge::{Hit, Record, Verdict};
 pub use self::site::{Asked, HOSTS_MAX, Site};
 
-/// Connections that wait to be accepted: all hosts may be called at the same moment, and who finds no place
-/// tries again a second later. The kernel takes what `net.core.somaxconn` allows.
+/// Connections that wait to be accepted: all hosts may be called at the same moment, and who finds
+/// no place tries again a second later. The kernel takes what `net.core.somaxconn` allows.
 const BACKLOG: i32 = 16_384;
 
 /// A running origin; it stops when dropped.
@@ -58,8 +60,8 @@ impl Shared {
 }
 
 impl Origin {
-    /// Serves a site. `listen` has to cover all of 127.1.0.0/16, such as `0.0.0.0:0`; whoever asks from
-    /// another machine is not answered.
+    /// Serves a site. `listen` has to cover all of 127.1.0.0/16, such as `0.0.0.0:0`; whoever asks
+    /// from another machine is not answered.
     pub fn serve(site: Site, listen: SocketAddr) -> anyhow::Result<Self> {
         ensure!(site.hosts <= HOSTS_MAX, "there are only {HOSTS_MAX} hosts");
         let listener =
@@ -117,7 +119,8 @@ impl Origin {
         self.shared.record().hits.len()
     }
 
-    /// Looks at the record after each request and each answer until there is what is looked for, for `patience` at most.
+    /// Looks at the record after each request and each answer until there is what is looked for,
+    /// for `patience` at most.
     pub fn wait_for<T>(
         &self,
         patience: Duration,

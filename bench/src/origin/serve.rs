@@ -51,7 +51,8 @@ struct Server {
     shared: Arc<Shared>,
     /// By the number of the socket.
     connections: Vec<Option<Connection>>,
-    /// Answers that are held back, by when they are due: all for the same time, so the first due is the first in.
+    /// Answers that are held back, by when they are due: all for the same time, so the first due is
+    /// the first in.
     held_back: VecDeque<(Duration, usize, u64)>,
 }
 

@@ -1,4 +1,5 @@
-//! What is served: hosts that all have the same pages but for their names, made before the first request.
+//! What is served: hosts that all have the same pages but for their names, made before the first
+//! request.
 
 use std::fmt::Write;
 use std::io::IoSlice;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-/// Hosts of 127.1.0.0/16 that can be told apart, without the addresses that end in 0 or 255, which some
-/// take for those of a network.
+/// Hosts of 127.1.0.0/16 that can be told apart, without the addresses that end in 0 or 255, which
+/// some take for those of a network.
 pub const HOSTS_MAX: u32 = 256 * HOSTS_OF_A_NET;
 const HOSTS_OF_A_NET: u32 = 250;
 
@@ -35,11 +36,11 @@ pub struct Site {
     pub links: u32,
     /// How long each answer is held back, also that for robots.txt.
     pub answer_after: Duration,
-    /// The pause that is expected between the end of an answer and the next request to its host, and named
-    /// in robots.txt as `Crawl-delay`; `None`: requests may overlap.
+    /// The pause that is expected between the end of an answer and the next request to its host,
+    /// and named in robots.txt as `Crawl-delay`; `None`: requests may overlap.
     pub delay: Option<Duration>,
-    /// Answers say `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need it, but there are
-    /// clients that open a connection for each request otherwise.
+    /// Answers say `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
+    /// it, but there are clients that open a connection for each request otherwise.
     pub says_keep_alive: bool,
 }
 
@@ -68,7 +69,8 @@ impl Site {
         let (pages, links) = (self.pages, self.links);
         (0..links).map(move |link| match page * new + link + 1 {
             child if link < new && child < pages => child,
-            // Spread over what was met before; of two neighbours one has other links than the other.
+            // Spread over what was met before; of two neighbours one has other links than the
+            // other.
             _ => (page * 31 + link * 17) % (page + 1),
         })
     }

@@ -35,8 +35,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Stores a mark. A thread that [loads](load_mark) the new value also sees everything that this thread
-/// did before.
+/// Stores a mark. A thread that [loads](load_mark) the new value also sees everything that this
+/// thread did before.
 #[inline]
 pub(crate) fn store_mark(mark: &AtomicU64, to: u64) {
     let is_weak = mutants::is(Mutant::RelaxedStore);

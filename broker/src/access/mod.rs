@@ -3,8 +3,8 @@
 //! Every command, request and run of events is checked here once, before it has any effect. The
 //! decision rests on two things:
 //!
-//! - the [`Transport`] on which it arrives: some commands are not available on it, and some [privileged
-//!   attributes](PrivilegedAttribute) are not accepted from it ([`TransportPolicy`]);
+//! - the [`Transport`] on which it arrives: some commands are not available on it, and some
+//!   [privileged attributes](PrivilegedAttribute) are not accepted from it ([`TransportPolicy`]);
 //! - the [`Principal`] that sends it, and its [`PermissionSet`].
 //!
 //! Without a list of principals the broker is *open*: every client may do everything. With a list,

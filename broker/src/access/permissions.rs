@@ -143,7 +143,8 @@ impl fmt::Display for Permission {
 pub(crate) enum Action<'a> {
     /// Affects no other client: `HELLO`, `PING`, `HELP`, `QUIT`.
     Unrestricted,
-    /// To publish on a topic. What depends on the event is checked by [`PermissionSet::check_event`].
+    /// To publish on a topic. What depends on the event is checked by
+    /// [`PermissionSet::check_event`].
     Publish(&'a str),
     /// To receive the events of a topic.
     Subscribe(&'a str),
@@ -164,7 +165,8 @@ pub(crate) enum Action<'a> {
 }
 
 impl<'a> Action<'a> {
-    /// The action of a command. What its options add is checked by [`PermissionSet::check_options`].
+    /// The action of a command. What its options add is checked by
+    /// [`PermissionSet::check_options`].
     ///
     /// An unknown action of `TOPIC`, `GROUP` or `JOB` needs a permission, too.
     pub(crate) fn of(command: &'a Command<'a>) -> Self {

@@ -91,8 +91,8 @@ impl DormantEntries {
         self.slots.reserve(count.min(RESERVED_MAX));
     }
 
-    /// Defers the index by URL until [`build_url_index`](Self::build_url_index). Called while no entry is
-    /// stored.
+    /// Defers the index by URL until [`build_url_index`](Self::build_url_index). Called while no
+    /// entry is stored.
     pub(super) fn defer_url_index(&mut self) {
         self.by_url = UrlIndex::new(true);
     }

@@ -204,8 +204,8 @@ impl KeyQueue {
     }
 
     /// Returns the entry to be released next if the key were free, among the jobs that take turns
-    /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the runs,
-    /// and with the results of `takes_turns`.
+    /// here. May change after `push`, `push_head`, `remove`, `mark_released`, every change of the
+    /// runs, and with the results of `takes_turns`.
     pub(super) fn next(&self, takes_turns: impl Fn(JobNumber) -> bool) -> Option<NextEntry> {
         let may_go = |head: &HeadEntry| match head.lane {
             Lane::Job(job) => head.is_begun || takes_turns(job),

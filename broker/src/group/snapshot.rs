@@ -1,8 +1,9 @@
 //! Snapshots: the shortest sequence of records that gives a group, so that older records can be
 //! removed.
 //!
-//! A snapshot goes from [`SnapshotItem::Begin`] to [`SnapshotItem::End`], and the group makes decisions meanwhile.
-//! A replay (`replay.rs`) may begin with any complete snapshot, and ignores others.
+//! A snapshot goes from [`SnapshotItem::Begin`] to [`SnapshotItem::End`], and the group makes
+//! decisions meanwhile. A replay (`replay.rs`) may begin with any complete snapshot, and ignores
+//! others.
 
 use tidings_protocol::{MemberId, Seq, TopicName};
 
@@ -337,7 +338,9 @@ impl Group {
                     .for_each(|job| job.restore_host_pages(key, *completed));
             }
             SnapshotItem::Seen { pass, fingerprints: urls } => {
-                urls.iter().for_each(|url| self.seen.insert(*pass, *url))
+                for url in urls {
+                    self.seen.insert(*pass, *url);
+                }
             }
             SnapshotItem::Key { key, state } => {
                 let key = self.keys.intern(key);

@@ -132,7 +132,7 @@ pub struct Groups {
     topics: Arc<Topics>,
     defaults: GroupConfig,
     /// Most groups at once; creating one more is rejected.
-    groups_max: usize,
+    count_max: usize,
     /// The member that runs in the broker's own process.
     local_member: Option<MemberId>,
     clock: Clock,
@@ -192,7 +192,7 @@ impl Groups {
         let groups = Arc::new(Self {
             topics,
             defaults,
-            groups_max: max,
+            count_max: max,
             local_member: own,
             clock,
             stop,
@@ -408,8 +408,8 @@ impl Groups {
                 Ok((group, Input::Query { requester: asked, query: GroupQuery::Group }))
             }
             "set" => {
-                // Opens the topics first: without room for a new topic, the command is rejected before
-                // anything changes.
+                // Opens the topics first: without room for a new topic, the command is rejected
+                // before anything changes.
                 let wanted = self.defaults.with_settings(manage.settings.iter().copied())?;
                 for topic in &wanted.topics {
                     self.topics.open(topic)?;
@@ -457,7 +457,7 @@ impl Groups {
         name: &GroupName,
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
-        let max = self.groups_max;
+        let max = self.count_max;
         if creation.count() + self.damaged.count() >= max {
             let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));

@@ -272,7 +272,7 @@ fn copy(
                 kept += 1;
             }
             Ok((_, record)) => {
-                *repaired.dropped.entry(record_kind(&record.decision)).or_default() += 1
+                *repaired.dropped.entry(record_kind(&record.decision)).or_default() += 1;
             }
             Err(_) => {}
         }

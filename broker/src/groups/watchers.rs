@@ -42,8 +42,9 @@ pub(super) struct Watchers {
     by_conn: BTreeMap<ConnId, Watcher>,
     /// Increases with every input that may have changed the group.
     changes: u64,
-    /// Time of the next poll. The first applies while `changes` equals `planned`, and covers watchers
-    /// that have something to report even without a change; the second covers all watchers.
+    /// Time of the next poll. The first applies while `changes` equals `planned`, and covers
+    /// watchers that have something to report even without a change; the second covers all
+    /// watchers.
     next: (Option<Moment>, Option<Moment>),
     planned: u64,
 }

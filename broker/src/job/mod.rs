@@ -78,7 +78,7 @@ impl JobSettings {
                 }
                 "max-pages" => parsed.pages_max = Some(whole_number(name, value, 1, u64::MAX)?),
                 "max-per-host" => {
-                    parsed.host_pages_max = Some(whole_number(name, value, 1, u64::MAX)?)
+                    parsed.host_pages_max = Some(whole_number(name, value, 1, u64::MAX)?);
                 }
                 "max-time" => {
                     parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
@@ -473,7 +473,7 @@ pub struct Jobs {
     by_number: BTreeMap<JobNumber, Job>,
     numbers: HashMap<JobName, JobNumber>,
     /// Finished jobs, oldest first.
-    done_jobs: VecDeque<JobNumber>,
+    finished: VecDeque<JobNumber>,
     last_number: JobNumber,
 }
 
@@ -494,7 +494,7 @@ impl Jobs {
         until: Moment,
     ) {
         let pass = self.by_number.get(&number).map_or(1, |job| job.id.pass + 1);
-        self.done_jobs.retain(|finished| *finished != number);
+        self.finished.retain(|finished| *finished != number);
         self.last_number = self.last_number.max(number);
         self.numbers.insert(name.clone(), number);
         let id = PassId { number, pass };
@@ -514,10 +514,10 @@ impl Jobs {
             job.time_until = None;
             job.scope = Scope::default();
             job.hosts = HostPages::default();
-            self.done_jobs.push_back(number);
+            self.finished.push_back(number);
         }
-        while self.done_jobs.len() > remembered
-            && let Some(oldest) = self.done_jobs.pop_front()
+        while self.finished.len() > remembered
+            && let Some(oldest) = self.finished.pop_front()
             && let Some(job) = self.by_number.remove(&oldest)
         {
             self.numbers.remove(&job.name);
@@ -526,13 +526,13 @@ impl Jobs {
 
     /// The job that is forgotten when the next one finishes, if `remembered` jobs are kept.
     pub fn next_evicted(&self, remembered: usize) -> Option<&JobName> {
-        let oldest = self.done_jobs.front().filter(|_| self.done_jobs.len() >= remembered)?;
+        let oldest = self.finished.front().filter(|_| self.finished.len() >= remembered)?;
         self.find(*oldest).map(|job| &job.name)
     }
 
     /// Removes a finished job. Its number is not used again.
     pub fn delete(&mut self, number: JobNumber) {
-        self.done_jobs.retain(|finished| *finished != number);
+        self.finished.retain(|finished| *finished != number);
         if let Some(job) = self.by_number.remove(&number) {
             self.numbers.remove(&job.name);
         }
@@ -541,14 +541,14 @@ impl Jobs {
     /// All jobs. Finished ones come last, in the order in which they will be forgotten.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Job> {
         let unfinished = self.by_number.values().filter(|job| job.state != JobState::Done);
-        unfinished.chain(self.done_jobs.iter().filter_map(|number| self.find(*number)))
+        unfinished.chain(self.finished.iter().filter_map(|number| self.find(*number)))
     }
 
     /// Restores a job of a snapshot.
     pub(crate) fn restore(&mut self, job: Job) {
         let number = job.id.number;
         if job.state == JobState::Done {
-            self.done_jobs.push_back(number);
+            self.finished.push_back(number);
         }
         self.numbers.insert(job.name.clone(), number);
         self.by_number.insert(number, job);
@@ -591,7 +591,7 @@ impl Jobs {
 
     /// Number of unfinished jobs.
     pub fn unfinished(&self) -> usize {
-        self.by_number.len() - self.done_jobs.len()
+        self.by_number.len() - self.finished.len()
     }
 
     /// Number of jobs.

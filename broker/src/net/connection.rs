@@ -93,18 +93,19 @@ pub(super) struct Worker {
     pub(super) has_waited: bool,
     /// The `JOB wait` that have no answer yet.
     pub(super) waiting: Vec<Slot>,
-    /// The `JOB watch` or `GROUP watch` that has not ended. There is one at a time: what another one
-    /// had to say could not leave.
+    /// The `JOB watch` or `GROUP watch` that has not ended. There is one at a time: what another
+    /// one had to say could not leave.
     pub(super) watching: Option<Slot>,
     /// When groups were told last that it lives.
     pub(super) heard_at: Moment,
     pub(super) staged: Staged,
-    /// What it said of tasks of one group since the group heard of it last: of what was read at once.
+    /// What it said of tasks of one group since the group heard of it last: of what was read at
+    /// once.
     pub(super) requests: Vec<(Slot, TaskCommand)>,
     /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
     pub(super) joined: Option<Slot>,
-    /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet. It may be
-    /// long, so there is one at a time.
+    /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet.
+    /// It may be long, so there is one at a time.
     pub(super) asked: Option<Slot>,
 }
 
@@ -327,7 +328,8 @@ impl Connection {
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
             Poll::Ready(Ok(())) => {
                 self.end_later();
-                // Nearly every delivery ends here: there is nothing more, and whatever comes wakes it.
+                // Nearly every delivery ends here: there is nothing more, and whatever comes wakes
+                // it.
                 let is_done = only_listens && self.outbound.is_empty() && !self.refill(cx.waker());
                 if is_done { Step::Waiting } else { Step::Progress }
             }

@@ -25,13 +25,13 @@ const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 pub(super) struct CursorUse {
     /// Cursors that it has, unless they were taken over.
     held: Vec<CursorId>,
-    /// What is to be stored, in the order of the answers. Only the first one waits: the others could
-    /// not be answered before it anyway.
+    /// What is to be stored, in the order of the answers. Only the first one waits: the others
+    /// could not be answered before it anyway.
     unsettled: VecDeque<Unsettled>,
 }
 
-/// A position that is stored once everything before it is safe (`[K5]`): after a crash no cursor may
-/// be ahead of what there is.
+/// A position that is stored once everything before it is safe (`[K5]`): after a crash no cursor
+/// may be ahead of what there is.
 #[derive(Debug)]
 struct Unsettled {
     slot: Slot,

@@ -208,8 +208,8 @@ impl Connection {
         self.answer_or_refuse(Ok(answer.to_string()));
     }
 
-    /// The way of those for whom it speaks from now on. There is none back, nor one for who has asked
-    /// for what those may not have.
+    /// The way of those for whom it speaks from now on. There is none back, nor one for who has
+    /// asked for what those may not have.
     fn way_of(&self, via: Option<&str>) -> Result<Transport, ProtocolError> {
         let Some(via) = via else { return Ok(self.pass.transport()) };
         let way = via.parse::<Transport>();
@@ -315,7 +315,8 @@ impl Connection {
         slot
     }
 
-    /// Keeps what a member says of a task for its group, which hears what was read at once together.
+    /// Keeps what a member says of a task for its group, which hears what was read at once
+    /// together.
     fn submit(&mut self, request: TaskCommand) {
         let requests = &self.worker().requests;
         if requests.first().is_some_and(|(_, first)| first.task().group != request.task().group) {

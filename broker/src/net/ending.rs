@@ -84,7 +84,7 @@ impl Connection {
         self.login.why = cause.word();
         match &cause {
             Cause::Session(SessionEnd::Violation(error)) => {
-                self.audit(AuditEvent::Refused { why: &error.text })
+                self.audit(AuditEvent::Refused { why: &error.text });
             }
             Cause::Broker(error) if error.code == Code::Revoked => {
                 self.audit(AuditEvent::Revoked { why: &error.text });
@@ -171,7 +171,8 @@ impl Connection {
         }
     }
 
-    /// The same where what was written waits within TLS, and some of it has left. Nor is that a stall.
+    /// The same where what was written waits within TLS, and some of it has left. Nor is that a
+    /// stall.
     pub(super) fn end_later_if_taken(&mut self) {
         if self.stream.has_taken() {
             self.outbound.has_moved(self.hub.clock.now());

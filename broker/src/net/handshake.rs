@@ -17,14 +17,15 @@ use super::stream::Stream;
 use crate::config::Limits;
 use crate::tls;
 
-/// What is read of somebody who is refused, so that the reason arrives: to close over it would be a reset, which may
-/// overtake that.
+/// What is read of somebody who is refused, so that the reason arrives: to close over it would be a
+/// reset, which may overtake that.
 const REFUSED_BYTES_MAX: u64 = 64 << 10;
 
-/// The connection within TLS, and the name in the certificate of the other side if it has shown one. At most about
-/// `bytes_max` bytes of a handshake are read.
+/// The connection within TLS, and the name in the certificate of the other side if it has shown
+/// one. At most about `bytes_max` bytes of a handshake are read.
 ///
-/// An error says why there is none; the other side has been told by an alert, if it can understand that.
+/// An error says why there is none; the other side has been told by an alert, if it can understand
+/// that.
 pub(super) async fn handshake(
     (config, bytes_max): (Arc<ServerConfig>, usize),
     stream: TcpStream,

@@ -66,7 +66,8 @@ pub(super) trait Accept: Send + 'static {
     /// What comes.
     type Stream: Send;
 
-    /// The next one, and from where. Cancel-safe: a connection that was not taken stays in the backlog.
+    /// The next one, and from where. Cancel-safe: a connection that was not taken stays in the
+    /// backlog.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -216,8 +217,8 @@ pub(super) fn enter(hub: &Hub, peer: Peer, way: Transport) -> Result<Entered, Pr
     entered
 }
 
-/// Events are small and wanted now; and what the other side cannot take waits in the log, not in the kernel. The
-/// only failure is a socket that is closed already.
+/// Events are small and wanted now; and what the other side cannot take waits in the log, not in
+/// the kernel. The only failure is a socket that is closed already.
 pub(super) fn tune(stream: &TcpStream, unsent_bytes: u32) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(unsent_bytes);

@@ -101,7 +101,8 @@ impl Connection {
         self.hub.topics.open(&name).ok()
     }
 
-    /// The pass of whoever shows this; without a token the one it has. A refusal was or will be said.
+    /// The pass of whoever shows this; without a token the one it has. A refusal was or will be
+    /// said.
     pub(super) fn show(&mut self, token: Option<&Token>) -> Result<Identity, ()> {
         let Some(token) = token else { return Ok(self.pass.clone()) };
         let refuse = |connection: &mut Self, error: ProtocolError| {
@@ -138,7 +139,8 @@ impl Connection {
         self.end(Cause::LateLogIn);
     }
 
-    /// Whether it hears, works or waits, which rests on the rights that it had when it asked for it.
+    /// Whether it hears, works or waits, which rests on the rights that it had when it asked for
+    /// it.
     fn has_asked(&self) -> bool {
         let works = self.worker.as_ref().is_some_and(|worker| {
             let waits = !worker.waiting.is_empty() || worker.watching.is_some();
@@ -147,7 +149,8 @@ impl Connection {
         works || self.subscriptions.len() > 0
     }
 
-    /// Whether it may go on as somebody else. What it has as this one would outlive this one's revocation.
+    /// Whether it may go on as somebody else. What it has as this one would outlive this one's
+    /// revocation.
     pub(super) fn may_become(&self, pass: &Identity) -> Result<(), ProtocolError> {
         if pass.is_same_principal(&self.pass) || !self.has_asked() {
             return Ok(());
@@ -159,7 +162,8 @@ impl Connection {
         Err(ProtocolError::new(Code::Conflict, text))
     }
 
-    /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had: then it comes back.
+    /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had:
+    /// then it comes back.
     pub(super) fn renew(&mut self) {
         let renewed = self.hub.access.renew(&self.pass).map(|pass| {
             // Somebody may be known by now by what the connection itself tells.

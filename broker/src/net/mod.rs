@@ -78,8 +78,8 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// The topics and groups, without connections. `groups` are those on disk, if there is one. `stop`
-    /// ends them.
+    /// The topics and groups, without connections. `groups` are those on disk, if there is one.
+    /// `stop` ends them.
     pub(crate) fn new(
         config: BrokerConfig,
         clock: Clock,

@@ -39,7 +39,8 @@ impl Hub {
     }
 }
 
-/// What a command brings into being if it is not there. What is wrong with it is said by whoever does it.
+/// What a command brings into being if it is not there. What is wrong with it is said by whoever
+/// does it.
 fn made_by(command: &Command<'_>) -> Vec<Created> {
     match command {
         Command::Sub { topic, cursor, .. } => {

@@ -7,14 +7,15 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The socket below TLS. What the other side sends in a handshake is held until it is whole, so until then there is an
-/// end to it; who sends more is closed.
+/// The socket below TLS. What the other side sends in a handshake is held until it is whole, so
+/// until then there is an end to it; who sends more is closed.
 #[derive(Debug)]
 pub(super) struct Shaking {
     pub(super) socket: TcpStream,
     /// Bytes that may still be read; `None` once the handshake is over.
     left: Option<usize>,
-    /// Bytes that the socket has taken. What is written above may wait here for long while some of it leaves.
+    /// Bytes that the socket has taken. What is written above may wait here for long while some of
+    /// it leaves.
     pub(super) taken: u64,
 }
 

@@ -85,7 +85,8 @@ pub(crate) enum Peer {
 pub(crate) struct Remote {
     /// From where.
     pub(crate) peer: Peer,
-    /// The name in the certificate that it has shown, signed by an authority that the broker was told to trust.
+    /// The name in the certificate that it has shown, signed by an authority that the broker was
+    /// told to trust.
     pub(crate) certificate: Option<Box<str>>,
     /// Nobody on the way reads what it sends.
     pub(crate) is_encrypted: bool,
@@ -162,7 +163,8 @@ impl Stream {
         }
     }
 
-    /// Whether the socket has taken some of what waits for it here since this was asked last. Nothing waits but within TLS.
+    /// Whether the socket has taken some of what waits for it here since this was asked last.
+    /// Nothing waits but within TLS.
     pub(super) fn has_taken(&mut self) -> bool {
         let taken = self.taken();
         match self {
@@ -180,8 +182,9 @@ impl Stream {
     }
 }
 
-/// As the socket does it, with one difference for TLS: nothing is taken while something that was taken before is
-/// still here. So what waits here is bounded by one write, and "pending" means that the socket takes nothing.
+/// As the socket does it, with one difference for TLS: nothing is taken while something that was
+/// taken before is still here. So what waits here is bounded by one write, and "pending" means that
+/// the socket takes nothing.
 impl AsyncWrite for Stream {
     fn poll_write(
         self: Pin<&mut Self>,

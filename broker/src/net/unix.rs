@@ -35,15 +35,16 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens there, with these permissions. A socket on which nobody listens any more gives way; nothing else does.
+/// Listens there, with these permissions. A socket on which nobody listens any more gives way;
+/// nothing else does.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     // Before anything is removed.
     SocketAddr::from_pathname(path).map_err(|_| too_long(path))?;
     make_way(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // Linux gives the file what the socket has, so that there is no moment in which others may connect. Where that is not
-    // known or does not work the second call is what counts.
+    // Linux gives the file what the socket has, so that there is no moment in which others may
+    // connect. Where that is not known or does not work the second call is what counts.
     let _ = rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode));
     socket.bind(&SockAddr::unix(path)?)?;
     let file = SocketFile { path: path.to_owned(), id: id(&fs::symlink_metadata(path)?) };

@@ -123,8 +123,8 @@ impl Topic {
     }
 
     /// Appends events, some with an id. An event is skipped if its id is in the dedup window. `ids`
-    /// holds pairs of an index into `payloads`, ascending, and the hash from [`dedup_id`]. Returns the
-    /// seq of each event, new or repeated.
+    /// holds pairs of an index into `payloads`, ascending, and the hash from [`dedup_id`]. Returns
+    /// the seq of each event, new or repeated.
     pub(crate) fn append_deduplicated(
         self: &Arc<Self>,
         origin: ConnId,
@@ -307,7 +307,7 @@ impl Topic {
     ///
     /// `wake` is notified when there are events again after the reader had taken all.
     pub fn reader(self: &Arc<Self>, from: StartAt, wake: Arc<Notify>) -> Reader {
-        self.subscribe(Some(from), LineForm::Wire, waker_of(wake)).as_consumer()
+        self.subscribe(Some(from), LineForm::Wire, waker_of(wake)).into_consumer()
     }
 
     /// Whether publishers must wait, because too much in memory is not on the disk yet or was not

@@ -125,7 +125,7 @@ impl Reader {
 
     /// Makes this a group's reader: it stops at the durable mark, and the topic keeps what it has
     /// not consumed.
-    pub(super) fn as_consumer(mut self) -> Self {
+    pub(super) fn into_consumer(mut self) -> Self {
         self.consumer = Some(self.topic.tail.lock().add_consumer(self.cursor));
         self.wait = MarkWait::new(Mark::Durable);
         self
@@ -328,9 +328,9 @@ impl Reader {
     }
 
     /// Returns the next durable events, at most `events_max`, and the range that was missed before
-    /// them. Copies each payload. A topic on disk keeps the events until `set_consumed` says that they
-    /// are not needed again. A topic in memory frees them at once, because a restart loses them
-    /// anyway.
+    /// them. Copies each payload. A topic on disk keeps the events until `set_consumed` says that
+    /// they are not needed again. A topic in memory frees them at once, because a restart loses
+    /// them anyway.
     pub fn next_events(&mut self, events_max: usize) -> Events {
         let mut found = Events::default();
         while found.events.len() < events_max {

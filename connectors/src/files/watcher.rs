@@ -484,7 +484,7 @@ impl Watcher {
         {
             match error.kind() {
                 ErrorKind::StorageFull | ErrorKind::OutOfMemory => {
-                    self.fall_back_to_polling(&error)
+                    self.fall_back_to_polling(&error);
                 }
                 _ => return Err(error),
             }
@@ -554,7 +554,7 @@ impl Watcher {
                     }
                 }
                 WatchNotice::Changed { dir, name, kind, is_dir: true } => {
-                    self.directory_changed(&dir, &name, kind)
+                    self.directory_changed(&dir, &name, kind);
                 }
                 WatchNotice::Changed { dir, name, kind, is_dir: false } => {
                     if self.settings.name_filter.matches(&name) {

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::store::Id;
 
-/// For how long somebody waits at most, for all of its wishes: who is asked meanwhile may be able to do only one thing at a time, and
-/// answers when it has been answered.
+/// For how long somebody waits at most, for all of its wishes: who is asked meanwhile may be able
+/// to do only one thing at a time, and answers when it has been answered.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Wishes that somebody waits for: as long as it does its form is in memory.
@@ -29,7 +29,8 @@ pub(super) struct Outcomes<'a> {
 }
 
 impl Awaited {
-    /// Begins to wait for all of these, none of which is being asked yet. `None`: too many others wait.
+    /// Begins to wait for all of these, none of which is being asked yet. `None`: too many others
+    /// wait.
     pub(super) fn begin(&self, ids: Vec<Id>) -> Option<Outcomes<'_>> {
         let mut awaited = self.0.lock();
         if awaited.len() + ids.len() > AWAITED_MAX {

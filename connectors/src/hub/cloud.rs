@@ -1,7 +1,7 @@
 //! rssCloud, of the cloud's side: what a form registers; pure.
 //!
-//! As aggregators of today speak it: by POST, without XML-RPC and SOAP. `notifyProcedure` and `registerProcedure` mean
-//! something only there.
+//! As aggregators of today speak it: by POST, without XML-RPC and SOAP. `notifyProcedure` and
+//! `registerProcedure` mean something only there.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,7 +17,8 @@ const LEASE: Duration = Duration::from_hours(25);
 const FEEDS_MAX: usize = 10;
 
 impl Rules {
-    /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at `peer`, if that is it.
+    /// What somebody registers for, one wish for each feed. Without a `domain` it is called back at
+    /// `peer`, if that is it.
     pub(super) fn register(&self, body: &[u8], peer: Option<IpAddr>) -> Result<Vec<Wish>, Refused> {
         let form = Form::parse(body)?;
         let domain = form.one("domain", "domain is there twice")?;

@@ -5,7 +5,8 @@ use super::store::Content;
 /// Topics whose content is kept.
 const TOPICS_MAX: usize = 8;
 
-/// The newest contents of some topics, by the numbers of these. The one that was needed last is last.
+/// The newest contents of some topics, by the numbers of these. The one that was needed last is
+/// last.
 #[derive(Debug)]
 pub(super) struct Contents {
     kept: Vec<(i64, Content)>,

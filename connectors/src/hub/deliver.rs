@@ -60,7 +60,8 @@ impl Challenge {
     }
 }
 
-/// What is asked of whom the hub does not take, though it was wished and meant, if its protocol has a word for that.
+/// What is asked of whom the hub does not take, though it was wished and meant, if its protocol has
+/// a word for that.
 pub(super) fn denial(wish: &Wish) -> Option<CanonicalUrl<'static>> {
     let query = [
         ("hub.mode", "denied"),

@@ -7,8 +7,8 @@ use tidings_broker::access::is_below;
 
 use super::request::{Request, Rules, Wish};
 
-/// What is asked for in the first byte, and a form. What comes of it is one's own topic, and a callback that can
-/// stand in a header.
+/// What is asked for in the first byte, and a form. What comes of it is one's own topic, and a
+/// callback that can stand in a header.
 pub(crate) fn form(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let url = |text: &str| text.parse().expect("it is a URL");

@@ -237,8 +237,9 @@ impl Hub {
         Ok(TaskEnd::done())
     }
 
-    /// Asks the site itself for a topic, and says why what it answers is no content, if it is none. Its redirects are followed
-    /// while they stay below the prefixes: nothing else may be asked this way, nor be distributed.
+    /// Asks the site itself for a topic, and says why what it answers is no content, if it is none.
+    /// Its redirects are followed while they stay below the prefixes: nothing else may be asked
+    /// this way, nor be distributed.
     async fn read(
         &self,
         topic: &CanonicalUrl<'_>,
@@ -267,8 +268,8 @@ impl Hub {
         }
     }
 
-    /// Has all who miss a content told. Where that was broken off it is done again, and events that are there already are
-    /// dropped by their ids.
+    /// Has all who miss a content told. Where that was broken off it is done again, and events that
+    /// are there already are dropped by their ids.
     async fn announce(&self, stored: Stored) -> Result<(), Trouble> {
         let (mut after, mut count) = (0, 0);
         loop {
@@ -308,7 +309,8 @@ impl Hub {
         }
     }
 
-    /// `None`: it was taken. By then something newer may be there, of which nobody else tells this subscriber.
+    /// `None`: it was taken. By then something newer may be there, of which nobody else tells this
+    /// subscriber.
     async fn deliver_once(&self, id: Id, is_last: bool) -> Result<Option<TaskEnd>, Trouble> {
         let Some(due) = self.ask(move |store| store.due(id, unix_ms())).await? else {
             return Ok(Some(TaskEnd::done()));

@@ -1,5 +1,5 @@
-//! The hub of one's own site: subscribers of WebSub and rssCloud ask here to be told, publishers say that something has changed,
-//! and everybody who has shown to want it is sent it.
+//! The hub of one's own site: subscribers of WebSub and rssCloud ask here to be told, publishers
+//! say that something has changed, and everybody who has shown to want it is sent it.
 //!
 //! ```text
 //!  forms ─▶ receiver ─▶ store (hub.db) ─▶ event on hub-verify ─▶ group hub-verify ─▶ verify: does it want that?
@@ -7,13 +7,14 @@
 //!                                         numbers only            └▶ deliver: POST, signed
 //! ```
 //!
-//! An event names what is to be done by its number in the store, so that no secret and no callback is in one. Its target is a
-//! URL of the hub's own for each subscription: what waits for the same one already is enough, and that of another topic is
-//! another one, also where the callback is the same. Its key is the host that will be asked, so that none has more than a
-//! few requests at once, and one that does not answer holds nobody else up.
+//! An event names what is to be done by its number in the store, so that no secret and no callback
+//! is in one. Its target is a URL of the hub's own for each subscription: what waits for the same
+//! one already is enough, and that of another topic is another one, also where the callback is the
+//! same. Its key is the host that will be asked, so that none has more than a few requests at once,
+//! and one that does not answer holds nobody else up.
 //!
-//! A delivery sends the newest content that there is when it is made: of two that follow each other closely a subscriber may see
-//! the second one only, but always that.
+//! A delivery sends the newest content that there is when it is made: of two that follow each other
+//! closely a subscriber may see the second one only, but always that.
 
 #![expect(
     clippy::disallowed_methods,
@@ -87,7 +88,8 @@ const SENDING: Work = Work {
     ],
 };
 
-/// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that is sent.
+/// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that
+/// is sent.
 const ASKING: Work = Work {
     name: HUB_VERIFY_TOPIC,
     credit: 32,
@@ -149,15 +151,16 @@ pub struct HubConfig {
 pub struct Hub {
     config: HubConfig,
     store: Arc<Store>,
-    /// In the ids of its events: another one where the file is another one, whose numbers begin anew.
+    /// In the ids of its events: another one where the file is another one, whose numbers begin
+    /// anew.
     mark: String,
     /// To subscribers, who are strangers.
     outgoing: OutgoingClient,
     /// To the site itself.
     own_site: OutgoingClient,
     line: Line,
-    /// What is being worked on: of one topic, and of one subscription, never two things at once, so that none overtakes
-    /// the other.
+    /// What is being worked on: of one topic, and of one subscription, never two things at once, so
+    /// that none overtakes the other.
     busy: Mutex<HashSet<String>>,
     contents: Mutex<Contents>,
     awaited: Awaited,
@@ -182,8 +185,9 @@ type Connected = (Client, Deliveries);
 pub type Joined = (Connected, Connected);
 
 impl Hub {
-    /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on by [`run`](Self::run).
-    /// Subscribers are asked by `outgoing`; by `own_site` nothing but what lies below the prefixes of the rules.
+    /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on
+    /// by [`run`](Self::run). Subscribers are asked by `outgoing`; by `own_site` nothing but what
+    /// lies below the prefixes of the rules.
     pub async fn start(
         config: HubConfig,
         path: &Path,

@@ -47,8 +47,8 @@ enum Dialect {
 }
 
 impl Hub {
-    /// Whose request it is. A wish is nobody's, as it is not signed, but for one about a subscription that there is: whoever
-    /// sends it names a callback that has shown to want it.
+    /// Whose request it is. A wish is nobody's, as it is not signed, but for one about a
+    /// subscription that there is: whoever sends it names a callback that has shown to want it.
     pub async fn recognize(&self, request: &Request<Bytes>, peer: IpAddr) -> Asker {
         let (path, headers, body) = (request.uri().path(), request.headers(), request.body());
         let is_sound = request.method() == Method::POST && is_form(headers);
@@ -202,7 +202,8 @@ impl Hub {
         let events: Vec<_> = noted.iter().map(event).collect();
         let published = self.publish(&ASKING, &events).await;
         if published.is_err() {
-            // Whoever is told that it was not heard wishes it again: what nobody asks about would only stand in its way.
+            // Whoever is told that it was not heard wishes it again: what nobody asks about would
+            // only stand in its way.
             let ids: Vec<Id> = noted.iter().map(|(id, _)| *id).collect();
             let forgotten = self.ask(move |store| ids.iter().try_for_each(|id| store.forget(*id)));
             if let Err(error) = forgotten.await {

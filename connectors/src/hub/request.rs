@@ -11,8 +11,8 @@ use url::form_urlencoded;
 pub(super) const FORM_BYTES_MAX: usize = 64 << 10;
 /// Fields of a form.
 const FIELDS_MAX: usize = 256;
-/// Bytes of a URL in a form, and of a callback as it is then: with a topic in its query, of which each byte may become three,
-/// a callback is a URL still.
+/// Bytes of a URL in a form, and of a callback as it is then: with a topic in its query, of which
+/// each byte may become three, a callback is a URL still.
 pub(super) const URL_BYTES_MAX: usize = 1900;
 /// Bytes of `hub.secret`, which are fewer than 200 by the specification.
 const SECRET_BYTES_MAX: usize = 199;
@@ -48,7 +48,8 @@ pub(super) struct Refused {
 pub(super) struct Topic {
     /// What it is compared by and fetched at.
     pub(super) url: CanonicalUrl<'static>,
-    /// As the subscriber wrote it, who compares it with what we say. Visible ASCII without `<`, `>` and `"`.
+    /// As the subscriber wrote it, who compares it with what we say. Visible ASCII without `<`, `>`
+    /// and `"`.
     pub(super) named: String,
 }
 
@@ -116,7 +117,8 @@ impl<'a> Form<'a> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
-    /// The value of a field that is there once at most. What is there twice may be read otherwise by somebody else.
+    /// The value of a field that is there once at most. What is there twice may be read otherwise
+    /// by somebody else.
     pub(super) fn one(&self, name: &str, twice: &'static str) -> Result<Option<&str>, Refused> {
         let mut all = self.0.iter().filter(|(key, _)| key == name);
         let first = all.next().map(|(_, value)| value.as_ref());
@@ -186,7 +188,8 @@ impl Rules {
         Ok(Topic { url: url.into_owned(), named: text.to_owned() })
     }
 
-    /// Whether a topic is one of this hub, which may have been told otherwise since it was subscribed to.
+    /// Whether a topic is one of this hub, which may have been told otherwise since it was
+    /// subscribed to.
     pub(super) fn has(&self, topic: &CanonicalUrl<'_>) -> bool {
         self.prefixes.iter().any(|prefix| is_below(topic, prefix))
     }

@@ -127,7 +127,8 @@ fn judge(one: &Subscription, answer: &OutgoingResponse) -> (Asked, Option<String
     (asked, Some(said))
 }
 
-/// `notifyResult` of `rssCloud`, as XML or JSON: `success` of it is anything but true. Who says nothing of the kind agrees.
+/// `notifyResult` of `rssCloud`, as XML or JSON: `success` of it is anything but true. Who says
+/// nothing of the kind agrees.
 fn is_no(text: &str) -> bool {
     let Some((_, value)) = text.split_once("success") else { return false };
     let value = value.trim_start_matches(|c: char| c.is_whitespace() || "=:'\"".contains(c));

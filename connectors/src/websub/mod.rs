@@ -1,16 +1,17 @@
-//! Hears from hubs what is new: a subscriber of `WebSub` (W3C) and of `rssCloud`, for the feeds that crawlers watch.
+//! Hears from hubs what is new: a subscriber of `WebSub` (W3C) and of `rssCloud`, for the feeds
+//! that crawlers watch.
 //!
 //! ```text
 //!  crawler: hub-found ─▶ service ─▶ asks the hub ─▶ hub verifies (GET) ─▶ active ─▶ crawlers look at the feed seldom
 //!                                                  hub delivers (POST, signed) ─▶ post-ready, and the feed's check now
 //! ```
 //!
-//! What comes in is an event as any other: new items under the ids that a crawler gives them, which the topic keeps once,
-//! and a notification that brings the check of the feed forward. When a hub proves silent the crawlers notice by
-//! themselves: they find what nobody has told them.
+//! What comes in is an event as any other: new items under the ids that a crawler gives them, which
+//! the topic keeps once, and a notification that brings the check of the feed forward. When a hub
+//! proves silent the crawlers notice by themselves: they find what nobody has told them.
 //!
-//! A page that names a hub and no feed is watched as a feed is: each delivery that differs from the one before is an item,
-//! with the URL of the page.
+//! A page that names a hub and no feed is watched as a feed is: each delivery that differs from the
+//! one before is an item, with the URL of the page.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -52,9 +53,11 @@ pub struct WebSubConfig {
     pub public_url: String,
     /// How long hubs are asked to tell; before that is over they are asked again.
     pub lease: Duration,
-    /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing else.
+    /// Whether deliveries that are signed with SHA-1 are taken. There are hubs that know nothing
+    /// else.
     pub sha1: bool,
-    /// Items that all hubs together may bring a minute; and as many at once, or one delivery, whatever is more.
+    /// Items that all hubs together may bring a minute; and as many at once, or one delivery,
+    /// whatever is more.
     pub items_per_minute: u32,
 }
 
@@ -83,7 +86,8 @@ pub struct Telling {
     pub left: Duration,
 }
 
-/// Of which scheduled URLs somebody tells what is new, and has so far, by a database whose broker may be running.
+/// Of which scheduled URLs somebody tells what is new, and has so far, by a database whose broker
+/// may be running.
 pub fn telling(database: &Path) -> Result<HashMap<String, Telling>, StoreError> {
     let now_ms = unix_ms();
     let telling = Store::read(database)?.into_iter().filter_map(|one| {

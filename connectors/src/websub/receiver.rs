@@ -24,7 +24,8 @@ const PATHS: [&str; 1] = ["/websub/{token}"];
 /// Bytes of a challenge, which is said back.
 const CHALLENGE_BYTES_MAX: usize = 1024;
 
-/// New items of a delivery that are announced at once, the newest of them. The check of the feed finds the others.
+/// New items of a delivery that are announced at once, the newest of them. The check of the feed
+/// finds the others.
 pub(super) const ITEMS_MAX: u32 = 1000;
 
 /// Of them so many are on their way to the broker at once.
@@ -158,7 +159,8 @@ impl Service {
         }
     }
 
-    /// Somebody has told that there is something new, and perhaps what: that is announced, and the feed is looked at.
+    /// Somebody has told that there is something new, and perhaps what: that is announced, and the
+    /// feed is looked at.
     async fn look(&self, one: &Subscription, content: Option<(Option<String>, Bytes)>) -> Reply {
         let Some(until_ms) = one.told_until_ms(unix_ms()) else {
             return Reply::Nobody("nothing is expected of that hub any more");
@@ -187,8 +189,8 @@ impl Service {
         }
     }
 
-    /// Announces the items of a delivery that are new, under the ids that crawlers give them. Returns the version of a page
-    /// that was announced.
+    /// Announces the items of a delivery that are new, under the ids that crawlers give them.
+    /// Returns the version of a page that was announced.
     async fn announce(
         &self,
         one: &Subscription,
@@ -224,7 +226,8 @@ impl Service {
     }
 }
 
-/// The new items of a delivery, which are known from now on; at most so many of the newest. Of a page that is its version.
+/// The new items of a delivery, which are known from now on; at most so many of the newest. Of a
+/// page that is its version.
 fn new_of(feed: &Feed, is_page: bool, url: &str, known: &mut KnownItems) -> Vec<NewItem> {
     if is_page {
         // A feed is none, so the look that follows finds out what that means.

@@ -53,7 +53,8 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 /// How long a feed that is watched is taken to be so without a question.
 const WATCHED_FOR: Duration = Duration::from_mins(1);
 
-/// From one look that a hub has brought forward to the next, of one feed: hubs that have much to tell tell it in pieces.
+/// From one look that a hub has brought forward to the next, of one feed: hubs that have much to
+/// tell tell it in pieces.
 const LOOK_PACE: Duration = Duration::from_secs(5);
 
 /// Hubs that are asked at once.
@@ -85,7 +86,8 @@ pub(super) struct Service {
     began: Instant,
 }
 
-/// Why an event could not be published, or something could not be kept; the same may be tried again.
+/// Why an event could not be published, or something could not be kept; the same may be tried
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error("there is no connection to the broker")]
@@ -127,8 +129,8 @@ impl Service {
         })
     }
 
-    /// Hubs must not bring all that there is: so many items a minute are theirs. Refused with the seconds after which
-    /// there is room for as many.
+    /// Hubs must not bring all that there is: so many items a minute are theirs. Refused with the
+    /// seconds after which there is room for as many.
     pub(super) fn take_share(&self, items: usize) -> Result<(), u32> {
         let now = Moment(milliseconds(self.began.elapsed()));
         let items = u32::try_from(items).unwrap_or(u32::MAX);
@@ -180,8 +182,9 @@ impl Service {
         Ok(())
     }
 
-    /// Tells crawlers until when news come of themselves. They look at the feed, at once or `after` that time; a look
-    /// that is due sooner is the same one. `item`: the version of a page that was announced.
+    /// Tells crawlers until when news come of themselves. They look at the feed, at once or `after`
+    /// that time; a look that is due sooner is the same one. `item`: the version of a page that was
+    /// announced.
     pub(super) async fn bring_forward(
         &self,
         watched: &str,

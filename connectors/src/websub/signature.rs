@@ -1,4 +1,5 @@
-//! The signature of a delivery: `X-Hub-Signature: sha256=<hex>` over the body (W3C `WebSub` section 7).
+//! The signature of a delivery: `X-Hub-Signature: sha256=<hex>` over the body (W3C `WebSub` section
+//! 7).
 
 use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER_PERMISSIVE;
@@ -13,7 +14,8 @@ pub(super) enum Trust {
     Ping,
 }
 
-/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough for all.
+/// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough for
+/// all.
 pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<Trust, Doubt> {
     if let Some(hex) = value.strip_prefix("sha1=") {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());

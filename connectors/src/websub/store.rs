@@ -1,4 +1,5 @@
-//! Subscriptions, and which items of their feeds are known, in a database of `SQLite`. Each write is synced when it returns.
+//! Subscriptions, and which items of their feeds are known, in a database of `SQLite`. Each write
+//! is synced when it returns.
 
 use std::path::Path;
 use std::str::FromStr;

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 const SCHEME: &str = "tcp://";
 
-/// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all addresses of version 4.
-/// Port 0 takes a free one.
+/// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all
+/// addresses of version 4. Port 0 takes a free one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bind(pub SocketAddr);
 

@@ -45,7 +45,8 @@ pub enum FrameError {
     /// The payload is not UTF-8 (`[L6]`).
     #[error("its payload is not UTF-8")]
     Utf8,
-    /// The payload holds a line end or another control character (`[L7]`): it would be more than one line.
+    /// The payload holds a line end or another control character (`[L7]`): it would be more than
+    /// one line.
     #[error("its payload holds a control character")]
     Control,
 }
@@ -187,7 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever somebody sends, it is one event or none: never a second line, never another command.
+        /// Whatever somebody sends, it is one event or none: never a second line, never another
+        /// command.
         #[test]
         fn frames_are_one_publish_or_nothing(frames in vec(vec(any::<u8>(), 0..40), 0..4)) {
             let Ok(event) = event(&frames) else { return Ok(()) };
@@ -199,7 +201,8 @@ mod tests {
             prop_assert_eq!(Command::parse(line).unwrap(), publish);
         }
 
-        /// What is delivered on a line says the same in frames, byte for byte, and could be published again from them.
+        /// What is delivered on a line says the same in frames, byte for byte, and could be
+        /// published again from them.
         #[test]
         fn an_event_says_the_same_in_frames(
             topic in "[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}",

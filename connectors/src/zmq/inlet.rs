@@ -17,9 +17,11 @@ use super::frames::Event;
 use super::limits::{AGAIN, EVENT_OVERHEAD_BYTES, UNCONFIRMED_BYTES_MAX};
 use crate::rate_limited_log::RateLimitedLog;
 
-/// A way into the broker that survives its restarts: what it has not confirmed is sent again, and may be there twice then.
+/// A way into the broker that survives its restarts: what it has not confirmed is sent again, and
+/// may be there twice then.
 ///
-/// Events are confirmed in the order in which they were pushed, but for those that the broker had no room for.
+/// Events are confirmed in the order in which they were pushed, but for those that the broker had
+/// no room for.
 pub(crate) struct Inlet {
     broker: String,
     security: Security,
@@ -29,8 +31,8 @@ pub(crate) struct Inlet {
     sent: VecDeque<Sent>,
     /// What the broker could not take just now. Nothing new is let in before these are through.
     refused: VecDeque<Event>,
-    /// When the broker is asked again, if that is to wait. Not a sleep: what waits for an answer is begun anew
-    /// again and again.
+    /// When the broker is asked again, if that is to wait. Not a sleep: what waits for an answer is
+    /// begun anew again and again.
     again_at: Option<Instant>,
     bytes: usize,
     pub(crate) confirmed: u64,
@@ -62,7 +64,8 @@ impl Inlet {
         }
     }
 
-    /// Whether the broker is there. If not, who cancels [`advance`](Self::advance) may do so before it is reached.
+    /// Whether the broker is there. If not, who cancels [`advance`](Self::advance) may do so before
+    /// it is reached.
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
@@ -79,8 +82,8 @@ impl Inlet {
         self.send().await;
     }
 
-    /// Sends all that is not sent yet, in the order in which it came: what is not sent is always the end of the queue,
-    /// also if this is cancelled.
+    /// Sends all that is not sent yet, in the order in which it came: what is not sent is always
+    /// the end of the queue, also if this is cancelled.
     async fn send(&mut self) {
         let Some((client, _)) = &self.connection else { return };
         let place = self.sent.partition_point(|sent| sent.published.is_some());
@@ -96,8 +99,9 @@ impl Inlet {
         }
     }
 
-    /// Waits for the next answer of the broker, or does what is needed so that there will be one: connects, and sends
-    /// again. For ever if nothing is on its way. Cancel-safe: what was not done is done by the next call.
+    /// Waits for the next answer of the broker, or does what is needed so that there will be one:
+    /// connects, and sends again. For ever if nothing is on its way. Cancel-safe: what was not done
+    /// is done by the next call.
     pub(crate) async fn advance(&mut self) {
         if self.connection.is_none() {
             self.rest().await;

@@ -48,7 +48,8 @@ impl Source {
         Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, places: Places::new() }))
     }
 
-    /// The label that the broker shows. It also tells that what comes is from people whom nobody knows.
+    /// The label that the broker shows. It also tells that what comes is from people whom nobody
+    /// knows.
     fn name(&self) -> &'static str {
         match self {
             Self::Pull(_) => "zmq-pull",
@@ -88,7 +89,8 @@ impl Source {
     }
 }
 
-/// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for what is on its way.
+/// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for
+/// what is on its way.
 pub(crate) async fn run(
     config: &Config,
     mut source: Source,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// All of its memory, as address space: who asks it for more, by a frame that claims to be huge or by many of them, ends
-/// it, and it is started again. A process at work has a fraction of this.
+/// All of its memory, as address space: who asks it for more, by a frame that claims to be huge or
+/// by many of them, ends it, and it is started again. A process at work has a fraction of this.
 pub const ADDRESS_SPACE_BYTES_MAX: u64 = 2 << 30;
 
 /// Connections to each of the two sockets. What is more is cut off, the newest first.
@@ -13,7 +13,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 1_000;
 #[cfg(not(feature = "libzmq"))]
 pub(crate) const HELD_BYTES_MAX: u64 = 64 << 20;
 
-/// What a message takes in the queue of one subscriber, besides the payload, which all queues share.
+/// What a message takes in the queue of one subscriber, besides the payload, which all queues
+/// share.
 #[cfg(not(feature = "libzmq"))]
 pub(crate) const QUEUED_BYTES: u64 = 256;
 
@@ -21,8 +22,9 @@ pub(crate) const QUEUED_BYTES: u64 = 256;
 #[cfg(not(feature = "libzmq"))]
 pub(crate) const STALLED_MAX: Duration = Duration::from_secs(30);
 
-/// Messages that wait for one subscriber; libzmq drops what is more, and sometimes from half of it on, as it learns late
-/// of what has left. (The queue of the `zeromq` crate has 100,000, which cannot be changed.)
+/// Messages that wait for one subscriber; libzmq drops what is more, and sometimes from half of it
+/// on, as it learns late of what has left. (The queue of the `zeromq` crate has 100,000, which
+/// cannot be changed.)
 #[cfg(feature = "libzmq")]
 pub(crate) const HIGH_WATER_MARK: i32 = 20_000;
 
@@ -30,12 +32,14 @@ pub(crate) const HIGH_WATER_MARK: i32 = 20_000;
 #[cfg(feature = "libzmq")]
 pub(crate) const RECEIVED_MAX: usize = 64;
 
-/// Bytes of a frame: a payload and a little more, so that one that is a little too long is refused by name.
+/// Bytes of a frame: a payload and a little more, so that one that is a little too long is refused
+/// by name.
 #[cfg(feature = "libzmq")]
 pub(crate) const FRAME_BYTES_MAX: i64 = 64 * 1024;
 
-/// Bytes of events on their way to the broker that it has not confirmed. While it is full no message is received, so
-/// senders wait. Less than what a client has room for, so handing an event to one never waits.
+/// Bytes of events on their way to the broker that it has not confirmed. While it is full no
+/// message is received, so senders wait. Less than what a client has room for, so handing an event
+/// to one never waits.
 pub(crate) const UNCONFIRMED_BYTES_MAX: usize = 512 * 1024;
 
 /// What an event on its way takes besides its payload.
@@ -44,8 +48,8 @@ pub(crate) const EVENT_OVERHEAD_BYTES: usize = 128;
 /// How often topics are listed, cursors moved and connections counted.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
-/// How long those who were connected before have to come back before events that they missed are sent: libzmq tries
-/// every 100 ms unless it was told otherwise.
+/// How long those who were connected before have to come back before events that they missed are
+/// sent: libzmq tries every 100 ms unless it was told otherwise.
 pub(crate) const COME_BACK: Duration = Duration::from_secs(1);
 
 /// How long to wait before the broker is asked again, or somebody who could not be reached.

@@ -1,8 +1,9 @@
-//! ZeroMQ: events as messages of a PUB socket, messages to a PULL socket as events, and somebody else's PUB socket as a
-//! topic.
+//! ZeroMQ: events as messages of a PUB socket, messages to a PULL socket as events, and somebody
+//! else's PUB socket as a topic.
 //!
-//! All of it runs in a process of its own, on a runtime of one thread: peers that nobody knows can end such a process
-//! with a few bytes, whichever library reads them. Its parent starts it again, and it goes on where it was.
+//! All of it runs in a process of its own, on a runtime of one thread: peers that nobody knows can
+//! end such a process with a few bytes, whichever library reads them. Its parent starts it again,
+//! and it goes on where it was.
 //!
 //! | module | |
 //! |---|---|
@@ -60,7 +61,8 @@ pub struct Config {
     pub topics: Vec<TopicPattern>,
     /// Receive events there.
     pub pull: Option<Bind>,
-    /// The server's secret key of CURVE, in Z85: both sockets take only peers that know the public one.
+    /// The server's secret key of CURVE, in Z85: both sockets take only peers that know the public
+    /// one.
     pub key: Option<String>,
     /// Hear somebody else.
     pub bridge: Option<Bridge>,
@@ -103,7 +105,8 @@ pub struct Heard {
     pub repeated: u64,
     /// Messages that the broker has not confirmed. Some may be events all the same.
     pub unconfirmed: u64,
-    /// The broker was not there at the end: what came since it went is not counted anywhere, and not published.
+    /// The broker was not there at the end: what came since it went is not counted anywhere, and
+    /// not published.
     pub is_cut: bool,
 }
 

@@ -1,7 +1,9 @@
-//! Topics of the broker to the PUB socket: from a durable cursor on each, which follows a little behind.
+//! Topics of the broker to the PUB socket: from a durable cursor on each, which follows a little
+//! behind.
 //!
-//! What was handed to the socket may still be in its queues, and is lost with the process. So a cursor moves to where
-//! the socket was a second or two ago, and what came after that is sent again by the next process, under the same numbers.
+//! What was handed to the socket may still be in its queues, and is lost with the process. So a
+//! cursor moves to where the socket was a second or two ago, and what came after that is sent again
+//! by the next process, under the same numbers.
 
 #![expect(clippy::disallowed_methods, reason = "topics are listed every second")]
 
@@ -38,7 +40,8 @@ pub(crate) struct Outlet<'a> {
     topics: HashMap<TopicName, Followed>,
     /// Questions to the broker, in whose order it answers.
     asked: VecDeque<(Question, PendingAnswer)>,
-    /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was here before.
+    /// Topics without a cursor are not heard from their beginning, but from what comes: nobody was
+    /// here before.
     begins: bool,
     is_listing: bool,
     refused: RateLimitedLog,
@@ -49,7 +52,8 @@ pub(crate) struct Outlet<'a> {
 struct Followed {
     /// Its name, which all of its messages share.
     frame: Bytes,
-    /// The last number that was handed to the socket; what it was at the last tick, and what the cursor was moved to.
+    /// The last number that was handed to the socket; what it was at the last tick, and what the
+    /// cursor was moved to.
     sent: Option<Seq>,
     settled: Option<Seq>,
     seen: Option<Seq>,
@@ -196,7 +200,8 @@ impl<'a> Outlet<'a> {
         }
     }
 
-    /// Asks for topics that have come, and moves cursors to where the socket was at the tick before.
+    /// Asks for topics that have come, and moves cursors to where the socket was at the tick
+    /// before.
     async fn tick(&mut self) -> Result<(), ClientError> {
         if !self.is_listing {
             self.is_listing = true;
@@ -257,7 +262,8 @@ impl<'a> Outlet<'a> {
             }
             (Question::Forget(topic), Ok(_)) => return self.subscribe(topic).await,
             (Question::Subscribe(_) | Question::Seen, Ok(_)) => return Ok(()),
-            // The cursor is beyond the end: the topic has lost what it had, and its numbers begin anew.
+            // The cursor is beyond the end: the topic has lost what it had, and its numbers begin
+            // anew.
             (Question::Subscribe(topic), Err(ClientError::Refused(error)))
                 if error.code == Code::Conflict =>
             {

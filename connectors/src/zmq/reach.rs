@@ -1,4 +1,5 @@
-//! Waits until somebody listens at an endpoint, and says why nobody is reached: libraries try for ever, in silence.
+//! Waits until somebody listens at an endpoint, and says why nobody is reached: libraries try for
+//! ever, in silence.
 
 #![expect(
     clippy::disallowed_methods,

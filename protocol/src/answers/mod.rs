@@ -33,8 +33,8 @@ pub enum Durability {
 /// Answers that cannot be sent yet, because an earlier one is missing or an event is still pending.
 ///
 /// - Every command is entered when it is read, in its order (`[A1]`).
-/// - A publish is confirmed once it is [`Durability::Durable`], and refused once it is [`Durability::Lost`];
-///   [`drain`](Self::drain) receives this state.
+/// - A publish is confirmed once it is [`Durability::Durable`], and refused once it is
+///   [`Durability::Lost`]; [`drain`](Self::drain) receives this state.
 /// - Adjacent confirmations become one `+OK <seq> <n>` (`[A3]`). Adjacent refusals of publishes
 ///   with the same code become one `-ERR <code> n=8-21 <text>` (`[A4]`).
 ///

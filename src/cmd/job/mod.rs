@@ -107,7 +107,8 @@ pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=, callback=
+    /// scope=, include=, exclude=, max-pages=, max-depth=, max-per-host=, max-time=, hold=,
+    /// callback=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 }

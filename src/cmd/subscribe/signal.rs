@@ -199,10 +199,10 @@ impl SpoolSignaller {
             match delivery {
                 Some(Delivery::Msg { seq, payload, .. }) => self.put(seq, &payload, stop).await?,
                 Some(Delivery::Lag { topic, from, to }) => {
-                    note(&describe_missing("lag", &topic, from, to))
+                    note(&describe_missing("lag", &topic, from, to));
                 }
                 Some(Delivery::Gap { topic, from, to }) => {
-                    note(&describe_missing("gap", &topic, from, to))
+                    note(&describe_missing("gap", &topic, from, to));
                 }
                 Some(Delivery::Notice(error)) => {
                     note(&format!("note from the broker: {}", broker_message::rejection(&error)));

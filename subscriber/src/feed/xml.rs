@@ -213,10 +213,10 @@ impl FeedElements {
             ElementRole::Feed => self.field((vocabulary, local), tag, base, false),
             ElementRole::Entry => self.field((vocabulary, local), tag, base, true),
             ElementRole::SkipHours if local == "hour" => {
-                self.capture(CapturedField::Hour, DATE_BYTES_MAX)
+                self.capture(CapturedField::Hour, DATE_BYTES_MAX);
             }
             ElementRole::SkipDays if local == "day" => {
-                self.capture(CapturedField::Day, DATE_BYTES_MAX)
+                self.capture(CapturedField::Day, DATE_BYTES_MAX);
             }
             _ => {}
         }
@@ -288,7 +288,7 @@ impl FeedElements {
                 self.capture(CapturedField::Published, DATE_BYTES_MAX);
             }
             "date" if vocabulary == DublinCore => {
-                self.capture(CapturedField::Published, DATE_BYTES_MAX)
+                self.capture(CapturedField::Published, DATE_BYTES_MAX);
             }
             "description" | "summary" | "content" if own && in_entry => {
                 if let Some(source) = tag.attribute("src") {
@@ -389,7 +389,7 @@ impl FeedElements {
         };
         match field {
             CapturedField::Title(false) => {
-                set(&mut draft.title, &fold_whitespace(text, TITLE_BYTES_MAX))
+                set(&mut draft.title, &fold_whitespace(text, TITLE_BYTES_MAX));
             }
             CapturedField::Title(true) => {
                 set(&mut draft.title, &fold_whitespace(&plain_text(text), TITLE_BYTES_MAX));
@@ -409,14 +409,14 @@ impl FeedElements {
             }
             CapturedField::FallbackId => set(&mut draft.fallback_id, text),
             CapturedField::Updated => {
-                set(&mut draft.updated, &fold_whitespace(text, DATE_BYTES_MAX))
+                set(&mut draft.updated, &fold_whitespace(text, DATE_BYTES_MAX));
             }
             CapturedField::Published => {
-                set(&mut draft.published, &fold_whitespace(text, DATE_BYTES_MAX))
+                set(&mut draft.published, &fold_whitespace(text, DATE_BYTES_MAX));
             }
             CapturedField::Summary => set(&mut draft.summary, text),
             CapturedField::Ttl => {
-                self.hints.min_interval_s = text.parse().ok().map(|m: u64| m.saturating_mul(60))
+                self.hints.min_interval_s = text.parse().ok().map(|m: u64| m.saturating_mul(60));
             }
             CapturedField::Period => self.period.0 = period_s(text),
             CapturedField::Frequency => self.period.1 = text.parse().ok(),

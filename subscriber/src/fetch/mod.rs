@@ -8,8 +8,8 @@
 //! A connection is reused for the next request to the same scheme, host and port. If the server has
 //! closed it before a byte of the request was written, no request was made, and a new connection is
 //! opened at once. If the connection ends later and before the head of the response, the server may
-//! have read the request: [`Fetched::reused_connection_ended`] reports this, and a retry needs a permission of
-//! its own.
+//! have read the request: [`Fetched::reused_connection_ended`] reports this, and a retry needs a
+//! permission of its own.
 
 #![expect(clippy::disallowed_methods, reason = "requests have time limits here")]
 

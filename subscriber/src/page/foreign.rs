@@ -192,8 +192,8 @@ fn breaks_out(tag: &HtmlTag<'_>) -> bool {
         || tag.name == FONT && tag.values(["color", "face", "size"]).iter().any(Option::is_some)
 }
 
-/// Whether the end tag of an HTML element reaches [`ForeignContent::end`]. Void elements have none, and
-/// the end tag of a raw text is found with the text.
+/// Whether the end tag of an HTML element reaches [`ForeignContent::end`]. Void elements have none,
+/// and the end tag of a raw text is found with the text.
 fn is_counted(started: TagName) -> bool {
     const UNCOUNTED: [TagName; 21] = [
         tag_name(b"area"),

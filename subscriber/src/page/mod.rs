@@ -1,8 +1,8 @@
 //! Reads a page while it streams: its title, its links, and its directives for crawlers.
 //!
 //! It builds no tree. It buffers at most one token, and what it finds is limited in number and
-//! bytes; beyond a limit the rest is left out, and [`PageContent::cut`] says so. Pure: bytes go in, in
-//! any split, and the same content comes out.
+//! bytes; beyond a limit the rest is left out, and [`PageContent::cut`] says so. Pure: bytes go in,
+//! in any split, and the same content comes out.
 //!
 //! ```text
 //! bytes ─ charset ─▶ text ─ scanner (tag, raw_text, foreign) ─▶ tags ─ content_builder ─▶ PageContent
@@ -149,8 +149,8 @@ impl fmt::Debug for PageReader {
 }
 
 impl PageReader {
-    /// For the page of a response. Of its headers, with names in any case, `Content-Type`, `PageLink`
-    /// and `X-Robots-Tag` matter. `url` is where the page was found.
+    /// For the page of a response. Of its headers, with names in any case, `Content-Type`,
+    /// `PageLink` and `X-Robots-Tag` matter. `url` is where the page was found.
     pub fn new<'h>(
         url: &CanonicalUrl<'_>,
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,

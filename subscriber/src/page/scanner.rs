@@ -301,7 +301,8 @@ const RELEVANT_LENGTHS: [u16; 26] = {
     lengths
 };
 
-/// Whether a tag may be one of [`RELEVANT_TAGS`]. The first letter and the length exclude most tags.
+/// Whether a tag may be one of [`RELEVANT_TAGS`]. The first letter and the length exclude most
+/// tags.
 fn may_be_relevant(tag: &[u8]) -> bool {
     let letter = tag.first().map_or(0, |first| first.to_ascii_lowercase().wrapping_sub(b'a'));
     let lengths = RELEVANT_LENGTHS.get(usize::from(letter)).copied().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! robots.txt as in RFC 9309: a parser and a matcher, without IO.
 //!
 //! The status of the response decides first ([`Availability`]). A readable file is parsed for one
-//! product token into the [`RobotsRules`] that apply to this crawler. Matching takes at most one pass
-//! over the path per rule, for any rules: no backtracking, no regex.
+//! product token into the [`RobotsRules`] that apply to this crawler. Matching takes at most one
+//! pass over the path per rule, for any rules: no backtracking, no regex.
 //!
 //! Like large crawlers, the parser also accepts what the RFC does not: CR as a line end, NUL as
 //! white space, a partial byte order mark, a missing colon, misspelt keys, a version after the
@@ -144,8 +144,8 @@ impl RobotsRules {
         self.crawl_delay
     }
 
-    /// A minimal robots.txt with these rules, which were parsed from `text`. [`RobotsRules::of_excerpt`]
-    /// reads it back.
+    /// A minimal robots.txt with these rules, which were parsed from `text`.
+    /// [`RobotsRules::of_excerpt`] reads it back.
     pub fn excerpt(&self, text: &[u8]) -> Vec<u8> {
         let mut excerpt = b"User-agent: *\n".to_vec();
         for rule in &self.rules {

@@ -127,8 +127,8 @@ pub(super) enum StarMeaning {
 /// Writes equivalent texts alike, so that octets can be compared (RFC 9309 section 2.2.2). Escapes
 /// of unreserved characters are undone, and all other characters are escaped in upper case: an
 /// escaped colon equals a colon. There are two exceptions: a slash separates and an escaped slash
-/// does not, and the first question mark begins the query. In the query (`folds_query`) both have no
-/// meaning, and are unescaped.
+/// does not, and the first question mark begins the query. In the query (`folds_query`) both have
+/// no meaning, and are unescaped.
 ///
 /// Returns the number of octets. A character that was escaped only for the comparison counts as
 /// written.

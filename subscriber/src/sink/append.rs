@@ -18,8 +18,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A file that only this process appends to.
 ///
-/// `safe <= length of the file`: bytes before `synced_bytes` are synced; bytes after it are being written,
-/// and are cut off if that fails.
+/// `safe <= length of the file`: bytes before `synced_bytes` are synced; bytes after it are being
+/// written, and are cut off if that fails.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: File,

@@ -312,7 +312,7 @@ impl SitemapElements {
     fn close(&mut self, name: &str, found: &mut EntryOutput, each: EntrySink<'_>) {
         match local_name(name).to_ascii_lowercase().as_str() {
             "loc" | "lastmod" if self.entry.as_deref() == Some(name_prefix(name)) => {
-                self.end_capture()
+                self.end_capture();
             }
             "url" | "sitemap" | "urlset" | "sitemapindex" => self.end_entry(found, each),
             _ => {}
@@ -322,7 +322,7 @@ impl SitemapElements {
     fn end_capture(&mut self) {
         match self.capture.take() {
             Some((SitemapField::Location, text)) if self.location.is_empty() => {
-                self.location = text
+                self.location = text;
             }
             Some((SitemapField::Lastmod, text)) => self.lastmod = text,
             _ => {}

@@ -1,12 +1,12 @@
 //! `crawler.db`: small values by kind and key, in `SQLite`, that a crawler keeps over restarts.
 //!
-//! Most values are a cache: a lost value is fetched again ([`StateStore::load`], [`StateStore::store`]). So
-//! no task waits for the disk longer than [`STATE_TIMEOUT`], what does not fit in the queue is
-//! dropped, and a commit is not synced: a power failure may cost its last moments, never the file.
-//! A file that cannot be used is reported once.
+//! Most values are a cache: a lost value is fetched again ([`StateStore::load`],
+//! [`StateStore::store`]). So no task waits for the disk longer than [`STATE_TIMEOUT`], what does
+//! not fit in the queue is dropped, and a commit is not synced: a power failure may cost its last
+//! moments, never the file. A file that cannot be used is reported once.
 //!
-//! Values that correctness depends on use [`StateStore::load_checked`] and [`StateStore::store_synced`], which return errors
-//! and wait for the sync.
+//! Values that correctness depends on use [`StateStore::load_checked`] and
+//! [`StateStore::store_synced`], which return errors and wait for the sync.
 //!
 //! - A damaged file is renamed, with a name that says so, and replaced by a new one.
 //! - A file of a newer version is left alone, for the newer program that can read it; this process

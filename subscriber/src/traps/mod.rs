@@ -189,7 +189,8 @@ pub struct PageReading<'a> {
     pub body: &'a [u8; 32],
     /// Its title.
     pub title: Option<&'a str>,
-    /// The fingerprint of its words ([`PageContent::word_fingerprint`](crate::page::PageContent::word_fingerprint)).
+    /// The fingerprint of its words
+    /// ([`PageContent::word_fingerprint`](crate::page::PageContent::word_fingerprint)).
     pub words: Option<u64>,
     /// Its links, with their session ids.
     pub links: &'a [PageLink],

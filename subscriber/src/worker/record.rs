@@ -13,8 +13,8 @@ use crate::report::{PageOutcome, PageRecord, PageReport};
 use crate::sink::LastRecord;
 use crate::traps::Trap;
 
-/// The outcome of a page, and the failure if there is one. `is_conditional`: of the request, so that
-/// status 304 means that the page has not changed.
+/// The outcome of a page, and the failure if there is one. `is_conditional`: of the request, so
+/// that status 304 means that the page has not changed.
 pub(super) fn classify(
     page: &CanonicalUrl,
     fetched: &mut Fetched,

@@ -286,14 +286,14 @@ impl TaskWork<'_> {
         };
         match step {
             RobotsStep::Redirected(walk) => {
-                self.return_for_request(&walk.target, KeyRest::default()).await
+                self.return_for_request(&walk.target, KeyRest::default()).await;
             }
             RobotsStep::Known(rules) if self.allowed(&rules) => {
                 self.return_for_request(&self.page, hold(&rules)).await;
             }
             // This request has ended, and no other follows: the host is free.
             RobotsStep::Known(rules) => {
-                self.finish(self.disallowed_record(), Some(hold(&rules))).await
+                self.finish(self.disallowed_record(), Some(hold(&rules))).await;
             }
             RobotsStep::Unreachable(failure, pause) => {
                 let hold = KeyRest { not_before_ms, pace_ms: None };

@@ -242,7 +242,8 @@ fn a_reader_that_takes_nothing_stops_nobody() {
     Running::start(Command::new("mkfifo").arg(&pipe)).finish().expect_code(0);
     let opened = File::options().read(true).write(true).open(&pipe).unwrap();
     let server = Server::start_in(folder, &["broker", "--audit", "pipe"], |_| ());
-    // More than fits into the pipe and what waits before it: each topic of each connection is a record.
+    // More than fits into the pipe and what waits before it: each topic of each connection is a
+    // record.
     let mut client = Talk::client(server.address);
     for n in 0..TOPICS {
         assert!(client.ask(&format!("PUB topic-{n} x")).starts_with("+OK"));

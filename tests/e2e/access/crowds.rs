@@ -1,5 +1,6 @@
-//! Connections that only take room: half-open in every way, a byte now and then, and come and gone. All of them end,
-//! memory and descriptors stay as they are, and who is good hardly notices; how much, is printed.
+//! Connections that only take room: half-open in every way, a byte now and then, and come and gone.
+//! All of them end, memory and descriptors stay as they are, and who is good hardly notices; how
+//! much, is printed.
 //!
 //! `TIDINGS_CROWD` is how many there are at once, `TIDINGS_CYCLES` how many come and go.
 
@@ -25,8 +26,9 @@ use crate::support::wait::{PATIENCE, until};
 /// Between two bytes of those who send one now and then.
 const DRIP: Duration = Duration::from_secs(5);
 
-/// Between two events of who is good. They stay in the topic's tail, which is memory, too: 120 bytes of each, or half a
-/// percent of a broker's in the minute or two that a million connections take.
+/// Between two events of who is good. They stay in the topic's tail, which is memory, too: 120
+/// bytes of each, or half a percent of a broker's in the minute or two that a million connections
+/// take.
 const GOOD_EVERY: Duration = Duration::from_millis(50);
 
 /// How much of the memory may be due to chance: a debug build, and few connections.
@@ -46,8 +48,8 @@ fn raise_open_files() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
-/// Connects from an address of its own now and then: who closes first keeps the port for a minute, and there are only
-/// 28,000 for one address.
+/// Connects from an address of its own now and then: who closes first keeps the port for a minute,
+/// and there are only 28,000 for one address.
 #[track_caller]
 fn connect(address: SocketAddr, number: usize) -> TcpStream {
     let [.., high, low] = (number / 256).to_be_bytes();
@@ -121,8 +123,8 @@ fn beside_somebody_good<T>(server: &Server, token: &str, work: impl FnOnce() -> 
     })
 }
 
-/// Begins so many connections to each of these and finishes none, half of which send a byte now and then. Returns how
-/// much memory the broker had meanwhile, when all of them are closed.
+/// Begins so many connections to each of these and finishes none, half of which send a byte now and
+/// then. Returns how much memory the broker had meanwhile, when all of them are closed.
 #[track_caller]
 fn crowd(server: &Server, places: &[SocketAddr], count: usize) -> u64 {
     let before = descriptors(server);
@@ -172,8 +174,8 @@ fn connections_that_are_half_open_end_and_leave_nothing_behind() {
     let server = Server::start_in(folder, &["broker"], |_| ());
     let http = Http::of(&server).authority().parse().unwrap();
     beside_somebody_good(&server, &token, || {
-        // One round waits for the longest deadline, half a minute. What the allocator keeps of the first crowds it gives
-        // to the later ones.
+        // One round waits for the longest deadline, half a minute. What the allocator keeps of the
+        // first crowds it gives to the later ones.
         let rounds = if count > 1_000 { 10 } else { 1 };
         let memory: Vec<_> = (0..rounds)
             .map(|_| {

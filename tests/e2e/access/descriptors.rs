@@ -1,4 +1,5 @@
-//! A broker has as many connections as the system gives it file descriptors, and says so to one more.
+//! A broker has as many connections as the system gives it file descriptors, and says so to one
+//! more.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! What a process gives up: its environment, descriptors and signals to programs that it runs, the rights of root, all files
-//! but its own; and that it ends in time.
+//! What a process gives up: its environment, descriptors and signals to programs that it runs, the
+//! rights of root, all files but its own; and that it ends in time.
 
 use std::fs;
 use std::net::TcpStream;
@@ -224,7 +224,8 @@ fn the_kernel_keeps_a_broker_to_its_own_files() {
     let start = |when: &str| {
         let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let server = Server::start_in(folder, &["broker", "--landlock", when], |command| {
-            // What is temporary is not out of reach, and all of this may be below where that usually is.
+            // What is temporary is not out of reach, and all of this may be below where that
+            // usually is.
             command.env("TMPDIR", temporary.path());
         });
         assert!(Talk::client(server.address).ask("PUB other x").starts_with("+OK"));

@@ -1,5 +1,6 @@
-//! Programs that speak something else, and pages that have browsers do so: whatever they say first to a listener is no
-//! event, and those that could be dangerous are closed. What people type goes on to work.
+//! Programs that speak something else, and pages that have browsers do so: whatever they say first
+//! to a listener is no event, and those that could be dangerous are closed. What people type goes
+//! on to work.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -103,7 +104,8 @@ fn binaries() -> Vec<Vec<u8>> {
         b"\x16\x03\x03\x00\x05\n\n\n\n\n",
         b"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10",
         b"\x16\xfe\xfd\x00\x00",
-        // STUN; TURN, with a name that a page chose; over a stream as ICE frames it; data of a channel.
+        // STUN; TURN, with a name that a page chose; over a stream as ICE frames it; data of a
+        // channel.
         b"\x00\x01\x00\x00\x21\x12\xa4\x42abcdefghijkl",
         b"\x00\x03\x00\x30\x21\x12\xa4\x42abcdefghijkl\x00\x06\x00\x1c\nPUB new-url unheard\nunheard\n",
         b"\x00\x1c\x00\x01\x00\x00\x21\x12\xa4\x42",
@@ -154,7 +156,8 @@ fn binaries() -> Vec<Vec<u8>> {
     all
 }
 
-/// All that came back until the other side closed. It may reset the connection over what it did not read.
+/// All that came back until the other side closed. It may reset the connection over what it did not
+/// read.
 #[track_caller]
 fn heard(mut stream: TcpStream, said: &[u8]) -> Vec<u8> {
     let mut heard = Vec::new();
@@ -228,7 +231,8 @@ fn whoever_speaks_another_protocol_to_the_line_port_is_closed_and_is_no_event() 
         Running::start(Command::new("openssl").args(["s_client", "-connect", &server.text()]))
             .finish();
     assert_ne!(hello.code, Some(0));
-    // One that says half of something says nothing: its end is not the end of a line with a control character.
+    // One that says half of something says nothing: its end is not the end of a line with a control
+    // character.
     for bytes in [b"\x16".as_slice(), b"AMQP\x00", b"0\x0c", b"hello\x1b"] {
         said(server.address, bytes);
     }

@@ -1,5 +1,6 @@
-//! Names, links, titles, ids, attributes, headers and files full of what ends a line or acts on a terminal, by every way in: nothing
-//! of it is another event, another attribute or another record of the log, and nothing reaches a terminal raw.
+//! Names, links, titles, ids, attributes, headers and files full of what ends a line or acts on a
+//! terminal, by every way in: nothing of it is another event, another attribute or another record
+//! of the log, and nothing reaches a terminal raw.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -412,7 +413,8 @@ fn judge_log(finished: &Finished, is_json: bool) {
             assert!(!line.starts_with("1999"), "{line:?}");
             records += usize::from(!is_json);
         } else {
-            // The program's own lines for a person. One of them quotes a rejected line behind its own words.
+            // The program's own lines for a person. One of them quotes a rejected line behind its
+            // own words.
             assert!(line.starts_with("not a URL: ") || !line.contains("forged"), "{line:?}");
         }
     }

@@ -157,7 +157,8 @@ fn urls_that_are_added_to_a_job_count_as_events_and_bodies_that_are_refused_as_b
             (http.post("/topics/new-url", "http://a.example/").status == 200).then_some(())
         });
     };
-    // So do those that a job begins with. The event before may have taken what there was, for 10 ms.
+    // So do those that a job begins with. The event before may have taken what there was, for 10
+    // ms.
     let opened = seeds(800).replacen('{', r#"{"job": "seeded", "#, 1);
     until("the job is opened", || {
         until_it_may_go_on();

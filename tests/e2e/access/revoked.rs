@@ -1,6 +1,6 @@
-//! What is on its way when the right to it is taken away: bodies that are still being sent, streams and long polls that are
-//! being heard, and lines of which the end is missing. Nothing of it is done after that, and whoever sends or hears it is
-//! told, without anything further from them.
+//! What is on its way when the right to it is taken away: bodies that are still being sent, streams
+//! and long polls that are being heard, and lines of which the end is missing. Nothing of it is
+//! done after that, and whoever sends or hears it is told, without anything further from them.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +15,8 @@ use crate::support::wire::{Wire, tcp_from};
 /// Rights with which each of these requests is allowed.
 const RIGHTS: &[&str] = &["pub:*", "sub:*", "job:*", "admin", "monitor"];
 
-/// Sends a request, with a body that does not end; as soon as that is wanted, if it is one that has any.
+/// Sends a request, with a body that does not end; as soon as that is wanted, if it is one that has
+/// any.
 #[track_caller]
 fn begin(http: &Http, token: &str, line: &str, body: Option<(&str, &str)>) -> Wire {
     let address = http.authority().parse().unwrap();

@@ -154,7 +154,8 @@ fn what_a_scanner_finds_is_safe() {
     for (version, line) in [("version=\"1.2\"", spoken[0]), ("version=\"1.3\"", spoken[1])] {
         assert!(line.contains(version), "{spoken:#?}");
     }
-    // Next to `weak` and `medium` there are `strong` and, for what is TLS 1.3's alone, `acceptable`.
+    // Next to `weak` and `medium` there are `strong` and, for what is TLS 1.3's alone,
+    // `acceptable`.
     let of = |strength| lines("<cipher ", strength).len();
     let (all, good) = (of(""), of("strength=\"strong\"") + of("strength=\"acceptable\""));
     assert!(all >= 6 && all == good, "{scan:#?}");

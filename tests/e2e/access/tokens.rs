@@ -273,8 +273,8 @@ fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
     assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
 }
 
-/// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how long each kind takes is
-/// printed.
+/// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how
+/// long each kind takes is printed.
 #[test]
 fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
     let count = number_from("TIDINGS_WRONG_TOKENS").unwrap_or(40);

@@ -1,5 +1,5 @@
-//! Workers are trusted with their tasks only: what one tries that has the right `group:crawlers` and nothing else, over the
-//! wire, and what comes of it.
+//! Workers are trusted with their tasks only: what one tries that has the right `group:crawlers`
+//! and nothing else, over the wire, and what comes of it.
 
 use crate::access::tokens::{broker, logged_in};
 use crate::support::http::Http;
@@ -170,7 +170,8 @@ fn children_go_into_the_job_and_scope_of_their_task_and_no_further() {
     for (url, options) in [
         ("http://one.example/child", ""),
         ("http://one.example/urgent", " prio=1000"),
-        // Outside of the job: of the other one's host, of a third party, of no host, of something else.
+        // Outside of the job: of the other one's host, of a third party, of no host, of something
+        // else.
         ("http://other.example/child", ""),
         ("http://evil.example/", ""),
         ("http://evil.example/", " prio=1000"),

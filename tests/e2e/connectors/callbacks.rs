@@ -1,4 +1,5 @@
-//! Callbacks of jobs: what a server hears when a job is done, how often, and how it knows that it is true.
+//! Callbacks of jobs: what a server hears when a job is done, how often, and how it knows that it
+//! is true.
 
 use std::fs;
 use std::io::Write;

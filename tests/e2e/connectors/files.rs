@@ -1,5 +1,5 @@
-//! `tidings watch`: each complete file is announced once, whoever writes it and whatever befalls who watches; on a
-//! directory of a disk and on a tmpfs.
+//! `tidings watch`: each complete file is announced once, whoever writes it and whatever befalls
+//! who watches; on a directory of a disk and on a tmpfs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -550,7 +550,8 @@ fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// What docs/files-and-signals.md shows: a program of one machine runs when a file of another is ready.
+/// What docs/files-and-signals.md shows: a program of one machine runs when a file of another is
+/// ready.
 #[test]
 fn a_program_is_run_for_each_file_whatever_it_is_called() {
     let server = Server::broker();

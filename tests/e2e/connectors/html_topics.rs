@@ -1,4 +1,5 @@
-//! Pages that have a hub and no feed: nginx serves one, curl delivers what its hub would, and a foreign hub delivers another.
+//! Pages that have a hub and no feed: nginx serves one, curl delivers what its hub would, and a
+//! foreign hub delivers another.
 
 use std::fs;
 use std::sync::Arc;

@@ -158,7 +158,8 @@ fn who_asks_for_nothing_holds_up_nobody_who_wishes_and_who_wishes_nobody_who_ren
     assert_eq!(wish("/ok"), 202);
     until("the subscription", || (site.counts()["subscribers"] == 1).then_some(()));
     until_too_many(&|| wish("/ok/other"));
-    // What was shown to be meant goes on, though not as often as somebody likes who has seen the callback.
+    // What was shown to be meant goes on, though not as often as somebody likes who has seen the
+    // callback.
     assert_eq!(wish("/ok"), 202);
     assert_eq!(site.wish("unsubscribe", "feed.xml", "/ok", &[]).status, 202);
     until_too_many(&|| wish("/ok"));
@@ -250,7 +251,8 @@ fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
     assert_eq!(site.subscribers.nth("POST", "/twice", 3)["body"], "1");
     site.idle();
     assert_eq!(site.subscribers.bodies("/twice").len(), 3);
-    // While nothing is released, a second content takes the place of the first; another topic's stays.
+    // While nothing is released, a second content takes the place of the first; another topic's
+    // stays.
     site.subscribe("other.xml", "/twice", &[]);
     at(&site.server, &["group", "pause", "hub"]).expect_code(0);
     site.publish("other.xml", "of the other");

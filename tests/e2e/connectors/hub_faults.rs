@@ -1,4 +1,5 @@
-//! The hub of one's own site where something is not as it should be: its addresses, its disk, the room for subscribers, its end.
+//! The hub of one's own site where something is not as it should be: its addresses, its disk, the
+//! room for subscribers, its end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -163,7 +164,8 @@ fn what_was_accepted_before_the_disk_was_full_is_done_and_the_rest_is_refused() 
     until("the subscription", || (site.counts()["subscribers"] == 1).then_some(()));
     site.write("feed.xml", "1");
     disk.fill_but(0);
-    // There may be room in the topic's file that was taken in advance; what is heard is done later then.
+    // There may be room in the topic's file that was taken in advance; what is heard is done later
+    // then.
     assert!([202, 503].contains(&ping().status));
     disk.make_room();
     until("room again", || (ping().status == 202).then_some(()));

@@ -1,4 +1,5 @@
-//! The hub of one's own site and a subscriber that nobody of us has written, and the subscriber and such a hub: Flask-WebSub.
+//! The hub of one's own site and a subscriber that nobody of us has written, and the subscriber and
+//! such a hub: Flask-WebSub.
 
 use std::fs;
 use std::net::TcpListener;

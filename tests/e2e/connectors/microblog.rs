@@ -1,5 +1,6 @@
-//! A small blog and somebody who reads it: nginx with its pages and its feed, a broker that is its hub, curl that says that there
-//! is a new post, and another broker with a crawler that is in the midst of a pass over all of the site.
+//! A small blog and somebody who reads it: nginx with its pages and its feed, a broker that is its
+//! hub, curl that says that there is a new post, and another broker with a crawler that is in the
+//! midst of a pass over all of the site.
 
 use std::fs;
 use std::net::TcpListener;

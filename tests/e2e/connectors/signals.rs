@@ -1,4 +1,5 @@
-//! Programs that can do nothing but signals: one in Perl that was written for no broker, and pid files that lie.
+//! Programs that can do nothing but signals: one in Perl that was written for no broker, and pid
+//! files that lie.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -192,7 +193,8 @@ fn a_full_disk_is_emptied_by_the_program() {
     fs::create_dir(disk.path().join("spool")).unwrap();
     std::os::unix::fs::symlink(disk.path().join("spool"), bell.path("spool")).unwrap();
     let _crawler = bell.crawler();
-    // A page for each file, and for nothing else: those that fit come to be there before anybody is signalled.
+    // A page for each file, and for nothing else: those that fit come to be there before anybody is
+    // signalled.
     disk.fill_but(16 << 10);
     bell.publish(20);
     let sub = bell.sub(&["--from", "first"]);
@@ -204,8 +206,8 @@ fn a_full_disk_is_emptied_by_the_program() {
 /// Whether somebody has seen what they were to see.
 type Until = Box<dyn Fn() -> bool + Send>;
 
-/// A broker that has these events after one another, each time from the first on, as it has not come to hear that
-/// anything was seen. With each connection it goes on when `is_over` says so.
+/// A broker that has these events after one another, each time from the first on, as it has not
+/// come to hear that anything was seen. With each connection it goes on when `is_over` says so.
 fn forgetful_broker(connections: Vec<(Vec<u64>, Until)>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! Hubs that tell what is new: a feed that nginx serves from a file, a hub that is a script, and curl, which verifies and
-//! delivers what the hub would; signed by openssl.
+//! Hubs that tell what is new: a feed that nginx serves from a file, a hub that is a script, and
+//! curl, which verifies and delivers what the hub would; signed by openssl.
 
 use std::fs;
 use std::net::TcpListener;
@@ -96,12 +96,14 @@ fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
         let mut talk = Talk::client(scene.server.address);
         (talk.ask_lines("GROUP tasks crawlers").len() == 1).then_some(())
     });
-    // It falls silent: what it does not tell is found, and from then on it is looked for more often.
+    // It falls silent: what it does not tell is found, and from then on it is looked for more
+    // often.
     let asked = scene.hub.told_so_far().len();
     scene.write(&["three", "two", "one", "old"]);
     until("what nobody has told", || (scene.announced("three") == 1).then_some(()));
     until("looks as before", || (scene.every()? != "4s").then_some(()));
-    // It may have lost the subscription, so it is asked for the same once more. That it agrees is no proof.
+    // It may have lost the subscription, so it is asked for the same once more. That it agrees is
+    // no proof.
     let again = scene.asked(asked);
     assert_eq!((again.path(), again.get("hub.mode")), (form.path(), "subscribe"));
     confirm(&scene, &again, "864000");

@@ -1,5 +1,5 @@
-//! Events to and from sockets of libzmq: what is said in which frames, and what of it can be relied on.
-//! `TIDINGS_ZMQ_MESSAGES` is the number of messages of the longest test.
+//! Events to and from sockets of libzmq: what is said in which frames, and what of it can be relied
+//! on. `TIDINGS_ZMQ_MESSAGES` is the number of messages of the longest test.
 
 use std::{env, fs};
 
@@ -109,7 +109,8 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ job=theirs"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ pushed=1999999999999"]));
-        // Who tells of a feed is subscribed to, and what a hub tells goes to all of its subscribers.
+        // Who tells of a feed is subscribed to, and what a hub tells goes to all of its
+        // subscribers.
         pusher.write(message(&["hub-found", "http://127.0.0.1:9/ hub=http://127.0.0.1:10/ id=1"]));
         pusher.write(message(&["hub", "http://127.0.0.1:9/ host=127.0.0.1 fetch=yes"]));
         pusher.write(message(&["hub-verify", "http://127.0.0.1:9/ host=127.0.0.1"]));
@@ -276,8 +277,8 @@ fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
     zmq.greet(&dozer);
     // More than can wait for who does not read, however few there are.
     let payload = |number: u64| format!("m{number} {}", "x".repeat(bytes));
-    // Half of them come from either side, and never more than a few before the reader has them: whoever keeps up with
-    // what comes loses nothing.
+    // Half of them come from either side, and never more than a few before the reader has them:
+    // whoever keeps up with what comes loses nothing.
     let half = count / 2;
     for number in 1..=half {
         pipeline.send([("t".to_owned(), payload(number))]);

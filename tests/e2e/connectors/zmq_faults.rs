@@ -1,5 +1,5 @@
-//! Sockets of libzmq with peers that are slow, hostile or gone, and a process that is killed: the broker does not
-//! notice, and what was lost shows.
+//! Sockets of libzmq with peers that are slow, hostile or gone, and a process that is killed: the
+//! broker does not notice, and what was lost shows.
 
 use std::fs;
 use std::io::Write;
@@ -55,8 +55,9 @@ fn nine_bytes(endpoint: &str) -> TcpStream {
     stream
 }
 
-/// Says that it is a socket of this kind, and then frames without end, each of which begins with this byte and is unlike
-/// the others; until the connection ends or more was sent than the other side may hold. `flags`: of each frame.
+/// Says that it is a socket of this kind, and then frames without end, each of which begins with
+/// this byte and is unlike the others; until the connection ends or more was sent than the other
+/// side may hold. `flags`: of each frame.
 #[track_caller]
 fn flood(endpoint: &str, kind: &str, flags: u8, first: u8) {
     const FRAME_BYTES: usize = 60_000;
@@ -84,7 +85,8 @@ fn frames_and_subscriptions_without_end_cost_nobody_an_event() {
     let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
     zmq.greet(&subscriber);
     let mut talk = Talk::client(zmq.server.address);
-    // Long frames, of which each says that another one follows; and messages of one frame, each a subscription.
+    // Long frames, of which each says that another one follows; and messages of one frame, each a
+    // subscription.
     for (number, (endpoint, kind, flags, first)) in
         (1..).step_by(2).zip([(&zmq.pull, "PUSH", 3, b'm'), (&zmq.publish, "SUB", 2, 1)])
     {

@@ -1,5 +1,5 @@
-//! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled like any other. Only the crawler
-//! knows the names: it has an /etc/hosts of its own.
+//! Sites with ASCII hosts that IDNA rejects, and the URL standard accepts since 2026, are crawled
+//! like any other. Only the crawler knows the names: it has an /etc/hosts of its own.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A pass after the first, and the same crawl another day, ask for what has changed, and read only that.
+//! A pass after the first, and the same crawl another day, ask for what has changed, and read only
+//! that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

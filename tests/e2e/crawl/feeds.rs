@@ -1,4 +1,5 @@
-//! Feeds and sitemaps: the tables of other readers through `tidings probe`, and feeds that are watched.
+//! Feeds and sitemaps: the tables of other readers through `tidings probe`, and feeds that are
+//! watched.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -74,8 +75,8 @@ fn entry_is_right(expected: &Value, got: &Value) -> bool {
             .all(|name| is_right(&expected[*name], &got[*name]))
 }
 
-/// Prints how many were right, and fails for those that are neither that nor in the list of what we mean to read
-/// differently, and for those that are both.
+/// Prints how many were right, and fails for those that are neither that nor in the list of what we
+/// mean to read differently, and for those that are both.
 #[track_caller]
 fn judge(table: &str, results: Vec<(String, bool, String)>) {
     let listed = include_str!("../../data/feeds/otherwise.txt");
@@ -108,8 +109,8 @@ fn entries_of_the_feeds_of_feedparser() {
     judge("feedparser, entries", results.collect());
 }
 
-/// The title of the feed is for people: the first line of what they are told. These are the tests of encodings and
-/// references, mostly.
+/// The title of the feed is for people: the first line of what they are told. These are the tests
+/// of encodings and references, mostly.
 #[test]
 fn titles_of_the_feeds_of_feedparser() {
     let folder = TempDir::new().unwrap();

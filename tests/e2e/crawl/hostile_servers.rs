@@ -1,5 +1,5 @@
-//! A crawl among servers that send what nobody should: every one of them is an outcome with a name, none takes more
-//! than a bounded share of the memory, and none slows down the others.
+//! A crawl among servers that send what nobody should: every one of them is an outcome with a name,
+//! none takes more than a bounded share of the memory, and none slows down the others.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,8 +15,8 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 /// Good hosts beside the others.
 const GOOD_HOSTS: usize = 10;
 
-/// A good host is asked so many times as slowly at most as when all of them are good. What bad ones send costs this machine,
-/// which serves it, too, two or three times what good ones do.
+/// A good host is asked so many times as slowly at most as when all of them are good. What bad ones
+/// send costs this machine, which serves it, too, two or three times what good ones do.
 const SLOWER_MAX: u32 = 10;
 
 /// One request to a bad host may take so long.
@@ -64,7 +64,8 @@ fn whatever_servers_send_is_an_outcome_and_costs_little() {
     assert_eq!(EXPECTED.len(), WAYS.len(), "every way has its outcome");
 }
 
-/// What one server may hold of the memory, fifty hold together. So many wait for their share longer than they may.
+/// What one server may hold of the memory, fifty hold together. So many wait for their share longer
+/// than they may.
 #[track_caller]
 fn fifty_of(way: &str) {
     const HOSTS: usize = 50;
@@ -140,7 +141,8 @@ fn outcomes(server: &Server) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How the first page of each ends: outcome and reason. Where it depends on how fast this machine is, two of them.
+/// How the first page of each ends: outcome and reason. Where it depends on how fast this machine
+/// is, two of them.
 const EXPECTED: &[(&str, &str)] = &[
     ("status-404", "failed status"),
     ("status-500", "failed try-later"),

@@ -1,5 +1,5 @@
-//! Servers that end kept connections, and what they see: each repetition waits for the host's delay, every page is
-//! answered, and the job is announced once.
+//! Servers that end kept connections, and what they see: each repetition waits for the host's
+//! delay, every page is answered, and the job is announced once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

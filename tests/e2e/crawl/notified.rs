@@ -1,5 +1,6 @@
-//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them have something
-//! new. These are fetched next, none of them a second time in that pass, and all of them again in the following one.
+//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them
+//! have something new. These are fetched next, none of them a second time in that pass, and all of
+//! them again in the following one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,8 +41,8 @@ fn announced_feeds_are_next_and_once_in_the_pass_that_is_under_way() {
 
     let record = origin.record();
     assert_eq!(times(&record.0), all(1), "every feed is fetched once in its pass");
-    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the pass, and behind what
-    // had been given out before.
+    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the
+    // pass, and behind what had been given out before.
     let next = &record.0[..hits_before + 2 * 2 * ANNOUNCED + 2 * CREDIT];
     let fetched = times(next);
     for feed in announced {

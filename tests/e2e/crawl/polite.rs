@@ -1,5 +1,6 @@
-//! Two thousand hosts crawled side by side, as they see it: each page once, robots.txt before it, and after each answer the
-//! delay. `bench/peers.sh crawl` measures the same at length, beside other crawlers.
+//! Two thousand hosts crawled side by side, as they see it: each page once, robots.txt before it,
+//! and after each answer the delay. `bench/peers.sh crawl` measures the same at length, beside
+//! other crawlers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

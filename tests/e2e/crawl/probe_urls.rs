@@ -1,5 +1,5 @@
-//! URLs and addresses through the real binary: the public tables of the URL standard and of the public suffix list,
-//! and the special-purpose registries of addresses.
+//! URLs and addresses through the real binary: the public tables of the URL standard and of the
+//! public suffix list, and the special-purpose registries of addresses.
 
 use std::fs;
 use std::path::Path;
@@ -26,8 +26,8 @@ fn probe(what: &str, questions: &[String]) -> Vec<Value> {
     answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
 }
 
-/// The cases of a file of the standard's tests; its other elements are comments. Escapes of surrogates are kept as they
-/// are written, as `\\ud800` in a string: half of a pair is no text.
+/// The cases of a file of the standard's tests; its other elements are comments. Escapes of
+/// surrogates are kept as they are written, as `\\ud800` in a string: half of a pair is no text.
 #[track_caller]
 fn cases(file: &str) -> Vec<Value> {
     let text = read(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
@@ -41,14 +41,15 @@ fn question(input: &Value, base: &Value) -> String {
     question.replace("\\\\ud", "\\ud").replace("\\\\uD", "\\uD")
 }
 
-/// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`, where hosts and
-/// drives meet.
+/// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`,
+/// where hosts and drives meet.
 const OTHERWISE_FILE: usize = 39;
 /// And one where `C:` in a path is a drive to it, of a scheme that has none.
 const OTHERWISE: &str = "abc://x/y/z/";
 
-/// Hosts that these files refuse and that the standard accepts since June 2026 (whatwg/url pull request 914): the files
-/// are older. An ASCII host is taken as it is, in lower case, although its labels are no valid Punycode.
+/// Hosts that these files refuse and that the standard accepts since June 2026 (whatwg/url pull
+/// request 914): the files are older. An ASCII host is taken as it is, in lower case, although its
+/// labels are no valid Punycode.
 const ASCII_HOSTS: [&str; 10] = [
     "10.0.0.xn--pokxncvks",
     "a.b.c.xn--pokxncvks",

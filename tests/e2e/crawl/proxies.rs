@@ -1,4 +1,5 @@
-//! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which host it was asked for.
+//! Requests by proxies that nobody of us has written: pproxy, of HTTP and of SOCKS5. It logs which
+//! host it was asked for.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Real input: the HTML documentation of Python, several hundred pages that nobody here wrote, served by nginx on a
-//! loopback port. What wget reaches is the reference, and nginx's access log the judge.
+//! Real input: the HTML documentation of Python, several hundred pages that nobody here wrote,
+//! served by nginx on a loopback port. What wget reaches is the reference, and nginx's access log
+//! the judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,11 +32,12 @@ struct Request {
 }
 
 impl Request {
-    /// `$msec` is the time at which nginx logged the request, after it had sent the last byte, and `$request_time`
-    /// the time since it read the first one. nginx 1.22 reads both from one clock that it keeps in whole
-    /// milliseconds, so their difference is the start exactly as that clock showed it. Cutting to milliseconds keeps
-    /// differences of whole milliseconds: where b >= a + 200, cut(b) >= cut(a) + 200. And that clock is set when nginx
-    /// wakes up, so the end is never noted late (the client has read the last byte no earlier) nor the start early.
+    /// `$msec` is the time at which nginx logged the request, after it had sent the last byte, and
+    /// `$request_time` the time since it read the first one. nginx 1.22 reads both from one clock
+    /// that it keeps in whole milliseconds, so their difference is the start exactly as that clock
+    /// showed it. Cutting to milliseconds keeps differences of whole milliseconds: where b >= a +
+    /// 200, cut(b) >= cut(a) + 200. And that clock is set when nginx wakes up, so the end is never
+    /// noted late (the client has read the last byte no earlier) nor the start early.
     fn parse(line: &str) -> Self {
         let [msec, request_time, status, path, content_type] =
             line.split('\t').collect::<Vec<_>>()[..]
@@ -93,14 +95,16 @@ impl Documentation {
     }
 }
 
-/// The paths of the HTML pages among the requests: what was answered with a page, not with an error.
+/// The paths of the HTML pages among the requests: what was answered with a page, not with an
+/// error.
 fn html(requests: &[Request]) -> BTreeSet<&str> {
     let is_page = |request: &&Request| request.status == 200 && request.is_html;
     requests.iter().filter(is_page).map(|request| request.path.as_str()).collect()
 }
 
-/// Everything that wget asks for when it follows the links of the documentation. It too asks for each URL once, with
-/// the fragment dropped, and stays on the host. Told to leave out robots.txt, which is not there anyway.
+/// Everything that wget asks for when it follows the links of the documentation. It too asks for
+/// each URL once, with the fragment dropped, and stays on the host. Told to leave out robots.txt,
+/// which is not there anyway.
 #[track_caller]
 fn reached_by_wget() -> Vec<Request> {
     let documentation = Documentation::serve();

@@ -1,5 +1,5 @@
-//! What robots.txt allows: the tables of other parsers' suites through the real program, and a crawler that
-//! remembers.
+//! What robots.txt allows: the tables of other parsers' suites through the real program, and a
+//! crawler that remembers.
 
 use std::collections::BTreeMap;
 use std::fs;

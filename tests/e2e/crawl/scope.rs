@@ -1,5 +1,5 @@
-//! Jobs whose scope grows while they are under way: a link that was out of it is fetched when it is found again. And
-//! jobs of which nothing is fetched before the scope is there.
+//! Jobs whose scope grows while they are under way: a link that was out of it is fetched when it is
+//! found again. And jobs of which nothing is fetched before the scope is there.
 
 use tempfile::TempDir;
 
@@ -7,8 +7,8 @@ use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
 use crate::support::process::{Running, Server, at, json_at, tidings};
 use crate::support::wait::until;
 
-/// On the first host two pages that link to the second one, and a redirect there; on the second one a page that links to
-/// another of its own.
+/// On the first host two pages that link to the second one, and a redirect there; on the second one
+/// a page that links to another of its own.
 fn answer(hit: &Hit) -> Option<Answer> {
     let (_, port) = hit.header("Host")?.split_once(':')?;
     let second = format!("http://{}:{port}", Site::host(1));
@@ -21,7 +21,8 @@ fn answer(hit: &Hit) -> Option<Answer> {
     }
 }
 
-/// What the job `grown` fetches of such seeds, each of which is given when the ones before it are dealt with.
+/// What the job `grown` fetches of such seeds, each of which is given when the ones before it are
+/// dealt with.
 fn fetched(seeds: &[(u16, &str)]) -> Vec<String> {
     let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, answer);
     let server = Server::up(&["--allow-private", "--quiet"]);
@@ -52,7 +53,8 @@ fn so_does_the_redirect_of_a_seed() {
     assert_eq!(paths, ["/early", "/moved", "/start", "/found"]);
 }
 
-/// Seeds between the first one and the last one: while so many are on their way, a page is fetched many times.
+/// Seeds between the first one and the last one: while so many are on their way, a page is fetched
+/// many times.
 const BETWEEN: usize = 20_000;
 
 /// A page that links to the host of the last of many seeds, where nothing else does.

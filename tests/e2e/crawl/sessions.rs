@@ -1,5 +1,5 @@
-//! Sites that put a new session id into the links of every page, under names that no list has: each page is read, and the
-//! crawl ends by itself. The origin judges both.
+//! Sites that put a new session id into the links of every page, under names that no list has: each
+//! page is read, and the crawl ends by itself. The origin judges both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,8 @@ const PRODUCTS: usize = 50;
 const MOVED: usize = 5;
 /// All pages of a site, with `/`.
 const ALL: usize = 1 + PAGES + LIST + PRODUCTS;
-/// Requests for pages of one site: each once with a session and once without, and what it takes to learn.
+/// Requests for pages of one site: each once with a session and once without, and what it takes to
+/// learn.
 const REQUESTS_MAX: usize = 3 * ALL;
 
 /// What the values look like.

@@ -1,4 +1,5 @@
-//! Where pages are stored: in all places at once, each page once, whatever is killed and however full a disk is.
+//! Where pages are stored: in all places at once, each page once, whatever is killed and however
+//! full a disk is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,7 +53,8 @@ for path in sys.argv[1:]:
                 assert digest == record.rec_headers.get_header('WARC-Payload-Digest')
 ";
 
-/// How often each URL is in the WARC files of a folder, with which `warcio` must find nothing wrong.
+/// How often each URL is in the WARC files of a folder, with which `warcio` must find nothing
+/// wrong.
 #[track_caller]
 pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());

@@ -189,7 +189,8 @@ fn bad_sites_are_that_pages_failure_and_bounded() {
     crawl.expect_code(1);
     let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
     let failed = stored(up.folder.path(), sql);
-    // Redirects and the page that is merely empty have not failed; what a redirect leads to may have.
+    // Redirects and the page that is merely empty have not failed; what a redirect leads to may
+    // have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
     for way in BAD.iter().filter(|way| !fine.contains(way)) {
         let url = origin.url(0, &format!("/bad/{way}"));

@@ -1,7 +1,7 @@
 //! Checks that tests cite every numbered sentence of protocol/PROTOCOL.md, without running them.
 //!
-//! A test that fails when a sentence is broken has a line `// PROTOCOL: S3, S5` directly above its attributes. Other code
-//! cites sentences as `[S3]`.
+//! A test that fails when a sentence is broken has a line `// PROTOCOL: S3, S5` directly above its
+//! attributes. Other code cites sentences as `[S3]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

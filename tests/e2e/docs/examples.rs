@@ -1,5 +1,5 @@
-//! The clients in examples/, in languages that are there anyway, against the real broker; and a Scrapy spider that works
-//! for a group.
+//! The clients in examples/, in languages that are there anyway, against the real broker; and a
+//! Scrapy spider that works for a group.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

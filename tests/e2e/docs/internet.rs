@@ -1,6 +1,7 @@
-//! docs/internet.md, followed literally: every command of it is run, every file of it written, in its order, on a machine
-//! with a network, and on another one, that exist for this test alone. nginx, nftables, openssl, curl and netcat are the real
-//! ones; for systemd somebody stands in who does with units what is said there.
+//! docs/internet.md, followed literally: every command of it is run, every file of it written, in
+//! its order, on a machine with a network, and on another one, that exist for this test alone.
+//! nginx, nftables, openssl, curl and netcat are the real ones; for systemd somebody stands in who
+//! does with units what is said there.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -134,8 +135,8 @@ impl Machines {
         commands
     }
 
-    /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what is shown is
-    /// printed, with other lines between.
+    /// Runs a command to its end, which is a good one if nothing is shown that says otherwise; what
+    /// is shown is printed, with other lines between.
     #[track_caller]
     fn run(&mut self, machine: &str, command: &str, shown: &[String], place: &str) {
         eprintln!("{place}: {machine}{command}");
@@ -155,7 +156,8 @@ impl Machines {
         self.printed = ended;
     }
 
-    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder that nobody has made.
+    /// Writes a file as an editor on the broker's machine would: as root, and not into a folder
+    /// that nobody has made.
     #[track_caller]
     fn write(&mut self, path: &Path, block: &Block) {
         let text = self.folder.path().join("text");

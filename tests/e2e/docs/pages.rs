@@ -1,8 +1,10 @@
-//! Runs the examples of every page: README.md, protocol/PROTOCOL.md and all Markdown files below docs/.
+//! Runs the examples of every page: README.md, protocol/PROTOCOL.md and all Markdown files below
+//! docs/.
 //!
-//! A block with `C:` and `B:` lines is a session with a fresh broker. A block with `$ ` lines runs in a shell; each page
-//! has its own shell and folder, so no page depends on another. Numbers may differ from those on the page. Task ids and
-//! seqs are bound to the real ones where they first appear. `..` at the end of a line matches any text.
+//! A block with `C:` and `B:` lines is a session with a fresh broker. A block with `$ ` lines runs
+//! in a shell; each page has its own shell and folder, so no page depends on another. Numbers may
+//! differ from those on the page. Task ids and seqs are bound to the real ones where they first
+//! appear. `..` at the end of a line matches any text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpListener, TcpStream};
@@ -130,8 +132,8 @@ fn follow(page: &str) -> usize {
     commands
 }
 
-/// Blocks of `sh` need more machines or more time than a test has. Their commands are not run, but each must exist with
-/// its flags.
+/// Blocks of `sh` need more machines or more time than a test has. Their commands are not run, but
+/// each must exist with its flags.
 #[test]
 fn every_other_command_exists_as_it_is_shown() {
     let folder = TempDir::new().unwrap();
@@ -150,7 +152,8 @@ fn every_other_command_exists_as_it_is_shown() {
     assert!(commands >= 30, "{commands} commands found");
 }
 
-/// Checks that a command has a subcommand and flags like these, or that a script of the repository is there.
+/// Checks that a command has a subcommand and flags like these, or that a script of the repository
+/// is there.
 #[track_caller]
 fn exists(folder: &Path, place: &str, command: &str) {
     let mut words = words_of(command);
@@ -183,7 +186,8 @@ fn words_of(command: &str) -> Vec<String> {
     words
 }
 
-/// Flags in running text and tables: `--flag` belongs to some command, `tidings command .. --flag` to that one.
+/// Flags in running text and tables: `--flag` belongs to some command, `tidings command .. --flag`
+/// to that one.
 #[test]
 fn every_flag_that_a_page_names_exists() {
     let helps = helps();
@@ -300,8 +304,9 @@ fn every_promise_is_shown_by_a_test() {
     assert!(promises >= 50, "{promises} promises found");
 }
 
-/// A bash for the examples of one document, in a folder of its own with the repository's examples/ in it, where the
-/// ports of the document stand for free ones and `tidings` is the binary under test.
+/// A bash for the examples of one document, in a folder of its own with the repository's examples/
+/// in it, where the ports of the document stand for free ones and `tidings` is the binary under
+/// test.
 struct Shell {
     bash: Running,
     /// Lines printed before the present command.
@@ -337,8 +342,8 @@ impl Shell {
         Self { bash: Running::start(&mut bash), printed: 0, commands: 0, ports, _folder: folder }
     }
 
-    /// Runs a command and waits until it is done and has printed what is shown; other lines may come between, such
-    /// as those of programs in the background.
+    /// Runs a command and waits until it is done and has printed what is shown; other lines may
+    /// come between, such as those of programs in the background.
     #[track_caller]
     fn run(&mut self, place: &str, command: &str, shown: &[String]) {
         eprintln!("{place}: {command}");
@@ -363,7 +368,8 @@ impl Shell {
         self.bash.lines_in_order(0, shown, is_same_shape);
     }
 
-    /// The text with the ports that are used here. Only whole numbers are replaced: a free port may contain `8000`.
+    /// The text with the ports that are used here. Only whole numbers are replaced: a free port may
+    /// contain `8000`.
     fn here(&self, text: &str) -> String {
         let mut here = String::new();
         let mut number = String::new();
@@ -416,7 +422,8 @@ impl Drop for Shell {
     }
 }
 
-/// A free port below those of outgoing connections, so that none of them takes it before a program of the page listens.
+/// A free port below those of outgoing connections, so that none of them takes it before a program
+/// of the page listens.
 fn free_port() -> u16 {
     static TRIED: AtomicU16 = AtomicU16::new(0);
     // Another run of the tests on this machine begins elsewhere.
@@ -453,7 +460,8 @@ fn prepare(server: &Server, client: &mut Talk, block: &str) {
     }
 }
 
-/// Remembers which real task an id of the document stands for, and which real number that of an event.
+/// Remembers which real task an id of the document stands for, and which real number that of an
+/// event.
 fn bind(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
     let is_event = shown.starts_with("MSG ");
     for (at, (shown, heard)) in shown.split(' ').zip(heard.split(' ')).enumerate() {
@@ -477,7 +485,8 @@ pub(crate) fn is_same_shape(shown: &str, heard: &str) -> bool {
     }
 }
 
-/// The line with every number, decimal, long hexadecimal or of a time, as `0`, and blanks in a row as one.
+/// The line with every number, decimal, long hexadecimal or of a time, as `0`, and blanks in a row
+/// as one.
 fn shape(line: &str) -> String {
     let is_number = |word: &str| {
         let has_digit = word.contains(|c: char| c.is_ascii_digit());

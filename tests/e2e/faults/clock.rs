@@ -1,6 +1,6 @@
-//! The time of day is set far forward and far back while a broker works, and while it is down: delays, leases and
-//! what is to come later go on as if nothing had happened. What is too soon the times of this side show; what would
-//! be late would be so by a month.
+//! The time of day is set far forward and far back while a broker works, and while it is down:
+//! delays, leases and what is to come later go on as if nothing had happened. What is too soon the
+//! times of this side show; what would be late would be so by a month.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,7 +99,8 @@ fn leases_and_delays_last_as_long_as_ever_when_the_time_of_day_is_set() {
 struct Waits(BTreeMap<String, Instant>);
 
 impl Waits {
-    /// One URL is held by a worker that is gone, one is on a host that was just asked, and one is announced for later.
+    /// One URL is held by a worker that is gone, one is on a host that was just asked, and one is
+    /// announced for later.
     #[track_caller]
     fn begin(server: &Server, round: usize) -> Self {
         let mut waits = Self::default();

@@ -1,4 +1,5 @@
-//! Damage in a data directory: it is named, everything else goes on, and a damaged group is repaired.
+//! Damage in a data directory: it is named, everything else goes on, and a damaged group is
+//! repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,7 +37,8 @@ pub(crate) fn everything(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Option<Ve
     all
 }
 
-/// Runs a reading command, has it change nothing below the data directory, and returns what it printed.
+/// Runs a reading command, has it change nothing below the data directory, and returns what it
+/// printed.
 #[track_caller]
 pub(crate) fn read_only(folder: &Path, arguments: &[&str], code: i32) -> String {
     let data = folder.join("tidings-data");
@@ -51,7 +53,8 @@ pub(crate) fn read_only(folder: &Path, arguments: &[&str], code: i32) -> String 
     finished.stdout().join("\n")
 }
 
-/// Flips one bit where a file has this text, and returns the file: the only one in the directory that has it.
+/// Flips one bit where a file has this text, and returns the file: the only one in the directory
+/// that has it.
 #[track_caller]
 fn flip(dir: &Path, text: &str) -> PathBuf {
     let mut flipped = Vec::new();
@@ -72,8 +75,8 @@ fn flip(dir: &Path, text: &str) -> PathBuf {
     flipped.remove(0)
 }
 
-/// A folder whose data directory has a group `thumbs` with a damaged log, and one that is whole. Returns the damaged
-/// file as well.
+/// A folder whose data directory has a group `thumbs` with a damaged log, and one that is whole.
+/// Returns the damaged file as well.
 #[track_caller]
 fn damaged() -> (TempDir, PathBuf) {
     let server = Server::broker();
@@ -256,8 +259,8 @@ fn a_damaged_database_is_named_and_nothing_is_left_beside_it() {
     assert_eq!(pages::query(&data, "select count(*) from pages").unwrap(), ["60"]);
 }
 
-/// What HTTP answers where a group is damaged: part of the test in `http_openapi`, which knows what has to be
-/// answered.
+/// What HTTP answers where a group is damaged: part of the test in `http_openapi`, which knows what
+/// has to be answered.
 pub(crate) fn refused(description: &Value) -> BTreeSet<Answered> {
     let server = Server::broker();
     let http = Http::of(&server);
@@ -295,7 +298,8 @@ fn newest(dir: &Path) -> PathBuf {
 
 #[test]
 fn damage_at_the_end_of_a_log_is_no_crash_after_an_orderly_stop() {
-    // A stop that takes longer than its limit notes no ends, as a kill does. A busy machine may need more than the default.
+    // A stop that takes longer than its limit notes no ends, as a kill does. A busy machine may
+    // need more than the default.
     let server = Server::start(&["broker", "--stop-timeout", "30s"]);
     let mut client = Talk::client(server.address);
     for command in ["TOPIC create t retain-age=20d", "GROUP create g topics=t key=none", "PUB t /1"]
@@ -323,7 +327,8 @@ fn damage_at_the_end_of_a_log_is_no_crash_after_an_orderly_stop() {
     }
     read_only(folder.path(), &VERIFY, 0);
 
-    // A start says so, and hides nothing from the next check. A group that has lost a record refuses work.
+    // A start says so, and hides nothing from the next check. A group that has lost a record
+    // refuses work.
     for file in &files {
         flip_end(file);
     }

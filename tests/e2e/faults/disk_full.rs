@@ -1,7 +1,6 @@
-//! A disk without room: publishes are refused, everything else goes on, and nothing has to be restarted when there is
-//! room again. The disk is a small tmpfs in a mount namespace of its own.
+//! A disk without room: publishes are refused, everything else goes on, and nothing has to be
+//! restarted when there is room again. The disk is a small tmpfs in a mount namespace of its own.
 
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::thread;
 

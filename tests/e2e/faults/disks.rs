@@ -1,4 +1,5 @@
-//! Disks that fail: a sync that does, files that are damaged; and a data directory that is somebody else's.
+//! Disks that fail: a sync that does, files that are damaged; and a data directory that is somebody
+//! else's.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -125,8 +126,8 @@ impl Stored {
         Self { folder: server.folder, payloads, segment: segments[1].clone() }
     }
 
-    /// Starts a broker on it, and checks that what it serves is right, what it does not serve is named, and what is
-    /// published goes on behind. `verify` names the file.
+    /// Starts a broker on it, and checks that what it serves is right, what it does not serve is
+    /// named, and what is published goes on behind. `verify` names the file.
     #[track_caller]
     fn expect_damage_named(self) {
         let server = Server::start_in(self.folder, &["broker"], |_| ());

@@ -1,8 +1,9 @@
-//! Brokers that are killed at random moments, under load, while they recover and while they stop. Judged from outside:
-//! whatever was confirmed is there under its number and in its order, and no number ever names two events.
+//! Brokers that are killed at random moments, under load, while they recover and while they stop.
+//! Judged from outside: whatever was confirmed is there under its number and in its order, and no
+//! number ever names two events.
 //!
-//! The moments are drawn from a seed, which is printed; what the broker is doing then is up to the machine.
-//! `TIDINGS_KILL_SEED` and `TIDINGS_KILL_CYCLES` choose others and more of them.
+//! The moments are drawn from a seed, which is printed; what the broker is doing then is up to the
+//! machine. `TIDINGS_KILL_SEED` and `TIDINGS_KILL_CYCLES` choose others and more of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,10 +23,12 @@ use crate::support::seed::{number_from, seed_from};
 use crate::support::talk::{FAREWELL, Talk};
 use crate::support::wait::PATIENCE;
 
-/// Lives of a broker on one directory: what it keeps grows with each, and all of it is read back in each.
+/// Lives of a broker on one directory: what it keeps grows with each, and all of it is read back in
+/// each.
 const LIVES: u64 = 25;
 
-/// Topics that keep what they confirm whatever kills the process; peers of the notifier are heard on the first.
+/// Topics that keep what they confirm whatever kills the process; peers of the notifier are heard
+/// on the first.
 const KEPT: [&str; 4] = [TOPICS[0], TOPICS[1], TOPICS[2], TOPICS[3]];
 
 /// A topic that keeps nothing, and may not give a number twice either.
@@ -111,7 +114,8 @@ fn round_of(lives: u64, rng: &mut Rng) -> usize {
     KEPT.iter().map(|topic| outside.histories[topic].lock().unwrap().confirmed()).sum()
 }
 
-/// A broker that is killed before it listens, or just after: while it finds out what the last one left.
+/// A broker that is killed before it listens, or just after: while it finds out what the last one
+/// left.
 fn killed_while_starting(folder: TempDir, took: Duration, rng: &mut Rng) -> TempDir {
     for _ in 0..=rng.u8(..3) {
         let words = ["broker", "--listen", "127.0.0.1:0"];
@@ -191,7 +195,8 @@ impl Outside {
     }
 }
 
-/// A producer with a window. One of them sends again what was not confirmed, with ids, so that nothing is twice there.
+/// A producer with a window. One of them sends again what was not confirmed, with ids, so that
+/// nothing is twice there.
 struct Publisher {
     name: String,
     said: u64,
@@ -294,10 +299,12 @@ impl Listener {
     }
 }
 
-/// A subscriber whose place the broker remembers: at what it said last, or where a `SEEN` without an answer moved it.
+/// A subscriber whose place the broker remembers: at what it said last, or where a `SEEN` without
+/// an answer moved it.
 struct Reader {
     topic: &'static str,
-    /// The broker is to remember a place between these, both included; none: it knows nothing of this reader yet.
+    /// The broker is to remember a place between these, both included; none: it knows nothing of
+    /// this reader yet.
     places: Option<(u64, u64)>,
     rng: Rng,
 }

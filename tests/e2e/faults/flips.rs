@@ -1,6 +1,7 @@
 //! One flipped bit anywhere in a data directory that has everything: it is always named.
 //!
-//! `TIDINGS_DAMAGE_FLIPS` and `TIDINGS_DAMAGE_SEED` choose how many bits are flipped one after the other, and which.
+//! `TIDINGS_DAMAGE_FLIPS` and `TIDINGS_DAMAGE_SEED` choose how many bits are flipped one after the
+//! other, and which.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +75,8 @@ pub(crate) fn full() -> TempDir {
     folder
 }
 
-/// Files in which a bit may be flipped: all but those that say nothing (locks), and the one that people edit.
+/// Files in which a bit may be flipped: all but those that say nothing (locks), and the one that
+/// people edit.
 fn files(data: &Path) -> Vec<PathBuf> {
     let all = everything(data).into_iter().filter_map(|(path, (_, bytes))| Some((path, bytes?)));
     let says_something = |path: &Path| {
@@ -84,8 +86,8 @@ fn files(data: &Path) -> Vec<PathBuf> {
     all.filter(|(path, bytes)| !bytes.is_empty() && says_something(path)).map(|it| it.0).collect()
 }
 
-/// What a database says: its version, its tables with their columns, and all rows. Numbers that were given to rows which
-/// are gone are not among it: they only make the next numbers higher.
+/// What a database says: its version, its tables with their columns, and all rows. Numbers that
+/// were given to rows which are gone are not among it: they only make the next numbers higher.
 fn dump(path: &Path) -> rusqlite::Result<Vec<String>> {
     let uri = format!("file:{}?immutable=1", path.display());
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;

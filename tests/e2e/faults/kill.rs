@@ -1,5 +1,6 @@
-//! Crawlers that are killed, stopped or cut off in the middle of a job. The origin judges: no host has two requests
-//! at once nor one inside its delay, whoever sends them; the job is done, once, and every page is stored.
+//! Crawlers that are killed, stopped or cut off in the middle of a job. The origin judges: no host
+//! has two requests at once nor one inside its delay, whoever sends them; the job is done, once,
+//! and every page is stored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +26,8 @@ const SITE: Site = Site {
     across: false,
 };
 
-/// A broker whose group keeps the delay, with this lease; a job on all hosts of a site; and who watches it.
+/// A broker whose group keeps the delay, with this lease; a job on all hosts of a site; and who
+/// watches it.
 struct Crawl {
     origin: Origin,
     server: Server,
@@ -89,7 +91,8 @@ impl Crawl {
             done = client.line();
         }
         assert!(done.contains(&format!(" completed={pages} ")), "{done}");
-        // Another connection publishes, because a subscriber may hear of an event before it is confirmed.
+        // Another connection publishes, because a subscriber may hear of an event before it is
+        // confirmed.
         let answer = Talk::client(self.server.address).ask("PUB job-done no more");
         let seq: u64 = done.split(' ').nth(2).unwrap().parse().unwrap();
         assert_eq!(answer, format!("+OK {} 1", seq + 1), "the job was announced once");
@@ -136,7 +139,8 @@ fn kill_the_broker_again_and_again() {
 
 #[test]
 fn a_stopped_crawler_hands_its_tasks_back() {
-    // A lease that the test would not survive: what another crawler gets was handed back, not waited for.
+    // A lease that the test would not survive: what another crawler gets was handed back, not
+    // waited for.
     let crawl = Crawl::begin("10m");
     let first = crawl.daemon(0);
     crawl.origin.wait_for_hits(80);
@@ -147,16 +151,18 @@ fn a_stopped_crawler_hands_its_tasks_back() {
 
 #[test]
 fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
-    // Every host answers so late that the crawler can be stopped when all are asked and none has answered: nobody can
-    // do anything about a crawler that is stopped between its last look at the clock and the request itself.
+    // Every host answers so late that the crawler can be stopped when all are asked and none has
+    // answered: nobody can do anything about a crawler that is stopped between its last look at the
+    // clock and the request itself.
     let hosts = usize::from(SITE.hosts);
     let crawl = Crawl::of_site("2s", Site { answer_after: Duration::from_secs(1), ..SITE });
     let first = crawl.daemon(0);
     crawl.origin.wait_for_hits(2 * hosts);
     first.signal("STOP");
     let _second = crawl.daemon(1);
-    // The second one gets the hosts of the first after their leases, asks for robots.txt and for the first pages;
-    // then the first wakes up, with its old tasks and with what it was sent meanwhile.
+    // The second one gets the hosts of the first after their leases, asks for robots.txt and for
+    // the first pages; then the first wakes up, with its old tasks and with what it was sent
+    // meanwhile.
     crawl.origin.wait_for_hits(4 * hosts);
     first.signal("CONT");
     crawl.end();

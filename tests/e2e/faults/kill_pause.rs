@@ -1,9 +1,10 @@
-//! Workers and a broker that are killed and stood still at random, over and over, while jobs are crawled with a short
-//! lease. The origin judges: no host has two requests at once nor one inside its delay, whoever sends them; every
-//! page is fetched, and every job is announced once, with all of its pages.
+//! Workers and a broker that are killed and stood still at random, over and over, while jobs are
+//! crawled with a short lease. The origin judges: no host has two requests at once nor one inside
+//! its delay, whoever sends them; every page is fetched, and every job is announced once, with all
+//! of its pages.
 //!
-//! What happens is drawn from a seed, which is printed; what it meets is up to the machine. `TIDINGS_FAULTS_SEED` and
-//! `TIDINGS_FAULTS` choose others and more of them.
+//! What happens is drawn from a seed, which is printed; what it meets is up to the machine.
+//! `TIDINGS_FAULTS_SEED` and `TIDINGS_FAULTS` choose others and more of them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use crate::support::wait::until;
 
 const DELAY: Duration = Duration::from_millis(100);
 
-/// Short, and all the same far longer than an answer takes: also what a request may take that was begun.
+/// Short, and all the same far longer than an answer takes: also what a request may take that was
+/// begun.
 const LEASE: Duration = Duration::from_secs(2);
 
 const WORKERS: usize = 3;
@@ -212,8 +214,8 @@ impl Crawl {
         self.server = Some(server.restart_here("KILL", &["broker"]));
     }
 
-    /// Has a worker stand still for longer than its leases. In the end it finds tasks that are somebody else's, in
-    /// its hands and on their way to it.
+    /// Has a worker stand still for longer than its leases. In the end it finds tasks that are
+    /// somebody else's, in its hands and on their way to it.
     #[track_caller]
     fn pause_worker(&mut self, at: usize) {
         self.workers[at].process.signal("STOP");
@@ -257,12 +259,14 @@ impl Crawl {
         (LEASE.mul_f64(leases * part), LEASE.mul_f64(leases * (1.0 - part)))
     }
 
-    /// Whether no request can come any more that was permitted before now, at least not of a worker that stands still.
+    /// Whether no request can come any more that was permitted before now, at least not of a worker
+    /// that stands still.
     ///
-    /// Nobody can do anything about a worker that stops between its last look at the clock and the request itself: it
-    /// makes the request when it goes on, however late. So a worker stands still for long only where every task that
-    /// somebody held when it was stopped has had its request, which takes no longer than a moment of those that
-    /// work. What the worker is sent from then on it finds to be old.
+    /// Nobody can do anything about a worker that stops between its last look at the clock and the
+    /// request itself: it makes the request when it goes on, however late. So a worker stands still
+    /// for long only where every task that somebody held when it was stopped has had its request,
+    /// which takes no longer than a moment of those that work. What the worker is sent from then on
+    /// it finds to be old.
     #[track_caller]
     fn nobody_is_about_to_ask(&mut self) -> bool {
         let stopped = Instant::now();

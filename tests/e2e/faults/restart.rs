@@ -1,5 +1,5 @@
-//! A broker that ends and comes back: what was published is there, what was done is not done again, and the time of day
-//! may have been set in between.
+//! A broker that ends and comes back: what was published is there, what was done is not done again,
+//! and the time of day may have been set in between.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -25,7 +25,8 @@ fn what_nobody_fetched_yet_is_fetched_by_who_comes_later_once() {
 
     let up = broker.restart("TERM", &["up", "--allow-private"]);
     pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    // Two events that end in order: when the second page is there, a second fetch of the first would be, too.
+    // Two events that end in order: when the second page is there, a second fetch of the first
+    // would be, too.
     let up = up.restart("TERM", &["up", "--allow-private"]);
     nc_all(up.address, origin.url(0, "/p/1"));
     pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
@@ -111,12 +112,14 @@ fn a_wall_clock_that_is_set_back_and_forth_loses_nothing_and_keeps_the_order_of_
         let heard = Heard::all_of(started.address, "t", &format!("end-{life}"));
         let next = heard.events.len() as u64 + 1;
         history.lock().unwrap().check(heard);
-        // What is newer than everything is only what comes, and what is older than everything is all.
+        // What is newer than everything is only what comes, and what is older than everything is
+        // all.
         assert_eq!(first_since(&started, 24 * 365, &format!("past-{life}")), next);
         assert_eq!(first_since(&started, -24 * 365, &format!("whole-{life}")), 1);
         server = Some(started);
     }
-    // The third life was ahead: its 13 events, and what came later, are not older than a time behind the first two lives.
+    // The third life was ahead: its 13 events, and what came later, are not older than a time
+    // behind the first two lives.
     let server = server.expect("a broker");
     assert_eq!(first_since(&server, 24, "behind-0"), 2 * 13 + 1);
 }

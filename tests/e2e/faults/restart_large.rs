@@ -1,6 +1,6 @@
-//! A broker that is killed with a great many URLs waiting and ten thousand with workers. When it is back nothing is
-//! lost, whoever held a task has it, and no host is given out while it may be asked by somebody, nor inside its
-//! delay.
+//! A broker that is killed with a great many URLs waiting and ten thousand with workers. When it is
+//! back nothing is lost, whoever held a task has it, and no host is given out while it may be asked
+//! by somebody, nor inside its delay.
 //!
 //! `TIDINGS_RESTART_URLS` chooses how many wait.
 
@@ -13,12 +13,14 @@ use crate::support::seed::number_from;
 use crate::support::talk::{Talk, value};
 use crate::support::wait::until;
 
-/// What waits at first, unless told otherwise: a million would keep a debug build busy for a minute and a half.
+/// What waits at first, unless told otherwise: a million would keep a debug build busy for a minute
+/// and a half.
 const URLS: u64 = 100_000;
 
 const HOSTS: u64 = 20_000;
 
-/// Tasks that are with members when the broker is killed, of those who come back and of one who does not.
+/// Tasks that are with members when the broker is killed, of those who come back and of one who
+/// does not.
 const HELD: [usize; 3] = [5_000, 4_000, 1_000];
 
 /// Hosts that rest when the broker is killed.
@@ -59,7 +61,8 @@ fn a_restart_with_much_waiting_and_in_flight_loses_nothing_and_asks_no_host_too_
     eprintln!("killed, and back after {:?}: {shown}", killed.elapsed());
     expect_all_there(&shown, urls);
 
-    // One who takes whatever is free, before anybody comes back: the other hosts first, then those that rested.
+    // One who takes whatever is free, before anybody comes back: the other hosts first, then those
+    // that rested.
     let mut taker = Member::join(&server, HELD.iter().sum(), &mut ledger, None);
     for member in members.drain(..2) {
         member.come_back(&server, &mut ledger);
@@ -77,7 +80,8 @@ fn a_restart_with_much_waiting_and_in_flight_loses_nothing_and_asks_no_host_too_
     eprintln!("all {urls} were answered after {:?}", began.elapsed());
 }
 
-/// Checks the counts of a group that has just started: nothing is lost but leases, should the start have taken longer.
+/// Checks the counts of a group that has just started: nothing is lost but leases, should the start
+/// have taken longer.
 #[track_caller]
 fn expect_all_there(shown: &str, urls: u64) {
     let count = |key| value(shown, key).parse::<u64>().unwrap();
@@ -174,7 +178,8 @@ struct Member {
 }
 
 impl Member {
-    /// Joins, and takes so many tasks. `lease` is what a lost one's host has to wait for; none: it is not lost.
+    /// Joins, and takes so many tasks. `lease` is what a lost one's host has to wait for; none: it
+    /// is not lost.
     #[track_caller]
     fn join(server: &Server, credit: usize, ledger: &mut Ledger, lease: Option<Duration>) -> Self {
         let mut talk = Talk::client(server.address);

@@ -1,5 +1,6 @@
-//! Nothing is confirmed that is not on the disk: read from the system calls of the real binary. A process that is
-//! killed cannot show that, because the system writes what a dead process has handed over.
+//! Nothing is confirmed that is not on the disk: read from the system calls of the real binary. A
+//! process that is killed cannot show that, because the system writes what a dead process has
+//! handed over.
 
 use std::path::Path;
 
@@ -57,8 +58,8 @@ impl Traced {
             .collect()
     }
 
-    /// Checks that a text was written to a file below a directory, that the file was synced after that, that its name
-    /// is on the disk, and all that before `told`.
+    /// Checks that a text was written to a file below a directory, that the file was synced after
+    /// that, that its name is on the disk, and all that before `told`.
     #[track_caller]
     fn expect_synced(&self, below: &str, text: &str, told: &Call) {
         let writes: Vec<_> = self
@@ -83,7 +84,8 @@ impl Traced {
         })
     }
 
-    /// Whether everything that gave this file its name was followed by a sync of the directory with that name.
+    /// Whether everything that gave this file its name was followed by a sync of the directory with
+    /// that name.
     fn has_safe_name(&self, path: &Path, told: &Call) -> bool {
         path.ancestors().take_while(|path| path.parent().is_some()).all(|path| {
             let (name, parent) = (format!("\"{}\"", path.display()), path.parent().unwrap());
@@ -94,7 +96,8 @@ impl Traced {
     }
 }
 
-/// Whether the call makes something of this name. Paths are relative to the folder where the broker was started.
+/// Whether the call makes something of this name. Paths are relative to the folder where the broker
+/// was started.
 fn names(call: &Call, name: &str) -> bool {
     let made = call.arguments.rsplit('"').nth(1).unwrap_or_default();
     let made = made.strip_prefix("./").unwrap_or(made);

@@ -1,5 +1,5 @@
-//! A page in a browser that listens, and publishes what it heard: an `EventSource` in Chromium, with nginx before the
-//! broker, as it would be on a site.
+//! A page in a browser that listens, and publishes what it heard: an `EventSource` in Chromium,
+//! with nginx before the broker, as it would be on a site.
 
 use std::fs;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What HTTP answers on disks that are full, slow or broken: part of the test in `http_openapi`, which knows what has
-//! to be answered.
+//! What HTTP answers on disks that are full, slow or broken: part of the test in `http_openapi`,
+//! which knows what has to be answered.
 
 use std::collections::BTreeSet;
 

@@ -294,8 +294,8 @@ fn floods_are_held_up_by_source_and_hook() {
     }
 }
 
-/// Sends a body of 4 MiB, all but its end at once, counts it in `begun`, and goes on byte by byte; again and again until
-/// `stop`.
+/// Sends a body of 4 MiB, all but its end at once, counts it in `begun`, and goes on byte by byte;
+/// again and again until `stop`.
 fn trickle(address: &str, hook: &str, begun: &AtomicUsize, stop: &AtomicBool) {
     const BYTES: usize = 4 << 20;
     while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! The description of HTTP is true: every status that it documents is produced here, none is produced that it
-//! does not, and schemathesis, which makes requests of it, finds no failure.
+//! The description of HTTP is true: every status that it documents is produced here, none is
+//! produced that it does not, and schemathesis, which makes requests of it, finds no failure.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -87,8 +87,9 @@ fn every_status_that_is_documented_is_produced_and_no_other() {
     expect_all(&description, &wanted, answers);
 }
 
-/// What is answered to these methods and paths, with a token that is wrong, by a broker that has a hub and is told by others, and
-/// knows somebody: also where no token is needed nobody comes in with that.
+/// What is answered to these methods and paths, with a token that is wrong, by a broker that has a
+/// hub and is told by others, and knows somebody: also where no token is needed nobody comes in
+/// with that.
 #[track_caller]
 pub(crate) fn with_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<Answered> {
     let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
@@ -101,7 +102,8 @@ pub(crate) fn with_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<Answered> {
     http.seen()
 }
 
-/// Has the answers of a broker to what begins so, and those of `others`, be all that it documents of that, and as it says.
+/// Has the answers of a broker to what begins so, and those of `others`, be all that it documents
+/// of that, and as it says.
 #[track_caller]
 pub(crate) fn expect_all_below(http: &Http, prefix: &str, others: BTreeSet<Answered>) {
     let description = http.get("/openapi.json").json();
@@ -232,8 +234,8 @@ fn everybody(http: &Http, description: &Value) {
     assert_eq!(http.get("/jobs").status, 200);
 }
 
-/// What is answered to everything that is documented where one has to log in: without a token, with one that is good for
-/// nothing of it, with wrong ones, and when there were too many of these.
+/// What is answered to everything that is documented where one has to log in: without a token, with
+/// one that is good for nothing of it, with wrong ones, and when there were too many of these.
 fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTreeSet<Answered> {
     let (server, [hers]) = broker([("she", &["hub"])], &["--config", config]);
     let http = Http::of(&server);
@@ -501,8 +503,8 @@ fn setting(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
-/// Has the broker be one that is used: what the examples of the description name is there. As long as somebody
-/// is a member of the group it is not deleted, and neither is its topic.
+/// Has the broker be one that is used: what the examples of the description name is there. As long
+/// as somebody is a member of the group it is not deleted, and neither is its topic.
 #[track_caller]
 fn busy(http: &Http, server: &Server) -> Talk {
     let mut worker = Talk::client(server.address);

@@ -80,7 +80,8 @@ fn a_client_that_ends_its_side_after_its_requests_is_answered() {
     assert_eq!(http.events("log").len(), 110);
 }
 
-/// JSON of 4 MiB, the most that a body has by default: the same value again and again, or as many fields.
+/// JSON of 4 MiB, the most that a body has by default: the same value again and again, or as many
+/// fields.
 fn as_long_as_may_be(before: &str, value: &str, after: &str) -> String {
     let values = ((4 << 20) - before.len() - after.len()) / (value.len() + 1);
     format!("{before}{}{after}", vec![value; values].join(","))
@@ -130,8 +131,8 @@ fn what_a_body_is_made_of_does_not_make_it_larger_in_memory() {
         let answer = http.send("POST", path, &body);
         assert_eq!(answer.status, status, "{}", answer.body);
         assert!(answer.body.contains(said), "{said}: {}", answer.body);
-        // The body itself, twice while the room for it grows, and what of it may be kept; and what was freed of one before
-        // by another thread, whose memory the allocator keeps apart.
+        // The body itself, twice while the room for it grows, and what of it may be kept; and what
+        // was freed of one before by another thread, whose memory the allocator keeps apart.
         let grown = (server.process.peak_memory_bytes() - before) >> 20;
         assert!(grown < 24, "{said}: {grown} MiB more");
     }

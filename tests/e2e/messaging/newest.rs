@@ -38,7 +38,8 @@ fn paged(http: &Http, from: &str, count: usize) -> Vec<String> {
     payloads
 }
 
-/// Every way to ask for the newest n events gives them, and no range comes before the first of them.
+/// Every way to ask for the newest n events gives them, and no range comes before the first of
+/// them.
 #[track_caller]
 fn check(server: &Server, all: &[String]) {
     let http = Http::of(server);

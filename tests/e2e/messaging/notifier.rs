@@ -1,4 +1,5 @@
-//! The notifier mode, replayed: what a person with netcat or telnet sees and what their neighbours hear.
+//! The notifier mode, replayed: what a person with netcat or telnet sees and what their neighbours
+//! hear.
 
 use std::process::Command;
 
@@ -194,7 +195,8 @@ fn a_web_page_or_a_tls_hello_cannot_talk_to_this_port() {
         closed.send(first);
         let said = closed.lines_to_end();
         let shown = String::from_utf8_lossy(&first[..first.len().min(40)]);
-        // A command that is HTTP-shaped is told why; the others get nothing that a browser could show.
+        // A command that is HTTP-shaped is told why; the others get nothing that a browser could
+        // show.
         assert!(said.iter().all(|line| line.starts_with("-ERR ")), "{shown:?}: {said:?}");
     }
     assert!(heard_until_marker(&server, &mut listener).is_empty());
@@ -251,8 +253,8 @@ fn a_peer_that_does_not_read_lags_and_delays_nobody() {
     let mut neighbour = Talk::peer(server.address);
     let mut producer = Talk::client(server.address);
     let filler = "x".repeat(50 * 1024);
-    // 50 MiB: more than the tail of a topic and the buffers of a socket hold together. The neighbour hears
-    // each hundred before the next is sent, so it cannot fall behind.
+    // 50 MiB: more than the tail of a topic and the buffers of a socket hold together. The
+    // neighbour hears each hundred before the next is sent, so it cannot fall behind.
     let events = 1000;
     for hundred in 0..events / 100 {
         for n in 1..=100 {

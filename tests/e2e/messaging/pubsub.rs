@@ -111,7 +111,8 @@ fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confi
     publisher.write("never to arrive\n".repeat(100));
     let ended = publisher.finish().expect_code(1);
     let confirmed = confirmed(&ended.stderr());
-    // The last confirmation may have been lost with the broker; those of lines that came before were read since.
+    // The last confirmation may have been lost with the broker; those of lines that came before
+    // were read since.
     assert!((1..=100).contains(&confirmed), "{}", ended.stderr());
 }
 

@@ -1,6 +1,6 @@
-//! Subscribers that do not read: they disturb nobody and cost no memory, and when they read again they get everything,
-//! from the disk, in the same subscription. `TIDINGS_READERS` is the number of subscribers, of which a thousand do not
-//! read.
+//! Subscribers that do not read: they disturb nobody and cost no memory, and when they read again
+//! they get everything, from the disk, in the same subscription. `TIDINGS_READERS` is the number of
+//! subscribers, of which a thousand do not read.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -50,7 +50,8 @@ impl Subscriber {
     #[track_caller]
     fn connect(address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
-        // The clients of a fleet are on machines of their own; here all of them share what the kernel gives to sockets.
+        // The clients of a fleet are on machines of their own; here all of them share what the
+        // kernel gives to sockets.
         socket.set_recv_buffer_size(RECEIVE_BYTES).unwrap();
         socket.connect(&address.into()).unwrap();
         let mut stream = TcpStream::from(socket);

@@ -1,4 +1,5 @@
-//! `tidings config`: every mistake with its place, and what the flags come to with where each comes from.
+//! `tidings config`: every mistake with its place, and what the flags come to with where each comes
+//! from.
 
 use std::fs;
 use std::path::Path;

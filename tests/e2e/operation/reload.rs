@@ -1,4 +1,5 @@
-//! SIGHUP: the configuration is read again, and nobody who is connected notices more than what has changed.
+//! SIGHUP: the configuration is read again, and nobody who is connected notices more than what has
+//! changed.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Mistakes on the command line and in the configuration: one line that says what to do, and exit code 2.
+//! Mistakes on the command line and in the configuration: one line that says what to do, and exit
+//! code 2.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! Four workers on crawls of which nobody knows the size, with pages that take long: again and again all that is left
-//! of a crawl is one page that somebody is still waiting for, and nobody knows whether it links to more. The end of
-//! each is announced once, after its last page.
+//! Four workers on crawls of which nobody knows the size, with pages that take long: again and
+//! again all that is left of a crawl is one page that somebody is still waiting for, and nobody
+//! knows whether it links to more. The end of each is announced once, after its last page.
 //!
 //! `TIDINGS_DONE_ROUNDS` and `TIDINGS_DONE_SEED` choose more of them and others.
 
@@ -18,7 +18,8 @@ use crate::support::wait::until;
 
 const ROUNDS: u64 = 20;
 
-/// From a single host with one page, and one below /private/, to a ring of hosts that are found one after the other.
+/// From a single host with one page, and one below /private/, to a ring of hosts that are found one
+/// after the other.
 fn site(rng: &mut Rng) -> Site {
     Site {
         hosts: rng.u16(1..=6),

@@ -1,4 +1,5 @@
-//! `tidings group`, `tidings job` and `tidings explain`: what people and scripts see of groups and jobs.
+//! `tidings group`, `tidings job` and `tidings explain`: what people and scripts see of groups and
+//! jobs.
 
 use std::fs;
 
@@ -10,7 +11,8 @@ use crate::support::process::{Running, Server, at, json_at, tidings};
 use crate::support::talk::Talk;
 use crate::support::wait::until;
 
-/// Waits until so many entries wait in the default group: it takes events a moment after they are confirmed.
+/// Waits until so many entries wait in the default group: it takes events a moment after they are
+/// confirmed.
 #[track_caller]
 pub(crate) fn until_waiting(server: &Server, count: u64) {
     until(&format!("{count} entries that wait"), || {

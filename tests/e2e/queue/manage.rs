@@ -1,4 +1,5 @@
-//! What can be done with groups, jobs and dead letters from the command line, beyond looking at them.
+//! What can be done with groups, jobs and dead letters from the command line, beyond looking at
+//! them.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! A page that kills every worker that takes it, among 999 others in its hands: it ends as a dead letter, none of the
-//! others does, and their hosts are closed for lease and delay and then go on.
+//! A page that kills every worker that takes it, among 999 others in its hands: it ends as a dead
+//! letter, none of the others does, and their hosts are closed for lease and delay and then go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,8 +36,8 @@ fn a_page_that_kills_every_worker_is_given_up_and_takes_no_other_with_it() {
     client.send("JOB close job\n");
     while !client.line().contains(" state=closed ") {}
 
-    // The first two have everything in their hands. Those that come then are given one page at a time that two others
-    // did not survive, however much they would take.
+    // The first two have everything in their hands. Those that come then are given one page at a
+    // time that two others did not survive, however much they would take.
     let lives: Vec<Vec<Given>> = [usize::from(HOSTS), usize::from(HOSTS), 1, 1]
         .iter()
         .map(|hold| given(&worker(&server, *hold).finish()))

@@ -1,5 +1,6 @@
-//! examples/worker.py, the worker that somebody would write from PROTOCOL.md: what it fetches, how politely, and what
-//! becomes of its tasks when it is stopped, killed or cut off. The origin judges, as it does for the crawler.
+//! examples/worker.py, the worker that somebody would write from PROTOCOL.md: what it fetches, how
+//! politely, and what becomes of its tasks when it is stopped, killed or cut off. The origin
+//! judges, as it does for the crawler.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -14,7 +15,8 @@ use crate::support::talk::Talk;
 
 const DELAY: Duration = Duration::from_millis(100);
 
-/// Four hosts that link to each other; half of the pages are below /private/, which nobody is asked about here.
+/// Four hosts that link to each other; half of the pages are below /private/, which nobody is asked
+/// about here.
 const SITE: Site = Site {
     hosts: 4,
     pages: 5,
@@ -120,7 +122,8 @@ fn what_one_held_that_was_killed_goes_to_another() {
 
 #[test]
 fn one_that_is_stopped_hands_back_what_it_holds() {
-    // A lease that the test would not survive: what the other one gets was handed back, not waited for.
+    // A lease that the test would not survive: what the other one gets was handed back, not waited
+    // for.
     let crawl = Crawl::begin("10m");
     for signal in ["TERM", "INT"] {
         let stopped = crawl.worker();
@@ -156,7 +159,8 @@ fn no_server_keeps_it_for_longer_than_its_lease() {
     let mut client = Talk::client(server.address);
     client.ask("GROUP create crawlers lease=2s max-attempts=1");
     client.ask("JOB open bad depth=0");
-    // A byte now and then keeps every read of a socket short; only a deadline for all of them ends it.
+    // A byte now and then keeps every read of a socket short; only a deadline for all of them ends
+    // it.
     let ways = ["drip", "silent", "endless-header", "garbage", "torn", "reset", "500", "404"];
     for way in ways {
         client.ask(&format!("PUB new-url {} job=bad", origin.url(0, &format!("/bad/{way}"))));

@@ -1,4 +1,5 @@
-//! An operator retries a failed page of a finished job: the page stays a page of that job, and the job counts it.
+//! An operator retries a failed page of a finished job: the page stays a page of that job, and the
+//! job counts it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -17,7 +17,8 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> String {
 /// Has the time of day of a process be off by so much, such as `-30d`.
 pub(crate) fn set_clock(command: &mut Command, offset: &str) {
     let library = until("the library", || {
-        // It minds what an earlier process of its number has left behind; the next one has another number.
+        // It minds what an earlier process of its number has left behind; the next one has another
+        // number.
         let mut faketime = Command::new("faketime");
         faketime.args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]);
         let ended = Running::start(&mut faketime).finish();

@@ -1,4 +1,5 @@
-//! What the outside was told of a topic over all lives of a broker, and whether what it keeps is true to that.
+//! What the outside was told of a topic over all lives of a broker, and whether what it keeps is
+//! true to that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -81,8 +82,8 @@ impl Delivery {
 }
 
 impl Heard {
-    /// Hears all of a topic from its first number on, up to an event that this publishes: its end. May be asked again
-    /// and again with the same end.
+    /// Hears all of a topic from its first number on, up to an event that this publishes: its end.
+    /// May be asked again and again with the same end.
     #[track_caller]
     pub(crate) fn all_of(address: SocketAddr, topic: &str, end: &str) -> Self {
         let mut client = Talk::client(address);
@@ -155,7 +156,8 @@ impl History {
 
     /// Checks what the topic is said to hold against everything that was ever told of it.
     ///
-    /// Payloads are distinct, and of the form `<who>-<n>..`: those of one publisher come in the order of their n.
+    /// Payloads are distinct, and of the form `<who>-<n>..`: those of one publisher come in the
+    /// order of their n.
     #[track_caller]
     pub(crate) fn check(&mut self, heard: Heard) {
         assert!(heard.lags.is_empty(), "{}: gone are {:?}", self.name, heard.lags);
@@ -183,7 +185,8 @@ impl History {
         }
     }
 
-    /// Checks only that no number ever named two events, and that none is there that was said not to be.
+    /// Checks only that no number ever named two events, and that none is there that was said not
+    /// to be.
     #[track_caller]
     pub(crate) fn check_numbers(
         &mut self,

@@ -11,7 +11,8 @@ use super::http::{Got, Http};
 use super::openssl::{hmac, openssl};
 use super::process::Server;
 
-/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own form.
+/// The secret of all hooks of these tests, but for that of the Standard Webhooks, which has its own
+/// form.
 pub(crate) const SECRET: &str = "a secret of forge and broker";
 pub(crate) const STANDARD: &str = "whsec_YSBzZWNyZXQgb2YgZm9yZ2UgYW5kIGJyb2tlcg==";
 

@@ -1,5 +1,5 @@
-//! A site with a hub of its own: feeds are served by nginx, publishers are curl, subscribers a server in Python that knows
-//! nothing of us.
+//! A site with a hub of its own: feeds are served by nginx, publishers are curl, subscribers a
+//! server in Python that knows nothing of us.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::wait::until;
 
-/// The answer of `sqlite3` to a query on the page database below this data folder: one line per row, columns
-/// separated by `|`. None while the database, or its table, is not there.
+/// The answer of `sqlite3` to a query on the page database below this data folder: one line per
+/// row, columns separated by `|`. None while the database, or its table, is not there.
 pub(crate) fn query(data: &Path, sql: &str) -> Option<Vec<String>> {
     let file = data.join("pages.db");
     let output =

@@ -1,4 +1,5 @@
-//! Real processes: the `tidings` binary and the foreign programs that talk to it, with everything they print.
+//! Real processes: the `tidings` binary and the foreign programs that talk to it, with everything
+//! they print.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -114,8 +115,9 @@ impl Running {
         }
     }
 
-    /// Waits until these lines were printed, in this order, after the first `from` lines and with others between
-    /// them, as far as `same` can tell the wanted from the printed. Returns where they end.
+    /// Waits until these lines were printed, in this order, after the first `from` lines and with
+    /// others between them, as far as `same` can tell the wanted from the printed. Returns where
+    /// they end.
     #[track_caller]
     pub(crate) fn lines_in_order(
         &self,
@@ -236,7 +238,8 @@ impl Running {
     fn wait(&mut self, patience: Duration) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
         let (sender, ended) = mpsc::channel();
-        // Its own handle of the process can only be asked, or waited for without end. This leaves the status to it.
+        // Its own handle of the process can only be asked, or waited for without end. This leaves
+        // the status to it.
         thread::spawn(move || {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}

@@ -48,8 +48,8 @@ impl Pipeline {
 
     /// The outcomes that the next answer tells; nothing where the broker is gone or about to go.
     ///
-    /// A refusal names its publishes alone, so those before it may still be unanswered: they stay in `waiting`, in
-    /// which the refused ones are then blank.
+    /// A refusal names its publishes alone, so those before it may still be unanswered: they stay
+    /// in `waiting`, in which the refused ones are then blank.
     #[track_caller]
     pub(crate) fn answer(&mut self) -> Option<Vec<Outcome>> {
         let line = self.talk.next_line()?;

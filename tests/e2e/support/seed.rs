@@ -9,7 +9,8 @@ pub(crate) fn number_from(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// The seed in this variable of the environment, or the one that every test run has: `.ci/long` has others.
+/// The seed in this variable of the environment, or the one that every test run has: `.ci/long` has
+/// others.
 #[track_caller]
 pub(crate) fn seed_from(name: &str) -> u64 {
     number_from(name).unwrap_or(1)

@@ -1,5 +1,5 @@
-//! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed, and what the hub verifies and
-//! delivers, which curl does in its place.
+//! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed,
+//! and what the hub verifies and delivers, which curl does in its place.
 
 use std::fs;
 use std::net::TcpListener;

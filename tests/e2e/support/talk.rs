@@ -124,7 +124,8 @@ impl Talk {
                 Ok(0) => return None,
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
-                // With a time-out the system does not go on by itself when this process stood still for a while.
+                // With a time-out the system does not go on by itself when this process stood still
+                // for a while.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("no line: {error}; unread: {}", self.rest_text()),
             }
@@ -144,7 +145,8 @@ impl Talk {
         assert!(lines.is_empty() && self.unread.is_empty(), "{lines:?} {}", self.rest_text());
     }
 
-    /// Ends the connection with a reset: closing with bytes that were received and not read does that.
+    /// Ends the connection with a reset: closing with bytes that were received and not read does
+    /// that.
     #[track_caller]
     pub(crate) fn reset(self) {
         assert!(self.stream.peek(&mut [0]).unwrap() > 0, "something must be left unread");

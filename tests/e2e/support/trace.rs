@@ -21,8 +21,8 @@ pub(crate) struct Call {
     /// Everything between the parentheses, as `strace` writes it.
     pub(crate) arguments: String,
     pub(crate) succeeded: bool,
-    /// When it began and when it had ended, in lines of the trace: the kernel began it no earlier than the one, and
-    /// the program learnt of its end no earlier than the other.
+    /// When it began and when it had ended, in lines of the trace: the kernel began it no earlier
+    /// than the one, and the program learnt of its end no earlier than the other.
     pub(crate) began: usize,
     pub(crate) ended: usize,
 }

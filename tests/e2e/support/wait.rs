@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up on it. Generous: machines are noisy and the binary is a debug
-/// build, so a shorter one would test the machine.
+/// How long anything may take before a test gives up on it. Generous: machines are noisy and the
+/// binary is a debug build, so a shorter one would test the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Asks again and again until there is an answer: for what cannot be waited for otherwise, such as a row in a file.
+/// Asks again and again until there is an answer: for what cannot be waited for otherwise, such as
+/// a row in a file.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;

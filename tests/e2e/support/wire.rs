@@ -1,5 +1,6 @@
-//! Lines and requests, many on one connection, over whatever carries bytes. An answer is what stands between what was
-//! said before and after, so that it counts for one line, whatever else is heard meanwhile.
+//! Lines and requests, many on one connection, over whatever carries bytes. An answer is what
+//! stands between what was said before and after, so that it counts for one line, whatever else is
+//! heard meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -20,7 +21,8 @@ pub(crate) trait Carrier: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Carrier for T {}
 
-/// A connection from that address of this machine, which has nothing to do with what others do from elsewhere.
+/// A connection from that address of this machine, which has nothing to do with what others do from
+/// elsewhere.
 #[track_caller]
 pub(crate) fn tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -40,7 +42,8 @@ pub(crate) fn unix(path: &Path) -> UnixStream {
     stream
 }
 
-/// TLS with a certificate of one's own: the files of the authority, of the certificate, and of its key.
+/// TLS with a certificate of one's own: the files of the authority, of the certificate, and of its
+/// key.
 #[track_caller]
 pub(crate) fn tls(stream: TcpStream, [ca, cert, key]: [&str; 3]) -> impl Carrier + use<> {
     let certificate = |file: &str| CertificateDer::from_pem_file(file).unwrap();
@@ -114,8 +117,8 @@ impl Wire {
         std::iter::from_fn(|| self.line()).collect()
     }
 
-    /// Says all of them at once, and returns what is answered to each: the last line of it, without deliveries, which may
-    /// stand anywhere.
+    /// Says all of them at once, and returns what is answered to each: the last line of it, without
+    /// deliveries, which may stand anywhere.
     #[track_caller]
     pub(crate) fn ask_all(&mut self, lines: &[String]) -> Vec<Heard> {
         let fence = |number: usize| format!("HELLO echo=fence-{number}");
@@ -145,7 +148,8 @@ impl Wire {
         fences.map(answer).collect()
     }
 
-    /// The status and the fields of an answer, of which the body is still to come, or nothing where the other side has closed.
+    /// The status and the fields of an answer, of which the body is still to come, or nothing where
+    /// the other side has closed.
     pub(crate) fn head(&mut self) -> Option<(u16, Vec<String>)> {
         let status = self.line()?.split(' ').nth(1)?.parse().ok()?;
         let head = std::iter::from_fn(|| self.line().filter(|line| !line.is_empty()));

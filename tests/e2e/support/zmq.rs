@@ -79,7 +79,8 @@ impl Counted {
         Self { heard: told["heard"].as_u64().unwrap(), runs }
     }
 
-    /// How many of the numbers from 1 to `count` are in no run. Each of them is in a hole between two.
+    /// How many of the numbers from 1 to `count` are in no run. Each of them is in a hole between
+    /// two.
     #[track_caller]
     pub(crate) fn lost(&self, count: u64) -> u64 {
         let (first, last) = (self.runs[0].0, self.runs[self.runs.len() - 1].1);

@@ -1,5 +1,6 @@
-//! Tidings beside its peers, on this machine, in one run: starts every server, lets the same generator
-//! work with each of them, and prints a table. `bench/peers.sh` installs what it needs and calls it.
+//! Tidings beside its peers, on this machine, in one run: starts every server, lets the same
+//! generator work with each of them, and prints a table. `bench/peers.sh` installs what it needs
+//! and calls it.
 
 mod crawl;
 mod queues;
@@ -120,7 +121,8 @@ struct CompareArgs {
     #[arg(long, value_enum, value_name = "WHEN")]
     sync: Option<Sync>,
 
-    /// Where servers keep their data, on a disk [default: a directory under this one, removed afterwards]
+    /// Where servers keep their data, on a disk [default: a directory under this one, removed
+    /// afterwards]
     #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 

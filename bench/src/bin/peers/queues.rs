@@ -20,8 +20,8 @@ fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
     bail!("the server tells a worker: {}", String::from_utf8_lossy(line))
 }
 
-/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message. What is
-/// acknowledged stays in the stream, which spares the server the work of removing it.
+/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message.
+/// What is acknowledged stays in the stream, which spares the server the work of removing it.
 pub(crate) fn jetstream(topic: &str, crew: Crew) -> Tasks {
     let unacked_max = length(crew.workers) * crew.credit;
     let consumer = format!(
@@ -101,8 +101,8 @@ impl Worker for Puller {
 /// The consumer group of all Redis runs.
 const GROUP: &str = "g";
 
-/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in the stream, as
-/// that of [`jetstream`] does.
+/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in
+/// the stream, as that of [`jetstream`] does.
 pub(crate) fn redis_streams(topic: &str, crew: Crew) -> Tasks {
     let create =
         resp(&[b"XGROUP", b"CREATE", topic.as_bytes(), GROUP.as_bytes(), b"$", b"MKSTREAM"]);
@@ -121,7 +121,8 @@ pub(crate) fn redis_streams(topic: &str, crew: Crew) -> Tasks {
     }
 }
 
-/// Reads as many entries as there are, and acknowledges them with one command before it reads again.
+/// Reads as many entries as there are, and acknowledges them with one command before it reads
+/// again.
 struct Consumer {
     topic: String,
     /// Waits until there is something, and takes as much as the credit allows.
@@ -142,7 +143,8 @@ enum Place {
     Begin,
     /// So many until the number of entries: one stream, a pair, the name of the stream.
     Stream(u8),
-    /// This one of an entry: a pair, the identifier behind its length, a pair, the field, and its value.
+    /// This one of an entry: a pair, the identifier behind its length, a pair, the field, and its
+    /// value.
     Entry(u8),
 }
 
@@ -193,7 +195,8 @@ impl Consumer {
 }
 
 impl Worker for Consumer {
-    /// A read that finds nothing is answered when there is something again, so nobody counts what it asks for.
+    /// A read that finds nothing is answered when there is something again, so nobody counts what
+    /// it asks for.
     fn ask(&mut self, _: u64, say: &mut Vec<u8>) -> u64 {
         if !self.is_asking {
             say.extend_from_slice(&self.read);
@@ -250,7 +253,8 @@ impl Wire for Beanstalkd {
         Vec::new()
     }
 
-    /// Who watches a tube may reserve its jobs, which is what [`Reserver`] does; nothing comes unasked.
+    /// Who watches a tube may reserve its jobs, which is what [`Reserver`] does; nothing comes
+    /// unasked.
     fn subscribe(&self, topic: &str) -> Vec<Step> {
         vec![self.at_once(topic), Step::new("ignore default\r\n", Until::Line("WATCHING"))]
     }
@@ -295,8 +299,8 @@ impl Wire for Beanstalkd {
     }
 }
 
-/// Reserves one job after the other, many commands at once. A `reserve` without a job to come would keep those behind it
-/// waiting, so it asks only for what is there.
+/// Reserves one job after the other, many commands at once. A `reserve` without a job to come would
+/// keep those behind it waiting, so it asks only for what is there.
 struct Reserver {
     /// Jobs that may be asked for.
     free: u64,

@@ -1,13 +1,13 @@
 //! The limits: programs that do the least that a broker has to do, or less.
 //!
-//! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer to every
-//!   subscriber: the least work that a broker of lines can do.
+//! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer
+//!   to every subscriber: the least work that a broker of lines can do.
 //! - `naive` does so for each line by itself, as a simple script would.
-//! - `blast` reads nothing, and writes one buffer to every subscriber for ever: what generator and kernel
-//!   can take at most.
+//! - `blast` reads nothing, and writes one buffer to every subscriber for ever: what generator and
+//!   kernel can take at most.
 //!
-//! In all of them a socket is written to until it has taken everything: the window of the generator is
-//! smaller than the buffers of the sockets.
+//! In all of them a socket is written to until it has taken everything: the window of the generator
+//! is smaller than the buffers of the sockets.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

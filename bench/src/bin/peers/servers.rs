@@ -171,7 +171,8 @@ fn command(
         Kind::Redis | Kind::RedisStreams => {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
-            // Only 127.0.0.1 counts as this machine otherwise, and the generator has many addresses.
+            // Only 127.0.0.1 counts as this machine otherwise, and the generator has many
+            // addresses.
             command.args(["--protected-mode", "no"]);
             command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
             if kind == Kind::Redis {
@@ -216,7 +217,8 @@ fn command(
     Ok(made)
 }
 
-/// Mosquitto keeps 1,000 messages for a client that is slow, and drops the rest: for events it must not.
+/// Mosquitto keeps 1,000 messages for a client that is slow, and drops the rest: for events it must
+/// not.
 fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
     let config = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\n\

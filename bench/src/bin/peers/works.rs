@@ -53,7 +53,8 @@ pub(crate) enum Load {
         subscribers: usize,
         window: u64,
     },
-    /// Over sockets of ZeroMQ, those of Tidings, too: one publisher, who speaks to Tidings in lines.
+    /// Over sockets of ZeroMQ, those of Tidings, too: one publisher, who speaks to Tidings in
+    /// lines.
     ZmqFan {
         subscribers: usize,
         window: u64,
@@ -346,7 +347,8 @@ impl Load {
         }
     }
 
-    /// Does it once; the bare loop beside Tidings only, and where that is on disk: once a round is enough.
+    /// Does it once; the bare loop beside Tidings only, and where that is on disk: once a round is
+    /// enough.
     pub(crate) fn measure(
         self,
         target: Target<'_>,

@@ -74,7 +74,8 @@ impl<T: Watermarks> Watermarked<T> {
         }
     }
 
-    /// Locks the value. A caller that moves a mark passes the guard to [`publish_and_wake`](Self::publish_and_wake).
+    /// Locks the value. A caller that moves a mark passes the guard to
+    /// [`publish_and_wake`](Self::publish_and_wake).
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock()

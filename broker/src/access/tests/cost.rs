@@ -130,7 +130,7 @@ fn time_of_a_check() {
             let command = Command::parse(line).unwrap();
             if pass.check_command(&command).is_ok() {
                 let each = nanoseconds(|| {
-                    _ = black_box(black_box(pass).check_command(black_box(&command)))
+                    _ = black_box(black_box(pass).check_command(black_box(&command)));
                 });
                 took.push((each, line));
             }

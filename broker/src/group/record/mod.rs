@@ -143,7 +143,8 @@ pub enum Decision {
         /// The entries.
         entries: Vec<EntryId>,
     },
-    /// A part of a snapshot. It matters only to a replay that begins with its [`SnapshotItem::Begin`].
+    /// A part of a snapshot. It matters only to a replay that begins with its
+    /// [`SnapshotItem::Begin`].
     SnapshotPart(Box<SnapshotItem>),
     /// The group was deleted. This is the last record.
     Deleted,

@@ -99,8 +99,8 @@ impl GroupActor {
             }
             let next = self.group.next_to_consume(&name);
             let reader = self.topics.open(&name)?.reader(StartAt::Seq(next), self.wake.clone());
-            // Consumes up to the reader's position at once: a job that begins now must not wait for seqs
-            // before it.
+            // Consumes up to the reader's position at once: a job that begins now must not wait for
+            // seqs before it.
             self.feed(&name, Vec::new(), reader.cursor());
             self.readers.insert(name, reader);
         }

@@ -519,7 +519,7 @@ impl GroupActor {
             match leaving {
                 GroupOutput::Parcel(mailbox, parcel) => mailbox.send(parcel),
                 GroupOutput::Event(serial, topic, payload) => {
-                    self.outbox.push(serial, topic, payload)
+                    self.outbox.push(serial, topic, payload);
                 }
             }
         }

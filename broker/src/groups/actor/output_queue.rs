@@ -45,8 +45,8 @@ impl OutputQueue {
         self.marked.push_back((mark, leaving));
     }
 
-    /// Sets the mark for the lines of all connections. `local` names the connections in the broker's
-    /// process.
+    /// Sets the mark for the lines of all connections. `local` names the connections in the
+    /// broker's process.
     pub(super) fn mark(&mut self, mark: RecordMark, own: &BTreeSet<ConnId>) {
         for (conn, (mailbox, lines)) in self.unmarked.drain(..) {
             let leaving = GroupOutput::Parcel(mailbox, ConnMessage::Lines(lines));

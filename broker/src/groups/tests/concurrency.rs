@@ -41,7 +41,7 @@ async fn threads_respect_the_group_limit() {
     const MAX: usize = 5;
     for _ in 0..50 {
         let mut rig = Rig::new();
-        Arc::get_mut(&mut rig.groups).expect("it is not shared yet").groups_max = MAX;
+        Arc::get_mut(&mut rig.groups).expect("it is not shared yet").count_max = MAX;
         let mut created = rig.create(|thread| format!("g{thread}"));
         created.sort_by_key(Result::is_err);
         assert_eq!(created[..MAX], [Ok(()); MAX]);

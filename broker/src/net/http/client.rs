@@ -65,8 +65,8 @@ impl Client {
         Self { hub, conn, mailbox, remote, patience, asked, pass, is_vouched_for, held }
     }
 
-    /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if they have too much
-    /// already.
+    /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if
+    /// they have too much already.
     pub(super) fn is_of(&self, pass: Identity) -> Result<(), ProtocolError> {
         self.hub.belongs_to(&mut self.held.lock(), &pass)?;
         let is_other = {
@@ -85,8 +85,8 @@ impl Client {
         Ok(())
     }
 
-    /// What came by it was found to be from whom it should be. So is what comes next, most likely: who signs, or the proxy
-    /// in front of them.
+    /// What came by it was found to be from whom it should be. So is what comes next, most likely:
+    /// who signs, or the proxy in front of them.
     pub(super) fn vouch(&self) {
         self.is_vouched_for.store(true, Ordering::Relaxed);
     }
@@ -96,7 +96,8 @@ impl Client {
         !self.is_vouched_for.load(Ordering::Relaxed) && self.pass.lock().has_no_permissions()
     }
 
-    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and is not too fast.
+    /// Whoever sent the request may publish on that topic, which comes into being if it is new, and
+    /// is not too fast.
     pub(super) fn may_publish_on(&self, topic: &TopicName) -> Result<(), Refusal> {
         self.may_go_on()?;
         Ok(self.hub.may_make_topic(self.held.lock().as_deref(), topic)?)
@@ -181,15 +182,16 @@ impl Client {
         self.judged(topic, self.pass().check_action(deed))
     }
 
-    /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever: what was
-    /// decided and meets a disk that takes nothing is answered when that takes it. [`Code::Idle`] says so.
+    /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever:
+    /// what was decided and meets a disk that takes nothing is answered when that takes it.
+    /// [`Code::Idle`] says so.
     pub(super) async fn ask(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
         let slot = self.begin(command)?;
         self.soon(self.answer_among(slot, &mut Vec::new())).await
     }
 
-    /// The same for what may take as long as it likes, such as a job. Whoever does not wait for the end of it
-    /// must say so ([`give_up`](Self::give_up)).
+    /// The same for what may take as long as it likes, such as a job. Whoever does not wait for the
+    /// end of it must say so ([`give_up`](Self::give_up)).
     pub(super) async fn wait(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
         let slot = self.begin(command)?;
         self.answer_among(slot, &mut Vec::new()).await
@@ -207,8 +209,8 @@ impl Client {
         })
     }
 
-    /// Asks several things at once. The answers are in the order of the questions, and end with the first that
-    /// does not come.
+    /// Asks several things at once. The answers are in the order of the questions, and end with the
+    /// first that does not come.
     pub(super) async fn ask_all(
         &self,
         commands: &[Command<'_>],
@@ -249,8 +251,8 @@ impl Client {
         });
     }
 
-    /// What comes of receiving a body for something that whoever sends it may do; refused at once if it may not, and as soon
-    /// as it may not any more: a body takes its time.
+    /// What comes of receiving a body for something that whoever sends it may do; refused at once
+    /// if it may not, and as soon as it may not any more: a body takes its time.
     pub(super) async fn receive<T>(
         &self,
         may: impl Fn(&Identity) -> Result<(), ProtocolError>,

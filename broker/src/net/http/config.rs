@@ -19,16 +19,18 @@ pub struct HttpConfig {
     pub hosts: Vec<String>,
     /// Bytes of a body. Default 4 MiB; a longer one is refused (413).
     pub body_bytes_max: usize,
-    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits, as long as
-    /// a body may take.
+    /// Bytes of all bodies that are being received. Default 64 MiB; whoever comes then waits, as
+    /// long as a body may take.
     pub bodies_bytes_max: usize,
-    /// Bytes of the bodies of webhooks and notices that are being received, before it is known from whom. Default
-    /// 16 MiB; if others find no room those are refused (408) that have been at it longest, and for a second at least.
+    /// Bytes of the bodies of webhooks and notices that are being received, before it is known from
+    /// whom. Default 16 MiB; if others find no room those are refused (408) that have been at it
+    /// longest, and for a second at least.
     pub hook_bodies_bytes_max: usize,
-    /// Bytes of pages of events that are on their way to who asked for them. Default 64 MiB; whoever asks
-    /// then waits.
+    /// Bytes of pages of events that are on their way to who asked for them. Default 64 MiB;
+    /// whoever asks then waits.
     pub pages_bytes_max: usize,
-    /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused (431).
+    /// Bytes of the head of a request. Default 64 KiB, at least 8 KiB; a longer one is refused
+    /// (431).
     pub head_bytes_max: usize,
     /// The same where one has to log in. Default 5 KiB: it is held before anybody knows for whom.
     pub stranger_head_bytes_max: usize,
@@ -44,15 +46,16 @@ pub struct HttpConfig {
     /// Milliseconds that a response may be taken no byte of. Default 30,000; then the connection is
     /// closed. Who listens to events comes back, and goes on where it was.
     pub stalled_ms: u64,
-    /// Milliseconds of silence after which a stream of events says that it is there. Default 15,000.
+    /// Milliseconds of silence after which a stream of events says that it is there. Default
+    /// 15,000.
     pub keep_alive_ms: u64,
     /// Milliseconds that a request may wait for something to happen: `wait=`. Default 300,000.
     pub wait_ms_max: u64,
-    /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000; then
-    /// it is refused (503).
+    /// Milliseconds that a publish waits while its topic has no room in memory. Default 10,000;
+    /// then it is refused (503).
     pub held_up_ms: u64,
-    /// Milliseconds that a request waits for what it asked of a topic or a group to be safe on the disk.
-    /// Default 10,000; then it is answered (503) that this is not known yet.
+    /// Milliseconds that a request waits for what it asked of a topic or a group to be safe on the
+    /// disk. Default 10,000; then it is answered (503) that this is not known yet.
     pub answer_ms: u64,
     /// Webhooks that are received; their names differ.
     pub hooks: Vec<Hook>,

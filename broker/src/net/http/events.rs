@@ -1,5 +1,5 @@
-//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard has them. A stream is a cursor,
-//! like any subscription; what was written for one of them others are sent, too.
+//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard has them. A stream is a
+//! cursor, like any subscription; what was written for one of them others are sent, too.
 #![expect(clippy::disallowed_methods, reason = "a stream that is silent says so from time to time")]
 
 use std::convert::Infallible;
@@ -154,8 +154,8 @@ impl Stream {
         out.freeze()
     }
 
-    /// What is said after a silence. Whoever leaves events out is told how far it has come, so that it
-    /// does not begin before all of these when it comes back: an id without data is no event.
+    /// What is said after a silence. Whoever leaves events out is told how far it has come, so that
+    /// it does not begin before all of these when it comes back: an id without data is no event.
     fn alive(&self) -> Bytes {
         let last = self.following.cursor().0.saturating_sub(1);
         let says_where = !self.filter.is_open() && last > 0 && self.following.has_begun();

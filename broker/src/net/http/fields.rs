@@ -11,15 +11,16 @@ use tidings_protocol::LINE_BYTES_MAX;
 use super::error::Refusal;
 use super::input::word;
 
-/// Fields of an object that are held. More than any object has that is taken, so that one of them at least is unknown
-/// where there are more.
+/// Fields of an object that are held. More than any object has that is taken, so that one of them
+/// at least is unknown where there are more.
 const FIELDS_MAX: usize = 64;
 
-/// Texts that are held of all lists of an object. More than a line can have, and more than there can be seeds.
+/// Texts that are held of all lists of an object. More than a line can have, and more than there
+/// can be seeds.
 const TEXTS_MAX: usize = LINE_BYTES_MAX / 2;
 
-/// An object of a body, of which no field is given twice. It takes no more memory than one that is as it has to be, whatever
-/// the body is made of.
+/// An object of a body, of which no field is given twice. It takes no more memory than one that is
+/// as it has to be, whatever the body is made of.
 #[derive(Debug, Default)]
 pub(super) struct Fields(pub(super) BTreeMap<String, Field>);
 
@@ -76,7 +77,8 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// Reads the value of a field, of which not more than so many texts are held: there are fewer for the next one then.
+/// Reads the value of a field, of which not more than so many texts are held: there are fewer for
+/// the next one then.
 struct Anything<'a> {
     texts_max: &'a mut usize,
 }
@@ -219,7 +221,8 @@ pub(super) fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a s
     settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
 }
 
-/// The texts of a field that is a list of words, if it is there; it is taken out. Refused if they are more than `max`.
+/// The texts of a field that is a list of words, if it is there; it is taken out. Refused if they
+/// are more than `max`.
 pub(super) fn take_words(
     object: &mut BTreeMap<String, Field>,
     name: &str,

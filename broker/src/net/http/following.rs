@@ -1,5 +1,5 @@
-//! What streams of events and long polls share: where they begin, what they leave out, and events in
-//! their turn.
+//! What streams of events and long polls share: where they begin, what they leave out, and events
+//! in their turn.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -49,8 +49,8 @@ impl Filter {
     }
 }
 
-/// A cursor on a topic that some task follows. Whoever only reads makes no topic: one that is not there is
-/// waited for, and followed from its first event when it is.
+/// A cursor on a topic that some task follows. Whoever only reads makes no topic: one that is not
+/// there is waited for, and followed from its first event when it is.
 #[derive(Debug)]
 pub(super) struct Following {
     hub: Arc<Hub>,
@@ -103,7 +103,8 @@ impl Following {
         self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
-    /// Whether the cursor is where it was to begin, and not below because the disk is asked where that is.
+    /// Whether the cursor is where it was to begin, and not below because the disk is asked where
+    /// that is.
     pub(super) fn has_begun(&self) -> bool {
         self.reader.as_ref().is_none_or(Reader::is_start_resolved)
     }

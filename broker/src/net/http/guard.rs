@@ -1,12 +1,12 @@
-//! Who may talk to this port at all. A browser sends requests on behalf of any page that it shows, so
-//! a page of somebody else must not be able to publish here, or to read.
+//! Who may talk to this port at all. A browser sends requests on behalf of any page that it shows,
+//! so a page of somebody else must not be able to publish here, or to read.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 
 use super::error::Refusal;
 
-/// What browsers are told with every answer: it is no page, and holds nothing that a page may load, or that is kept.
-/// Whatever is a page one day says more.
+/// What browsers are told with every answer: it is no page, and holds nothing that a page may load,
+/// or that is kept. Whatever is a page one day says more.
 const HARMLESS: [(HeaderName, HeaderValue); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -26,8 +26,9 @@ pub(super) fn make_harmless(answer: &mut HeaderMap) {
 
 /// Refuses what a page of somebody else has sent, and what does not mean this host.
 ///
-/// - The host of the request is an address, `localhost`, or one of `hosts`. A page can have its own name
-///   lead to this machine, and is then of the same origin as we are; but its name it cannot hide.
+/// - The host of the request is an address, `localhost`, or one of `hosts`. A page can have its own
+///   name lead to this machine, and is then of the same origin as we are; but its name it cannot
+///   hide.
 /// - If a browser says for which origin it asks, that is this one.
 pub(super) fn check(hosts: &[String], headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
     let denied = |message: String| Refusal::new(StatusCode::FORBIDDEN, "denied", message);

@@ -1,4 +1,5 @@
-//! The first head on a connection of HTTP, which is anybody's: hyper's buffers come once there is one.
+//! The first head on a connection of HTTP, which is anybody's: hyper's buffers come once there is
+//! one.
 
 use std::io;
 
@@ -10,8 +11,9 @@ const FIELDS_MAX: usize = 100;
 /// Bytes of memory for a head to begin with; doubled as it grows.
 const BYTES_MIN: usize = 512;
 
-/// Reads the first head, or as much of one as shows that it is none. Perhaps with a part of what follows; less if that
-/// is all that comes. `None`: it is longer than `bytes_max` bytes, and no more memory than that was taken for it.
+/// Reads the first head, or as much of one as shows that it is none. Perhaps with a part of what
+/// follows; less if that is all that comes. `None`: it is longer than `bytes_max` bytes, and no
+/// more memory than that was taken for it.
 pub(super) async fn first_head(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,

@@ -1,7 +1,7 @@
 //! `Idempotency-Key`: a publish that is sent again, because its answer was lost, is not done again.
 //!
-//! What an answer said is remembered in memory. After a restart of the broker the ids that were made of
-//! the key say the same, for events that can carry one.
+//! What an answer said is remembered in memory. After a restart of the broker the ids that were
+//! made of the key say the same, for events that can carry one.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -34,7 +34,8 @@ pub(super) enum Earlier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Serial(u64);
 
-/// For whom a key stands for what: nobody learns from a key, or is kept from anything by one, that somebody else has used.
+/// For whom a key stands for what: nobody learns from a key, or is kept from anything by one, that
+/// somebody else has used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     /// The topic by its number, as one that is deleted and made again is another.

@@ -1,5 +1,5 @@
-//! What a request says: names in its path, parameters, bodies. Everything has a limit before it is read,
-//! and what is not known is refused.
+//! What a request says: names in its path, parameters, bodies. Everything has a limit before it is
+//! read, and what is not known is refused.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -136,7 +136,8 @@ impl Bodies {
     }
 
     /// Receives a body whole. Refused if it is too long or too slow, if its content is of a type
-    /// that is not among `types`, or not [as it is read](allow_form). Without a type it is what is expected.
+    /// that is not among `types`, or not [as it is read](allow_form). Without a type it is what is
+    /// expected.
     pub(super) async fn receive(
         &self,
         headers: &HeaderMap,
@@ -232,8 +233,8 @@ fn allow_type(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
     Err(Refusal::new(status, "unsupported-type", message))
 }
 
-/// Bodies are read as UTF-8, and as they come: one that says that it is something else would be taken for what it is
-/// not, and is refused.
+/// Bodies are read as UTF-8, and as they come: one that says that it is something else would be
+/// taken for what it is not, and is refused.
 pub(super) fn allow_form(headers: &HeaderMap) -> Result<(), Refusal> {
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     let codings = headers.get_all(header::CONTENT_ENCODING).iter();
@@ -358,8 +359,8 @@ mod tests {
         }
     }
 
-    /// What becomes of a body of so many bytes, with so many ms before each, where 100 ms of silence are allowed, and
-    /// 1,000 ms in all.
+    /// What becomes of a body of so many bytes, with so many ms before each, where 100 ms of
+    /// silence are allowed, and 1,000 ms in all.
     async fn dripping(bytes: u32, each_ms: u64) -> Result<usize, Refusal> {
         let config = HttpConfig { body_silence_ms: 100, body_ms: 1_000, ..HttpConfig::default() };
         let bodies = Bodies::new(Arc::new(config));

@@ -141,8 +141,9 @@ pub(super) async fn add(
     Ok(Object(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
 
-/// Counts them as events, unless whoever sends them is too fast by now: a body may have taken its time, and others beside it.
-/// So nobody owes more at once than a few requests come to, however many there are.
+/// Counts them as events, unless whoever sends them is too fast by now: a body may have taken its
+/// time, and others beside it. So nobody owes more at once than a few requests come to, however
+/// many there are.
 fn count(client: &Client, urls: &[String]) -> Result<(), Refusal> {
     client.may_go_on()?;
     client.sent(urls.len(), urls.iter().map(String::len).sum());
@@ -162,8 +163,8 @@ fn adding<'a>(
     urls.iter().map(add).collect()
 }
 
-/// How many of them are new and were known. If one is not allowed none is taken; if one is refused otherwise that is told,
-/// and those before it are taken.
+/// How many of them are new and were known. If one is not allowed none is taken; if one is refused
+/// otherwise that is told, and those before it are taken.
 async fn add_seeds(
     client: &Client,
     name: &JobName,

@@ -1,5 +1,5 @@
-//! Topics, groups and jobs: each request asks what a command of the line protocol asks, and gets the
-//! same answer as an object.
+//! Topics, groups and jobs: each request asks what a command of the line protocol asks, and gets
+//! the same answer as an object.
 
 use std::sync::Arc;
 

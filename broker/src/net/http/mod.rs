@@ -9,8 +9,8 @@
 //!                 hook: a signed body ─▶ URLs ─▶ topic ─▶ safe ─▶ 200   (hooks, throttle)
 //! ```
 //!
-//! No handler has a way of its own past what the line protocol does: it asks the same, is refused the
-//! same, and access is asked about in the same place.
+//! No handler has a way of its own past what the line protocol does: it asks the same, is refused
+//! the same, and access is asked about in the same place.
 #![expect(clippy::disallowed_methods, reason = "requests wait for a time that they say")]
 
 mod client;
@@ -113,8 +113,8 @@ impl Serving {
     }
 }
 
-/// Asks what a command of the line protocol asks, as one more connection, and waits for an answer, but not for ever
-/// ([`Code::Idle`]).
+/// Asks what a command of the line protocol asks, as one more connection, and waits for an answer,
+/// but not for ever ([`Code::Idle`]).
 pub(crate) async fn ask(
     hub: &Arc<Hub>,
     command: &Command<'_>,
@@ -132,7 +132,8 @@ pub(crate) async fn ask(
     client.ask(command).await.map(drop)
 }
 
-/// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe themselves.
+/// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe
+/// themselves.
 fn router(http: &Arc<Http>) -> Router {
     let router = Router::new()
         .route("/", get(system::index))

@@ -1,4 +1,5 @@
-//! `GET /topics/{topic}`: events from a number on, and if there are none yet, the next ones that come.
+//! `GET /topics/{topic}`: events from a number on, and if there are none yet, the next ones that
+//! come.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -41,7 +42,8 @@ const LOOKED_MAX: usize = 16 << 20;
 /// Room for answers is given out in pieces of so many bytes.
 pub(super) const PIECE_BYTES: usize = 1 << 10;
 
-/// Answered at once if there is anything from `from` on, and otherwise when there is, or after `wait`.
+/// Answered at once if there is anything from `from` on, and otherwise when there is, or after
+/// `wait`.
 pub(super) async fn read(
     State(http): State<Arc<Http>>,
     Extension(client): Extension<Arc<Client>>,
@@ -86,8 +88,8 @@ fn revoked() -> Refusal {
     ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile").into()
 }
 
-/// The body of an answer, with the room that it takes until it was sent. It does not tell its length, as the
-/// connection would not come back for its end then, when it has room for more.
+/// The body of an answer, with the room that it takes until it was sent. It does not tell its
+/// length, as the connection would not come back for its end then, when it has room for more.
 struct Held {
     text: Option<Bytes>,
     _room: OwnedSemaphorePermit,

@@ -1,15 +1,17 @@
-//! Requests to which others in this process know the answer: hubs that notify, subscribers of a hub of ours. They are told no
-//! more than their paths; what a request may cost before somebody vouches for it is bounded here.
+//! Requests to which others in this process know the answer: hubs that notify, subscribers of a hub
+//! of ours. They are told no more than their paths; what a request may cost before somebody vouches
+//! for it is bounded here.
 //!
 //! ```text
 //!  path ─▶ throttle of all ─▶ body, within its limits ─▶ whose it is ─▶ throttle of those ─▶ receiver ─▶ its answer, or 404
 //!  429, 404     429                 408, 413                                   429                                      429
 //! ```
 //!
-//! A request counts when it is known what it is, so that who asks what can be meant is not held up by who asks anything: they
-//! may come through the same proxy, and are of one source then. What asks a hub is not signed; as far as somebody has shown
-//! that they want what they ask for again, that is known by what they ask about ([`Asker::Of`]). Strangers who ask for
-//! something new in the right form can be told from each other by nothing, and share what there is for them.
+//! A request counts when it is known what it is, so that who asks what can be meant is not held up
+//! by who asks anything: they may come through the same proxy, and are of one source then. What
+//! asks a hub is not signed; as far as somebody has shown that they want what they ask for again,
+//! that is known by what they ask about ([`Asker::Of`]). Strangers who ask for something new in the
+//! right form can be told from each other by nothing, and share what there is for them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -37,7 +39,8 @@ use crate::stats::RequestCounts;
 pub enum Asker {
     /// Somebody who is known, and counts for nothing.
     Known,
-    /// Whoever it is, it is about nothing but what has this number, which was shown to be meant: a few times a minute.
+    /// Whoever it is, it is about nothing but what has this number, which was shown to be meant: a
+    /// few times a minute.
     Of(u64),
     /// Anybody, who asks for something that there is to be had.
     Anybody,
@@ -55,7 +58,8 @@ pub enum Reply {
     Known(Response<Bytes>),
     /// Anybody may ask this.
     Anybody(Response<Bytes>),
-    /// It is from somebody who has no business here, and who is told nothing. Why is for the log, in our own words.
+    /// It is from somebody who has no business here, and who is told nothing. Why is for the log,
+    /// in our own words.
     Nobody(&'static str),
 }
 
@@ -71,14 +75,14 @@ pub trait Receiver: fmt::Debug + Send + Sync {
     /// Of which paths: `/a/{name}`, with `{name}` for a segment.
     fn paths(&self) -> &[&'static str];
 
-    /// Requests of one source that nobody vouches for: as many a minute, and as many at once, of [`Asker::Anybody`] and of
-    /// [`Asker::Nobody`] each.
+    /// Requests of one source that nobody vouches for: as many a minute, and as many at once, of
+    /// [`Asker::Anybody`] and of [`Asker::Nobody`] each.
     fn per_minute(&self) -> u32 {
         60
     }
 
-    /// Whether somebody was told this path whom nobody else could have it from. Others are told nothing, and their bodies are
-    /// not waited for.
+    /// Whether somebody was told this path whom nobody else could have it from. Others are told
+    /// nothing, and their bodies are not waited for.
     fn knows(&self, path: &str) -> bool {
         let _ = path;
         false
@@ -89,7 +93,8 @@ pub trait Receiver: fmt::Debug + Send + Sync {
         true
     }
 
-    /// What they are: `paths` of `OpenAPI`, in JSON. `openapi.json` is served with it, and its components can be referred to.
+    /// What they are: `paths` of `OpenAPI`, in JSON. `openapi.json` is served with it, and its
+    /// components can be referred to.
     fn describe(&self) -> &'static str {
         "{}"
     }
@@ -99,8 +104,8 @@ pub trait Receiver: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
-    /// Whose request this is, whose path is [known](Receiver::knows) to nobody. What is asked here costs as little as it can:
-    /// it is asked as often as anybody likes.
+    /// Whose request this is, whose path is [known](Receiver::knows) to nobody. What is asked here
+    /// costs as little as it can: it is asked as often as anybody likes.
     fn recognize<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> Recognizing<'a> {
         let _ = (request, peer);
         Box::pin(std::future::ready(Asker::Anybody))
@@ -113,8 +118,9 @@ pub trait Receiver: fmt::Debug + Send + Sync {
 /// Requests about one thing that was shown to be meant, from one source.
 const OF_ONE: Rate = Rate { per_minute: 6, burst: 6 };
 
-/// Requests of one source that are looked at to tell whose they are, for each that it has by [`Receiver::per_minute`], and how
-/// many it has for this at least: a look costs some 0.15 ms, and most come from those who are told to wait after it.
+/// Requests of one source that are looked at to tell whose they are, for each that it has by
+/// [`Receiver::per_minute`], and how many it has for this at least: a look costs some 0.15 ms, and
+/// most come from those who are told to wait after it.
 const LOOKS: u32 = 10;
 const LOOKS_OF_MIN: u32 = 600;
 
@@ -122,7 +128,8 @@ const LOOKS_OF_MIN: u32 = 600;
 #[derive(Debug)]
 struct Received {
     receiver: Arc<dyn Receiver>,
-    /// By source, and whether somebody stands between: who asks from a proxy's machine is not who asks through it.
+    /// By source, and whether somebody stands between: who asks from a proxy's machine is not who
+    /// asks through it.
     askers: Mutex<RateLimiter<(Source, bool, Asker)>>,
     /// Of those who are not known.
     rate: Rate,

@@ -1,8 +1,8 @@
 //! The room that bodies share while they are received.
 //!
-//! Whoever finds none waits. Where nobody knows yet who sends, that would let a few who send slowly stop everybody: there
-//! those give way that have been at it longest. A sender that matters has sent all of it in a moment, from wherever it
-//! comes, and behind whichever proxy.
+//! Whoever finds none waits. Where nobody knows yet who sends, that would let a few who send slowly
+//! stop everybody: there those give way that have been at it longest. A sender that matters has
+//! sent all of it in a moment, from wherever it comes, and behind whichever proxy.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -34,8 +34,8 @@ pub(super) struct Room {
 struct Lent {
     bodies: BTreeMap<u64, Borrower>,
     next: u64,
-    /// Pieces that are waited for, those that are free included: whoever is first in the queue is given these at once,
-    /// and has them when there are as many as it wants.
+    /// Pieces that are waited for, those that are free included: whoever is first in the queue is
+    /// given these at once, and has them when there are as many as it wants.
     wanted: usize,
     /// Pieces that somebody has.
     taken: usize,
@@ -78,8 +78,8 @@ impl Room {
         Self { lent: Some(Mutex::default()), ..Self::new(bytes_max) }
     }
 
-    /// For a body of which nothing has come yet. When it has to give way `end` is cancelled; what it has is to be dropped
-    /// then.
+    /// For a body of which nothing has come yet. When it has to give way `end` is cancelled; what
+    /// it has is to be dropped then.
     pub(super) fn part(&self, end: CancellationToken) -> Part<'_> {
         Part { room: self, pieces: None, number: None, end }
     }

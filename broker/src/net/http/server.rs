@@ -111,7 +111,8 @@ async fn serve_one(
     }
 }
 
-/// How many ms the first head may take. Who may do something without a token may connect ahead, and ask later.
+/// How many ms the first head may take. Who may do something without a token may connect ahead, and
+/// ask later.
 fn head_ms(http: &Http, client: &Client) -> u64 {
     let most = if client.is_worthless() { http.hub.limits.login_timeout_ms } else { u64::MAX };
     http.config.head_ms.min(most)
@@ -160,7 +161,8 @@ async fn converse(
     let _ = connection.await;
 }
 
-/// The answer, which the client is sent even after it has ended its sending side, unless it is a stream of events.
+/// The answer, which the client is sent even after it has ended its sending side, unless it is a
+/// stream of events.
 fn owed(debt: &Debt, response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes() == b"text/event-stream") {
@@ -179,7 +181,8 @@ async fn respond(
 ) -> Response {
     let mut response = answer(http, router, client, request).await;
     guard::make_harmless(response.headers_mut());
-    // Who shows nothing, nor signs what it sends, has one answer: what a connection takes between two requests is for those who are known.
+    // Who shows nothing, nor signs what it sends, has one answer: what a connection takes between
+    // two requests is for those who are known.
     if client.is_worthless() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
@@ -222,7 +225,8 @@ async fn answer(
     response
 }
 
-/// The pass of whoever sends a request with these headers. What is no token of ours is for somebody else, such as a webhook.
+/// The pass of whoever sends a request with these headers. What is no token of ours is for somebody
+/// else, such as a webhook.
 async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Identity, Refusal> {
     let access = &http.hub.access;
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());

@@ -1,4 +1,5 @@
-//! The broker itself: is it alive, does it take events, what has it done, and what can be asked of it.
+//! The broker itself: is it alive, does it take events, what has it done, and what can be asked of
+//! it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What was written for one stream of events and is wanted by others: events are encoded once, and all
-//! streams of a topic that follow it closely are sent the same bytes.
+//! What was written for one stream of events and is wanted by others: events are encoded once, and
+//! all streams of a topic that follow it closely are sent the same bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};

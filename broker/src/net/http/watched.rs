@@ -28,9 +28,10 @@ const OWED: u8 = 1;
 /// The answer is complete; a part of it may not be in the socket yet.
 const UNSENT: u8 = 2;
 
-/// Whether a connection owes its client an answer. A client may end its sending side after a complete
-/// request (`nc -N`): the answer is sent first, and only then the end of input is reported to hyper,
-/// which would otherwise drop the request. Everything here runs in the task of the connection.
+/// Whether a connection owes its client an answer. A client may end its sending side after a
+/// complete request (`nc -N`): the answer is sent first, and only then the end of input is reported
+/// to hyper, which would otherwise drop the request. Everything here runs in the task of the
+/// connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Debt(Arc<AtomicU8>);
 
@@ -93,9 +94,9 @@ impl HttpBody for Settling {
     }
 }
 
-/// A stream that fails when nothing that is written to it is taken for too long, and that is closed so that
-/// what was said last arrives: to close over something that was not read would be a reset, which may
-/// overtake it. So what is still coming is read for a moment, unless the broker stops.
+/// A stream that fails when nothing that is written to it is taken for too long, and that is closed
+/// so that what was said last arrives: to close over something that was not read would be a reset,
+/// which may overtake it. So what is still coming is read for a moment, unless the broker stops.
 pub(super) struct Watched {
     /// What was read of it before.
     head: Bytes,

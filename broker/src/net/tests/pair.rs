@@ -50,8 +50,8 @@ pub(in crate::net) async fn pair() -> (Stream, TlsStream<TcpStream>) {
     (Stream::secure(near.unwrap()), far.unwrap())
 }
 
-/// Lets the runtime see what the kernel has to say. On a clock that stands still it would wait for no time at all until there
-/// is something.
+/// Lets the runtime see what the kernel has to say. On a clock that stands still it would wait for
+/// no time at all until there is something.
 pub(in crate::net) async fn look() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -78,7 +78,8 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
     broker.stop().await;
 }
 
-/// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its end.
+/// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its
+/// end.
 #[tokio::test]
 async fn who_says_more_than_a_handshake_takes_is_closed() {
     let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };

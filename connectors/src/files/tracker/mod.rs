@@ -9,8 +9,8 @@
 //! A file that was renamed into place is complete. A file that was closed after writing, found by a
 //! scan or linked into place is complete when it has not changed for the settle time. A file that
 //! was created and is open is complete when it is closed; without a close event, when no process
-//! has it open for writing and it has not changed for a minute (`UNCLOSED_QUIET_TIME`). A file is published
-//! once, and again only when it was replaced or has changed.
+//! has it open for writing and it has not changed for a minute (`UNCLOSED_QUIET_TIME`). A file is
+//! published once, and again only when it was replaced or has changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -61,8 +61,8 @@ enum InFlight {
     Error(RelativePath, &'static str),
 }
 
-/// Tracks the files of one directory. Pass in one [`TrackerInput`], take [`TrackerOutput`]s until there are none,
-/// and pass in [`TrackerInput::Tick`] at the [`deadline`](Tracker::deadline).
+/// Tracks the files of one directory. Pass in one [`TrackerInput`], take [`TrackerOutput`]s until
+/// there are none, and pass in [`TrackerInput::Tick`] at the [`deadline`](Tracker::deadline).
 #[derive(Debug)]
 pub struct Tracker {
     rules: TrackerConfig,
@@ -71,8 +71,8 @@ pub struct Tracker {
     deadlines: BTreeSet<(Instant, RelativePath)>,
     /// Files that are being inspected.
     inspecting: usize,
-    /// Files that are [`NextStep::Ready`] and not being published, in this order. May contain files that
-    /// no longer are.
+    /// Files that are [`NextStep::Ready`] and not being published, in this order. May contain files
+    /// that no longer are.
     ready: VecDeque<RelativePath>,
     in_flight: BTreeMap<u64, InFlight>,
     last_number: u64,
@@ -137,15 +137,15 @@ impl Tracker {
         match input {
             TrackerInput::Found(name, stamp) => self.observe(name, stamp, Observation::Found, now),
             TrackerInput::Created(name, stamp) => {
-                self.observe(name, stamp, Observation::Created, now)
+                self.observe(name, stamp, Observation::Created, now);
             }
             TrackerInput::Opened(name) => self.opened(&name, now),
             TrackerInput::ClosedNoWrite(name) => self.closed_unwritten(&name, now),
             TrackerInput::ClosedAfterWrite(name, stamp) => {
-                self.observe(name, stamp, Observation::Closed, now)
+                self.observe(name, stamp, Observation::Closed, now);
             }
             TrackerInput::MovedIn(name, stamp) => {
-                self.observe(name, stamp, Observation::Placed, now)
+                self.observe(name, stamp, Observation::Placed, now);
             }
             TrackerInput::Removed(name) => self.remove(&name, now),
             TrackerInput::RemovedBelow(directory) => {
@@ -397,7 +397,7 @@ impl Tracker {
                 self.skipped += 1;
             }
             Some((_, NextStep::Inspecting(_))) => {
-                self.observe(name, stamp, Observation::Found, now)
+                self.observe(name, stamp, Observation::Found, now);
             }
             // It has changed in between, and will be inspected again.
             _ => {}

@@ -1,11 +1,13 @@
-//! What the hub knows over restarts: `hub.db`, an `SQLite` database that is this process's alone. Secrets of subscribers are
-//! here and nowhere else.
+//! What the hub knows over restarts: `hub.db`, an `SQLite` database that is this process's alone.
+//! Secrets of subscribers are here and nowhere else.
 //!
-//! A wish is what somebody has asked for and has not shown yet to want; a subscription is what has come of it. Ids are
-//! never given twice, so that a task which names one that is gone means nothing.
+//! A wish is what somebody has asked for and has not shown yet to want; a subscription is what has
+//! come of it. Ids are never given twice, so that a task which names one that is gone means
+//! nothing.
 //!
-//! Each topic has the newest content that was to be distributed, numbered by `version`, until every subscriber has it:
-//! a subscriber has what is numbered `delivered`, and all that was before is nobody's business any more.
+//! Each topic has the newest content that was to be distributed, numbered by `version`, until every
+//! subscriber has it: a subscriber has what is numbered `delivered`, and all that was before is
+//! nobody's business any more.
 //!
 //! To change the schema: raise [`VERSION`], and lead from the version before to it in `open`.
 
@@ -198,8 +200,8 @@ pub(super) struct Stored {
 #[derive(Debug)]
 pub(super) struct Store(Mutex<Connection>);
 
-/// So many deliveries have come to nothing at least when a subscriber is dropped for the time that nothing has reached it:
-/// who publishes seldom has two that are far apart in two short outages.
+/// So many deliveries have come to nothing at least when a subscriber is dropped for the time that
+/// nothing has reached it: who publishes seldom has two that are far apart in two short outages.
 const GIVEN_UP_MIN: u32 = 3;
 
 impl Store {
@@ -221,7 +223,8 @@ impl Store {
         Ok(Self(Mutex::new(connection)))
     }
 
-    /// Who this hub is to the broker, always the same one: so it has its tasks again at once after a restart.
+    /// Who this hub is to the broker, always the same one: so it has its tasks again at once after
+    /// a restart.
     pub(super) fn member(&self) -> Outcome<MemberId> {
         let text: String =
             self.0.lock().query_row("SELECT member FROM own", [], |row| row.get(0))?;
@@ -261,8 +264,9 @@ impl Store {
         })
     }
 
-    /// The next of those who miss a content and to whom nothing is on its way, behind `after`: with their callbacks, and how
-    /// many deliveries to them were begun. What is on its way is the newest when it gets there.
+    /// The next of those who miss a content and to whom nothing is on its way, behind `after`: with
+    /// their callbacks, and how many deliveries to them were begun. What is on its way is the
+    /// newest when it gets there.
     pub(super) fn recipients(
         &self,
         stored: Stored,
@@ -351,7 +355,8 @@ impl Store {
         })
     }
 
-    /// An attempt has failed; with `is_last` the delivery has come to nothing. Whether the subscriber is dropped for that.
+    /// An attempt has failed; with `is_last` the delivery has come to nothing. Whether the
+    /// subscriber is dropped for that.
     pub(super) fn failed(
         &self,
         id: Id,

@@ -7,8 +7,8 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use super::{Bounds, Id, Outcome, Store, UnixMs, millis, number, read_kind, read_url};
 use crate::hub::request::{Topic, Wish};
 
-/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in somebody else's name has
-/// so many, and all others theirs.
+/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in
+/// somebody else's name has so many, and all others theirs.
 pub(super) const WISHES_OF_HOST: u64 = 100;
 pub(super) const WISHES_OF_ONE: u64 = 3;
 
@@ -30,12 +30,14 @@ pub(in crate::hub) enum Granted {
     Done,
     /// It was not wished any more, or something later was.
     Void,
-    /// There are as many subscriptions as there may be: more than there were to be when it was heard.
+    /// There are as many subscriptions as there may be: more than there were to be when it was
+    /// heard.
     Full,
 }
 
 impl Store {
-    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no room for all ([`Heard::Full`]).
+    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no
+    /// room for all ([`Heard::Full`]).
     pub(in crate::hub) fn hear(
         &self,
         wishes: &[Wish],
@@ -82,8 +84,8 @@ impl Store {
         self.0.lock().prepare_cached(sql)?.query_row([id], read_wish).optional()
     }
 
-    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was wished before that for the same is
-    /// void.
+    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was
+    /// wished before that for the same is void.
     pub(in crate::hub) fn grant(&self, id: Id, bounds: &Bounds, now: UnixMs) -> Outcome<Granted> {
         self.write(true, |transaction| {
             let sql =
@@ -153,8 +155,8 @@ fn known(transaction: &Transaction<'_>, wish: &Wish) -> Outcome<Known> {
     })
 }
 
-/// Whether there may be a subscription of this wish: it is there, or there are not too many. What was promised when it was heard is
-/// not enough, as there may be fewer now.
+/// Whether there may be a subscription of this wish: it is there, or there are not too many. What
+/// was promised when it was heard is not enough, as there may be fewer now.
 fn has_place(transaction: &Transaction<'_>, wish: &Wish, bounds: &Bounds) -> Outcome<bool> {
     if known(transaction, wish)?.is_subscribed {
         return Ok(true);

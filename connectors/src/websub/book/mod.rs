@@ -190,7 +190,8 @@ impl Book {
         self.all.insert(one.token.clone(), one);
     }
 
-    /// One that was asked in vain gives way to who else tells of its feed. Whether there is somebody.
+    /// One that was asked in vain gives way to who else tells of its feed. Whether there is
+    /// somebody.
     pub(super) fn go_on(&mut self, token: &str, now_ms: u64) -> Result<bool, StoreError> {
         let successor = self.all.get(token).and_then(|one| one.successor(now_ms));
         let Some(successor) = successor else { return Ok(false) };
@@ -216,7 +217,8 @@ impl Book {
         self.store.known(token)
     }
 
-    /// Tokens of those whose hubs are to be asked now, which from here on are being asked; at most so many at a time.
+    /// Tokens of those whose hubs are to be asked now, which from here on are being asked; at most
+    /// so many at a time.
     pub(super) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<String> {
         let room = max.saturating_sub(self.asking.len());
         let due = self.all.values().filter(|one| one.due_ms() <= now_ms);

@@ -1,4 +1,5 @@
-//! What is agreed with a hub about one feed. Pure; the time is an argument, in ms since 1970, as leases outlive processes.
+//! What is agreed with a hub about one feed. Pure; the time is an argument, in ms since 1970, as
+//! leases outlive processes.
 //!
 //! ```text
 //!              ask                verified               most of the lease is over
@@ -7,8 +8,9 @@
 //!      └── after a while ┴──────────────────────────┘
 //! ```
 //!
-//! A feed may name several who tell. Who has said no, or was asked in vain for a while, is followed by the next one, with a
-//! callback and a secret of its own; and the last one by the first, after a pause.
+//! A feed may name several who tell. Who has said no, or was asked in vain for a while, is followed
+//! by the next one, with a callback and a secret of its own; and the last one by the first, after a
+//! pause.
 
 use std::time::Duration;
 
@@ -22,7 +24,8 @@ const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// And for so long at least, unless a shorter one was asked for: nobody is to have us ask them every second.
+/// And for so long at least, unless a shorter one was asked for: nobody is to have us ask them
+/// every second.
 const LEASE_MS_MIN: u64 = MINUTE_MS;
 
 /// A lease counts for so long at most, whatever a hub says.
@@ -41,7 +44,8 @@ const RETRY_MS_MAX: u64 = 6 * HOUR_MS;
 /// Who has said no is asked again after so long.
 const REFUSED_MS: u64 = DAY_MS;
 
-/// Between two and one of so many parts of a lease before its end it is asked for again: each at its own time.
+/// Between two and one of so many parts of a lease before its end it is asked for again: each at
+/// its own time.
 const SPREAD: u64 = 5;
 
 /// Tries in vain until somebody else is asked, if there is somebody.
@@ -50,7 +54,8 @@ const TRIES_MAX: u32 = 4;
 /// How often a hub that has not told everything is asked before its lease is over.
 const SILENT_MS: u64 = DAY_MS;
 
-/// How often a feed may say that somebody else tells: one that names another one each time is not followed.
+/// How often a feed may say that somebody else tells: one that names another one each time is not
+/// followed.
 const CHANGED_MS: u64 = DAY_MS;
 
 /// Who tells.
@@ -126,14 +131,16 @@ pub(super) struct Subscription {
     /// It has said no, or not answered for long: its turn is over, unless there is nobody else.
     #[serde(default)]
     in_vain: bool,
-    /// When one of those that the feed names has said no, since the first of them was asked; 0: none has.
+    /// When one of those that the feed names has said no, since the first of them was asked; 0:
+    /// none has.
     #[serde(default)]
     refused_ms: u64,
     /// Nobody wants it any more.
     leaving: bool,
     /// Until when crawlers were told that news come of themselves; 0: they were not.
     crawlers_know_ms: u64,
-    /// Crawlers have found what nobody had told: they are told of no lease until something is told again.
+    /// Crawlers have found what nobody had told: they are told of no lease until something is told
+    /// again.
     #[serde(default)]
     is_silent: bool,
     /// When it was asked for once more because of that.
@@ -209,7 +216,8 @@ impl Subscription {
         self.told_until_ms(now_ms).filter(|_| !self.is_silent)
     }
 
-    /// What crawlers are to be told, as they know something else: until when news come of themselves, 0 for not at all.
+    /// What crawlers are to be told, as they know something else: until when news come of
+    /// themselves, 0 for not at all.
     pub(super) fn untold_ms(&self, now_ms: u64) -> Option<u64> {
         let until_ms = self.relied_upon_until_ms(now_ms).unwrap_or(0);
         (until_ms != self.crawlers_know_ms && !self.leaving).then_some(until_ms)
@@ -226,8 +234,8 @@ impl Subscription {
         self.crawlers_know(until_ms);
     }
 
-    /// Crawlers have found what nobody had told, and go by nobody since. Whoever should have told it may have lost us, so
-    /// they are asked once more.
+    /// Crawlers have found what nobody had told, and go by nobody since. Whoever should have told
+    /// it may have lost us, so they are asked once more.
     pub(super) fn was_silent(&mut self, now_ms: u64) {
         if self.told_until_ms(now_ms).is_none() {
             return;
@@ -265,7 +273,8 @@ impl Subscription {
         if self.leaving { Wish::Unsubscribe } else { Wish::Subscribe }
     }
 
-    /// How that has ended. Whether it became active by that: a server of `rssCloud` says yes or no at once.
+    /// How that has ended. Whether it became active by that: a server of `rssCloud` says yes or no
+    /// at once.
     pub(super) fn was_asked(&mut self, asked: Asked, now_ms: u64) -> bool {
         if self.asked_until_ms.is_none() {
             // It was verified meanwhile.
@@ -293,7 +302,8 @@ impl Subscription {
         false
     }
 
-    /// Whether asking again makes any sense where a subscription is to end: the hub forgets it by itself.
+    /// Whether asking again makes any sense where a subscription is to end: the hub forgets it by
+    /// itself.
     pub(super) fn is_hopeless(&self, now_ms: u64) -> bool {
         self.leaving
             && (self.tries >= 5 || self.active_until_ms.is_none_or(|until| until <= now_ms))
@@ -348,8 +358,9 @@ impl Subscription {
         self.tellers == tellers
     }
 
-    /// The subscription that takes the place of this one, which is due and was asked in vain, and tells nothing any more.
-    /// Who was not asked yet in this round is asked now; when all were, the first of them later.
+    /// The subscription that takes the place of this one, which is due and was asked in vain, and
+    /// tells nothing any more. Who was not asked yet in this round is asked now; when all were, the
+    /// first of them later.
     pub(super) fn successor(&self, now_ms: u64) -> Option<Self> {
         let is_over = self.in_vain || self.tries >= TRIES_MAX;
         if !is_over || !self.has_others() || self.told_until_ms(now_ms).is_some() {

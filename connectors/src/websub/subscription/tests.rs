@@ -251,9 +251,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever hubs do: nothing is told that was not asked for and verified within its lease, and nobody who wants
-    /// something waits longer than a lease, or a day, before they ask again. Nobody gives way who tells something, all have
-    /// their turn, and who has said no is left alone for a day, as long as others are there.
+    /// Whatever hubs do: nothing is told that was not asked for and verified within its lease, and
+    /// nobody who wants something waits longer than a lease, or a day, before they ask again.
+    /// Nobody gives way who tells something, all have their turn, and who has said no is left alone
+    /// for a day, as long as others are there.
     #[test]
     fn what_is_told_was_asked_for(steps in steps()) {
         let mut one = of_three();

@@ -22,7 +22,8 @@ use crate::zmq::{Connect, StartError};
 /// How long a stop waits for what is in queues: a part of what it may take.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// A PUB socket that listens. It drops what is over a subscriber's high-water mark, and holds back nobody.
+/// A PUB socket that listens. It drops what is over a subscriber's high-water mark, and holds back
+/// nobody.
 pub(crate) struct Publisher {
     /// `None`: it is closed.
     socket: Option<Socket>,
@@ -133,7 +134,8 @@ impl Subscriber {
     pub(crate) fn tend(&mut self) {}
 }
 
-/// Messages of a socket, a few of them at a time: who is not taken from stops receiving, and its peers stop sending.
+/// Messages of a socket, a few of them at a time: who is not taken from stops receiving, and its
+/// peers stop sending.
 fn received(socket: Socket) -> Result<mpsc::Receiver<Frames>, StartError> {
     let (sender, messages) = mpsc::channel(RECEIVED_MAX);
     let receive = move || {

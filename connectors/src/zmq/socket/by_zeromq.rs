@@ -1,8 +1,9 @@
 //! Sockets of the `zeromq` crate, and what it does not know: limits.
 //!
-//! Its PUB socket has a queue of 100,000 messages for all and one for each subscriber, and drops in silence what they
-//! cannot take. On a runtime of one thread the first of them is emptied in each turn, so it never drops anything; what
-//! the others hold is counted here, in bytes, and when it is too much those who do not read are cut off.
+//! Its PUB socket has a queue of 100,000 messages for all and one for each subscriber, and drops in
+//! silence what they cannot take. On a runtime of one thread the first of them is emptied in each
+//! turn, so it never drops anything; what the others hold is counted here, in bytes, and when it is
+//! too much those who do not read are cut off.
 
 #![expect(clippy::disallowed_methods, reason = "a socket that fails is asked again after a pause")]
 
@@ -243,7 +244,8 @@ async fn received(socket: &mut impl SocketRecv, broken: &mut RateLimitedLog) -> 
     }
 }
 
-/// What the library says of a PING, as of all commands but the first. Its type of such errors is not public.
+/// What the library says of a PING, as of all commands but the first. Its type of such errors is
+/// not public.
 const UNKNOWN_COMMAND: &str = "Unknown command received";
 
 /// What an error says, without a word of what its peer has said.

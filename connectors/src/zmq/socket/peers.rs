@@ -1,7 +1,8 @@
-//! The connections of a listening socket as the kernel sees them: whose bytes wait, and how one is ended.
+//! The connections of a listening socket as the kernel sees them: whose bytes wait, and how one is
+//! ended.
 //!
-//! The library that accepts them gives nobody a handle. The kernel knows them by the port, says how much waits for each,
-//! and gives a second descriptor of a process's own socket to that process.
+//! The library that accepts them gives nobody a handle. The kernel knows them by the port, says how
+//! much waits for each, and gives a second descriptor of a process's own socket to that process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +34,8 @@ pub(super) struct Peer {
 }
 
 impl Peers {
-    /// Those who do not read: for whom as much waits in the kernel as can, judged by the one who has most.
+    /// Those who do not read: for whom as much waits in the kernel as can, judged by the one who
+    /// has most.
     pub(super) fn slow(&self) -> io::Result<Vec<Peer>> {
         let mut peers = self.all()?;
         let most = peers.iter().map(|peer| peer.unread).max().unwrap_or(0);

@@ -365,7 +365,8 @@ impl WatchedFeed {
         }
     }
 
-    /// Reads what [`WatchedFeed::to_bytes`] has written; `None` for another version or damaged data.
+    /// Reads what [`WatchedFeed::to_bytes`] has written; `None` for another version or damaged
+    /// data.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes)
             .ok()
@@ -462,7 +463,7 @@ impl WatchedFeed {
                 self.slow_down(settings);
             }
             CheckOutcome::NotModified | CheckOutcome::Failed => {
-                self.failures = self.failures.saturating_add(1)
+                self.failures = self.failures.saturating_add(1);
             }
         }
         self.was_pushed = false;

@@ -56,7 +56,7 @@ fn read(path: &Path, from: u64) -> io::Result<ScannedFile> {
                 (found.end, found.has_pages) = (reader.stream_position()?, true);
             }
             ScannedRecord { kind, .. } if kind == "warcinfo" => {
-                found.end = reader.stream_position()?
+                found.end = reader.stream_position()?;
             }
             _ => {}
         }

@@ -360,7 +360,8 @@ async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
         Ok(FeedTaskOutcome::Feed { announced: 1 })
     );
     fake.take();
-    // The hub is gone: the page is checked as before. A `BrokerLink` header counts more than the text.
+    // The hub is gone: the page is checked as before. A `BrokerLink` header counts more than the
+    // text.
     assert_eq!(
         fake.look(TASK, page_with(&one, &NOTHING)).await,
         Ok(FeedTaskOutcome::Feed { announced: 1 })

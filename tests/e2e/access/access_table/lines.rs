@@ -16,7 +16,8 @@ use crate::support::process::Server;
 use crate::support::tls::Authority;
 use crate::support::wire::{Heard, Wire, tcp_from, tls, unix};
 
-/// Of each connection: which one goes through the table, which one is idle until rights have changed.
+/// Of each connection: which one goes through the table, which one is idle until rights have
+/// changed.
 type Two = Option<(Wire, Wire)>;
 
 /// A row as it is sent.

@@ -1,6 +1,7 @@
-//! The table of who may do what, held against the program: every line and every request, by everybody with every right, over
-//! real connections, before somebody logs in, after that, when rights were changed and when they were taken away. What
-//! counts is what is answered, and what was published nevertheless.
+//! The table of who may do what, held against the program: every line and every request, by
+//! everybody with every right, over real connections, before somebody logs in, after that, when
+//! rights were changed and when they were taken away. What counts is what is answered, and what was
+//! published nevertheless.
 
 mod lines;
 mod routes;
@@ -89,7 +90,8 @@ impl Known {
     }
 }
 
-/// A broker that knows somebody with every combination of rights, and somebody who may do everything.
+/// A broker that knows somebody with every combination of rights, and somebody who may do
+/// everything.
 struct Scene {
     server: Server,
     http: Http,
@@ -98,7 +100,8 @@ struct Scene {
     token: String,
     /// What `access.toml` begins with: that one.
     head: String,
-    /// How many others were added, so that each version of the file has another number of principals.
+    /// How many others were added, so that each version of the file has another number of
+    /// principals.
     others: usize,
 }
 
@@ -125,7 +128,8 @@ impl Scene {
         Self { server, http, known, token: admin, head, others: 0 }
     }
 
-    /// Everybody is given what `given` says, or is not known any more. It is so for all connections from here on.
+    /// Everybody is given what `given` says, or is not known any more. It is so for all connections
+    /// from here on.
     fn change(&mut self, given: impl Fn(&Known) -> Option<Given>) {
         let entry = |known: &Known| given(known).map(|given| known.entry(&given));
         let entries: Vec<_> = self.known.iter().filter_map(entry).collect();

@@ -9,7 +9,8 @@ use super::table::{Given, Row, rows};
 use super::{Judge, Known, Scene, Verdict};
 use crate::support::wire::Wire;
 
-/// A method, a path as the description has it, a query, a body, and the rights that it takes, as those of a line.
+/// A method, a path as the description has it, a query, a body, and the rights that it takes, as
+/// those of a line.
 struct Route(&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const SEE: &str = "monitor|admin";
@@ -228,7 +229,8 @@ fn verdict(status: u16) -> Verdict {
     }
 }
 
-/// Every path of the description, with each of its methods, has a row, and every row is one of those.
+/// Every path of the description, with each of its methods, has a row, and every row is one of
+/// those.
 #[track_caller]
 fn expect_all_routes(scene: &Scene) {
     let description = scene.http.get("/openapi.json").json();

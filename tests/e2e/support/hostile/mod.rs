@@ -1,5 +1,5 @@
-//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to misbehave, or many (in
-//! 127.4.0.0/16), and as many good ones beside them, all on one port.
+//! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to
+//! misbehave, or many (in 127.4.0.0/16), and as many good ones beside them, all on one port.
 
 mod ways;
 

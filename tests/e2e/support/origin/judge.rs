@@ -42,10 +42,11 @@ impl Record {
         assert!(found.is_none(), "not allowed: {found:?}");
     }
 
-    /// To no host there were two requests at once, nor one begun sooner than `delay` after the end of the one before.
-    /// Requests for robots.txt count: politeness is about requests.
+    /// To no host there were two requests at once, nor one begun sooner than `delay` after the end
+    /// of the one before. Requests for robots.txt count: politeness is about requests.
     ///
-    /// The end of a request that the client broke off is not known here; its start stands in, which is never later.
+    /// The end of a request that the client broke off is not known here; its start stands in, which
+    /// is never later.
     #[track_caller]
     pub(crate) fn expect_polite(&self, delay: Duration) {
         let mut last: BTreeMap<Ipv4Addr, &Hit> = BTreeMap::new();

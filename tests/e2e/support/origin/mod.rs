@@ -1,10 +1,11 @@
-//! A web server that remembers: many hosts (addresses in 127.0.0.0/8) on one port, good and bad pages, and a record
-//! of every request as this side saw it.
+//! A web server that remembers: many hosts (addresses in 127.0.0.0/8) on one port, good and bad
+//! pages, and a record of every request as this side saw it.
 //!
-//! Times are taken so that the record can only be milder than what the client did. `start` is read after the first
-//! byte of a request was received, so the client began no later. `end` is read before the last byte of the answer is
-//! sent, so the client saw the end no earlier. A gap from `end` to the next `start` is therefore never shorter than
-//! the one that the client kept, and an overlap here was one there.
+//! Times are taken so that the record can only be milder than what the client did. `start` is read
+//! after the first byte of a request was received, so the client began no later. `end` is read
+//! before the last byte of the answer is sent, so the client saw the end no earlier. A gap from
+//! `end` to the next `start` is therefore never shorter than the one that the client kept, and an
+//! overlap here was one there.
 
 mod judge;
 mod serve;
@@ -37,7 +38,8 @@ pub(crate) struct Hit {
     pub(crate) head: String,
     /// When the first byte had come, since the origin began.
     pub(crate) start: Duration,
-    /// When the last byte of the answer was about to be sent; none: not yet, or the client broke off.
+    /// When the last byte of the answer was about to be sent; none: not yet, or the client broke
+    /// off.
     pub(crate) end: Option<Duration>,
 }
 
@@ -92,7 +94,8 @@ impl Origin {
         answers: impl Fn(&Hit) -> Option<Answer> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        // All hosts may be called at the same moment; who finds no place tries again a second later.
+        // All hosts may be called at the same moment; who finds no place tries again a second
+        // later.
         SockRef::from(&listener).listen(BACKLOG).unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 /// A set of hosts that all have the same pages.
 ///
-/// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host are reached from `/p/0`; also to itself,
-/// to fragments, and to `/private/n`. With `across`, the first page links to the first page of the next host.
+/// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host are reached from
+/// `/p/0`; also to itself, to fragments, and to `/private/n`. With `across`, the first page links
+/// to the first page of the next host.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     pub(crate) hosts: u16,

@@ -1,5 +1,5 @@
-//! The crawlers that are compared, each told as well as its authors would: as many requests at once as make it fast,
-//! robots.txt kept, nothing that has to do with the rest of the web.
+//! The crawlers that are compared, each told as well as its authors would: as many requests at once
+//! as make it fast, robots.txt kept, nothing that has to do with the rest of the web.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -108,7 +108,8 @@ fn tidings(place: &Place, seeds: &[String], delay: Duration) -> Command {
     command
 }
 
-/// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do without them.
+/// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do
+/// without them.
 fn wget2(place: &Place, seeds: &Path, site: &Site) -> Command {
     let mut command = Command::new("wget2");
     command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);

@@ -1,5 +1,5 @@
-//! `peers crawl`: Tidings beside other crawlers, on this machine, in one run, on the same origin. `peers origin`: that
-//! origin alone, for crawlers that are started by hand.
+//! `peers crawl`: Tidings beside other crawlers, on this machine, in one run, on the same origin.
+//! `peers origin`: that origin alone, for crawlers that are started by hand.
 
 mod crawlers;
 mod works;
@@ -47,7 +47,8 @@ pub(crate) struct CrawlArgs {
     #[arg(long)]
     quick: bool,
 
-    /// The origin does not say `Connection: keep-alive`, which HTTP/1.1 does not need, but some crawlers do
+    /// The origin does not say `Connection: keep-alive`, which HTTP/1.1 does not need, but some
+    /// crawlers do
     #[arg(long)]
     terse: bool,
 
@@ -59,7 +60,8 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "CRAWLER,..", value_delimiter = ',')]
     servers: Vec<String>,
 
-    /// Where crawlers keep their data, on a disk [default: a directory under this one, removed afterwards]
+    /// Where crawlers keep their data, on a disk [default: a directory under this one, removed
+    /// afterwards]
     #[arg(long, value_name = "DIR", env = "PEERS_DATA")]
     data: Option<PathBuf>,
 
@@ -160,7 +162,8 @@ fn unknown(work: &str) -> String {
     format!("no work {work}; there are {}", known.join(", "))
 }
 
-/// Every round runs every crawler once, so that what changes on the machine changes for all of them.
+/// Every round runs every crawler once, so that what changes on the machine changes for all of
+/// them.
 fn rounds(args: &CrawlArgs, work: &Work, data: &Path) -> anyhow::Result<Results<Crawler>> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };

@@ -398,8 +398,8 @@ impl World {
         Ok(())
     }
 
-    /// Restores the group from the log after a loss: the durable batches and `written` others survive.
-    /// Returns its last start and the time of its newest record.
+    /// Restores the group from the log after a loss: the durable batches and `written` others
+    /// survive. Returns its last start and the time of its newest record.
     fn restore_from_log(
         &mut self,
         end: CrashKind,

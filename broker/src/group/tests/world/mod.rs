@@ -13,9 +13,10 @@
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay |
 //!
-//! The promises that must hold nevertheless are in [`promises`]. Each has one checker: [`host_check`],
-//! [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`], [`priority_check`]. The checkers use only what hosts, workers
-//! and readers of the topics observe. The first broken promise ends the run.
+//! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
+//! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
+//! [`priority_check`]. The checkers use only what hosts, workers and readers of the topics observe.
+//! The first broken promise ends the run.
 
 mod announcement_check;
 mod broker;

@@ -91,8 +91,8 @@ impl PassCheck {
         self.by_name.values().all(|pass| pass.done)
     }
 
-    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page redirects
-    /// to it.
+    /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page
+    /// redirects to it.
     pub(super) fn repairs(&mut self, name: &str, url: &str) -> bool {
         let done = self.by_name.get_mut(name).filter(|pass| pass.done);
         let Some(pass) = done.filter(|pass| pass.others.contains(url)) else { return false };

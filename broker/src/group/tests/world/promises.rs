@@ -14,8 +14,8 @@ pub(in crate::group::tests) enum Promise {
     /// Between the end of a request and the start of the next one, the key rests for its delay and
     /// for what workers requested ([`HostCheck`](super::hosts::HostCheck)).
     DelayKept,
-    /// Announced URLs are fetched and their results known, unless the publisher was informed otherwise
-    /// ([`AnnouncementCheck`](super::looks::AnnouncementCheck)).
+    /// Announced URLs are fetched and their results known, unless the publisher was informed
+    /// otherwise ([`AnnouncementCheck`](super::looks::AnnouncementCheck)).
     NoTaskLost,
     /// A member receives no more tasks than its credit allows, and holds at most one suspect
     /// ([`World::check_credit`](super::World)).

@@ -5,13 +5,14 @@
 //!         408, 413            404, 429      429  400, 415, 422   422        429     200
 //! ```
 //!
-//! Who is not the configured sender is told nothing, and nothing that it sent is looked into: a hook
-//! that there is not, an address that may not send and a signature that is wrong have the same answer,
-//! after the same work. Sent again, a request has the answer that it had, and nothing is published:
-//! its events have ids that are made of what was signed.
+//! Who is not the configured sender is told nothing, and nothing that it sent is looked into: a
+//! hook that there is not, an address that may not send and a signature that is wrong have the same
+//! answer, after the same work. Sent again, a request has the answer that it had, and nothing is
+//! published: its events have ids that are made of what was signed.
 //!
-//! What is announced is the recipe's, except for URLs, and these lie below the recipe's prefixes. So what
-//! gives an event power over others (`every`, `prio`, `job`, `hub`) comes from the configuration alone.
+//! What is announced is the recipe's, except for URLs, and these lie below the recipe's prefixes.
+//! So what gives an event power over others (`every`, `prio`, `job`, `hub`) comes from the
+//! configuration alone.
 
 mod encoding;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -47,8 +48,8 @@ use crate::audit::{AuditEvent, Initiator};
 use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 use crate::topic::Topic;
 
-/// How often a source is told that it has not signed, of all hooks together, whether there are such or not. Beyond that it
-/// is told to wait.
+/// How often a source is told that it has not signed, of all hooks together, whether there are such
+/// or not. Beyond that it is told to wait.
 const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
@@ -72,7 +73,8 @@ pub(super) struct Hooks {
     all: RwLock<All>,
     /// Which name has which decoy, that nobody can tell.
     names: RandomState,
-    /// For each source and each hook, by its place, of what was signed; `None` stands for everything else.
+    /// For each source and each hook, by its place, of what was signed; `None` stands for
+    /// everything else.
     sources: Mutex<RateLimiter<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
     share: Mutex<TokenBucket>,
@@ -81,8 +83,8 @@ pub(super) struct Hooks {
     taken: Keys,
 }
 
-/// Hooks, and for each of them one that takes as long and that nobody can use, which is asked where there is no hook. At least
-/// one of these.
+/// Hooks, and for each of them one that takes as long and that nobody can use, which is asked where
+/// there is no hook. At least one of these.
 #[derive(Debug)]
 struct All {
     hooks: Vec<Arc<Hook>>,
@@ -100,7 +102,8 @@ impl From<Vec<Hook>> for All {
 }
 
 impl Hooks {
-    /// `hook_events_per_minute` is the number of events that all of them together may publish a minute.
+    /// `hook_events_per_minute` is the number of events that all of them together may publish a
+    /// minute.
     pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
         Self {
             all: RwLock::new(hooks.into()),
@@ -112,15 +115,15 @@ impl Hooks {
         }
     }
 
-    /// Other hooks from here on, or the same with other secrets. How much a source has asked of the hook that was at the
-    /// same place before is held against it for a minute.
+    /// Other hooks from here on, or the same with other secrets. How much a source has asked of the
+    /// hook that was at the same place before is held against it for a minute.
     pub(super) fn replace(&self, hooks: Vec<Hook>, hook_events_per_minute: u32) {
         *self.all.write() = hooks.into();
         *self.share_rate.write() = share_rate(hook_events_per_minute);
     }
 
-    /// The hook of that name for those who come from there, and its place; a decoy without a place if there is none. A name
-    /// has the same decoy each time, as it would have the same hook.
+    /// The hook of that name for those who come from there, and its place; a decoy without a place
+    /// if there is none. A name has the same decoy each time, as it would have the same hook.
     fn find(&self, name: &str, from: IpAddr) -> (Option<usize>, Arc<Hook>) {
         let All { hooks, decoys } = &*self.all.read();
         let decoy = self.names.hash_one(name) % decoys.len() as u64;
@@ -197,8 +200,8 @@ pub(super) async fn receive(
         http.hub.stats.webhooks.accepted.add(1);
         return safe(&topic, seqs).await;
     };
-    // A key stands for one body, so that there is nothing to compare. Of two at once the topic finds the
-    // second by its ids.
+    // A key stands for one body, so that there is nothing to compare. Of two at once the topic
+    // finds the second by its ids.
     let id = Id { topic: topic.id(), who: hook.recipe().name.clone(), key };
     let (serial, seqs) = match hooks.taken.begin(&id, 0, now) {
         Earlier::Done(seqs) => (None, seqs),
@@ -246,8 +249,8 @@ async fn publish(
     appended
 }
 
-/// What webhooks bring must not be all that there is: so many events a minute are theirs, in whatever
-/// number of requests they come, and all other ways in have the rest.
+/// What webhooks bring must not be all that there is: so many events a minute are theirs, in
+/// whatever number of requests they come, and all other ways in have the rest.
 fn take_share(http: &Http, client: &Client, events: u32) -> Result<(), Refusal> {
     let now = http.hub.clock.now();
     let taken = http.hooks.share.lock().take(*http.hooks.share_rate.read(), events, now);

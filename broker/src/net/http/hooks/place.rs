@@ -108,8 +108,8 @@ fn find(tokens: &[String], value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The URLs of a request, as they were written, in the order of the places; each once. Refused if the
-/// body is of no type in which one of the places can be, or has no URL in them, or too many.
+/// The URLs of a request, as they were written, in the order of the places; each once. Refused if
+/// the body is of no type in which one of the places can be, or has no URL in them, or too many.
 pub(super) fn urls(
     places: &[Place],
     headers: &HeaderMap,
@@ -121,8 +121,8 @@ pub(super) fn urls(
     });
     let is_form = kind.as_deref() == Some(FORM);
     let (mut found, mut fits) = (Vec::new(), false);
-    // The JSON of a body becomes many times as large for a moment. As nothing is awaited, so many are
-    // there at once as there are threads.
+    // The JSON of a body becomes many times as large for a moment. As nothing is awaited, so many
+    // are there at once as there are threads.
     let mut whole = None;
     for place in places {
         let fits_here = match place {

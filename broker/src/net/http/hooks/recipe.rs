@@ -1,4 +1,5 @@
-//! What the configuration says of a webhook: who may send, how that is known, what may be announced, where.
+//! What the configuration says of a webhook: who may send, how that is known, what may be
+//! announced, where.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,8 +23,8 @@ const ATTRIBUTES_BYTES_MAX: usize = 4 << 10;
 /// Secrets that are good at the same time: an old one and its successor, while the sender changes.
 const SECRETS_MAX: usize = 4;
 
-/// A shorter secret may be guessed: whoever signs is never told to wait for those who do not, so that anybody may try as many
-/// as they like.
+/// A shorter secret may be guessed: whoever signs is never told to wait for those who do not, so
+/// that anybody may try as many as they like.
 pub const SECRET_BYTES_MIN: usize = 16;
 
 /// Requests a minute from one address, and at once, where a recipe does not say it.
@@ -213,7 +214,8 @@ impl Hook {
         &self.recipe
     }
 
-    /// One that looks at a request as this one does, and that nobody can use: nobody has its secrets.
+    /// One that looks at a request as this one does, and that nobody can use: nobody has its
+    /// secrets.
     pub(super) fn decoy(&self) -> Self {
         let secrets = self.secrets.iter().map(Secret::another).collect();
         Self { recipe: self.recipe.clone(), secrets }
@@ -245,8 +247,8 @@ impl Hook {
         self.recipe.scheme.verify(&self.secrets, &one, body, now_unix_ms)
     }
 
-    /// The events of a request that is the sender's. Refused whole if one of the URLs is not below a
-    /// prefix.
+    /// The events of a request that is the sender's. Refused whole if one of the URLs is not below
+    /// a prefix.
     pub(super) fn events(
         &self,
         authentic: &Authentic,

@@ -1,5 +1,6 @@
-//! A body of JSON: its events are taken out of it one by one, so that what is no event, and what is one too many, is never
-//! held. Its memory is that of the events that it may have, whatever it is made of.
+//! A body of JSON: its events are taken out of it one by one, so that what is no event, and what is
+//! one too many, is never held. Its memory is that of the events that it may have, whatever it is
+//! made of.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -32,7 +33,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Events, as far as they are to be published: none are held any more once there is one that cannot be, or one too many.
+/// Events, as far as they are to be published: none are held any more once there is one that cannot
+/// be, or one too many.
 #[derive(Debug, Default)]
 struct Taken<'a> {
     payloads: Vec<Cow<'a, str>>,
@@ -163,7 +165,8 @@ impl Parts<'_> {
     }
 }
 
-/// Attributes in their order, none of them given twice; none are held any more once they are too long for an event.
+/// Attributes in their order, none of them given twice; none are held any more once they are too
+/// long for an event.
 #[derive(Debug, Default)]
 struct Attributes<'a> {
     all: Vec<(Cow<'a, str>, Cow<'a, str>)>,

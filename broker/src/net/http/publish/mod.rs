@@ -40,8 +40,8 @@ const EVENTS_MAX: usize = 100_000;
 /// The longest `Idempotency-Key`, in bytes.
 const KEY_BYTES_MAX: usize = 128;
 
-/// Answered when all of them are as safe as the topic promises. If one of them cannot be an event none
-/// is published.
+/// Answered when all of them are as safe as the topic promises. If one of them cannot be an event
+/// none is published.
 pub(super) async fn publish(
     State(http): State<Arc<Http>>,
     Extension(client): Extension<Arc<Client>>,
@@ -57,7 +57,8 @@ pub(super) async fn publish(
     let types = [LINES.as_slice(), &[JSON]].concat();
     let body = http.bodies.receive(&headers, body, &types);
     let received = client.receive(|pass| pass.check_action(deed), body).await??;
-    // The body may have taken its time, and others come beside it; its bytes have come, whatever becomes of it.
+    // The body may have taken its time, and others come beside it; its bytes have come, whatever
+    // becomes of it.
     let may_go_on = client.may_go_on();
     client.sent(0, received.bytes.len());
     may_go_on?;
@@ -197,7 +198,8 @@ fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Waits until the topic has room for them in memory, and whoever sent them may publish all of them still.
+/// Waits until the topic has room for them in memory, and whoever sent them may publish all of them
+/// still.
 async fn has_room(
     http: &Http,
     client: &Client,

@@ -1,5 +1,6 @@
-//! Who has sent a request: signatures over its body, in the forms that forges, CMSs and payment services
-//! give them, and ourselves where we tell others. Pure: headers are looked up by the caller, and time is an argument.
+//! Who has sent a request: signatures over its body, in the forms that forges, CMSs and payment
+//! services give them, and ourselves where we tell others. Pure: headers are looked up by the
+//! caller, and time is an argument.
 
 mod table;
 
@@ -186,8 +187,8 @@ pub struct Authentic {
 }
 
 impl Scheme {
-    /// That of a header such as `sha256=<hex>`, for the body alone: what hubs of `WebSub` and GitHub send.
-    /// The header says the algorithm, `sha256`, `sha384` or `sha512`.
+    /// That of a header such as `sha256=<hex>`, for the body alone: what hubs of `WebSub` and
+    /// GitHub send. The header says the algorithm, `sha256`, `sha384` or `sha512`.
     pub fn of_method(value: &str) -> Result<Self, Doubt> {
         let method = value.split_once('=').map(|(method, _)| method);
         let known = Algorithm::ALL.into_iter().find(|known| method == Some(known.as_str()));
@@ -236,8 +237,8 @@ impl Scheme {
         }
     }
 
-    /// Whether a request is of somebody who knows one of the secrets, and was signed not long before
-    /// `now_unix_ms`, or after it.
+    /// Whether a request is of somebody who knows one of the secrets, and was signed not long
+    /// before `now_unix_ms`, or after it.
     pub fn verify(
         &self,
         secrets: &[Secret],
@@ -255,8 +256,9 @@ impl Scheme {
         Ok(authentic)
     }
 
-    /// The headers that show others that a request is of somebody who knows these secrets, one or several; with several
-    /// in a form that has room for one, it is the first. `id` and the time are left out where the form has no place for them.
+    /// The headers that show others that a request is of somebody who knows these secrets, one or
+    /// several; with several in a form that has room for one, it is the first. `id` and the time
+    /// are left out where the form has no place for them.
     pub fn sign(&self, secrets: &[Secret], id: &str, unix_s: u64, body: &[u8]) -> SignedHeaders {
         match &self.0 {
             Kind::Token { header } => {
