@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Publishes by HTTP, with wrk (a Debian package) on one processor and the broker on the other: one event a request, and
-# 1,000 a request; each answered when it is synced. Then Server-Sent Events beside the line protocol, to 10,000 who
-# listen. Prints one line for each.
+# Publishes by HTTP, with wrk (a Debian package) on one processor and the broker on the other: one
+# event a request, and 1,000 a request; each answered when it is synced. Then Server-Sent Events
+# beside the line protocol, to 10,000 who listen. Prints one line for each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

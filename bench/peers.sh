@@ -1,20 +1,22 @@
 #!/bin/sh
-# Tidings beside its peers, on this machine, in one run; prints a table in Markdown. As a broker beside NATS, Redis,
-# Mosquitto, ZeroMQ and beanstalkd, or as a crawler beside wget2, spider, aiohttp, Crawlee, Scrapy and RQ.
+# Tidings beside its peers, on this machine, in one run; prints a table in Markdown. As a broker
+# beside NATS, Redis, Mosquitto, ZeroMQ and beanstalkd, or as a crawler beside wget2, spider,
+# aiohttp, Crawlee, Scrapy and RQ.
 #
-#   bench/peers.sh                        everything of brokers, about half an hour
-#   bench/peers.sh --quick                one short round: does everything work? No figures to be quoted.
-#   bench/peers.sh --only queue           tasks: publish, release to a worker, acknowledge
-#   bench/peers.sh --only fan-out-100,latency --rounds 5 --json values.json
+#   bench/peers.sh everything of brokers, about half an hour bench/peers.sh --quick one short round:
+#   does everything work? No figures to be quoted. bench/peers.sh --only queue tasks: publish,
+#   release to a worker, acknowledge bench/peers.sh --only fan-out-100,latency --rounds 5 --json
+#   values.json
 #
 #   bench/peers.sh crawl                  everything of crawlers, about half an hour
 #   bench/peers.sh crawl --quick          a tenth of it, once
 #   bench/peers.sh crawl --only flat,polite-1000 --rounds 3 --servers tidings,wget2
 #
-# Flags go to `peers compare` or `peers crawl` (see --help there). Needs two cores, a disk (no tmpfs) under the current
-# directory or in $PEERS_DATA, cargo, and Debian's packages, which it installs if they are missing; for the crawlers also
-# packages of PyPI and crates.io, which it puts below target/. The services that come with the packages are not used: every
-# server is started anew, with its own directory, on a free port.
+# Flags go to `peers compare` or `peers crawl` (see --help there). Needs two cores, a disk (no
+# tmpfs) under the current directory or in $PEERS_DATA, cargo, and Debian's packages, which it
+# installs if they are missing; for the crawlers also packages of PyPI and crates.io, which it puts
+# below target/. The services that come with the packages are not used: every server is started
+# anew, with its own directory, on a free port.
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)

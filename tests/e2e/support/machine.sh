@@ -1,8 +1,10 @@
-# machine.sh FOLDER: two machines for one test, of which this shell is `broker.example`. In namespaces of its own it has
-# /etc, /var/lib, /var/log, /run and /usr/local/bin to itself, and a network in which there is only `elsewhere`.
+# machine.sh FOLDER: two machines for one test, of which this shell is `broker.example`. In
+# namespaces of its own it has /etc, /var/lib, /var/log, /run and /usr/local/bin to itself, and a
+# network in which there is only `elsewhere`.
 #
-# Lines on standard input are commands; those behind `elsewhere ` are for a shell there. What both print is standard
-# output. FOLDER/home is where both work; what is in FOLDER/bin comes first in the PATH of the broker's machine.
+# Lines on standard input are commands; those behind `elsewhere ` are for a shell there. What both
+# print is standard output. FOLDER/home is where both work; what is in FOLDER/bin comes first in the
+# PATH of the broker's machine.
 set -e
 folder=$1
 exec 2>&1
