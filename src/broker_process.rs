@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use tidings_bench::{Launch, Ready, Server};
+use tidings_bench::{Launch, ReadyWhen, Server};
 
 /// A broker process of this program, so that its processor time is separate from that of the load
 /// generator. It ends when this value is dropped, and a temporary data directory is removed.
@@ -44,7 +44,7 @@ impl BrokerProcess {
         command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(threads.map(|threads| format!("--threads={threads}")));
         command.env_remove("TIDINGS_CONFIG");
-        Ok(Launch { command, ready: Ready::Says("listening on "), processor })
+        Ok(Launch { command, ready: ReadyWhen::PrintsAddress("listening on "), processor })
     }
 
     pub(crate) fn server(&self) -> &Server {

@@ -7,7 +7,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::json;
 use tidings_broker::Broker;
-use tidings_broker::hooks::{SECRET_BYTES_MIN, Scheme, Secret};
+use tidings_broker::hooks::{SECRET_BYTES_MIN, Secret, SignatureScheme};
 use tidings_connectors::callbacks::{self, CallbackConfig, Signer};
 use tokio_util::sync::CancellationToken;
 
@@ -59,13 +59,14 @@ impl CallbackFlags {
 }
 
 fn read_signer(file: &Path) -> Result<Signer, Failure> {
-    let scheme = Scheme::of(&json!("standard-webhooks")).expect("there is this preset");
+    let scheme =
+        SignatureScheme::from_config(&json!("standard-webhooks")).expect("there is this preset");
     let wrong = |error| Failure::Usage(format!("--callback-secret-file: {error}"));
     let written = read_secrets(file).map_err(wrong)?;
     let lines = written.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
     let secrets: Vec<Secret> = lines
         .map(|(at, line)| {
-            scheme.secret(line).map_err(|_| {
+            scheme.parse_secret(line).map_err(|_| {
                 let (file, line) = (file.display(), at + 1);
                 wrong(format!("line {line} of {file} is not a secret in Base64"))
             })

@@ -164,19 +164,19 @@ impl HttpFlags {
 
     fn config(&self, lines: Listen) -> Result<Option<HttpConfig>, Failure> {
         let mut config = HttpConfig {
-            hosts: self.hosts(),
+            allowed_hosts: self.hosts(),
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             ..HttpConfig::default()
         };
-        config.receivers.extend(self.hub.receiver(self.public_url.as_ref())?);
+        config.embedded_handlers.extend(self.hub.receiver(self.public_url.as_ref())?);
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
             let text =
                 "--public-url needs HTTP, which is off (--http off); remove one of the two flags";
             return Err(Failure::Usage(text.to_owned()));
         }
         let Some(listen) = self.listen_address(lines) else {
-            if !config.receivers.is_empty() {
+            if !config.embedded_handlers.is_empty() {
                 let text =
                     "--hub needs HTTP, which is off (--http off); remove one of the two flags";
                 return Err(Failure::Usage(text.to_owned()));

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use clap::Args;
-use tidings_broker::hooks::{Hook, Recipe, SecretPlace};
+use tidings_broker::hooks::{Hook, Recipe, SecretSource};
 
 use crate::failure::Failure;
 
@@ -31,8 +31,8 @@ impl HookFlags {
     /// The files with secrets.
     pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.hook.iter().filter_map(|recipe| match &recipe.secret {
-            SecretPlace::File(path) => Some(path.as_path()),
-            SecretPlace::Variable(_) => None,
+            SecretSource::File(path) => Some(path.as_path()),
+            SecretSource::EnvVar(_) => None,
         })
     }
 
@@ -53,10 +53,10 @@ impl HookFlags {
     }
 }
 
-fn read_secret(place: &SecretPlace) -> Result<String, String> {
+fn read_secret(place: &SecretSource) -> Result<String, String> {
     match place {
-        SecretPlace::File(path) => read_secrets(path),
-        SecretPlace::Variable(name) => {
+        SecretSource::File(path) => read_secrets(path),
+        SecretSource::EnvVar(name) => {
             std::env::var(name).map_err(|error| match error {
                 VarError::NotPresent => format!("{name}: {error}"),
                 // The error would contain the secret.

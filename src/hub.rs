@@ -15,8 +15,12 @@ use clap::Args;
 use hyper::body::Bytes;
 use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Request, Response, StatusCode};
-use tidings_broker::{Asker, Counting, Receiver, Recognizing, Reply, Replying};
-use tidings_connectors::hub::{Answer, Bounds, Counts, DESCRIPTION, Hub, HubConfig, PATHS, Rules};
+use tidings_broker::{
+    ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
+};
+use tidings_connectors::hub::{
+    Hub, HubConfig, HubCounts, HubLimits, HubResponse, HubRules, OPENAPI_PATHS, PATHS,
+};
 use tidings_protocol::{CanonicalUrl, IpNetwork};
 use tokio_util::sync::CancellationToken;
 
@@ -97,7 +101,7 @@ impl HubFlags {
     pub(crate) fn receiver(
         &self,
         public: Option<&PublicUrl>,
-    ) -> Result<Option<Arc<dyn Receiver>>, Failure> {
+    ) -> Result<Option<Arc<dyn EmbeddedHandler>>, Failure> {
         if self.hub.is_empty() {
             return Ok(None);
         }
@@ -129,20 +133,20 @@ impl HubFlags {
             .map_err(|error| Failure::Usage(format!("--public-url {public}: {error}")))?;
         let config = HubConfig {
             broker: broker.as_str().to_owned(),
-            rules: Rules {
-                prefixes: self.hub.clone(),
-                hub,
-                lease: self.hub_lease,
+            rules: HubRules {
+                topic_prefixes: self.hub.clone(),
+                hub_url: hub,
+                default_lease: self.hub_lease,
                 lease_min: LEASE_MIN.min(self.hub_lease),
                 lease_max: self.hub_lease_max,
             },
-            bounds: Bounds {
-                subscriptions: self.hub_subscribers,
-                wishes: PENDING_VERIFICATIONS_MAX,
-                given_up: self.hub_failures,
-                failing: FAILING_MAX,
+            limits: HubLimits {
+                subscriptions_max: self.hub_subscribers,
+                pending_requests_max: PENDING_VERIFICATIONS_MAX,
+                failed_deliveries_max: self.hub_failures,
+                failing_max: FAILING_MAX,
             },
-            publishers: self.hub_publishers.clone(),
+            publisher_networks: self.hub_publishers.clone(),
         };
         let (strangers, own_site) =
             (outgoing.http_client()?, outgoing.http_client_for_named_hosts()?);
@@ -161,47 +165,50 @@ impl fmt::Debug for HubReceiver {
     }
 }
 
-impl Receiver for HubReceiver {
+impl EmbeddedHandler for HubReceiver {
     fn paths(&self) -> &[&'static str] {
         &PATHS
     }
 
-    fn describe(&self) -> &'static str {
-        DESCRIPTION
+    fn openapi_paths(&self) -> &'static str {
+        OPENAPI_PATHS
     }
 
-    fn per_minute(&self) -> u32 {
+    fn requests_per_minute(&self) -> u32 {
         self.per_minute
     }
 
-    fn count(&self) -> Counting<'_> {
+    fn counters(&self) -> CountersFuture<'_> {
         Box::pin(async move {
-            let Counts { topics, subscribers, waiting } = self.slot.0.get()?.counts().await.ok()?;
+            let HubCounts { topics, subscribers, pending_requests: waiting } =
+                self.slot.0.get()?.counts().await.ok()?;
             let numbers =
                 vec![("topics", topics), ("subscribers", subscribers), ("waiting", waiting)];
             Some(("hub", numbers))
         })
     }
 
-    fn recognize<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> Recognizing<'a> {
+    fn classify<'a>(&'a self, request: &'a Request<Bytes>, peer: IpAddr) -> ClassifyFuture<'a> {
         Box::pin(async move {
             match self.slot.0.get() {
-                Some(hub) => hub.recognize(request, peer).await,
-                None => Asker::Anybody,
+                Some(hub) => hub.classify(request, peer).await,
+                None => RequestClass::Anonymous,
             }
         })
     }
 
-    fn receive(&self, request: Request<Bytes>, peer: IpAddr) -> Replying<'_> {
+    fn handle(&self, request: Request<Bytes>, peer: IpAddr) -> HandlerFuture<'_> {
         Box::pin(async move {
-            let Some(hub) = self.slot.0.get() else { return Reply::Anybody(starting_response()) };
+            let Some(hub) = self.slot.0.get() else {
+                return HandlerReply::Public(starting_response());
+            };
             // A request that was stored is completed even if the client disconnects.
             let hub = Arc::clone(hub);
-            let answer = tokio::spawn(async move { hub.answer(request, peer).await });
+            let answer = tokio::spawn(async move { hub.handle(request, peer).await });
             match answer.await.expect("it does not panic") {
-                Answer::Known(response) => Reply::Known(response),
-                Answer::Anybody(response) => Reply::Anybody(response),
-                Answer::Nobody(reason) => Reply::Nobody(reason),
+                HubResponse::Trusted(response) => HandlerReply::Verified(response),
+                HubResponse::Public(response) => HandlerReply::Public(response),
+                HubResponse::Rejected(reason) => HandlerReply::Rejected(reason),
             }
         })
     }

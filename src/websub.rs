@@ -60,7 +60,7 @@ impl WebSubFlags {
         };
         let websub = WebSub::open(config, outgoing.http_client()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;
-        http.receivers.push(Arc::new(websub.clone()));
+        http.embedded_handlers.push(Arc::new(websub.clone()));
         Ok(Some(websub))
     }
 }

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{Bind, Bound, Bridge, IS_BUILT_IN, TopicPattern};
+use tidings_connectors::zmq::{
+    BindEndpoint, BoundAddresses, BridgeConfig, IS_BUILT_IN, TopicPattern,
+};
 use tidings_protocol::client::{ClientTls, Security, TokenSource};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -54,12 +56,12 @@ pub(crate) struct ZmqFlags {
     /// Publish all events to ZeroMQ subscribers (PUB) at tcp://ADDRESS:PORT, in the frames topic,
     /// number, payload
     #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
-    zmq_pub: Option<Bind>,
+    zmq_pub: Option<BindEndpoint>,
 
     /// Accept events from ZeroMQ (PULL) at tcp://ADDRESS:PORT, in the frames topic, payload, or a
     /// payload for new-url
     #[arg(long, help_heading = "ZeroMQ", value_name = "ENDPOINT")]
-    zmq_pull: Option<Bind>,
+    zmq_pull: Option<BindEndpoint>,
 
     /// With --zmq-pub: only these topics, separated by commas; NAME* matches a prefix
     #[arg(
@@ -101,16 +103,16 @@ impl ZmqFlags {
 #[derive(Debug, Clone)]
 pub(crate) struct ZmqWork {
     broker: BrokerAddress,
-    publish: Option<Bind>,
+    publish: Option<BindEndpoint>,
     topics: Vec<TopicPattern>,
-    pull: Option<Bind>,
+    pull: Option<BindEndpoint>,
     key: Option<PathBuf>,
-    bridge: Option<Bridge>,
+    bridge: Option<BridgeConfig>,
 }
 
 impl ZmqWork {
     /// A bridge to this broker.
-    pub(crate) fn bridge(broker: BrokerAddress, bridge: Bridge) -> Self {
+    pub(crate) fn bridge(broker: BrokerAddress, bridge: BridgeConfig) -> Self {
         let (publish, pull, key) = (None, None, None);
         Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
     }
@@ -136,11 +138,11 @@ impl ZmqWork {
         if let Some(key) = &self.key {
             words.extend(["--curve-key".into(), key.into()]);
         }
-        if let Some(Bridge { connect, prefixes, frame, topic }) = &self.bridge {
+        if let Some(BridgeConfig { connect, prefixes, frame, topic }) = &self.bridge {
             words.push(format!("--connect={connect}").into());
             words.push(format!("--into={topic}").into());
             words.extend(prefixes.iter().map(|prefix| format!("--prefix={prefix}").into()));
-            if let PayloadFrame::Number(number) = frame {
+            if let PayloadFrame::Index(number) = frame {
                 words.push(format!("--frame={number}").into());
             }
         }
@@ -162,7 +164,7 @@ pub(crate) struct ZmqEnd {
 pub(crate) struct ZmqProcess {
     /// The addresses of its sockets, and warnings, for people.
     pub(crate) notes: Vec<String>,
-    bound: Bound,
+    bound: BoundAddresses,
     task: JoinHandle<Option<ZmqEnd>>,
     stop: CancellationToken,
 }
@@ -181,12 +183,12 @@ impl ZmqProcess {
         let is_open_to_all = key.is_none();
         let work = ZmqWork { broker, publish, topics: zmq_topics.clone(), pull, key, bridge: None };
         let mut zmq = Self::launch(work).await?;
-        let Bound { publish, pull } = zmq.bound;
-        zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", Bind(at))));
-        zmq.notes.extend(pull.map(|at| format!("ZeroMQ publishers at {}", Bind(at))));
+        let BoundAddresses { publish, pull } = zmq.bound;
+        zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", BindEndpoint(at))));
+        zmq.notes.extend(pull.map(|at| format!("ZeroMQ publishers at {}", BindEndpoint(at))));
         for at in [publish, pull].into_iter().flatten().filter(|at| !at.ip().is_loopback()) {
             if is_open_to_all {
-                let at = Bind(at);
+                let at = BindEndpoint(at);
                 zmq.notes.push(format!("note: {at} is open to other machines without a key"));
             }
         }
@@ -204,8 +206,8 @@ impl ZmqProcess {
             ChildProcess::spawn(&work, false).map_err(|reason| zmq_failure(&reason))?;
         let bound = process.ready().await.map_err(|reason| zmq_failure(&reason))?;
         // A restarted process uses the same addresses, so that peers can reconnect.
-        work.publish = bound.publish.map(Bind);
-        work.pull = bound.pull.map(Bind);
+        work.publish = bound.publish.map(BindEndpoint);
+        work.pull = bound.pull.map(BindEndpoint);
         let stop = CancellationToken::new();
         let task = tokio::spawn(supervise(work, process, stop.clone()));
         Ok(Self { notes: Vec::new(), bound, task, stop })
@@ -311,7 +313,7 @@ impl ChildProcess {
     }
 
     /// Waits until its sockets are open.
-    async fn ready(&mut self) -> Result<Bound, String> {
+    async fn ready(&mut self) -> Result<BoundAddresses, String> {
         let line = timeout(START_MAX, self.stdout.next_line()).await;
         let line = line.map_err(|_| format!("not ready within {} s", START_MAX.as_secs()))?;
         if let Ok(Some(line)) = line {
@@ -353,7 +355,7 @@ pub(crate) struct StartReport;
 #[cfg(any(test, feature = "zeromq", feature = "libzmq"))]
 impl StartReport {
     /// The line for open sockets.
-    pub(crate) fn ready(bound: &Bound) -> String {
+    pub(crate) fn ready(bound: &BoundAddresses) -> String {
         let place = |at: Option<SocketAddr>| at.map_or("-".to_owned(), |at| at.to_string());
         format!("ready {} {}", place(bound.publish), place(bound.pull))
     }
@@ -365,7 +367,7 @@ impl StartReport {
 }
 
 impl StartReport {
-    fn parse(line: &str) -> Result<Bound, String> {
+    fn parse(line: &str) -> Result<BoundAddresses, String> {
         if let Some(reason) = line.strip_prefix("failed ") {
             return Err(reason.to_owned());
         }
@@ -373,7 +375,7 @@ impl StartReport {
         let ["ready", publish, pull] = words[..] else {
             return Err("unexpected first line".to_owned());
         };
-        Ok(Bound { publish: publish.parse().ok(), pull: pull.parse().ok() })
+        Ok(BoundAddresses { publish: publish.parse().ok(), pull: pull.parse().ok() })
     }
 }
 
@@ -383,11 +385,11 @@ mod tests {
 
     #[test]
     fn a_report_is_parsed() {
-        let bound = Bound { publish: "127.0.0.1:7".parse().ok(), pull: None };
+        let bound = BoundAddresses { publish: "127.0.0.1:7".parse().ok(), pull: None };
         assert_eq!(StartReport::parse(&StartReport::ready(&bound)), Ok(bound));
         assert_eq!(
-            StartReport::parse(&StartReport::ready(&Bound::default())),
-            Ok(Bound::default())
+            StartReport::parse(&StartReport::ready(&BoundAddresses::default())),
+            Ok(BoundAddresses::default())
         );
         assert_eq!(StartReport::parse(&StartReport::failed("in use")), Err("in use".to_owned()));
         assert!(StartReport::parse("x").is_err());

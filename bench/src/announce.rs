@@ -10,18 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::histogram::Histogram;
-use crate::origin::{Asked, Origin};
-use crate::{Figure, Watch};
+use crate::origin::{Origin, RequestTarget};
+use crate::{Figure, ProgressFn};
 
 /// Longer than anybody takes that polls.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Shortest pause between the last answer and the next announcement: everybody is idle by then.
-const IDLE: Duration = Duration::from_millis(5);
+const IDLE_MIN: Duration = Duration::from_millis(5);
 
 /// Golden section: its multiples, without what is before the point, are spread evenly however many
 /// there are.
-const SPREAD: f64 = 0.618_034;
+const GOLDEN_RATIO: f64 = 0.618_034;
 
 /// Announcements of pages on different hosts, one after the other: the first page of each, of which
 /// nobody knows whether it may be fetched, and then the second.
@@ -30,7 +30,7 @@ pub struct Announce {
     /// Announcements of each kind, at most one for each host of the origin.
     pub hosts: u32,
     /// Time for either kind: who is slow makes fewer.
-    pub longest: Duration,
+    pub time_max: Duration,
 }
 
 impl Announce {
@@ -39,33 +39,33 @@ impl Announce {
         &self,
         origin: &Origin,
         mut ring: impl FnMut(&str) -> anyhow::Result<()>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
         let hosts = self.hosts.min(origin.site().hosts - 1);
         // Somebody may still be starting.
-        one(origin, hosts, 0, &mut ring)?;
+        announce_and_wait(origin, hosts, 0, &mut ring)?;
         let mut reached = hosts;
         let mut of_page = |page, what: &str| {
             let mut times = Histogram::new();
             let began = Instant::now();
             for host in 0..reached {
-                if began.elapsed() > self.longest {
+                if began.elapsed() > self.time_max {
                     reached = host;
                     break;
                 }
                 if host % 100 == 0 {
                     watch(&format!("{what}, {host} of {reached}"))?;
                 }
-                let took = one(origin, host, page, &mut ring)?;
-                times.add(took);
+                let took = announce_and_wait(origin, host, page, &mut ring)?;
+                times.record(took);
                 // Who looks at intervals is not always to be met right after a look.
-                thread::sleep(IDLE + took.mul_f64((f64::from(host) * SPREAD).fract()));
+                thread::sleep(IDLE_MIN + took.mul_f64((f64::from(host) * GOLDEN_RATIO).fract()));
             }
             anyhow::Ok(times)
         };
         let unknown = of_page(0, "hosts that are not known")?;
         let known = of_page(1, "known hosts")?;
-        let ms = |key, label, value: f64| Figure::new(key, label, 2).with([value / 1000.0]);
+        let ms = |key, label, value: f64| Figure::new(key, label, 2).with_runs([value / 1000.0]);
         Ok(vec![
             ms("known_p50_ms", "host known, p50, ms", known.quantile(0.5)),
             ms("known_p99_ms", "host known, p99, ms", known.quantile(0.99)),
@@ -76,23 +76,25 @@ impl Announce {
 }
 
 /// Announces a page, and waits until it was fetched; the time until the first request to its host.
-fn one(
+fn announce_and_wait(
     origin: &Origin,
     host: u32,
     page: u32,
     ring: &mut impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Duration> {
-    let known = origin.hits();
+    let known = origin.request_count();
     let url = origin.url(host, page);
     let announced = origin.now();
     ring(&url)?;
-    let start = origin.wait_for(PATIENCE, |record| {
-        record.hits[known..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
+    let start = origin.wait_for(REQUEST_TIMEOUT, |record| {
+        record.requests[known..].iter().find(|hit| hit.host == host).map(|hit| hit.start)
     })?;
-    origin.wait_for(PATIENCE, |record| {
-        let mut hits = record.hits[known..].iter();
-        hits.find(|hit| hit.host == host && hit.asked == Asked::Page(page) && hit.end.is_some())
-            .map(|_| ())
+    origin.wait_for(REQUEST_TIMEOUT, |record| {
+        let mut hits = record.requests[known..].iter();
+        hits.find(|hit| {
+            hit.host == host && hit.target == RequestTarget::Page(page) && hit.end.is_some()
+        })
+        .map(|_| ())
     })?;
     Ok(start.saturating_sub(announced))
 }

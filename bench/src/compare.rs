@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::fan::Fan;
-use crate::figure::number;
-use crate::load::{Load, Size};
-use crate::{Figure, Server, Target, Watch};
+use crate::figure::to_f64;
+use crate::load::{Load, LoadSize};
+use crate::{Figure, ProgressFn, Server, Target};
 
 /// Time in which a broker gets going again after the other one's turn.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// A rate in bytes a second, asked for before each round.
-pub type Encryption<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
+pub type EncryptionRate<'a> = dyn Fn() -> anyhow::Result<f64> + 'a;
 
 /// A broker and what it did in each of its turns.
-struct Side<'a> {
+struct ComparedBroker<'a> {
     load: Load<'a>,
     server: &'a Server,
-    runs: Vec<Run>,
+    runs: Vec<TurnResult>,
 }
 
 /// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Run {
+struct TurnResult {
     deliveries_per_second: f64,
     bytes_per_second: f64,
     /// In a second of the broker's processor time.
     bytes_per_cpu_second: f64,
     /// Processors that the broker kept busy.
     processors: f64,
-    us_per_1000: f64,
+    cpu_us_per_1000: f64,
 }
 
 impl Fan {
@@ -44,13 +44,13 @@ impl Fan {
         &self,
         plain: Target<'_>,
         guarded: Target<'_>,
-        encryption: Option<&Encryption<'_>>,
-        watch: &mut Watch<'_>,
+        encryption: Option<&EncryptionRate<'_>>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut plain = self.side(plain, watch)?;
-        let mut guarded = self.side(guarded, watch)?;
+        let mut plain = self.connect_broker(plain, watch)?;
+        let mut guarded = self.connect_broker(guarded, watch)?;
         for side in [&mut plain, &mut guarded] {
-            side.turn(self.warm_up, watch)?;
+            side.run_turn(self.warm_up, watch)?;
             side.runs.clear();
         }
         let mut rates = Vec::new();
@@ -62,58 +62,64 @@ impl Fan {
             let mut sides = [&mut plain, &mut guarded];
             sides.rotate_left(round % 2);
             for side in sides {
-                side.turn(self.run, watch)?;
+                side.run_turn(self.run, watch)?;
             }
         }
         Ok(figures(&plain.runs, &guarded.runs, &rates))
     }
 
-    fn side<'a>(&self, target: Target<'a>, watch: &mut Watch<'_>) -> anyhow::Result<Side<'a>> {
-        let size = Size {
+    fn connect_broker<'a>(
+        &self,
+        target: Target<'a>,
+        watch: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<ComparedBroker<'a>> {
+        let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
         let server = target.server.context("what runs elsewhere cannot be compared")?;
-        Ok(Side { load: Load::connect(target, size, watch)?, server, runs: Vec::new() })
+        Ok(ComparedBroker { load: Load::connect(target, size, watch)?, server, runs: Vec::new() })
     }
 }
 
-impl Side<'_> {
+impl ComparedBroker<'_> {
     /// One turn, at whose end nothing of it is under way any more.
-    fn turn(&mut self, length: Duration, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+    fn run_turn(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.load.resume();
         self.load.run_until(Instant::now() + WARM_UP, watch)?;
         let (before, began, cpu_before) =
-            (self.load.counters(), Instant::now(), self.server.cpu()?);
+            (self.load.counters(), Instant::now(), self.server.cpu_time()?);
         self.load.run_until(began + length, watch)?;
-        let (after, took, cpu) = (self.load.counters(), began.elapsed(), self.server.cpu()?);
+        let (after, took, cpu) = (self.load.counters(), began.elapsed(), self.server.cpu_time()?);
         let (took, cpu) = (took.as_secs_f64(), cpu.saturating_sub(cpu_before).as_secs_f64());
-        let deliveries = number(after.delivered - before.delivered);
-        let bytes = number(after.delivered_bytes - before.delivered_bytes);
-        self.runs.push(Run {
+        let deliveries = to_f64(after.delivered - before.delivered);
+        let bytes = to_f64(after.delivered_bytes - before.delivered_bytes);
+        self.runs.push(TurnResult {
             deliveries_per_second: deliveries / took,
             bytes_per_second: bytes / took,
             bytes_per_cpu_second: bytes / cpu,
             processors: cpu / took,
-            us_per_1000: cpu * 1e9 / deliveries,
+            cpu_us_per_1000: cpu * 1e9 / deliveries,
         });
         self.load.finish(watch)
     }
 }
 
 /// Both, how they compare in each round, and what encryption alone would allow.
-fn figures(plain: &[Run], guarded: &[Run], encryption: &[f64]) -> Vec<Figure> {
+fn figures(plain: &[TurnResult], guarded: &[TurnResult], encryption: &[f64]) -> Vec<Figure> {
     let rounds = || plain.iter().zip(guarded);
-    let of = |runs: &[Run], value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<_>>();
-    let figure = |key, label, digits, runs| Figure { key, label, digits, runs };
-    let rate = |run: &Run| run.deliveries_per_second;
-    let work = |run: &Run| run.us_per_1000;
+    let of = |runs: &[TurnResult], value: fn(&TurnResult) -> f64| {
+        runs.iter().map(value).collect::<Vec<_>>()
+    };
+    let figure = |key, label, digits, runs| Figure { key, label, decimals: digits, runs };
+    let rate = |run: &TurnResult| run.deliveries_per_second;
+    let work = |run: &TurnResult| run.cpu_us_per_1000;
     let mut figures = vec![
         figure("deliveries_per_second", "deliveries/s", 0, of(guarded, rate)),
         figure("plain_deliveries_per_second", "without, deliveries/s", 0, of(plain, rate)),
         Figure::new("of_plain", "of without", 3)
-            .with(rounds().map(|(plain, guarded)| rate(guarded) / rate(plain))),
+            .with_runs(rounds().map(|(plain, guarded)| rate(guarded) / rate(plain))),
         figure("broker_cpu_us_per_1000_deliveries", "broker us per 1,000", 1, of(guarded, work)),
         figure(
             "plain_broker_cpu_us_per_1000_deliveries",
@@ -122,7 +128,7 @@ fn figures(plain: &[Run], guarded: &[Run], encryption: &[f64]) -> Vec<Figure> {
             of(plain, work),
         ),
         Figure::new("of_plain_by_cpu", "of without, by CPU", 3)
-            .with(rounds().map(|(plain, guarded)| work(plain) / work(guarded))),
+            .with_runs(rounds().map(|(plain, guarded)| work(plain) / work(guarded))),
         figure("broker_cpus", "broker processors", 2, of(guarded, |run| run.processors)),
         figure("plain_broker_cpus", "without, processors", 2, of(plain, |run| run.processors)),
     ];
@@ -130,19 +136,20 @@ fn figures(plain: &[Run], guarded: &[Run], encryption: &[f64]) -> Vec<Figure> {
         return figures;
     }
     let mega = |rate: f64| rate / 1e6;
-    let of_limit = |value: fn(&Run) -> f64| {
-        let each = move |((plain, guarded), rate): ((&Run, &Run), &f64)| {
+    let of_limit = |value: fn(&TurnResult) -> f64| {
+        let each = move |((plain, guarded), rate): ((&TurnResult, &TurnResult), &f64)| {
             value(guarded) * (1.0 / rate + 1.0 / value(plain))
         };
         rounds().zip(encryption).map(each).collect::<Vec<_>>()
     };
-    let (bytes, by_cpu) = (|run: &Run| run.bytes_per_second, |run: &Run| run.bytes_per_cpu_second);
-    let megabytes = |runs: &[Run]| runs.iter().map(|run| mega(bytes(run))).collect();
+    let (bytes, by_cpu) =
+        (|run: &TurnResult| run.bytes_per_second, |run: &TurnResult| run.bytes_per_cpu_second);
+    let megabytes = |runs: &[TurnResult]| runs.iter().map(|run| mega(bytes(run))).collect();
     figures.extend([
         figure("mb_per_second", "MB/s", 0, megabytes(guarded)),
         figure("plain_mb_per_second", "without, MB/s", 0, megabytes(plain)),
         Figure::new("aes_mb_per_second", "AES-256-GCM, MB/s", 0)
-            .with(encryption.iter().map(|rate| mega(*rate))),
+            .with_runs(encryption.iter().map(|rate| mega(*rate))),
         figure("of_limit", "of 1/(1/AES + 1/without)", 3, of_limit(bytes)),
         figure("of_limit_by_cpu", "the same, by CPU", 3, of_limit(by_cpu)),
     ]);
@@ -153,18 +160,18 @@ fn figures(plain: &[Run], guarded: &[Run], encryption: &[f64]) -> Vec<Figure> {
 mod tests {
     use super::*;
 
-    const RUN: Run = Run {
+    const RUN: TurnResult = TurnResult {
         deliveries_per_second: 100.0,
         bytes_per_second: 3e6,
         bytes_per_cpu_second: 6e6,
         processors: 0.5,
-        us_per_1000: 7.0,
+        cpu_us_per_1000: 7.0,
     };
 
     #[test]
-    fn half_of_what_encryption_allows_is_half() {
+    fn the_encryption_limit_is_the_sum_of_both_times() {
         // Each takes as long as the other, so both together allow half.
-        let guarded = Run { deliveries_per_second: 25.0, bytes_per_second: 0.75e6, ..RUN };
+        let guarded = TurnResult { deliveries_per_second: 25.0, bytes_per_second: 0.75e6, ..RUN };
         let figures = figures(&[RUN], &[guarded], &[3e6]);
         let value = |key| figures.iter().find(|figure| figure.key == key).unwrap().median();
         assert_eq!(value("of_plain"), Some(0.25));

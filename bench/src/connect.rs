@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::connection::{self, take_step};
-use crate::figure::number;
-use crate::server::Cost;
-use crate::wire::{Step, Until};
-use crate::{Figure, Target, Watch};
+use crate::connection::{self, run_step};
+use crate::figure::to_f64;
+use crate::server::CpuCost;
+use crate::wire::{ReadUntil, SetupStep};
+use crate::{Figure, ProgressFn, Target};
 
 /// Connections that are open at once, so that the broker need not wait for the generator.
-const OPEN: usize = 32;
+const OPEN_CONNECTIONS: usize = 32;
 
 /// How often somebody is told how far it is, in cycles.
-const WATCH_EVERY: u64 = 4096;
+const PROGRESS_CYCLES: u64 = 4096;
 
 /// Cycles, for so long.
 #[derive(Debug, Clone, Copy)]
@@ -35,23 +35,23 @@ impl Connect {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        connection::prepare(&target)?;
-        let mut cycle = Cycle::new(target);
+        connection::create_topic(&target)?;
+        let mut cycle = ConnectCycles::new(target);
         let mut rate = Figure::new("cycles_per_second", "cycles/s", 0);
-        let mut cost = Cost::per_thousand_cycles();
+        let mut cost = CpuCost::per_thousand_cycles();
         for _ in 0..self.runs {
-            let (before, began) = (cycle.done, Instant::now());
-            let costing = Cost::before(target.server)?;
+            let (before, began) = (cycle.completed, Instant::now());
+            let costing = CpuCost::snapshot(target.server)?;
             while began.elapsed() < self.run {
-                cycle.turn()?;
-                if cycle.done.is_multiple_of(WATCH_EVERY) {
-                    watch(&format!("{} connections were opened and closed", cycle.done))?;
+                cycle.advance()?;
+                if cycle.completed.is_multiple_of(PROGRESS_CYCLES) {
+                    watch(&format!("{} connections were opened and closed", cycle.completed))?;
                 }
             }
-            let (cycles, took) = (number(cycle.done - before), began.elapsed());
-            cost.after(costing, target.server, cycles, took)?;
+            let (cycles, took) = (to_f64(cycle.completed - before), began.elapsed());
+            cost.add_run(costing, target.server, cycles, took)?;
             rate.runs.push(cycles / took.as_secs_f64());
         }
         let mut figures = vec![rate];
@@ -62,27 +62,27 @@ impl Connect {
 
 /// A row of connections: one is opened and says everything, the oldest one hears its answer and is
 /// closed.
-struct Cycle {
+struct ConnectCycles {
     address: SocketAddr,
-    said: Step,
+    subscription: SetupStep,
     open: VecDeque<TcpStream>,
-    done: u64,
+    completed: u64,
 }
 
-impl Cycle {
+impl ConnectCycles {
     fn new(target: Target<'_>) -> Self {
-        let said = target.wire.at_once(target.topic);
-        Self { address: target.address, said, open: VecDeque::new(), done: 0 }
+        let subscription = target.wire.pipelined_subscribe(target.topic);
+        Self { address: target.address, subscription, open: VecDeque::new(), completed: 0 }
     }
 
-    fn turn(&mut self) -> anyhow::Result<()> {
+    fn advance(&mut self) -> anyhow::Result<()> {
         let mut socket = self.connect()?;
-        take_step(&mut socket, &Step::new(self.said.send.clone(), Until::Nothing))?;
+        run_step(&mut socket, &SetupStep::new(self.subscription.send.clone(), ReadUntil::Nothing))?;
         self.open.push_back(socket);
-        if self.open.len() > OPEN {
+        if self.open.len() > OPEN_CONNECTIONS {
             let mut oldest = self.open.pop_front().expect("it is longer than nothing");
-            take_step(&mut oldest, &Step::new([], self.said.until))?;
-            self.done += 1;
+            run_step(&mut oldest, &SetupStep::new([], self.subscription.until))?;
+            self.completed += 1;
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Cycle {
                 return TcpStream::connect(self.address);
             }
             let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-            let [.., high, low] = (self.done / 256).to_be_bytes();
+            let [.., high, low] = (self.completed / 256).to_be_bytes();
             bind(&socket, &SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0)))?;
             connect(&socket, &self.address)?;
             Ok(socket.into())

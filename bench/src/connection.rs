@@ -8,23 +8,23 @@ use anyhow::{Context, bail};
 use rustls::ClientConnection;
 
 use crate::Target;
-use crate::secure::{Inlet, Link};
-use crate::wire::{Step, Until};
+use crate::tls::{BlockingStream, SubscriberSocket};
+use crate::wire::{ReadUntil, SetupStep};
 
 /// Bytes that a publisher writes at once.
-const PIECE_BYTES: usize = 64 * 1024;
+const WRITE_BYTES: usize = 64 * 1024;
 
 /// How long an answer may take at the beginning.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects and takes the steps, each of which waits for its answer. The socket blocks.
 pub fn open(
     address: SocketAddr,
-    steps: impl IntoIterator<Item = Step>,
+    steps: impl IntoIterator<Item = SetupStep>,
 ) -> anyhow::Result<TcpStream> {
     let mut socket = connect(address)?;
     for step in steps {
-        take_step(&mut socket, &step)?;
+        run_step(&mut socket, &step)?;
     }
     Ok(socket)
 }
@@ -33,35 +33,35 @@ fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let socket =
         TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     Ok(socket)
 }
 
 /// The same as [`open`], encrypted if the broker is spoken to so.
-fn link(
+fn open_to_target(
     target: &Target<'_>,
     address: SocketAddr,
-    steps: impl IntoIterator<Item = Step>,
-) -> anyhow::Result<Link> {
-    let mut link = Link::new(connect(address)?, target.wire.trust())?;
+    steps: impl IntoIterator<Item = SetupStep>,
+) -> anyhow::Result<BlockingStream> {
+    let mut link = BlockingStream::new(connect(address)?, target.wire.tls())?;
     for step in steps {
-        take_step(&mut link, &step)?;
+        run_step(&mut link, &step)?;
     }
     Ok(link)
 }
 
 /// Says what the step says and waits for its answer.
-pub fn take_step(socket: &mut (impl Read + Write), step: &Step) -> anyhow::Result<()> {
+pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> anyhow::Result<()> {
     socket.write_all(&step.send).context("the broker closed the connection")?;
     socket.flush()?;
     let mut heard = Vec::new();
-    while !is_over(&heard, step.until)? {
+    while !is_answered(&heard, step.until)? {
         let mut buffer = [0; 4096];
         let bytes = match socket.read(&mut buffer) {
-            Ok(0) => bail!("the broker closed the connection{}", shown(&heard)),
+            Ok(0) => bail!("the broker closed the connection{}", last_received(&heard)),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("the broker does not answer{}", shown(&heard))
+                bail!("the broker does not answer{}", last_received(&heard))
             }
             Err(error) => return Err(error).context("no answer"),
         };
@@ -71,7 +71,7 @@ pub fn take_step(socket: &mut (impl Read + Write), step: &Step) -> anyhow::Resul
 }
 
 /// The end of what was heard, for a message.
-fn shown(heard: &[u8]) -> String {
+fn last_received(heard: &[u8]) -> String {
     let end = &heard[heard.len().saturating_sub(200)..];
     if end.is_empty() {
         return String::new();
@@ -80,11 +80,11 @@ fn shown(heard: &[u8]) -> String {
 }
 
 /// Whether the answer is complete.
-fn is_over(heard: &[u8], until: Until) -> anyhow::Result<bool> {
+fn is_answered(heard: &[u8], until: ReadUntil) -> anyhow::Result<bool> {
     match until {
-        Until::Nothing => Ok(true),
-        Until::Bytes(bytes) => Ok(heard.len() >= bytes),
-        Until::Line(start) => {
+        ReadUntil::Nothing => Ok(true),
+        ReadUntil::Bytes(bytes) => Ok(heard.len() >= bytes),
+        ReadUntil::Line(start) => {
             for line in heard.split_inclusive(|&byte| byte == b'\n') {
                 if !line.ends_with(b"\n") {
                     break;
@@ -102,59 +102,60 @@ fn is_over(heard: &[u8], until: Until) -> anyhow::Result<bool> {
 }
 
 /// Makes the topic, if its broker wants that.
-pub fn prepare(target: &Target<'_>) -> anyhow::Result<()> {
-    let steps = target.wire.prepare(target.topic);
+pub fn create_topic(target: &Target<'_>) -> anyhow::Result<()> {
+    let steps = target.wire.create_topic(target.topic);
     if !steps.is_empty() {
-        link(target, target.address, target.wire.opening().into_iter().chain(steps))?;
+        open_to_target(target, target.address, target.wire.handshake().into_iter().chain(steps))?;
     }
     Ok(())
 }
 
 /// Connects a subscriber. Its socket does not block.
-pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<Inlet> {
+pub(crate) fn subscriber(target: &Target<'_>) -> anyhow::Result<SubscriberSocket> {
     let wire = target.wire;
-    let steps = wire.opening().into_iter().chain(wire.subscribe(target.topic));
-    let link = link(target, target.address, steps).context("a subscriber")?;
-    Ok(Inlet::new(link)?)
+    let steps = wire.handshake().into_iter().chain(wire.subscribe(target.topic));
+    let link = open_to_target(target, target.address, steps).context("a subscriber")?;
+    Ok(SubscriberSocket::new(link)?)
 }
 
 /// Connects a publisher, which writes so many messages at once. Its socket does not block.
-pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<Outlet> {
-    let steps = target.wire.opening().into_iter().chain(target.wire.publisher());
+pub(crate) fn publisher(target: &Target<'_>, burst: usize) -> anyhow::Result<PublisherSocket> {
+    let steps = target.wire.handshake().into_iter().chain(target.wire.publisher_setup());
     let address = target.wire.publisher_address(target.address);
-    let (socket, session) = link(target, address, steps).context("a publisher")?.into_parts();
-    let mut outlet = Outlet::new(socket, target.message().repeat(burst))?;
+    let (socket, session) =
+        open_to_target(target, address, steps).context("a publisher")?.into_parts();
+    let mut outlet = PublisherSocket::new(socket, target.message().repeat(burst))?;
     outlet.session = session;
     Ok(outlet)
 }
 
 /// Writes that a window has room for at least, so that something is under way while the next one is
 /// made.
-const WRITES: u64 = 4;
+const WRITES_PER_WINDOW: u64 = 4;
 
 /// Messages in one write: 64 KiB of them, as far as the window has room for several writes, and for
 /// one of each of the publishers who share it. A little less than 64 KiB, because protocols differ
 /// in length, and the number of messages is to be the same for all.
 pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: usize) -> usize {
-    let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES);
+    let writes = u64::try_from(publishers).unwrap_or(u64::MAX).max(WRITES_PER_WINDOW);
     let fitting = usize::try_from(window / writes).unwrap_or(usize::MAX);
-    (PIECE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
+    (WRITE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
 }
 
 /// A socket to which the same piece is written again and again.
-pub(crate) struct Outlet {
+pub(crate) struct PublisherSocket {
     socket: TcpStream,
-    piece: Vec<u8>,
+    messages: Vec<u8>,
     /// Bytes of the piece that are written; all of them: nothing is under way.
     written: usize,
     /// What encrypts, if something does; what it has taken counts as written.
     session: Option<Box<ClientConnection>>,
 }
 
-impl Outlet {
+impl PublisherSocket {
     pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> anyhow::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, written: piece.len(), piece, session: None })
+        Ok(Self { socket, written: piece.len(), messages: piece, session: None })
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -164,25 +165,25 @@ impl Outlet {
     /// Whether the last piece is written.
     pub(crate) fn is_idle(&self) -> bool {
         let is_sent = self.session.as_ref().is_none_or(|session| !session.wants_write());
-        self.written == self.piece.len() && is_sent
+        self.written == self.messages.len() && is_sent
     }
 
     /// Begins the piece anew.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn start_write(&mut self) {
         debug_assert!(self.is_idle(), "pieces are not mixed");
         self.written = 0;
     }
 
     /// The piece, to be changed before it is begun anew. Its length stays.
-    pub(crate) fn piece_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn messages_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.is_idle(), "what is under way does not change");
-        &mut self.piece
+        &mut self.messages
     }
 
     /// Writes what the socket takes; whether that was all.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         let Some(session) = &mut self.session else {
-            self.written += write_some(&mut self.socket, &self.piece[self.written..])?;
+            self.written += write_available(&mut self.socket, &self.messages[self.written..])?;
             return Ok(self.is_idle());
         };
         loop {
@@ -193,15 +194,15 @@ impl Outlet {
                     Err(error) => return Err(error),
                 }
             }
-            if self.written == self.piece.len() {
+            if self.written == self.messages.len() {
                 return Ok(true);
             }
-            self.written += session.writer().write(&self.piece[self.written..])?;
+            self.written += session.writer().write(&self.messages[self.written..])?;
         }
     }
 
     /// Reads everything that is there, and shows it.
-    pub(crate) fn hear(
+    pub(crate) fn read_available(
         &mut self,
         buffer: &mut [u8],
         mut heard: impl FnMut(&[u8]) -> anyhow::Result<()>,
@@ -238,7 +239,7 @@ impl Outlet {
 }
 
 /// Writes what the socket takes of this, and says how much that was.
-pub(crate) fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
+pub(crate) fn write_available(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
         match socket.write(&bytes[written..]) {
@@ -257,13 +258,13 @@ mod tests {
 
     #[test]
     fn an_answer_ends_with_its_line() {
-        let until = Until::Line("+OK");
-        assert!(!is_over(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
-        assert!(is_over(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
-        let refused = is_over(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
+        let until = ReadUntil::Line("+OK");
+        assert!(!is_answered(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
+        assert!(is_answered(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
+        let refused = is_answered(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
         assert_eq!(refused.to_string(), "the broker refuses: -ERR limit no");
-        assert!(is_over(b"abcd", Until::Bytes(4)).unwrap());
-        assert!(!is_over(b"abc", Until::Bytes(4)).unwrap());
+        assert!(is_answered(b"abcd", ReadUntil::Bytes(4)).unwrap());
+        assert!(!is_answered(b"abc", ReadUntil::Bytes(4)).unwrap());
     }
 
     #[test]

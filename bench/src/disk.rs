@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use rustix::fs::{major, minor, statfs};
 
-use crate::figure::{median, number};
+use crate::figure::{median, to_f64};
 
 /// Size of the write that a disk is judged by.
 const SYNC_BYTES: usize = 64 * 1024;
 
 /// Writes by which it is judged.
-const SYNCS: usize = 200;
+const SYNC_COUNT: usize = 200;
 
 /// Bytes of the file that a bare loop writes round and round.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// File systems in memory: `tmpfs` and `ramfs`.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What a directory lies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,11 +70,11 @@ fn parse_mount(line: &str, device: &str) -> Option<Disk> {
 }
 
 /// An error if the directory is in memory: what is measured there says nothing about a disk.
-pub fn refuse_memory(dir: &Path) -> anyhow::Result<()> {
+pub fn check_not_in_memory(dir: &Path) -> anyhow::Result<()> {
     let kind = statfs(dir).with_context(|| dir.display().to_string())?.f_type;
     let kind = u64::try_from(kind).unwrap_or_default();
     ensure!(
-        !IN_MEMORY.contains(&kind),
+        !MEMORY_FILE_SYSTEMS.contains(&kind),
         "{} is in memory (tmpfs), so nothing there is ever synced; choose another --data",
         dir.display()
     );
@@ -83,10 +83,10 @@ pub fn refuse_memory(dir: &Path) -> anyhow::Result<()> {
 
 /// How long one `fdatasync` takes after 64 KiB were written, the median of many.
 pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
-    let mut file = RoundFile::create(dir)?;
+    let mut file = PreallocatedFile::create(dir)?;
     let piece = vec![b'x'; SYNC_BYTES];
-    let mut times = Vec::with_capacity(SYNCS);
-    for _ in 0..SYNCS {
+    let mut times = Vec::with_capacity(SYNC_COUNT);
+    for _ in 0..SYNC_COUNT {
         let began = Instant::now();
         file.write(&piece)?;
         times.push(began.elapsed().as_secs_f64());
@@ -96,29 +96,29 @@ pub fn sync_time(dir: &Path) -> anyhow::Result<Duration> {
 
 /// A loop that does nothing but write these bytes and sync them, for so long: how often a second.
 pub fn bare_loop(dir: &Path, piece: &[u8], length: Duration) -> anyhow::Result<f64> {
-    let mut file = RoundFile::create(dir)?;
+    let mut file = PreallocatedFile::create(dir)?;
     let (mut syncs, began) = (0, Instant::now());
     while began.elapsed() < length {
         file.write(piece)?;
         syncs += 1;
     }
-    Ok(number(syncs) / began.elapsed().as_secs_f64())
+    Ok(to_f64(syncs) / began.elapsed().as_secs_f64())
 }
 
 /// A file that is written round and round, in blocks that it already has: the least that a disk can
 /// be asked for, because neither the length nor the blocks of the file change.
-struct RoundFile<'a> {
+struct PreallocatedFile<'a> {
     file: File,
     dir: &'a Path,
-    at: u64,
+    offset: u64,
 }
 
 /// The name of the file while it is used.
-const FILE: &str = "bench-sync.tmp";
+const FILE_NAME: &str = "bench-sync.tmp";
 
-impl<'a> RoundFile<'a> {
+impl<'a> PreallocatedFile<'a> {
     fn create(dir: &'a Path) -> anyhow::Result<Self> {
-        let path = dir.join(FILE);
+        let path = dir.join(FILE_NAME);
         let mut file = File::create(&path).with_context(|| path.display().to_string())?;
         let zeros = vec![0; 1 << 20];
         for _ in 0..FILE_BYTES >> 20 {
@@ -126,26 +126,26 @@ impl<'a> RoundFile<'a> {
         }
         file.sync_all()?;
         file.seek(SeekFrom::Start(0))?;
-        Ok(Self { file, dir, at: 0 })
+        Ok(Self { file, dir, offset: 0 })
     }
 
     fn write(&mut self, piece: &[u8]) -> anyhow::Result<()> {
         let bytes = u64::try_from(piece.len())?;
-        if self.at + bytes > FILE_BYTES {
+        if self.offset + bytes > FILE_BYTES {
             self.file.seek(SeekFrom::Start(0))?;
-            self.at = 0;
+            self.offset = 0;
         }
         self.file.write_all(piece)?;
         self.file.sync_data()?;
-        self.at += bytes;
+        self.offset += bytes;
         Ok(())
     }
 }
 
-impl Drop for RoundFile<'_> {
+impl Drop for PreallocatedFile<'_> {
     fn drop(&mut self) {
         // Whoever removes the directory removes what is left.
-        let _ = fs::remove_file(self.dir.join(FILE));
+        let _ = fs::remove_file(self.dir.join(FILE_NAME));
     }
 }
 
@@ -163,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_no_disk() {
+    fn tmpfs_is_rejected() {
         let shm = Path::new("/dev/shm");
         if shm.is_dir() {
-            assert!(refuse_memory(shm).is_err());
+            assert!(check_not_in_memory(shm).is_err());
         }
         assert!(Disk::of(Path::new("/")).is_ok());
     }

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::figure::number;
-use crate::load::{Counters, Load, Size};
-use crate::server::Cost;
-use crate::{Figure, Target, Watch};
+use crate::figure::to_f64;
+use crate::load::{Load, LoadCounters, LoadSize};
+use crate::server::CpuCost;
+use crate::{Figure, ProgressFn, Target};
 
 /// A load, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -31,16 +31,16 @@ impl Fan {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let size = Size {
+        let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
         };
         let mut load = Load::connect(target, size, watch)?;
         load.run_until(Instant::now() + self.warm_up, watch)?;
-        let mut rates = Rates::new();
+        let mut rates = DeliveryRates::new();
         for _ in 0..self.runs {
             rates.run(&mut load, target, self.run, watch)?;
         }
@@ -53,18 +53,18 @@ impl Fan {
 
 /// Rates and costs of runs.
 #[derive(Debug)]
-pub(crate) struct Rates {
+pub(crate) struct DeliveryRates {
     deliveries: Figure,
     publishes: Figure,
-    cost: Cost,
+    cost: CpuCost,
 }
 
-impl Rates {
+impl DeliveryRates {
     pub(crate) fn new() -> Self {
         Self {
             deliveries: Figure::new("deliveries_per_second", "deliveries/s", 0),
             publishes: Figure::new("publishes_per_second", "publishes/s", 0),
-            cost: Cost::per_thousand_deliveries(),
+            cost: CpuCost::per_thousand_deliveries(),
         }
     }
 
@@ -74,18 +74,18 @@ impl Rates {
         load: &mut Load<'_>,
         target: Target<'_>,
         length: Duration,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<()> {
         let (before, began) = (load.counters(), Instant::now());
-        let costing = Cost::before(target.server)?;
+        let costing = CpuCost::snapshot(target.server)?;
         load.run_until(began + length, watch)?;
         let (after, took) = (load.counters(), began.elapsed());
         self.add(before, after, took);
-        self.cost.after(costing, target.server, number(after.delivered - before.delivered), took)
+        self.cost.add_run(costing, target.server, to_f64(after.delivered - before.delivered), took)
     }
 
-    fn add(&mut self, before: Counters, after: Counters, took: Duration) {
-        let per_second = |count: u64| number(count) / took.as_secs_f64();
+    fn add(&mut self, before: LoadCounters, after: LoadCounters, took: Duration) {
+        let per_second = |count: u64| to_f64(count) / took.as_secs_f64();
         self.deliveries.runs.push(per_second(after.delivered - before.delivered));
         self.publishes.runs.push(per_second(after.published - before.published));
     }

@@ -8,20 +8,20 @@ pub struct Figure {
     /// Its name for people, with its unit.
     pub label: &'static str,
     /// Digits behind the point that mean something.
-    pub digits: usize,
+    pub decimals: usize,
     /// One value of each run.
     pub runs: Vec<f64>,
 }
 
 impl Figure {
     /// A figure without values yet.
-    pub const fn new(key: &'static str, label: &'static str, digits: usize) -> Self {
-        Self { key, label, digits, runs: Vec::new() }
+    pub const fn new(key: &'static str, label: &'static str, decimals: usize) -> Self {
+        Self { key, label, decimals, runs: Vec::new() }
     }
 
     /// With these values.
     #[must_use]
-    pub fn with(mut self, runs: impl IntoIterator<Item = f64>) -> Self {
+    pub fn with_runs(mut self, runs: impl IntoIterator<Item = f64>) -> Self {
         self.runs.extend(runs);
         self
     }
@@ -32,7 +32,7 @@ impl Figure {
     }
 
     /// From where to where the runs went.
-    pub fn spread(&self) -> Option<(f64, f64)> {
+    pub fn range(&self) -> Option<(f64, f64)> {
         let sorted = sorted(&self.runs);
         Some((*sorted.first()?, *sorted.last()?))
     }
@@ -51,7 +51,7 @@ fn sorted(runs: &[f64]) -> Vec<f64> {
 
 /// A count as a number to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts of a benchmark, shown with few digits")]
-pub fn number(count: u64) -> f64 {
+pub fn to_f64(count: u64) -> f64 {
     count as f64
 }
 
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_is_a_run() {
+    fn the_median_is_one_of_the_runs() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.0));
     }
 
     #[test]
-    fn the_spread_is_from_the_lowest_to_the_highest() {
-        let figure = Figure::new("a", "a", 0).with([2.0, 1.0, 3.0]);
-        assert_eq!((figure.median(), figure.spread()), (Some(2.0), Some((1.0, 3.0))));
+    fn the_range_is_from_the_lowest_to_the_highest_run() {
+        let figure = Figure::new("a", "a", 0).with_runs([2.0, 1.0, 3.0]);
+        assert_eq!((figure.median(), figure.range()), (Some(2.0), Some((1.0, 3.0))));
     }
 }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::connection::{self, Outlet};
-use crate::figure::number;
-use crate::load::subscribers;
-use crate::poller::{Discard, Poller};
-use crate::{Figure, Target, Watch, server};
+use crate::connection::{self, PublisherSocket};
+use crate::figure::to_f64;
+use crate::load::connect_subscribers;
+use crate::poller::{DiscardBuffer, Poller};
+use crate::{Figure, ProgressFn, Target, server};
 
 /// How long one event may take to everybody.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause in which a broker may tidy up after many connections before its memory is looked at.
-const QUIET: Duration = Duration::from_millis(500);
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Many subscribers, and few events.
 #[derive(Debug, Clone, Copy)]
@@ -33,31 +33,31 @@ impl Idle {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        connection::prepare(&target)?;
+        connection::create_topic(&target)?;
         // One of each first, so that what a broker needs once does not count for those who follow.
         let mut publisher = connection::publisher(&target, 1)?;
         let _first = connection::subscriber(&target)?;
         let empty = target.server.map(server::Server::resident_bytes).transpose()?;
 
         let mut poller = Poller::new()?;
-        let mut sockets = subscribers(&target, &poller, self.subscribers, watch)?;
-        thread::sleep(QUIET);
+        let mut sockets = connect_subscribers(&target, &poller, self.subscribers, watch)?;
+        thread::sleep(SETTLE_TIME);
         let mut figures = Vec::new();
         if let (Some(server), Some(empty)) = (target.server, empty) {
             let used = server.resident_bytes()?.saturating_sub(empty);
-            let each = number(used) / 1024.0 / number(u64::try_from(self.subscribers)?);
+            let each = to_f64(used) / 1024.0 / to_f64(u64::try_from(self.subscribers)?);
             let key = "kib_per_subscriber";
-            figures.push(Figure::new(key, "KiB per subscriber", 2).with([each]));
+            figures.push(Figure::new(key, "KiB per subscriber", 2).with_runs([each]));
         }
 
-        let stream = target.stream();
+        let stream = target.stream_layout();
         let mut last = Figure::new("to_all_ms", "one event to all, ms", 1);
         let mut received = vec![0; sockets.len()];
-        let mut discard = Discard::new();
+        let mut discard = DiscardBuffer::new();
         let mut ready = Vec::new();
-        let before = target.server.map(server::Server::cpu).transpose()?;
+        let before = target.server.map(server::Server::cpu_time).transpose()?;
         for event in 1..=u64::try_from(self.events)? {
             watch(&format!("event {event} of {} to all", self.events))?;
             let began = Instant::now();
@@ -65,15 +65,17 @@ impl Idle {
             let wanted = stream.bytes(event);
             let mut missing = sockets.len();
             while missing > 0 {
-                poller.wait(PATIENCE, &mut ready)?;
+                poller.wait(DELIVERY_TIMEOUT, &mut ready)?;
                 for &token in &ready {
-                    let Some(bytes) = sockets[token].take(&mut discard)? else { continue };
+                    let Some(bytes) = sockets[token].count_available(&mut discard)? else {
+                        continue;
+                    };
                     ensure!(bytes > 0, "the broker closed a subscriber's connection");
                     let had: u64 = received[token];
                     received[token] = had + bytes;
                     missing -= usize::from(had < wanted && received[token] >= wanted);
                 }
-                if began.elapsed() > PATIENCE {
+                if began.elapsed() > DELIVERY_TIMEOUT {
                     bail!("{missing} subscribers did not get an event");
                 }
             }
@@ -81,18 +83,18 @@ impl Idle {
         }
         figures.push(last);
         if let (Some(server), Some(before)) = (target.server, before) {
-            let used = server.cpu()?.saturating_sub(before).as_secs_f64() * 1e3;
-            let each = used / number(u64::try_from(self.events)?.max(1));
+            let used = server.cpu_time()?.saturating_sub(before).as_secs_f64() * 1e3;
+            let each = used / to_f64(u64::try_from(self.events)?.max(1));
             let label = "broker ms per event";
-            figures.push(Figure::new("broker_cpu_ms_per_event", label, 1).with([each]));
-            figures.push(server::peak(server)?);
+            figures.push(Figure::new("broker_cpu_ms_per_event", label, 1).with_runs([each]));
+            figures.push(server::peak_memory(server)?);
         }
         Ok(figures)
     }
 }
 
-fn publish(publisher: &mut Outlet) -> anyhow::Result<()> {
-    publisher.begin();
+fn publish(publisher: &mut PublisherSocket) -> anyhow::Result<()> {
+    publisher.start_write();
     ensure!(publisher.flush()?, "the broker does not take an event");
     Ok(())
 }

@@ -11,21 +11,21 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::connection::{self, Outlet};
-use crate::figure::number;
+use crate::connection::{self, PublisherSocket};
+use crate::figure::to_f64;
 use crate::histogram::Histogram;
-use crate::load::{refuse, subscribers};
-use crate::poller::{Discard, Poller};
-use crate::secure::Inlet;
-use crate::server::Cost;
-use crate::wire::Stream;
-use crate::{Figure, Target, Watch};
+use crate::load::{check_rejection, connect_subscribers};
+use crate::poller::{DiscardBuffer, Poller};
+use crate::server::CpuCost;
+use crate::tls::SubscriberSocket;
+use crate::wire::StreamLayout;
+use crate::{Figure, ProgressFn, Target};
 
 /// How often somebody is told how far it is.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long the last events may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Events at a fixed rate.
 #[derive(Debug, Clone, Copy)]
@@ -47,9 +47,9 @@ impl Latency {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut pace = Pace::connect(target, self, watch)?;
+        let mut pace = LatencyLoad::connect(target, self, watch)?;
         pace.run(self.warm_up, watch)?;
         let name = |key, label| Figure::new(key, label, 0);
         let mut figures = [
@@ -58,16 +58,16 @@ impl Latency {
             (0.999, name("p999_us", "p99.9 us")),
             (1.0, name("max_us", "longest us")),
         ];
-        let mut cost = Cost::per_delivery();
+        let mut cost = CpuCost::per_delivery();
         for _ in 0..self.runs {
-            pace.times = Histogram::new();
+            pace.latencies = Histogram::new();
             let (before, began) = (pace.delivered, Instant::now());
-            let costing = Cost::before(target.server)?;
+            let costing = CpuCost::snapshot(target.server)?;
             pace.run(self.run, watch)?;
-            let deliveries = number(pace.delivered - before);
-            cost.after(costing, target.server, deliveries, began.elapsed())?;
+            let deliveries = to_f64(pace.delivered - before);
+            cost.add_run(costing, target.server, deliveries, began.elapsed())?;
             for (part, figure) in &mut figures {
-                figure.runs.push(pace.times.quantile(*part));
+                figure.runs.push(pace.latencies.quantile(*part));
             }
         }
         let mut figures: Vec<_> = figures.into_iter().map(|(_, figure)| figure).collect();
@@ -77,70 +77,70 @@ impl Latency {
 }
 
 /// A subscriber, and how far it is.
-struct Reader {
-    inlet: Inlet,
+struct TimedSubscriber {
+    socket: SubscriberSocket,
     bytes: u64,
     events: u64,
 }
 
 /// One publisher that keeps a pace, and its subscribers.
-struct Pace<'a> {
+struct LatencyLoad<'a> {
     target: Target<'a>,
-    stream: Stream,
+    stream: StreamLayout,
     interval: Duration,
     poller: Poller,
     timer: OwnedFd,
-    discard: Discard,
-    readers: Vec<Reader>,
-    publisher: Outlet,
+    discard: DiscardBuffer,
+    subscribers: Vec<TimedSubscriber>,
+    publisher: PublisherSocket,
     /// When each event was published.
     sent: Vec<Instant>,
     delivered: u64,
-    times: Histogram,
+    latencies: Histogram,
 }
 
-impl<'a> Pace<'a> {
+impl<'a> LatencyLoad<'a> {
     fn connect(
         target: Target<'a>,
         latency: &Latency,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Self> {
         ensure!(latency.rate > 0, "a rate of nothing");
-        connection::prepare(&target)?;
+        connection::create_topic(&target)?;
         let poller = Poller::new()?;
-        let sockets = subscribers(&target, &poller, latency.subscribers, watch)?;
+        let sockets = connect_subscribers(&target, &poller, latency.subscribers, watch)?;
         let publisher = connection::publisher(&target, 1)?;
-        poller.changes(publisher.socket(), latency.subscribers)?;
+        poller.register_edge_triggered(publisher.socket(), latency.subscribers)?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        poller.readable(&timer, latency.subscribers + 1)?;
-        let reader = |inlet| Reader { inlet, bytes: 0, events: 0 };
+        poller.register_readable(&timer, latency.subscribers + 1)?;
+        let reader = |inlet| TimedSubscriber { socket: inlet, bytes: 0, events: 0 };
         Ok(Self {
-            stream: target.stream(),
+            stream: target.stream_layout(),
             target,
             interval: Duration::from_secs(1) / latency.rate,
             poller,
             timer,
-            discard: Discard::new(),
-            readers: sockets.into_iter().map(reader).collect(),
+            discard: DiscardBuffer::new(),
+            subscribers: sockets.into_iter().map(reader).collect(),
             publisher,
             sent: Vec::new(),
             delivered: 0,
-            times: Histogram::new(),
+            latencies: Histogram::new(),
         })
     }
 
     /// Publishes at the pace for so long, and waits until everything has arrived.
-    fn run(&mut self, length: Duration, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+    fn run(&mut self, length: Duration, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         self.set_timer(self.interval)?;
         let begin = Instant::now();
         let first = self.sent.len();
         let (mut shown, mut ready) = (begin, Vec::new());
         loop {
             let now = Instant::now();
-            if now >= shown + WATCH_EVERY {
+            if now >= shown + PROGRESS_INTERVAL {
                 watch(&format!("{} events, {} deliveries", self.sent.len(), self.delivered))?;
                 shown = now;
             }
@@ -149,16 +149,16 @@ impl<'a> Pace<'a> {
             while u128::try_from(self.sent.len() - first)? < due {
                 self.publish()?;
             }
-            let expected = u64::try_from(self.sent.len() * self.readers.len())?;
+            let expected = u64::try_from(self.sent.len() * self.subscribers.len())?;
             if now >= begin + length && self.delivered == expected {
                 return self.set_timer(Duration::ZERO);
             }
-            if now >= begin + length + PATIENCE {
+            if now >= begin + length + DELIVERY_TIMEOUT {
                 bail!("{} deliveries did not arrive", expected - self.delivered);
             }
-            self.poller.wait(WATCH_EVERY, &mut ready)?;
+            self.poller.wait(PROGRESS_INTERVAL, &mut ready)?;
             for &token in &ready {
-                self.attend(token)?;
+                self.handle_ready(token)?;
             }
         }
     }
@@ -172,15 +172,17 @@ impl<'a> Pace<'a> {
 
     fn publish(&mut self) -> anyhow::Result<()> {
         self.sent.push(Instant::now());
-        self.publisher.begin();
+        self.publisher.start_write();
         ensure!(self.publisher.flush()?, "the broker does not take events at this rate");
         Ok(())
     }
 
-    fn attend(&mut self, token: usize) -> anyhow::Result<()> {
+    fn handle_ready(&mut self, token: usize) -> anyhow::Result<()> {
         let mut buffer = [0; 4096];
-        if let Some(reader) = self.readers.get_mut(token) {
-            let Some(bytes) = reader.inlet.take(&mut self.discard)? else { return Ok(()) };
+        if let Some(reader) = self.subscribers.get_mut(token) {
+            let Some(bytes) = reader.socket.count_available(&mut self.discard)? else {
+                return Ok(());
+            };
             ensure!(bytes > 0, "the broker closed a subscriber's connection");
             let now = Instant::now();
             reader.bytes += bytes;
@@ -188,13 +190,13 @@ impl<'a> Pace<'a> {
             for event in reader.events..events {
                 let sent = self.sent.get(usize::try_from(event)?);
                 let sent = sent.context("more arrived than was published")?;
-                self.times.add(now - *sent);
+                self.latencies.record(now - *sent);
             }
             self.delivered += events - reader.events;
             reader.events = events;
-        } else if token == self.readers.len() {
-            let refusal = self.target.wire.refusal();
-            self.publisher.hear(&mut buffer, |heard| refuse(refusal, heard))?;
+        } else if token == self.subscribers.len() {
+            let refusal = self.target.wire.rejection_marker();
+            self.publisher.read_available(&mut buffer, |heard| check_rejection(refusal, heard))?;
         } else if let Err(error) = rustix::io::read(&self.timer, &mut buffer[..8]) {
             // Two ticks were reported and read as one.
             ensure!(error == rustix::io::Errno::AGAIN, "the timer: {error}");

@@ -4,7 +4,7 @@
 //!
 //! Every event of a run has the same payload. So the number of bytes that a subscriber has received
 //! says which event it has come to, without a look at a single one, and at the end the sum shows to
-//! the byte whether anything is missing. What is special about a broker's protocol is a [`Wire`];
+//! the byte whether anything is missing. What is special about a broker's protocol is a [`WireProtocol`];
 //! everything else is the same for all of them: the same generator, the same sizes of writes, the
 //! same window.
 //!
@@ -25,7 +25,7 @@
 //! | [`queue`] | tasks a second: published, released to workers, acknowledged, each of them once |
 //! | [`frontier`] | links a second that become waiting URLs, what those cost, and a restart with them |
 //! | [`announce`] | announcement to request, as a crawled host sees it |
-//! | [`done`] | last page of a crawl to the news that it is done |
+//! | [`job_done`] | last page of a crawl to the news that it is done |
 //! | [`connect`] | connect, subscribe, close |
 //! | [`stalled`] | what the others notice of a subscriber that stops reading |
 //!
@@ -39,13 +39,12 @@ pub mod compare;
 pub mod connect;
 pub mod connection;
 pub mod disk;
-pub mod done;
 pub mod fan;
 pub mod figure;
 pub mod frontier;
-mod gate;
 mod histogram;
 pub mod idle;
+pub mod job_done;
 pub mod latency;
 mod load;
 pub mod openssl;
@@ -54,29 +53,30 @@ mod poller;
 pub mod program;
 pub mod publish;
 pub mod queue;
+mod receive_positions;
 pub mod replay;
-mod secure;
 pub mod server;
 pub mod sse;
 pub mod stalled;
-mod task;
+mod task_ledger;
 pub mod tidings;
+mod tls;
 pub mod wire;
-mod worker;
+mod worker_connection;
 
 use std::net::SocketAddr;
 
 pub use crate::figure::Figure;
-pub use crate::secure::Trust;
-pub use crate::server::{Launch, Ready, Server};
+pub use crate::server::{Launch, ReadyWhen, Server};
 pub use crate::tidings::Tidings;
-pub use crate::wire::Wire;
+pub use crate::tls::TlsClient;
+pub use crate::wire::WireProtocol;
 
 /// What a load is generated for.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     /// How the broker is spoken to.
-    pub wire: &'a dyn Wire,
+    pub wire: &'a dyn WireProtocol,
     /// Where it listens.
     pub address: SocketAddr,
     /// A topic that nobody used before: its events are numbered from 1.
@@ -94,10 +94,10 @@ impl Target<'_> {
     }
 
     /// How the bytes of a subscriber add up.
-    fn stream(&self) -> wire::Stream {
-        self.wire.stream(self.topic, self.payload_bytes)
+    fn stream_layout(&self) -> wire::StreamLayout {
+        self.wire.stream_layout(self.topic, self.payload_bytes)
     }
 }
 
 /// Is told several times a second how far a measurement is, and ends it with an error.
-pub type Watch<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;
+pub type ProgressFn<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;

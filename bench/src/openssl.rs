@@ -13,7 +13,7 @@ use crate::server;
 const RECORD_BYTES: &str = "16384";
 
 /// A certificate that is no authority: clients refuse one that is both.
-const SETTINGS: &str = "\
+const CONFIG: &str = "\
 [req]
 distinguished_name = name
 x509_extensions = extensions
@@ -35,9 +35,9 @@ pub struct Certificate {
 }
 
 /// A new certificate for this machine in that directory, good for a day.
-pub fn certificate(directory: &Path) -> anyhow::Result<Certificate> {
+pub fn create_certificate(directory: &Path) -> anyhow::Result<Certificate> {
     let settings = directory.join("openssl.cnf");
-    fs::write(&settings, SETTINGS).context("cannot write the settings of openssl")?;
+    fs::write(&settings, CONFIG).context("cannot write the settings of openssl")?;
     let files = Certificate { cert: directory.join("bench.pem"), key: directory.join("bench.key") };
     let mut command = Command::new("openssl");
     command.args(["req", "-x509", "-nodes", "-days", "1", "-newkey", "ec"]);
@@ -48,18 +48,18 @@ pub fn certificate(directory: &Path) -> anyhow::Result<Certificate> {
 }
 
 /// Bytes that one processor encrypts in a second of its time with AES-256-GCM, record by record.
-pub fn bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
+pub fn aes_gcm_bytes_per_second(processor: Option<usize>) -> anyhow::Result<f64> {
     let mut command = Command::new("openssl");
     command.args(["speed", "-mr", "-seconds", "1", "-bytes", RECORD_BYTES, "-evp", "aes-256-gcm"]);
     let said = match processor {
-        Some(processor) => server::on_processor(processor, || run(&mut command))??,
+        Some(processor) => server::run_pinned(processor, || run(&mut command))??,
         None => run(&mut command)?,
     };
-    rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
+    parse_rate(&said).with_context(|| format!("cannot understand what openssl says: {said}"))
 }
 
 /// The last field of its line for programs: `+F:25:AES-256-GCM:3444744274.75`.
-fn rate(said: &str) -> Option<f64> {
+fn parse_rate(said: &str) -> Option<f64> {
     let line = said.lines().find(|line| line.starts_with("+F:"))?;
     line.rsplit(':').next()?.trim().parse().ok().filter(|rate| *rate > 0.0)
 }
@@ -76,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_that_of_its_line() {
+    fn the_rate_is_read_from_its_line() {
         let said = "+DT:AES-256-GCM:1:16384\n+F:25:AES-256-GCM:3444744274.75\n";
-        assert_eq!(rate(said), Some(3_444_744_274.75));
-        assert_eq!(rate("+F:25:AES-256-GCM:nan"), None);
-        assert_eq!(rate("Doing AES-256-GCM"), None);
+        assert_eq!(parse_rate(said), Some(3_444_744_274.75));
+        assert_eq!(parse_rate("+F:25:AES-256-GCM:nan"), None);
+        assert_eq!(parse_rate("Doing AES-256-GCM"), None);
     }
 }

@@ -29,36 +29,40 @@ impl Poller {
     }
 
     /// Reports `token` as long as something can be read from it.
-    pub(crate) fn readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.add(source, token, EventFlags::IN)
+    pub(crate) fn register_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.register(source, token, EventFlags::IN)
     }
 
     /// Reports `token` each time that more can be read from it, or that it can be written to again.
-    pub(crate) fn changes(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.add(source, token, EventFlags::IN | EventFlags::OUT | EventFlags::ET)
+    pub(crate) fn register_edge_triggered(
+        &self,
+        source: impl AsFd,
+        token: usize,
+    ) -> io::Result<()> {
+        self.register(source, token, EventFlags::IN | EventFlags::OUT | EventFlags::ET)
     }
 
-    fn add(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, source, data(token), flags)?)
+    fn register(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, source, event_data(token), flags)?)
     }
 
     /// Reports this one, which was reported when it could be read, when it can be written to
     /// instead.
-    pub(crate) fn now_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.change(source, token, EventFlags::OUT)
+    pub(crate) fn switch_to_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.modify(source, token, EventFlags::OUT)
     }
 
-    /// The opposite of [`Poller::now_writable`].
-    pub(crate) fn now_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.change(source, token, EventFlags::IN)
+    /// The opposite of [`Poller::switch_to_writable`].
+    pub(crate) fn switch_to_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
+        self.modify(source, token, EventFlags::IN)
     }
 
-    fn change(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, source, data(token), flags)?)
+    fn modify(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, source, event_data(token), flags)?)
     }
 
     /// Reports this one no more.
-    pub(crate) fn forget(&self, source: impl AsFd) -> io::Result<()> {
+    pub(crate) fn deregister(&self, source: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, source)?)
     }
 
@@ -83,26 +87,26 @@ impl Poller {
     }
 }
 
-fn data(token: usize) -> EventData {
+fn event_data(token: usize) -> EventData {
     EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"))
 }
 
 /// Takes bytes from sockets and throws them away, without copying them out of the kernel.
-pub(crate) struct Discard(Vec<u8>);
+pub(crate) struct DiscardBuffer(Vec<u8>);
 
-impl Discard {
+impl DiscardBuffer {
     /// The memory is never touched, so it is only addresses.
     pub(crate) fn new() -> Self {
         Self(vec![0; DISCARD_BYTES])
     }
 
     /// Bytes that were there; `None` if there were none, `Some(0)` at the end of the stream.
-    pub(crate) fn take(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
-        self.take_at_most(socket, DISCARD_BYTES)
+    pub(crate) fn discard_available(&mut self, socket: &TcpStream) -> io::Result<Option<u64>> {
+        self.discard_up_to(socket, DISCARD_BYTES)
     }
 
     /// The same, and no more than so many.
-    pub(crate) fn take_at_most(
+    pub(crate) fn discard_up_to(
         &mut self,
         socket: &TcpStream,
         bytes: usize,

@@ -10,18 +10,18 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::server::{TICK, stat_ticks, status_bytes};
+use crate::server::{CLOCK_TICK, stat_field_ticks, status_bytes};
 
 /// Pause between two looks at its memory. What it takes in the last one is not seen.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Fields of `/proc/self/stat`: user and system time of this process, and of its children.
-const OWN: usize = 14;
-const CHILDREN: usize = 16;
+const OWN_TIMES_FIELD: usize = 14;
+const CHILDREN_TIMES_FIELD: usize = 16;
 
 /// What a program cost.
 #[derive(Debug, Clone, Copy)]
-pub struct Ran {
+pub struct ProgramRun {
     /// How it ended.
     pub status: ExitStatus,
     /// From its start to its end.
@@ -41,18 +41,18 @@ pub fn run(
     mut command: Command,
     longest: Duration,
     mut watch: impl FnMut(Duration) -> anyhow::Result<()>,
-) -> anyhow::Result<Ran> {
+) -> anyhow::Result<ProgramRun> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());
-    let before = (cpu(CHILDREN)?, cpu(OWN)?);
+    let before = (cpu_time(CHILDREN_TIMES_FIELD)?, cpu_time(OWN_TIMES_FIELD)?);
     let began = Instant::now();
     let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    let mut program = Program(child);
+    let mut program = ChildGuard(child);
     let ended = pidfd_open(Pid::from_child(&program.0), PidfdFlags::empty())?;
     let mut peak_bytes = 0_u64;
-    let pause = Timespec::try_from(LOOK_EVERY)?;
+    let pause = Timespec::try_from(MEMORY_POLL_INTERVAL)?;
     while poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&pause))? == 0 {
-        peak_bytes = peak_bytes.max(peak(program.0.id()).unwrap_or(0));
+        peak_bytes = peak_bytes.max(peak_memory(program.0.id()).unwrap_or(0));
         if began.elapsed() > longest {
             bail!("{name} was not done after {longest:?}");
         }
@@ -60,15 +60,15 @@ pub fn run(
     }
     let took = began.elapsed();
     let status = program.0.wait()?;
-    let own_cpu = cpu(OWN)?.saturating_sub(before.1);
-    let cpu = cpu(CHILDREN)?.saturating_sub(before.0);
-    Ok(Ran { status, took, cpu, own_cpu, peak_bytes })
+    let own_cpu = cpu_time(OWN_TIMES_FIELD)?.saturating_sub(before.1);
+    let cpu = cpu_time(CHILDREN_TIMES_FIELD)?.saturating_sub(before.0);
+    Ok(ProgramRun { status, took, cpu, own_cpu, peak_bytes })
 }
 
 /// A program. It ends with this value.
-struct Program(Child);
+struct ChildGuard(Child);
 
-impl Drop for Program {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // Usually it has ended.
         let _ = self.0.kill();
@@ -78,13 +78,13 @@ impl Drop for Program {
 
 /// Processor time of this process, without that of its children, or of all children that were
 /// waited for.
-fn cpu(field: usize) -> anyhow::Result<Duration> {
+fn cpu_time(field: usize) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read my own times")?;
-    Ok(TICK * stat_ticks(&stat, field).context("cannot understand my own times")?)
+    Ok(CLOCK_TICK * stat_field_ticks(&stat, field).context("cannot understand my own times")?)
 }
 
 /// The peak of the memory of a process, unless it has just ended.
-fn peak(process: u32) -> Option<u64> {
+fn peak_memory(process: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{process}/status")).ok()?, "VmHWM:")
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_costs_what_its_children_cost() {
+    fn the_cost_includes_child_processes() {
         let busy = "head -c 300000000 /dev/zero | sha512sum > /dev/null; exit 3";
         let mut command = Command::new("sh");
         command.args(["-c", busy]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_in_time_is_ended() {
+    fn a_program_is_killed_after_its_time_limit() {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let error = run(command, Duration::from_millis(200), |_| Ok(())).unwrap_err().to_string();

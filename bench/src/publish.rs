@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::connection::{self, Outlet};
-use crate::figure::number;
-use crate::load::refuse;
+use crate::connection::{self, PublisherSocket};
+use crate::figure::to_f64;
+use crate::load::check_rejection;
 use crate::poller::Poller;
-use crate::server::Cost;
-use crate::wire::Answers;
-use crate::{Figure, Target, Watch, disk};
+use crate::server::CpuCost;
+use crate::wire::ConfirmationFormat;
+use crate::{Figure, ProgressFn, Target, disk};
 
 /// How often somebody is told how far it is.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long no confirmation may come while something is unconfirmed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A load of publishes that are confirmed, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -43,21 +43,21 @@ impl Publish<'_> {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut load = Confirming::connect(target, self.publishers, self.window)?;
+        let mut load = PublishLoad::connect(target, self.publishers, self.window)?;
         load.run_until(Instant::now() + self.warm_up, watch)?;
         let mut rate = Figure::new("confirmed_per_second", "confirmed publishes/s", 0);
-        let mut cost = Cost::per_thousand_publishes();
+        let mut cost = CpuCost::per_thousand_publishes();
         let key = "bare_loop_per_second";
         let mut bare = Figure::new(key, "bare loop, events/s", 0);
         let mut part = Figure::new("part_of_bare_loop", "part of the bare loop", 2);
         for _ in 0..self.runs {
             let (before, began) = (load.confirmed(), Instant::now());
-            let costing = Cost::before(target.server)?;
+            let costing = CpuCost::snapshot(target.server)?;
             load.run_until(began + self.run, watch)?;
-            let (work, took) = (number(load.confirmed() - before), began.elapsed());
-            cost.after(costing, target.server, work, took)?;
+            let (work, took) = (to_f64(load.confirmed() - before), began.elapsed());
+            cost.add_run(costing, target.server, work, took)?;
             rate.runs.push(work / took.as_secs_f64());
             if let Some(dir) = self.bare_loop {
                 // Nothing else is under way then: both have the disk for themselves.
@@ -65,10 +65,10 @@ impl Publish<'_> {
                 watch("a bare loop writes and syncs the same bytes")?;
                 let piece = target.message().repeat(load.burst);
                 let syncs = disk::bare_loop(dir, &piece, self.run)?;
-                let per_second = syncs * number(u64::try_from(load.burst)?);
+                let per_second = syncs * to_f64(u64::try_from(load.burst)?);
                 bare.runs.push(per_second);
                 part.runs.push(work / took.as_secs_f64() / per_second);
-                load.stopped = false;
+                load.is_stopped = false;
             }
         }
         load.finish(watch)?;
@@ -82,54 +82,59 @@ impl Publish<'_> {
 }
 
 /// Publishes so many events and returns when all are confirmed.
-pub(crate) fn fill(
+pub(crate) fn publish_all(
     target: Target<'_>,
     events: u64,
     window: u64,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressFn<'_>,
 ) -> anyhow::Result<()> {
-    let mut load = Confirming::connect(target, 1, window)?;
+    let mut load = PublishLoad::connect(target, 1, window)?;
     let burst = u64::try_from(load.burst)?;
     ensure!(events.is_multiple_of(burst), "publish a multiple of {burst} events");
-    load.most = events;
+    load.events_max = events;
     load.run_until(Instant::now() + Duration::from_hours(1), watch)?;
     load.finish(watch)
 }
 
 /// The number of events next to this one that can be published in whole writes.
-pub(crate) fn whole_writes(target: Target<'_>, events: u64, window: u64) -> anyhow::Result<u64> {
+pub(crate) fn round_up_to_writes(
+    target: Target<'_>,
+    events: u64,
+    window: u64,
+) -> anyhow::Result<u64> {
     let burst = u64::try_from(connection::burst(target.payload_bytes, window, 1))?;
     Ok(events.next_multiple_of(burst))
 }
 
 /// Publishers, each with its share of the window.
-struct Confirming<'a> {
+struct PublishLoad<'a> {
     target: Target<'a>,
     poller: Poller,
     ready: Vec<usize>,
-    publishers: Vec<(Outlet, Account)>,
+    publishers: Vec<(PublisherSocket, PublishCounter)>,
     burst: usize,
-    share: u64,
+    window_share: u64,
     /// Most events that each publishes altogether.
-    most: u64,
-    stopped: bool,
-    buffer: Vec<u8>,
+    events_max: u64,
+    is_stopped: bool,
+    read_buffer: Vec<u8>,
 }
 
-impl<'a> Confirming<'a> {
+impl<'a> PublishLoad<'a> {
     fn connect(target: Target<'a>, publishers: usize, window: u64) -> anyhow::Result<Self> {
-        connection::prepare(&target)?;
-        let confirmed = target.wire.confirmed(target.topic, &vec![b'x'; target.payload_bytes])?;
+        connection::create_topic(&target)?;
+        let confirmed =
+            target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
         // Every connection has its own share, and several writes under way.
         let share = (window / u64::try_from(publishers)?).max(1);
         let burst = connection::burst(target.payload_bytes, share, 1);
         let poller = Poller::new()?;
         let connect = |token| {
-            let steps = target.wire.opening().into_iter().chain(confirmed.opening.clone());
+            let steps = target.wire.handshake().into_iter().chain(confirmed.setup.clone());
             let socket = connection::open(target.address, steps)?;
-            let outlet = Outlet::new(socket, confirmed.message.repeat(burst))?;
-            poller.changes(outlet.socket(), token)?;
-            anyhow::Ok((outlet, Account::new(confirmed.answers)))
+            let outlet = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+            poller.register_edge_triggered(outlet.socket(), token)?;
+            anyhow::Ok((outlet, PublishCounter::new(confirmed.confirmations)))
         };
         let publishers_made = (0..publishers).map(connect).collect::<Result<_, _>>()?;
         Ok(Self {
@@ -138,34 +143,34 @@ impl<'a> Confirming<'a> {
             ready: Vec::new(),
             publishers: publishers_made,
             burst,
-            share,
-            most: u64::MAX,
-            stopped: false,
-            buffer: vec![0; 64 * 1024],
+            window_share: share,
+            events_max: u64::MAX,
+            is_stopped: false,
+            read_buffer: vec![0; 64 * 1024],
         })
     }
 
     /// Publishes until then, or until everything is published.
-    fn run_until(&mut self, end: Instant, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+    fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut shown = (Instant::now(), self.confirmed());
         loop {
             let now = Instant::now();
-            if now >= end || self.published() >= self.most {
+            if now >= end || self.published() >= self.events_max {
                 return Ok(());
             }
-            if now >= shown.0 + WATCH_EVERY {
+            if now >= shown.0 + PROGRESS_INTERVAL {
                 let count = self.confirmed();
-                let per_second = number(count - shown.1) / (now - shown.0).as_secs_f64();
+                let per_second = to_f64(count - shown.1) / (now - shown.0).as_secs_f64();
                 watch(&format!("{:.0} thousand confirmed publishes/s", per_second / 1e3))?;
                 shown = (now, count);
             }
-            self.turn((end - now).min(WATCH_EVERY))?;
+            self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
     }
 
     /// Stops, and waits until everything is confirmed.
-    fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
-        self.stopped = true;
+    fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        self.is_stopped = true;
         let mut last = (Instant::now(), self.confirmed());
         while self.publishers.iter().any(|(outlet, _)| !outlet.is_idle())
             || self.confirmed() < self.published()
@@ -174,27 +179,27 @@ impl<'a> Confirming<'a> {
             if self.confirmed() > last.1 {
                 last = (Instant::now(), self.confirmed());
             }
-            if last.0.elapsed() > PATIENCE {
+            if last.0.elapsed() > CONFIRMATION_TIMEOUT {
                 bail!("{} publishes are not confirmed", self.published() - self.confirmed());
             }
-            self.turn(WATCH_EVERY)?;
+            self.poll_once(PROGRESS_INTERVAL)?;
         }
         ensure!(self.confirmed() == self.published(), "more was confirmed than was published");
         Ok(())
     }
 
-    fn turn(&mut self, longest: Duration) -> anyhow::Result<()> {
-        if !self.stopped {
+    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
+        if !self.is_stopped {
             (0..self.publishers.len()).try_for_each(|publisher| self.publish(publisher))?;
         }
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(longest, &mut ready)?;
         for &publisher in &ready {
-            let refusal = self.target.wire.refusal();
+            let refusal = self.target.wire.rejection_marker();
             let (outlet, account) = &mut self.publishers[publisher];
-            outlet.hear(&mut self.buffer, |heard| {
-                refuse(refusal, heard)?;
-                account.hear(heard)
+            outlet.read_available(&mut self.read_buffer, |heard| {
+                check_rejection(refusal, heard)?;
+                account.count_confirmations(heard)
             })?;
             outlet.flush()?;
         }
@@ -206,10 +211,11 @@ impl<'a> Confirming<'a> {
         let burst = u64::try_from(self.burst)?;
         let (outlet, account) = &mut self.publishers[publisher];
         while outlet.is_idle()
-            && account.published + burst <= self.most.min(account.confirmed + self.share)
+            && account.published + burst
+                <= self.events_max.min(account.confirmed + self.window_share)
         {
             account.published += burst;
-            outlet.begin();
+            outlet.start_write();
             outlet.flush()?;
         }
         Ok(())
@@ -226,29 +232,29 @@ impl<'a> Confirming<'a> {
 
 /// What one connection published, and what of it is confirmed.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct PublishCounter {
     pub(crate) published: u64,
     pub(crate) confirmed: u64,
-    answers: Answers,
+    format: ConfirmationFormat,
     /// Line ends that came, for answers of several lines.
-    line_ends: u64,
+    lines_received: u64,
     /// The beginning of a line of which the end has not come.
     partial: Vec<u8>,
 }
 
-impl Account {
-    pub(crate) fn new(answers: Answers) -> Self {
-        Self { published: 0, confirmed: 0, answers, line_ends: 0, partial: Vec::new() }
+impl PublishCounter {
+    pub(crate) fn new(format: ConfirmationFormat) -> Self {
+        Self { published: 0, confirmed: 0, format, lines_received: 0, partial: Vec::new() }
     }
 
-    pub(crate) fn hear(&mut self, heard: &[u8]) -> anyhow::Result<()> {
-        match self.answers {
-            Answers::Lines(lines) => {
+    pub(crate) fn count_confirmations(&mut self, heard: &[u8]) -> anyhow::Result<()> {
+        match self.format {
+            ConfirmationFormat::Lines(lines) => {
                 let ends = memchr::memchr_iter(b'\n', heard).count();
-                self.line_ends += u64::try_from(ends)?;
-                self.confirmed = self.line_ends / lines;
+                self.lines_received += u64::try_from(ends)?;
+                self.confirmed = self.lines_received / lines;
             }
-            Answers::Cumulative => {
+            ConfirmationFormat::Cumulative => {
                 self.partial.extend_from_slice(heard);
                 if let Some(end) = memchr::memrchr(b'\n', &self.partial) {
                     let start = memchr::memrchr(b'\n', &self.partial[..end]).map_or(0, |at| at + 1);
@@ -269,23 +275,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cumulative_answer_counts_however_it_is_split() {
+    fn cumulative_confirmations_count_in_any_split() {
         let answers = b"+OK 40 1\r\n+OK 47 8\r\n+OK 1047 1008\r\n";
         for split in 0..answers.len() {
-            let mut account = Account::new(Answers::Cumulative);
-            account.hear(&answers[..split]).unwrap();
+            let mut account = PublishCounter::new(ConfirmationFormat::Cumulative);
+            account.count_confirmations(&answers[..split]).unwrap();
             assert!([0, 1, 8].contains(&account.confirmed), "a whole line at {split}");
-            account.hear(&answers[split..]).unwrap();
+            account.count_confirmations(&answers[split..]).unwrap();
             assert_eq!(account.confirmed, 1008);
         }
     }
 
     #[test]
-    fn answers_of_several_lines_count_when_they_are_whole() {
-        let mut account = Account::new(Answers::Lines(2));
-        account.hear(b"$3\r\n1-1\r\n$3\r\n").unwrap();
+    fn confirmations_of_several_lines_count_once_complete() {
+        let mut account = PublishCounter::new(ConfirmationFormat::Lines(2));
+        account.count_confirmations(b"$3\r\n1-1\r\n$3\r\n").unwrap();
         assert_eq!(account.confirmed, 1);
-        account.hear(b"1-2\r\n").unwrap();
+        account.count_confirmations(b"1-2\r\n").unwrap();
         assert_eq!(account.confirmed, 2);
     }
 }

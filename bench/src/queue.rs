@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use memchr::memmem;
 
-use crate::connection::{self, Outlet};
-use crate::figure::number;
-use crate::load::refuse;
+use crate::connection::{self, PublisherSocket};
+use crate::figure::to_f64;
+use crate::load::check_rejection;
 use crate::poller::Poller;
-use crate::publish::Account;
-use crate::server::Cost;
-use crate::task::Ledger;
-pub use crate::task::{KEYS_MAX, TASK_BYTES_MIN};
-use crate::wire::{Crew, Heard, Left};
-use crate::worker::Connected;
-use crate::{Figure, Target, Watch};
+use crate::publish::PublishCounter;
+use crate::server::CpuCost;
+use crate::task_ledger::TaskLedger;
+pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
+use crate::wire::{BacklogQuery, WorkerEvent, WorkerPool};
+use crate::worker_connection::WorkerConnection;
+use crate::{Figure, ProgressFn, Target};
 
 /// How often somebody is told how far it is.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long nothing may happen while something is missing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause between two questions what the broker still has.
-const ASK_PAUSE: Duration = Duration::from_millis(10);
+const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A load of tasks, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -59,188 +59,193 @@ impl Queue {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let mut load = Working::connect(target, self)?;
+        let mut load = QueueLoad::connect(target, self)?;
         load.run_until(Instant::now() + self.warm_up, watch)?;
         let mut rate = Figure::new("tasks_per_second", "tasks/s", 0);
-        let mut cost = Cost::per_task();
+        let mut cost = CpuCost::per_task();
         for _ in 0..self.runs {
             let (before, began) = (load.ledger.acked, Instant::now());
-            let costing = Cost::before(target.server)?;
+            let costing = CpuCost::snapshot(target.server)?;
             load.run_until(began + self.run, watch)?;
-            let (tasks, took) = (number(load.ledger.acked - before), began.elapsed());
-            cost.after(costing, target.server, tasks, took)?;
+            let (tasks, took) = (to_f64(load.ledger.acked - before), began.elapsed());
+            cost.add_run(costing, target.server, tasks, took)?;
             rate.runs.push(tasks / took.as_secs_f64());
         }
         load.finish(watch)?;
         let all = Figure::new("tasks_acked_once", "all acked exactly once", 0);
-        let mut figures = vec![rate, all.with([number(load.ledger.acked)])];
+        let mut figures = vec![rate, all.with_runs([to_f64(load.ledger.acked)])];
         figures.extend(cost.figures(target.server)?);
         Ok(figures)
     }
 }
 
 /// One publisher, and workers who acknowledge at once.
-struct Working<'a> {
+struct QueueLoad<'a> {
     target: Target<'a>,
     poller: Poller,
     ready: Vec<usize>,
     /// Reported under their indexes; the publisher under the one behind them.
-    workers: Vec<Connected>,
+    workers: Vec<WorkerConnection>,
     /// Tasks that workers asked for, if they have to.
-    asked: u64,
-    publisher: Outlet,
-    account: Account,
+    requested: u64,
+    publisher: PublisherSocket,
+    counter: PublishCounter,
     /// Bytes of a publish, and where in it the payload begins.
     message_bytes: usize,
     payload_at: usize,
     burst: u64,
     window: u64,
-    ledger: Ledger,
-    left: Left,
-    stopped: bool,
-    answers: Vec<u8>,
+    ledger: TaskLedger,
+    backlog: BacklogQuery,
+    is_stopped: bool,
+    read_buffer: Vec<u8>,
 }
 
-impl<'a> Working<'a> {
+impl<'a> QueueLoad<'a> {
     fn connect(target: Target<'a>, queue: &Queue) -> anyhow::Result<Self> {
         ensure!(queue.workers > 0 && queue.credit > 0, "nobody works");
-        let ledger = Ledger::new(target.payload_bytes, queue.keys)?;
-        let crew = Crew { workers: queue.workers, credit: queue.credit };
-        let tasks = target.wire.queue(target.topic, crew)?;
+        let ledger = TaskLedger::new(target.payload_bytes, queue.keys)?;
+        let crew = WorkerPool { workers: queue.workers, credit: queue.credit };
+        let tasks = target.wire.queue_setup(target.topic, crew)?;
         let open = |address, steps| {
-            connection::open(address, target.wire.opening().into_iter().chain(steps))
+            connection::open(address, target.wire.handshake().into_iter().chain(steps))
         };
-        open(target.address, tasks.prepare).context("making the queue")?;
+        open(target.address, tasks.create_steps).context("making the queue")?;
         let poller = Poller::new()?;
         // They join before anything is published: nothing comes with the answers of their first
         // steps.
         let mut workers = Vec::with_capacity(queue.workers);
         for (token, (steps, worker)) in tasks.workers.into_iter().enumerate() {
             let socket = open(target.address, steps).context("a worker")?;
-            let worker = Connected::new(socket, worker)?;
-            poller.changes(worker.socket(), token)?;
+            let worker = WorkerConnection::new(socket, worker)?;
+            poller.register_edge_triggered(worker.socket(), token)?;
             workers.push(worker);
         }
-        let confirmed = target.wire.confirmed(target.topic, ledger.template())?;
+        let confirmed = target.wire.confirmed_publish(target.topic, ledger.template())?;
         let payload_at = memmem::find(&confirmed.message, ledger.template());
         let burst = connection::burst(target.payload_bytes, queue.window, 1);
         let address = target.wire.publisher_address(target.address);
-        let socket = open(address, confirmed.opening).context("the publisher")?;
-        let publisher = Outlet::new(socket, confirmed.message.repeat(burst))?;
-        poller.changes(publisher.socket(), workers.len())?;
+        let socket = open(address, confirmed.setup).context("the publisher")?;
+        let publisher = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+        poller.register_edge_triggered(publisher.socket(), workers.len())?;
         Ok(Self {
             target,
             poller,
             ready: Vec::new(),
             workers,
-            asked: 0,
+            requested: 0,
             publisher,
-            account: Account::new(confirmed.answers),
+            counter: PublishCounter::new(confirmed.confirmations),
             message_bytes: confirmed.message.len(),
             payload_at: payload_at.context("a publish without its payload")?,
             burst: u64::try_from(burst)?,
             window: queue.window,
             ledger,
-            left: tasks.left,
-            stopped: false,
-            answers: vec![0; 64 * 1024],
+            backlog: tasks.backlog,
+            is_stopped: false,
+            read_buffer: vec![0; 64 * 1024],
         })
     }
 
     /// Publishes and works until then.
-    fn run_until(&mut self, end: Instant, watch: &mut Watch<'_>) -> anyhow::Result<()> {
+    fn run_until(&mut self, end: Instant, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
         let mut shown = (Instant::now(), self.ledger.acked);
         loop {
             let now = Instant::now();
             if now >= end {
                 return Ok(());
             }
-            if now >= shown.0 + WATCH_EVERY {
+            if now >= shown.0 + PROGRESS_INTERVAL {
                 let acked = self.ledger.acked;
-                let per_second = number(acked - shown.1) / (now - shown.0).as_secs_f64();
+                let per_second = to_f64(acked - shown.1) / (now - shown.0).as_secs_f64();
                 watch(&format!("{:.0} thousand tasks/s", per_second / 1e3))?;
                 shown = (now, acked);
             }
-            self.turn((end - now).min(WATCH_EVERY))?;
+            self.poll_once((end - now).min(PROGRESS_INTERVAL))?;
         }
     }
 
     /// Stops publishing, and waits until everything is confirmed, has come, is acknowledged, and
     /// the broker has nothing left.
-    fn finish(&mut self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
-        self.stopped = true;
+    fn finish(&mut self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        self.is_stopped = true;
         let mut moved = (Instant::now(), self.ledger.acked);
-        while !self.is_over() {
+        while !self.is_finished() {
             watch("waiting for the last tasks")?;
             if self.ledger.acked > moved.1 {
                 moved = (Instant::now(), self.ledger.acked);
             }
-            if moved.0.elapsed() > PATIENCE {
-                bail!("{}", self.uneven());
+            if moved.0.elapsed() > IDLE_TIMEOUT {
+                bail!("{}", self.imbalance_message());
             }
-            self.turn(WATCH_EVERY)?;
+            self.poll_once(PROGRESS_INTERVAL)?;
         }
-        self.expect_nothing_left(watch)
+        self.wait_for_empty_backlog(watch)
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.publisher.is_idle()
-            && self.workers.iter().all(Connected::is_idle)
-            && self.ledger.is_even()
-            && self.account.confirmed == self.ledger.published
+            && self.workers.iter().all(WorkerConnection::is_idle)
+            && self.ledger.is_balanced()
+            && self.counter.confirmed == self.ledger.published
     }
 
-    fn uneven(&self) -> String {
-        let Ledger { published, came, acked, .. } = self.ledger;
+    fn imbalance_message(&self) -> String {
+        let TaskLedger { published, received: came, acked, .. } = self.ledger;
         format!(
             "not every task was done: {published} were published, {} confirmed, {came} came to workers, \
              {acked} are acknowledged",
-            self.account.confirmed
+            self.counter.confirmed
         )
     }
 
     /// Asks the broker until it has nothing left: an acknowledgement that is not answered may take
     /// a moment.
-    fn expect_nothing_left(&self, watch: &mut Watch<'_>) -> anyhow::Result<()> {
-        let steps = self.target.wire.opening().into_iter().chain(self.left.opening.clone());
+    fn wait_for_empty_backlog(&self, watch: &mut ProgressFn<'_>) -> anyhow::Result<()> {
+        let steps = self.target.wire.handshake().into_iter().chain(self.backlog.setup.clone());
         let mut socket = connection::open(self.target.address, steps)?;
         let began = Instant::now();
         loop {
             watch("asking what is left")?;
-            socket.write_all(&self.left.request)?;
+            socket.write_all(&self.backlog.request)?;
             let (mut answer, mut filled) = (vec![0; 64 * 1024], 0);
             let left = loop {
                 let bytes = socket.read(&mut answer[filled..]).context("asking what is left")?;
                 ensure!(bytes > 0, "the broker does not say what is left");
                 filled += bytes;
-                if let Some(left) = self.left.sum(&answer[..filled]) {
+                if let Some(left) = self.backlog.total(&answer[..filled]) {
                     break left;
                 }
             };
             if left == 0 {
                 return Ok(());
             }
-            ensure!(began.elapsed() < PATIENCE, "the broker says that {left} tasks are not final");
-            thread::sleep(ASK_PAUSE);
+            ensure!(
+                began.elapsed() < IDLE_TIMEOUT,
+                "the broker says that {left} tasks are not final"
+            );
+            thread::sleep(BACKLOG_POLL_INTERVAL);
         }
     }
 
     /// Publishes what fits into the window, asks for it, then waits for something to do, and does
     /// it.
-    fn turn(&mut self, longest: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, longest: Duration) -> anyhow::Result<()> {
         self.publish()?;
         for worker in &mut self.workers {
-            self.asked += worker.ask(self.ledger.published - self.asked);
+            self.requested += worker.request_tasks(self.ledger.published - self.requested);
             worker.flush()?;
         }
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(longest, &mut ready)?;
         for &token in &ready {
             match self.workers.get_mut(token) {
-                Some(worker) => worker.hear(|heard| note(&mut self.ledger, heard))?,
-                None => self.attend_publisher()?,
+                Some(worker) => {
+                    worker.read_available(|heard| record_event(&mut self.ledger, heard))?
+                }
+                None => self.handle_publisher()?,
             }
         }
         self.ready = ready;
@@ -248,24 +253,24 @@ impl<'a> Working<'a> {
     }
 
     fn publish(&mut self) -> anyhow::Result<()> {
-        while !self.stopped
+        while !self.is_stopped
             && self.publisher.is_idle()
             && self.ledger.published + self.burst <= self.ledger.acked + self.window
         {
-            for message in self.publisher.piece_mut().chunks_exact_mut(self.message_bytes) {
+            for message in self.publisher.messages_mut().chunks_exact_mut(self.message_bytes) {
                 self.ledger.publish(&mut message[self.payload_at..]);
             }
-            self.publisher.begin();
+            self.publisher.start_write();
             self.publisher.flush().context("the publisher")?;
         }
         Ok(())
     }
 
-    fn attend_publisher(&mut self) -> anyhow::Result<()> {
-        let refusal = self.target.wire.refusal();
-        self.publisher.hear(&mut self.answers, |heard| {
-            refuse(refusal, heard)?;
-            self.account.hear(heard)
+    fn handle_publisher(&mut self) -> anyhow::Result<()> {
+        let refusal = self.target.wire.rejection_marker();
+        self.publisher.read_available(&mut self.read_buffer, |heard| {
+            check_rejection(refusal, heard)?;
+            self.counter.count_confirmations(heard)
         })?;
         self.publisher.flush().context("the publisher")?;
         Ok(())
@@ -273,14 +278,14 @@ impl<'a> Working<'a> {
 }
 
 /// Writes down what a worker heard.
-fn note(ledger: &mut Ledger, heard: Heard<'_>) -> anyhow::Result<()> {
+fn record_event(ledger: &mut TaskLedger, heard: WorkerEvent<'_>) -> anyhow::Result<()> {
     match heard {
-        Heard::Nothing => Ok(()),
-        Heard::Task(payload) => ledger.came(payload),
-        Heard::LastTask(payload) => {
-            ledger.came(payload)?;
+        WorkerEvent::Ignored => Ok(()),
+        WorkerEvent::Task(payload) => ledger.receive(payload),
+        WorkerEvent::UnconfirmedTask(payload) => {
+            ledger.receive(payload)?;
             ledger.ack(1)
         }
-        Heard::Acked(tasks) => ledger.ack(tasks),
+        WorkerEvent::Acked(tasks) => ledger.ack(tasks),
     }
 }

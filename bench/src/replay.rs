@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use memchr::memchr;
 
-use crate::figure::number;
-use crate::poller::Discard;
-use crate::server::Cost;
-use crate::wire::{Replay as Request, ReplayEnd};
-use crate::{Figure, Target, Watch, connection, publish};
+use crate::figure::to_f64;
+use crate::poller::DiscardBuffer;
+use crate::server::CpuCost;
+use crate::wire::{ReplayEnd, ReplayRequest as Request};
+use crate::{Figure, ProgressFn, Target, connection, publish};
 
 /// How long no byte may come while something is missing.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most unconfirmed publishes while the events are stored.
 const WINDOW: u64 = 10_000;
@@ -41,31 +41,31 @@ impl Replay {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Vec<Figure>> {
-        let events = publish::whole_writes(target, self.events, WINDOW)?;
+        let events = publish::round_up_to_writes(target, self.events, WINDOW)?;
         watch("storing")?;
         let payload = vec![b'x'; target.payload_bytes];
-        if let Some(steps) = target.wire.fill(target.topic, &payload, events) {
-            connection::prepare(&target)?;
-            connection::open(target.address, target.wire.opening().into_iter().chain(steps))?;
+        if let Some(steps) = target.wire.fill_steps(target.topic, &payload, events) {
+            connection::create_topic(&target)?;
+            connection::open(target.address, target.wire.handshake().into_iter().chain(steps))?;
         } else {
-            publish::fill(target, events, WINDOW, watch)?;
+            publish::publish_all(target, events, WINDOW, watch)?;
         }
         let mut rate = Figure::new("replayed_per_second", "replayed/s", 0);
-        let mut cost = Cost::per_thousand_deliveries();
+        let mut cost = CpuCost::per_thousand_deliveries();
         for run in 1..=self.runs {
             watch(&format!("reading, {run} of {}", self.runs))?;
-            let request = target.wire.replay(target.topic, target.payload_bytes, events)?;
-            let steps = target.wire.opening().into_iter().chain(request.opening.clone());
+            let request = target.wire.replay_request(target.topic, target.payload_bytes, events)?;
+            let steps = target.wire.handshake().into_iter().chain(request.setup.clone());
             let socket = connection::open(target.address, steps)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
-            let costing = Cost::before(target.server)?;
+            socket.set_read_timeout(Some(READ_TIMEOUT))?;
+            let costing = CpuCost::snapshot(target.server)?;
             let began = Instant::now();
-            read(socket, &request)?;
+            read_replay(socket, &request)?;
             let took = began.elapsed();
-            cost.after(costing, target.server, number(events), took)?;
-            rate.runs.push(number(events) / took.as_secs_f64());
+            cost.add_run(costing, target.server, to_f64(events), took)?;
+            rate.runs.push(to_f64(events) / took.as_secs_f64());
         }
         let mut figures = vec![rate];
         figures.extend(cost.figures(target.server)?);
@@ -74,7 +74,7 @@ impl Replay {
 }
 
 /// Asks for everything and reads it.
-fn read(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
+fn read_replay(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
     socket.write_all(&request.request)?;
     let mut buffer = vec![0; READ_BYTES];
     match request.end {
@@ -89,7 +89,7 @@ fn read(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
             if let Some(line) = lines.lines().find(|line| line.starts_with(['-', 'L', 'G'])) {
                 bail!("the broker did not keep everything: {line}");
             }
-            discard(&socket, u64::try_from(head)?, bytes)
+            discard_until(&socket, u64::try_from(head)?, bytes)
         }
         ReplayEnd::NatsMessages(messages) => {
             let mut counter = NatsCounter::default();
@@ -106,14 +106,14 @@ fn read(mut socket: TcpStream, request: &Request) -> anyhow::Result<()> {
 }
 
 /// Reads until so many bytes have come.
-fn discard(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> {
+fn discard_until(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> {
     let mut poller = crate::poller::Poller::new()?;
-    poller.readable(socket, 0)?;
-    let (mut discard, mut ready) = (Discard::new(), Vec::new());
+    poller.register_readable(socket, 0)?;
+    let (mut discard, mut ready) = (DiscardBuffer::new(), Vec::new());
     while got < wanted {
-        poller.wait(PATIENCE, &mut ready)?;
+        poller.wait(READ_TIMEOUT, &mut ready)?;
         ensure!(!ready.is_empty(), "only {got} of {wanted} bytes came");
-        let bytes = discard.take(socket)?;
+        let bytes = discard.discard_available(socket)?;
         ensure!(bytes != Some(0), "the broker closed the connection after {got} bytes");
         got += bytes.unwrap_or(0);
     }
@@ -126,7 +126,7 @@ fn discard(socket: &TcpStream, mut got: u64, wanted: u64) -> anyhow::Result<()> 
 struct NatsCounter {
     messages: u64,
     /// Bytes of the current payload that have not come.
-    skip: usize,
+    payload_remaining: usize,
     /// The beginning of a header line.
     header: Vec<u8>,
 }
@@ -134,8 +134,8 @@ struct NatsCounter {
 impl NatsCounter {
     fn count(&mut self, mut bytes: &[u8]) -> anyhow::Result<()> {
         loop {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
+            let skipped = self.payload_remaining.min(bytes.len());
+            self.payload_remaining -= skipped;
             bytes = &bytes[skipped..];
             let Some(end) = memchr(b'\n', bytes) else {
                 self.header.extend_from_slice(bytes);
@@ -147,7 +147,7 @@ impl NatsCounter {
             if line.starts_with("MSG ") {
                 let length = line.rsplit(' ').next().map(str::parse::<usize>);
                 let Some(Ok(length)) = length else { bail!("no message: {line:?}") };
-                self.skip = length + "\r\n".len();
+                self.payload_remaining = length + "\r\n".len();
                 self.messages += 1;
             } else if line.starts_with('-') {
                 bail!("the broker refuses: {line}");
@@ -162,13 +162,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_counted_however_they_are_split() {
+    fn messages_are_counted_in_any_split() {
         let stream = b"PING\r\nMSG d 1 $JS.ACK.a 3\r\nx\ny\r\nMSG d 1 0\r\n\r\nMSG d 1 2\r\nab\r\n";
         for split in 0..stream.len() {
             let mut counter = NatsCounter::default();
             counter.count(&stream[..split]).unwrap();
             counter.count(&stream[split..]).unwrap();
-            assert_eq!((counter.messages, counter.skip), (3, 0), "split at {split}");
+            assert_eq!((counter.messages, counter.payload_remaining), (3, 0), "split at {split}");
         }
     }
 }

@@ -13,16 +13,16 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::Figure;
-use crate::figure::number;
+use crate::figure::to_f64;
 
 /// How long it may take to start.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause between two looks whether it listens.
-const START_PAUSE: Duration = Duration::from_millis(10);
+const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Unit of the times in `/proc/PID/stat`: Linux gives hundredths of a second to every program.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
+pub(crate) const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// How a server is started.
 #[derive(Debug)]
@@ -30,18 +30,18 @@ pub struct Launch {
     /// Program and arguments.
     pub command: Command,
     /// How it is known that it listens.
-    pub ready: Ready,
+    pub ready: ReadyWhen,
     /// The processor that it is kept on.
     pub processor: Option<usize>,
 }
 
 /// How it is known that a server listens.
 #[derive(Debug, Clone, Copy)]
-pub enum Ready {
+pub enum ReadyWhen {
     /// It prints a line with this before its address.
-    Says(&'static str),
+    PrintsAddress(&'static str),
     /// This can be connected to.
-    Listens(SocketAddr),
+    AcceptsConnections(SocketAddr),
 }
 
 /// A running server. It ends with this value.
@@ -56,20 +56,20 @@ impl Server {
     pub fn start(launch: Launch) -> anyhow::Result<Self> {
         let Launch { mut command, ready, processor } = launch;
         command.stdin(Stdio::null());
-        if matches!(ready, Ready::Says(_)) {
+        if matches!(ready, ReadyWhen::PrintsAddress(_)) {
             command.stdout(Stdio::piped());
         }
         let name = command.get_program().to_string_lossy().into_owned();
         let mut start = || command.spawn().with_context(|| format!("cannot start {name}"));
         let process = match processor {
-            Some(processor) => on_processor(processor, start)??,
+            Some(processor) => run_pinned(processor, start)??,
             None => start()?,
         };
         let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut server = Self { process, address: unknown };
         server.address = match ready {
-            Ready::Says(before) => server.read_address(before)?,
-            Ready::Listens(address) => server.wait_for(address)?,
+            ReadyWhen::PrintsAddress(before) => server.read_address(before)?,
+            ReadyWhen::AcceptsConnections(address) => server.wait_until_listening(address)?,
         };
         Ok(server)
     }
@@ -84,16 +84,16 @@ impl Server {
         address.parse().with_context(|| format!("{address} is no address"))
     }
 
-    fn wait_for(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
+    fn wait_until_listening(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.process.try_wait()? {
                 bail!("the server ended at once ({status})");
             }
-            if began.elapsed() > START_MAX {
+            if began.elapsed() > START_TIMEOUT {
                 bail!("the server does not listen on {address}");
             }
-            thread::sleep(START_PAUSE);
+            thread::sleep(START_POLL_INTERVAL);
         }
         Ok(address)
     }
@@ -104,20 +104,22 @@ impl Server {
     }
 
     /// Processor time so far, of the program and of the kernel for it.
-    pub fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = self.proc("stat")?;
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let stat = self.read_proc_file("stat")?;
         let ticks = stat_cpu_ticks(&stat).context("cannot understand processor times")?;
-        Ok(TICK * ticks)
+        Ok(CLOCK_TICK * ticks)
     }
 
     /// Bytes of its memory now.
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
-        status_bytes(&self.proc("status")?, "VmRSS:").context("cannot understand its memory")
+        status_bytes(&self.read_proc_file("status")?, "VmRSS:")
+            .context("cannot understand its memory")
     }
 
     /// Bytes of its memory at most so far.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
-        status_bytes(&self.proc("status")?, "VmHWM:").context("cannot understand its memory")
+        status_bytes(&self.read_proc_file("status")?, "VmHWM:")
+            .context("cannot understand its memory")
     }
 
     /// Ends it as a crash would. What it costs cannot be asked any more.
@@ -128,7 +130,7 @@ impl Server {
         Ok(())
     }
 
-    fn proc(&self, file: &str) -> anyhow::Result<String> {
+    fn read_proc_file(&self, file: &str) -> anyhow::Result<String> {
         let path = format!("/proc/{}/{file}", self.process.id());
         fs::read_to_string(&path).with_context(|| format!("the server has ended (no {path})"))
     }
@@ -143,7 +145,7 @@ impl Drop for Server {
 }
 
 /// Keeps this thread, and what it starts from now on, on a processor.
-pub fn keep_on(processor: usize) -> anyhow::Result<()> {
+pub fn pin_to_processor(processor: usize) -> anyhow::Result<()> {
     if processor >= CpuSet::MAX_CPU {
         bail!("there is no processor {processor}");
     }
@@ -153,33 +155,33 @@ pub fn keep_on(processor: usize) -> anyhow::Result<()> {
 }
 
 /// Does something on a processor; what it starts stays there.
-pub(crate) fn on_processor<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
+pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> anyhow::Result<T> {
     let before = sched_getaffinity(None).context("on which processors do I run?")?;
-    keep_on(processor)?;
+    pin_to_processor(processor)?;
     let result = run();
     sched_setaffinity(None, &before).context("cannot leave the server's processor")?;
     Ok(result)
 }
 
 /// A port of this machine that nobody uses.
-pub fn free_address() -> anyhow::Result<SocketAddr> {
+pub fn unused_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Processor time of this thread so far.
-fn own_cpu() -> anyhow::Result<Duration> {
+fn thread_cpu_time() -> anyhow::Result<Duration> {
     let stat = fs::read_to_string("/proc/thread-self/stat").context("cannot read my own times")?;
-    Ok(TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
+    Ok(CLOCK_TICK * stat_cpu_ticks(&stat).context("cannot understand my own times")?)
 }
 
 /// `utime` and `stime`, the 14th and 15th field.
 fn stat_cpu_ticks(stat: &str) -> Option<u32> {
-    stat_ticks(stat, 14)
+    stat_field_ticks(stat, 14)
 }
 
 /// The times in the field with this number (from 1) and the next one; the second, a name, may hold
 /// anything.
-pub(crate) fn stat_ticks(stat: &str, field: usize) -> Option<u32> {
+pub(crate) fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(field - 3);
     Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
@@ -194,11 +196,11 @@ pub(crate) fn status_bytes(status: &str, name: &str) -> Option<u64> {
 /// What runs cost a server, if it is known, and the generator: a generator that keeps its processor
 /// busy is what was measured.
 #[derive(Debug)]
-pub(crate) struct Cost {
+pub(crate) struct CpuCost {
     /// Processor time for some unit of work.
     work: Figure,
     /// Microseconds to the figure's unit.
-    per: f64,
+    scale: f64,
     /// Processors that it kept busy.
     processors: Figure,
     /// Processors that the generator kept busy.
@@ -207,12 +209,12 @@ pub(crate) struct Cost {
 
 /// Processor times before a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Before {
+pub(crate) struct CpuSnapshot {
     server: Option<Duration>,
     generator: Duration,
 }
 
-impl Cost {
+impl CpuCost {
     pub(crate) fn per_thousand_deliveries() -> Self {
         let key = "broker_cpu_us_per_1000_deliveries";
         Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
@@ -236,31 +238,31 @@ impl Cost {
         Self::new(Figure::new(key, "broker us per 1,000", 0), 1000.0)
     }
 
-    fn new(work: Figure, per: f64) -> Self {
+    fn new(work: Figure, scale: f64) -> Self {
         let processors = Figure::new("broker_cpus", "broker processors", 2);
         let generator = Figure::new("generator_cpus", "generator processors", 2);
-        Self { work, per, processors, generator }
+        Self { work, scale, processors, generator }
     }
 
     /// Before a run.
-    pub(crate) fn before(server: Option<&Server>) -> anyhow::Result<Before> {
-        let server = server.map(Server::cpu).transpose()?;
-        Ok(Before { server, generator: own_cpu()? })
+    pub(crate) fn snapshot(server: Option<&Server>) -> anyhow::Result<CpuSnapshot> {
+        let server = server.map(Server::cpu_time).transpose()?;
+        Ok(CpuSnapshot { server, generator: thread_cpu_time()? })
     }
 
     /// Adds a run that did so much work.
-    pub(crate) fn after(
+    pub(crate) fn add_run(
         &mut self,
-        before: Before,
+        before: CpuSnapshot,
         server: Option<&Server>,
         work: f64,
         took: Duration,
     ) -> anyhow::Result<()> {
-        let generator = own_cpu()?.saturating_sub(before.generator);
+        let generator = thread_cpu_time()?.saturating_sub(before.generator);
         self.generator.runs.push(generator.as_secs_f64() / took.as_secs_f64());
         if let (Some(before), Some(server)) = (before.server, server) {
-            let used = server.cpu()?.saturating_sub(before).as_secs_f64();
-            self.work.runs.push(used * 1e6 * self.per / work.max(1.0));
+            let used = server.cpu_time()?.saturating_sub(before).as_secs_f64();
+            self.work.runs.push(used * 1e6 * self.scale / work.max(1.0));
             self.processors.runs.push(used / took.as_secs_f64());
         }
         Ok(())
@@ -269,14 +271,14 @@ impl Cost {
     /// The figures, and the peak of the memory.
     pub(crate) fn figures(self, server: Option<&Server>) -> anyhow::Result<Vec<Figure>> {
         let Some(server) = server else { return Ok(vec![self.generator]) };
-        Ok(vec![self.work, self.processors, self.generator, peak(server)?])
+        Ok(vec![self.work, self.processors, self.generator, peak_memory(server)?])
     }
 }
 
 /// The peak of the memory so far.
-pub(crate) fn peak(server: &Server) -> anyhow::Result<Figure> {
-    let mebibytes = number(server.peak_bytes()?) / (1024.0 * 1024.0);
-    Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with([mebibytes]))
+pub(crate) fn peak_memory(server: &Server) -> anyhow::Result<Figure> {
+    let mebibytes = to_f64(server.peak_bytes()?) / (1024.0 * 1024.0);
+    Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with_runs([mebibytes]))
 }
 
 #[cfg(test)]
@@ -284,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_times_are_read_behind_any_name() {
+    fn processor_times_are_read_after_any_process_name() {
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 250 30 0 0 20 0 4 0 100 1000 10";
         assert_eq!(stat_cpu_ticks(stat), Some(280));
         assert_eq!(stat_cpu_ticks("42 (a) S 1"), None);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::Tidings;
-use crate::wire::{Step, Stream, Sync, Until, Wire};
+use crate::wire::{ReadUntil, SetupStep, StreamLayout, Sync, WireProtocol};
 
 /// Subscribers are where HTTP is, publishers where lines are.
 #[derive(Debug, Clone, Copy)]
@@ -11,62 +11,65 @@ pub struct Sse {
     /// As for subscribers by lines.
     pub sync: Option<Sync>,
     /// Where the broker speaks the line protocol.
-    pub lines: SocketAddr,
+    pub line_address: SocketAddr,
 }
 
 impl Sse {
     /// As HTTP/1.0 has it: the response goes to the end of the connection, not in chunks, so that
     /// its bytes are those of the events.
-    fn request(topic: &str) -> Step {
+    fn request(topic: &str) -> SetupStep {
         let head = format!("GET /topics/{topic}/events HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        Step::new(head, Until::Line("retry: "))
+        SetupStep::new(head, ReadUntil::Line("retry: "))
     }
 }
 
-impl Wire for Sse {
-    fn prepare(&self, topic: &str) -> Vec<Step> {
+impl WireProtocol for Sse {
+    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
         let put = |sync: Sync| {
             let body = format!("{{\"sync\":\"{}\"}}", sync.as_str());
             let head = format!("PUT /topics/{topic} HTTP/1.0\r\nHost: localhost\r\n");
             let length = body.len();
             let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-            Step::new(request, Until::Line("HTTP/1.0 200"))
+            SetupStep::new(request, ReadUntil::Line("HTTP/1.0 200"))
         };
         self.sync.map(put).into_iter().collect()
     }
 
-    fn opening(&self) -> Vec<Step> {
+    fn handshake(&self) -> Vec<SetupStep> {
         Vec::new()
     }
 
-    fn publisher(&self) -> Vec<Step> {
-        Tidings::open(None).opening()
+    fn publisher_setup(&self) -> Vec<SetupStep> {
+        Tidings::plain(None).handshake()
     }
 
     fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
-        self.lines
+        self.line_address
     }
 
-    fn subscribe(&self, topic: &str) -> Vec<Step> {
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
         vec![Self::request(topic)]
     }
 
-    fn at_once(&self, topic: &str) -> Step {
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
         Self::request(topic)
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
-        Tidings::open(None).publish(topic, payload)
+        Tidings::plain(None).publish(topic, payload)
     }
 
-    fn stream(&self, _topic: &str, payload_bytes: usize) -> Stream {
+    fn stream_layout(&self, _topic: &str, payload_bytes: usize) -> StreamLayout {
         let bytes = "id: \ndata: \n\n".len() + payload_bytes;
         let event_bytes = u64::try_from(bytes).expect("a length");
         // A comment now and then says that the stream is there.
-        Stream { stray_bytes: ":\n\n".len() as u64, ..Stream::numbered(event_bytes) }
+        StreamLayout {
+            keepalive_bytes: ":\n\n".len() as u64,
+            ..StreamLayout::numbered(event_bytes)
+        }
     }
 
-    fn refusal(&self) -> &'static [u8] {
+    fn rejection_marker(&self) -> &'static [u8] {
         b"-ERR "
     }
 }

@@ -5,16 +5,16 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fan::Rates;
-use crate::figure::number;
-use crate::load::{Load, Size};
-use crate::{Figure, Target, Watch, server};
+use crate::fan::DeliveryRates;
+use crate::figure::to_f64;
+use crate::load::{Load, LoadSize};
+use crate::{Figure, ProgressFn, Target, server};
 
 /// How long nothing may come before it is clear that nothing more will.
-const SILENCE: Duration = Duration::from_secs(3);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pause after which a socket is looked at again.
-const PAUSE: Duration = Duration::from_millis(1);
+const READ_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Bytes that are read at once from the one that had stopped.
 const READ_BYTES: usize = 1 << 20;
@@ -36,25 +36,25 @@ pub struct Stalled {
 
 /// What became of the one that had stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum StalledOutcome {
     /// It got everything.
-    Everything,
+    Complete,
     /// It was told of all that is gone.
-    Told,
+    LossReported,
     /// Events are missing, and nobody said so.
-    Lost,
+    LossUnreported,
     /// Its connection was closed.
-    CutOff,
+    Disconnected,
 }
 
-impl End {
+impl StalledOutcome {
     /// As it is written in results.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Everything => "everything",
-            Self::Told => "told what is gone",
-            Self::Lost => "lost without a word",
-            Self::CutOff => "cut off",
+            Self::Complete => "everything",
+            Self::LossReported => "told what is gone",
+            Self::LossUnreported => "lost without a word",
+            Self::Disconnected => "cut off",
         }
     }
 }
@@ -64,9 +64,9 @@ impl Stalled {
     pub fn measure(
         &self,
         target: Target<'_>,
-        watch: &mut Watch<'_>,
-    ) -> anyhow::Result<(Vec<Figure>, End)> {
-        let size = Size {
+        watch: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<(Vec<Figure>, StalledOutcome)> {
+        let size = LoadSize {
             publishers: self.publishers,
             subscribers: self.subscribers,
             window: self.window,
@@ -74,15 +74,15 @@ impl Stalled {
         let mut load = Load::connect(target, size, watch)?;
         load.run_until(Instant::now() + self.warm_up, watch)?;
         // The rate of those that go on, also before.
-        let others = number(u64::try_from(self.subscribers - 1)?);
+        let others = to_f64(u64::try_from(self.subscribers - 1)?);
         let share = others / (others + 1.0);
-        let mut before = Rates::new();
+        let mut before = DeliveryRates::new();
         before.run(&mut load, target, self.run, watch)?;
         let before: Vec<_> = before.deliveries().map(|rate| rate * share).collect();
         let memory_before = target.server.map(server::Server::resident_bytes).transpose()?;
 
         load.stall(0)?;
-        let mut after = Rates::new();
+        let mut after = DeliveryRates::new();
         after.run(&mut load, target, self.run, watch)?;
         let after: Vec<_> = after.deliveries().collect();
         let memory_after = target.server.map(server::Server::resident_bytes).transpose()?;
@@ -93,31 +93,35 @@ impl Stalled {
         let kept = after.iter().zip(&before).map(|(after, before)| after / before);
         let mut figures = vec![
             Figure::new("others_before_per_second", "others before, deliv./s", 0)
-                .with(before.clone()),
-            Figure::new("others_after_per_second", "others after, deliv./s", 0).with(after.clone()),
-            Figure::new("others_kept", "part of the rate kept", 3).with(kept),
-            Figure::new("stalled_missed_events", "stalled: missed so far", 0).with([caught.missed]),
-            Figure::new("stalled_got_events", "stalled: got later", 0).with([caught.got]),
-            Figure::new("stalled_told_events", "stalled: told gone", 0).with([caught.told]),
-            Figure::new("stalled_seconds", "stalled: seconds", 1).with([caught.took.as_secs_f64()]),
+                .with_runs(before.clone()),
+            Figure::new("others_after_per_second", "others after, deliv./s", 0)
+                .with_runs(after.clone()),
+            Figure::new("others_kept", "part of the rate kept", 3).with_runs(kept),
+            Figure::new("stalled_missed_events", "stalled: missed so far", 0)
+                .with_runs([caught.missed]),
+            Figure::new("stalled_got_events", "stalled: got later", 0).with_runs([caught.received]),
+            Figure::new("stalled_told_events", "stalled: told gone", 0)
+                .with_runs([caught.reported_lost]),
+            Figure::new("stalled_seconds", "stalled: seconds", 1)
+                .with_runs([caught.took.as_secs_f64()]),
         ];
         if let (Some(server), Some(before), Some(after)) =
             (target.server, memory_before, memory_after)
         {
-            let grown = (number(after) - number(before)) / (1024.0 * 1024.0);
-            figures.push(Figure::new("broker_grown_mib", "broker grown MiB", 1).with([grown]));
-            figures.push(server::peak(server)?);
+            let grown = (to_f64(after) - to_f64(before)) / (1024.0 * 1024.0);
+            figures.push(Figure::new("broker_grown_mib", "broker grown MiB", 1).with_runs([grown]));
+            figures.push(server::peak_memory(server)?);
         }
-        Ok((figures, caught.end))
+        Ok((figures, caught.outcome))
     }
 }
 
 /// What the one that had stopped got.
-struct CaughtUp {
+struct CatchUpResult {
     missed: f64,
-    got: f64,
-    told: f64,
-    end: End,
+    received: f64,
+    reported_lost: f64,
+    outcome: StalledOutcome,
     /// Time until the last byte came.
     took: Duration,
 }
@@ -125,9 +129,9 @@ struct CaughtUp {
 fn catch_up(
     load: &mut Load<'_>,
     target: Target<'_>,
-    watch: &mut Watch<'_>,
-) -> anyhow::Result<CaughtUp> {
-    let (had, all) = load.bytes_of(0);
+    watch: &mut ProgressFn<'_>,
+) -> anyhow::Result<CatchUpResult> {
+    let (had, all) = load.received_and_published(0);
     let missed = load.events(all) - load.events(had);
     let mut buffer = vec![0; READ_BYTES];
     let (mut got, mut told, mut partial) = (0, 0, Vec::new());
@@ -140,38 +144,40 @@ fn catch_up(
                 last = Instant::now();
                 partial.extend_from_slice(&buffer[..bytes]);
                 let whole = memchr::memrchr(b'\n', &partial).map_or(0, |at| at + 1);
-                let Some(caught) = target.wire.caught(&partial[..whole]) else {
+                let Some(caught) = target.wire.count_catch_up(&partial[..whole]) else {
                     partial.clear();
                     continue;
                 };
                 partial.drain(..whole);
                 got += caught.events;
-                told += caught.told;
+                told += caught.reported_lost;
                 if got + told >= missed {
                     break false;
                 }
             }
-            None if load.bytes_of(0).0 >= all || last.elapsed() > SILENCE => break false,
+            None if load.received_and_published(0).0 >= all || last.elapsed() > QUIET_TIMEOUT => {
+                break false;
+            }
             None => {
                 watch("the one that had stopped reads again")?;
-                thread::sleep(PAUSE);
+                thread::sleep(READ_RETRY_INTERVAL);
             }
         }
     };
-    if target.wire.caught(b"").is_none() {
-        got = load.events(load.bytes_of(0).0) - load.events(had);
+    if target.wire.count_catch_up(b"").is_none() {
+        got = load.events(load.received_and_published(0).0) - load.events(had);
     }
     let end = match (is_closed, got + told >= missed, told) {
-        (true, ..) => End::CutOff,
-        (false, true, 0) => End::Everything,
-        (false, true, _) => End::Told,
-        (false, false, _) => End::Lost,
+        (true, ..) => StalledOutcome::Disconnected,
+        (false, true, 0) => StalledOutcome::Complete,
+        (false, true, _) => StalledOutcome::LossReported,
+        (false, false, _) => StalledOutcome::LossUnreported,
     };
-    Ok(CaughtUp {
-        missed: number(missed),
-        got: number(got),
-        told: number(told),
-        end,
+    Ok(CatchUpResult {
+        missed: to_f64(missed),
+        received: to_f64(got),
+        reported_lost: to_f64(told),
+        outcome: end,
         took: last.saturating_duration_since(began),
     })
 }

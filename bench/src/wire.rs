@@ -6,27 +6,27 @@ use std::time::Duration;
 use anyhow::bail;
 use memchr::memmem;
 
-use crate::secure::Trust;
+use crate::tls::TlsClient;
 
 /// Something to say at the beginning of a connection, and what to wait for then.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct SetupStep {
     /// What is written.
     pub send: Vec<u8>,
     /// What is read before anything else is done.
-    pub until: Until,
+    pub until: ReadUntil,
 }
 
-impl Step {
+impl SetupStep {
     /// Says `send` and waits until `until`.
-    pub fn new(send: impl Into<Vec<u8>>, until: Until) -> Self {
+    pub fn new(send: impl Into<Vec<u8>>, until: ReadUntil) -> Self {
         Self { send: send.into(), until }
     }
 }
 
 /// The end of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum ReadUntil {
     /// There is none.
     Nothing,
     /// So many bytes have come.
@@ -37,32 +37,32 @@ pub enum Until {
 
 /// How the bytes of a subscriber's stream add up to events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamLayout {
     /// Bytes of an event, without the digits of its number.
     pub event_bytes: u64,
     /// Whether an event carries its number in decimal digits, counted from 1.
-    pub numbered: bool,
+    pub is_numbered: bool,
     /// Bytes of a message that the broker sends now and then between events; 0: it sends none.
-    pub stray_bytes: u64,
+    pub keepalive_bytes: u64,
 }
 
 /// Most stray messages of a connection while a load runs.
-const STRAYS_MAX: u64 = 2;
+const KEEPALIVES_MAX: u64 = 2;
 
-impl Stream {
+impl StreamLayout {
     /// Every event has the same length.
     pub const fn fixed(event_bytes: u64) -> Self {
-        Self { event_bytes, numbered: false, stray_bytes: 0 }
+        Self { event_bytes, is_numbered: false, keepalive_bytes: 0 }
     }
 
     /// Every event has the same length but for its number.
     pub const fn numbered(event_bytes: u64) -> Self {
-        Self { event_bytes, numbered: true, stray_bytes: 0 }
+        Self { event_bytes, is_numbered: true, keepalive_bytes: 0 }
     }
 
     /// Whole events among the first `bytes` of the stream.
     pub fn events(self, mut bytes: u64) -> u64 {
-        if !self.numbered {
+        if !self.is_numbered {
             return bytes / self.event_bytes;
         }
         let (mut events, mut digits, mut of_digits) = (0, 1, 9);
@@ -80,7 +80,7 @@ impl Stream {
 
     /// Bytes of the first `events` of the stream.
     pub fn bytes(self, events: u64) -> u64 {
-        if !self.numbered {
+        if !self.is_numbered {
             return events * self.event_bytes;
         }
         let (mut bytes, mut left, mut digits, mut of_digits) = (0, events, 1, 9);
@@ -95,35 +95,35 @@ impl Stream {
     }
 
     /// Bytes of so many events and as many stray messages as there may be.
-    pub(crate) fn bytes_at_most(self, events: u64) -> u64 {
-        self.bytes(events) + STRAYS_MAX * self.stray_bytes
+    pub(crate) fn bytes_max(self, events: u64) -> u64 {
+        self.bytes(events) + KEEPALIVES_MAX * self.keepalive_bytes
     }
 
     /// Whether `bytes` are exactly so many events, and nothing else but stray messages.
-    pub fn is_exactly(self, bytes: u64, events: u64) -> bool {
+    pub fn is_complete(self, bytes: u64, events: u64) -> bool {
         let expected = self.bytes(events);
         let Some(over) = bytes.checked_sub(expected) else { return false };
         over == 0
-            || (self.stray_bytes > 0
-                && over.is_multiple_of(self.stray_bytes)
-                && over / self.stray_bytes <= STRAYS_MAX)
+            || (self.keepalive_bytes > 0
+                && over.is_multiple_of(self.keepalive_bytes)
+                && over / self.keepalive_bytes <= KEEPALIVES_MAX)
     }
 }
 
 /// How a publish that is to be confirmed is said, and how the confirmations are counted.
 #[derive(Debug, Clone)]
-pub struct Confirmed {
+pub struct ConfirmedPublish {
     /// Said once on a publisher's connection.
-    pub opening: Vec<Step>,
+    pub setup: Vec<SetupStep>,
     /// One event.
     pub message: Vec<u8>,
     /// What comes back.
-    pub answers: Answers,
+    pub confirmations: ConfirmationFormat,
 }
 
 /// The form of confirmations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
+pub enum ConfirmationFormat {
     /// Lines whose last word is the number of publishes that are confirmed by then.
     Cumulative,
     /// So many lines for every publish.
@@ -132,9 +132,9 @@ pub enum Answers {
 
 /// How stored events are asked for.
 #[derive(Debug, Clone)]
-pub struct Replay {
+pub struct ReplayRequest {
     /// Said before the clock starts.
-    pub opening: Vec<Step>,
+    pub setup: Vec<SetupStep>,
     /// Asks for everything.
     pub request: Vec<u8>,
     /// When everything is there.
@@ -179,66 +179,70 @@ impl Sync {
 
 /// The workers of a queue, as far as a broker is told of them.
 #[derive(Debug, Clone, Copy)]
-pub struct Crew {
+pub struct WorkerPool {
     /// Connections that work.
     pub workers: usize,
     /// Most tasks that are with each of them at once.
     pub credit: u64,
 }
 
-/// How a queue of tasks is made and worked on; it is fed with [`Confirmed`] publishes.
-pub struct Tasks {
+/// How a queue of tasks is made and worked on; it is fed with [`ConfirmedPublish`] publishes.
+pub struct QueueSetup {
     /// Makes topic and queue before anybody uses them; said on a connection of its own after
-    /// [`Wire::opening`].
-    pub prepare: Vec<Step>,
-    /// How each worker's connection begins, after [`Wire::opening`], and how it goes on.
-    pub workers: Vec<(Vec<Step>, Box<dyn Worker>)>,
+    /// [`WireProtocol::opening`].
+    pub create_steps: Vec<SetupStep>,
+    /// How each worker's connection begins, after [`WireProtocol::opening`], and how it goes on.
+    pub workers: Vec<(Vec<SetupStep>, Box<dyn QueueWorker>)>,
     /// How the broker is asked what it still has.
-    pub left: Left,
+    pub backlog: BacklogQuery,
 }
 
 /// A worker's side of a conversation in lines, of which a task's payload is always one.
-pub trait Worker {
+pub trait QueueWorker {
     /// Says what has to be said to be sent more tasks, if anything. Nobody has asked yet for
     /// `unasked` of the tasks that are published; returns for how many of them this one has. A
     /// broker that needs no asking, or may be asked for what there is not: 0.
-    fn ask(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
+    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
         let _ = (unasked, say);
         0
     }
 
     /// Takes a line that the broker said, without its end, and says what acknowledges the task that
     /// it ends. An error if it is none that may come.
-    fn hear<'a>(&mut self, line: &'a [u8], say: &mut Vec<u8>) -> anyhow::Result<Heard<'a>>;
+    fn handle_line<'a>(
+        &mut self,
+        line: &'a [u8],
+        say: &mut Vec<u8>,
+    ) -> anyhow::Result<WorkerEvent<'a>>;
 }
 
 /// What a line was for the count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard<'a> {
+pub enum WorkerEvent<'a> {
     /// A part of something, or nothing to be counted.
-    Nothing,
+    Ignored,
     /// The payload of a task.
     Task(&'a [u8]),
     /// The payload of a task, and its broker does not answer acknowledgements.
-    LastTask(&'a [u8]),
+    UnconfirmedTask(&'a [u8]),
     /// So many acknowledgements took effect.
     Acked(u64),
 }
 
 /// How a broker is asked for the tasks that are not final.
 #[derive(Debug, Clone)]
-pub struct Left {
-    /// Said on a connection of its own after [`Wire::opening`].
-    pub opening: Vec<Step>,
+pub struct BacklogQuery {
+    /// Said on a connection of its own after [`WireProtocol::opening`].
+    pub setup: Vec<SetupStep>,
     /// The question.
     pub request: Vec<u8>,
     /// What stands in the answer before each of the numbers that are to be added.
-    pub marks: &'static [&'static str],
+    pub count_prefixes: &'static [&'static str],
 }
 
-impl Left {
+impl BacklogQuery {
     /// The sum in an answer; `None` until all of it is there.
-    pub(crate) fn sum(&self, answer: &[u8]) -> Option<u64> {
+    pub(crate) fn total(&self, answer: &[u8]) -> Option<u64> {
         let number = |mark: &&str| {
             let start = memmem::find(answer, mark.as_bytes())? + mark.len();
             let digits = answer[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -246,38 +250,38 @@ impl Left {
             answer.get(start + digits)?;
             str::from_utf8(&answer[start..start + digits]).ok()?.parse::<u64>().ok()
         };
-        self.marks.iter().map(number).sum()
+        self.count_prefixes.iter().map(number).sum()
     }
 }
 
 /// What became of the stream of a subscriber that had stopped reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caught {
+pub struct CatchUp {
     /// Events that came.
     pub events: u64,
     /// Events of which the broker said that they are gone.
-    pub told: u64,
+    pub reported_lost: u64,
 }
 
 /// A broker's protocol, as far as a load generator speaks it.
-pub trait Wire {
+pub trait WireProtocol {
     /// Makes the topic before anybody uses it; said on a connection of its own after
-    /// [`Wire::opening`].
-    fn prepare(&self, topic: &str) -> Vec<Step> {
+    /// [`WireProtocol::opening`].
+    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
         let _ = topic;
         Vec::new()
     }
 
     /// Whose certificates are taken; without it nothing is encrypted.
-    fn trust(&self) -> Option<&Trust> {
+    fn tls(&self) -> Option<&TlsClient> {
         None
     }
 
     /// What every connection begins with.
-    fn opening(&self) -> Vec<Step>;
+    fn handshake(&self) -> Vec<SetupStep>;
 
-    /// What a publisher's connection says after [`Wire::opening`].
-    fn publisher(&self) -> Vec<Step> {
+    /// What a publisher's connection says after [`WireProtocol::opening`].
+    fn publisher_setup(&self) -> Vec<SetupStep> {
         Vec::new()
     }
 
@@ -286,14 +290,14 @@ pub trait Wire {
         subscribers
     }
 
-    /// Subscribes, after [`Wire::opening`].
-    fn subscribe(&self, topic: &str) -> Vec<Step>;
+    /// Subscribes, after [`WireProtocol::opening`].
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep>;
 
     /// Everything that a new connection has to say to be subscribed, in one write.
-    fn at_once(&self, topic: &str) -> Step;
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep;
 
     /// How long a subscription takes effect that is not answered.
-    fn settling(&self) -> Duration {
+    fn subscribe_delay(&self) -> Duration {
         Duration::ZERO
     }
 
@@ -301,40 +305,45 @@ pub trait Wire {
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8>;
 
     /// How delivered bytes add up.
-    fn stream(&self, topic: &str, payload_bytes: usize) -> Stream;
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout;
 
     /// What a refusal of a publish contains; empty: there is none.
-    fn refusal(&self) -> &'static [u8] {
+    fn rejection_marker(&self) -> &'static [u8] {
         b""
     }
 
     /// Confirmed publishes, if the broker has them.
-    fn confirmed(&self, topic: &str, payload: &[u8]) -> anyhow::Result<Confirmed> {
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
         let _ = (topic, payload);
         bail!("it does not confirm publishes")
     }
 
     /// A queue of the tasks that are published to the topic, if the broker has such a thing.
-    fn queue(&self, topic: &str, crew: Crew) -> anyhow::Result<Tasks> {
+    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
         let _ = (topic, crew);
         bail!("it has no queue of tasks")
     }
 
-    /// Stores events for [`Wire::replay`] on a connection of its own; none: they are published.
-    fn fill(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<Step>> {
+    /// Stores events for [`WireProtocol::replay_request`] on a connection of its own; none: they are published.
+    fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
         let _ = (topic, payload, events);
         None
     }
 
     /// How all of so many stored events are asked for.
-    fn replay(&self, topic: &str, payload_bytes: usize, events: u64) -> anyhow::Result<Replay> {
+    fn replay_request(
+        &self,
+        topic: &str,
+        payload_bytes: usize,
+        events: u64,
+    ) -> anyhow::Result<ReplayRequest> {
         let _ = (topic, payload_bytes, events);
         bail!("it stores nothing")
     }
 
     /// Reads what a subscriber was sent that had stopped reading; `None` if the protocol has no
     /// notice of what is gone, so that counting bytes says everything.
-    fn caught(&self, stream: &[u8]) -> Option<Caught> {
+    fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
         let _ = stream;
         None
     }
@@ -346,7 +355,7 @@ mod tests {
 
     #[test]
     fn bytes_and_events_agree_over_every_change_of_digits() {
-        let stream = Stream::numbered(140);
+        let stream = StreamLayout::numbered(140);
         let mut bytes = 0;
         for event in 1_u64..20_000 {
             bytes += 140 + u64::from(event.ilog10()) + 1;
@@ -359,20 +368,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_added_when_all_of_it_is_there() {
-        let left = Left { opening: Vec::new(), request: Vec::new(), marks: &["waiting=", "held="] };
+    fn the_backlog_is_added_up_once_the_answer_is_complete() {
+        let left = BacklogQuery {
+            setup: Vec::new(),
+            request: Vec::new(),
+            count_prefixes: &["waiting=", "held="],
+        };
         let answer = b"+OK g members=4 waiting=12 held=30\r\n";
-        assert_eq!(left.sum(answer), Some(42));
+        assert_eq!(left.total(answer), Some(42));
         let end = answer.len() - b"\r\n".len();
-        assert!((0..=end).all(|cut| left.sum(&answer[..cut]).is_none()), "digits may follow");
+        assert!((0..=end).all(|cut| left.total(&answer[..cut]).is_none()), "digits may follow");
     }
 
     #[test]
-    fn a_stray_message_is_no_event_and_no_mistake() {
-        let stream = Stream { stray_bytes: 6, ..Stream::fixed(150) };
-        assert!(stream.is_exactly(1500, 10) && stream.is_exactly(1506, 10));
-        assert!(!stream.is_exactly(1500 - 6, 10), "something is missing");
-        assert!(!stream.is_exactly(1503, 10) && !stream.is_exactly(1500 + 18, 10));
-        assert!(!Stream::fixed(150).is_exactly(1506, 10));
+    fn a_keepalive_is_neither_an_event_nor_an_error() {
+        let stream = StreamLayout { keepalive_bytes: 6, ..StreamLayout::fixed(150) };
+        assert!(stream.is_complete(1500, 10) && stream.is_complete(1506, 10));
+        assert!(!stream.is_complete(1500 - 6, 10), "something is missing");
+        assert!(!stream.is_complete(1503, 10) && !stream.is_complete(1500 + 18, 10));
+        assert!(!StreamLayout::fixed(150).is_complete(1506, 10));
     }
 }

@@ -77,8 +77,8 @@ pub use self::log::CheckedFile;
 use self::log::disk::{Disk, FileSystem};
 use self::net::Hub;
 pub use self::net::http::{
-    Asker, Counting, HTTP_PORT, HttpConfig, Receiver, Recognizing, Reply, Replying, hooks,
-    is_forwarded,
+    ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
+    HttpConfig, RequestClass, hooks, is_forwarded,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 pub use self::rate_limit::{Rate, TokenBucket};
@@ -106,7 +106,7 @@ const LOGS_PER_GROUP: u64 = 4;
 pub struct Broker {
     local_addr: SocketAddr,
     http_addr: Option<SocketAddr>,
-    http: Option<net::http::Serving>,
+    http: Option<net::http::HttpServer>,
     hub: Arc<Hub>,
     stop: CancellationToken,
     /// Stops the listeners; cancelled before `stop`, or with it.
@@ -264,7 +264,7 @@ impl Broker {
         audit.record_broker(&AuditEvent::Started);
         let hub = Hub::new(config, clock, topics, groups, (tls, audit), stop.clone());
         let listening = stop.child_token();
-        net::serve(listener, hub.clone(), listening.clone(), &tasks);
+        net::serve_lines(listener, hub.clone(), listening.clone(), &tasks);
         #[cfg(unix)]
         if let Some(listener) = unix {
             net::serve_unix(listener, hub.clone(), listening.clone(), &tasks);
@@ -276,7 +276,7 @@ impl Broker {
             let http = net::http::serve(listener, config, hub.clone(), stops, &tasks);
             serving = Some(http);
         }
-        net::tend(hub.clone(), stop.clone(), &tasks);
+        net::run_maintenance(hub.clone(), stop.clone(), &tasks);
         tracing::info!(%local_addr, "listening");
         Ok(Self {
             local_addr,
@@ -323,7 +323,7 @@ impl Broker {
             let delay = config.group.delay_ms.map_or("default".to_owned(), format_ms);
             let line = format!("GROUP set {DEFAULT_GROUP} delay={delay}");
             let command = Command::parse(&line).expect("the line is a command");
-            if let Err(error) = net::http::ask(&self.hub, &command, ANSWER_TIMEOUT).await {
+            if let Err(error) = net::http::run_command(&self.hub, &command, ANSWER_TIMEOUT).await {
                 tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
             }
         }
@@ -332,14 +332,14 @@ impl Broker {
     /// Whether the broker still answers a command in time; any answer counts.
     pub async fn is_responsive(&self) -> bool {
         let command = Command::parse("GROUP list").expect("the line is a command");
-        let answer = net::http::ask(&self.hub, &command, ANSWER_TIMEOUT).await;
+        let answer = net::http::run_command(&self.hub, &command, ANSWER_TIMEOUT).await;
         !answer.is_err_and(|error| error.code == Code::Idle)
     }
 
     /// Becomes true when a job with a `callback=` is known, and is true at once if the data
     /// directory contains one. Until then no callback worker is needed.
     pub fn has_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.hub.callbacks()
+        self.hub.watch_callbacks()
     }
 
     /// Whether no login is needed.
@@ -350,7 +350,7 @@ impl Broker {
     /// Replaces the principals, and requires a login. Within a moment, every connection has the
     /// permissions that its principal has now, or ends.
     pub fn set_principals(&self, principals: Vec<access::Principal>) {
-        self.hub.admit(principals);
+        self.hub.replace_principals(principals);
     }
 
     /// Stops accepting connections; open ones continue.
@@ -365,7 +365,7 @@ impl Broker {
         self.tasks.close();
         self.hub.close_all();
         let bound = Duration::from_millis(self.hub.limits.stop_ms.saturating_add(100));
-        if !net::within(bound, self.tasks.wait()).await {
+        if !net::completes_within(bound, self.tasks.wait()).await {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
         let (hub, stopped) = (self.hub.clone(), self.clean_stop.clone());
@@ -378,7 +378,7 @@ impl Broker {
         self.hub.audit.record_broker(&AuditEvent::Stopped);
         let hub = self.hub.clone();
         // A disk that takes no writes must not prevent the stop.
-        if !net::within(AUDIT_FLUSH_TIMEOUT, blocking(move || hub.audit.close())).await {
+        if !net::completes_within(AUDIT_FLUSH_TIMEOUT, blocking(move || hub.audit.close())).await {
             tracing::error!("cannot write the last audit records in time; they are lost");
         }
     }

@@ -28,13 +28,13 @@ fn frames(bytes: &[u8]) {
         frames.push(frame);
         rest = behind;
     }
-    let _ = frames::place(&frames);
-    for which in [PayloadFrame::Last, PayloadFrame::Number(frames.len() / 2)] {
-        if let Ok(payload) = frames::payload(&frames, which) {
+    let _ = frames::topic_and_seq(&frames);
+    for which in [PayloadFrame::Last, PayloadFrame::Index(frames.len() / 2)] {
+        if let Ok(payload) = frames::payload_of(&frames, which) {
             assert!(text::check(payload.as_bytes()).is_ok() && !payload.is_empty());
         }
     }
-    let Ok(event) = frames::event(&frames) else { return };
+    let Ok(event) = frames::parse_event(&frames) else { return };
     let mut line = Vec::new();
     let publish = Command::Pub { topic: event.topic.as_str(), payload: &event.payload };
     publish.encode(&mut line);
@@ -72,7 +72,7 @@ mod kept;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_fuzzing_corpus_passes_all_targets() {
+    fn the_fuzz_corpus_passes_all_targets() {
         super::kept::run(super::TARGETS);
     }
 }

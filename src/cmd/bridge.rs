@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{self, Connect};
+use tidings_connectors::zmq::{self, ConnectEndpoint};
 use tidings_protocol::TopicName;
 
 use crate::broker_flag::BrokerFlag;
@@ -44,7 +44,7 @@ pub(crate) enum Bridge {
 pub(crate) struct ZmqBridgeArgs {
     /// Address of the PUB socket: `tcp://HOST:PORT`
     #[arg(long, value_name = "ENDPOINT")]
-    connect: Connect,
+    connect: ConnectEndpoint,
 
     /// Topic to publish on; created if it does not exist
     #[arg(long)]
@@ -71,7 +71,7 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
         format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
     let prefixes = args.subscribe;
     let bridge =
-        zmq::Bridge { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
+        zmq::BridgeConfig { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
     let zmq = ZmqProcess::launch(ZmqWork::bridge(args.broker.broker, bridge)).await?;
     let mut console = Console::new();
     console.line(&said)?;

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_connectors::websub::{self, Telling};
+use tidings_connectors::websub::{self, HubLease};
 use tidings_protocol::client::{ClientError, CommandAnswer};
 use tidings_protocol::{
     CanonicalUrl, Code, Command, DEFAULT_GROUP, Payload, TopicName, field, field_number, format_ms,
@@ -420,7 +420,7 @@ impl CrawlerGroup<'_> {
 }
 
 /// The hub subscriptions, by the scheduled URL.
-type HubSubscriptions = HashMap<String, Telling>;
+type HubSubscriptions = HashMap<String, HubLease>;
 
 /// Reads the hub subscriptions from the data directory of the broker.
 fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
@@ -428,7 +428,7 @@ fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
         return Err(Failure::failed(format!("{}: the directory does not exist", data.display())));
     }
     let database = data.join("websub.db");
-    websub::telling(&database)
+    websub::read_hub_leases(&database)
         .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))
 }
 
@@ -438,7 +438,7 @@ fn row(line: &str, telling: Option<&HubSubscriptions>) -> Vec<String> {
     let every = field(line, "every").unwrap_or("?").to_owned();
     let url = first_word(line);
     let hub = telling.map(|telling| match telling.get(url) {
-        Some(Telling { host, left }) => {
+        Some(HubLease { hub_host: host, remaining: left }) => {
             let left = duration(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
             format!("by {} for {left}", printable(host, URL_CHARS_MAX))
         }

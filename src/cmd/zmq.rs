@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{Bind, Connect, TopicPattern};
+use tidings_connectors::zmq::{BindEndpoint, ConnectEndpoint, TopicPattern};
 use tidings_protocol::TopicName;
 
 use crate::broker_flag::BrokerFlag;
@@ -21,7 +21,7 @@ pub(crate) struct ZmqArgs {
 
     /// Address for subscribers
     #[arg(long)]
-    publish: Option<Bind>,
+    publish: Option<BindEndpoint>,
 
     /// Topics to send
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct ZmqArgs {
 
     /// Address for publishers
     #[arg(long, required_unless_present_any = ["publish", "connect"])]
-    pull: Option<Bind>,
+    pull: Option<BindEndpoint>,
 
     /// File with the secret CURVE key
     #[arg(long)]
@@ -37,7 +37,7 @@ pub(crate) struct ZmqArgs {
 
     /// PUB socket to subscribe to
     #[arg(long, requires = "into")]
-    connect: Option<Connect>,
+    connect: Option<ConnectEndpoint>,
 
     /// Topic for its messages
     #[arg(long)]
@@ -80,7 +80,9 @@ mod work {
 
     use anyhow::Context;
     use rustix::process::{Resource, Rlimit, setrlimit};
-    use tidings_connectors::zmq::{self, ADDRESS_SPACE_BYTES_MAX, Bridge, Config, HAS_KEYS};
+    use tidings_connectors::zmq::{
+        self, ADDRESS_SPACE_BYTES_MAX, BridgeConfig, HAS_CURVE, ZmqConfig,
+    };
     use tokio::signal::unix::{SignalKind, signal};
     use tokio_util::sync::CancellationToken;
 
@@ -109,7 +111,7 @@ mod work {
             }
         };
         let mut is_ready = false;
-        let ready = |bound: &zmq::Bound| {
+        let ready = |bound: &zmq::BoundAddresses| {
             is_ready = true;
             let _ = console.line(&StartReport::ready(bound));
         };
@@ -118,7 +120,7 @@ mod work {
             Ok(None) => Ok(()),
             Ok(Some(heard)) => {
                 console.line(&heard.to_string())?;
-                if heard.is_whole() { Ok(()) } else { Err(Failure::Unsuccessful) }
+                if heard.is_complete() { Ok(()) } else { Err(Failure::Unsuccessful) }
             }
             Err(error) if is_ready => Err(Failure::failed(format!("ZeroMQ: {error}"))),
             // The parent reports the error.
@@ -129,9 +131,9 @@ mod work {
         }
     }
 
-    fn config(args: ZmqArgs) -> Result<Config, Failure> {
+    fn config(args: ZmqArgs) -> Result<ZmqConfig, Failure> {
         let key = match args.curve_key {
-            Some(_) if !HAS_KEYS => {
+            Some(_) if !HAS_CURVE => {
                 let text = "--zmq-key needs a tidings that was built with --features libzmq";
                 return Err(Failure::failed(text));
             }
@@ -141,19 +143,19 @@ mod work {
             }
             None => None,
         };
-        let bridge = args.connect.zip(args.into).map(|(connect, topic)| Bridge {
+        let bridge = args.connect.zip(args.into).map(|(connect, topic)| BridgeConfig {
             connect,
             prefixes: if args.prefix.is_empty() { vec![String::new()] } else { args.prefix },
             frame: args.frame.unwrap_or_default(),
             topic,
         });
-        Ok(Config {
+        Ok(ZmqConfig {
             broker: args.broker.broker.as_str().to_owned(),
             security: args.broker.broker.security().clone(),
             publish: args.publish,
             topics: args.topics,
             pull: args.pull,
-            key,
+            curve_key: key,
             bridge,
             is_restart: args.restart,
         })

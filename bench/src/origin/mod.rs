@@ -12,9 +12,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "it owns a thread, and notes when it is asked")]
 
-mod judge;
-mod serve;
+mod server;
 mod site;
+mod verdict;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -25,37 +25,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-pub use self::judge::{Hit, Record, Verdict};
-pub use self::site::{Asked, HOSTS_MAX, Site};
+pub use self::site::{HOSTS_MAX, RequestTarget, Site};
+pub use self::verdict::{OriginRequest, RequestLog, Verdict};
 
 /// Connections that wait to be accepted: all hosts may be called at the same moment, and who finds
 /// no place tries again a second later. The kernel takes what `net.core.somaxconn` allows.
-const BACKLOG: i32 = 16_384;
+const ACCEPT_BACKLOG: i32 = 16_384;
 
 /// A running origin; it stops when dropped.
 #[derive(Debug)]
 pub struct Origin {
-    shared: Arc<Shared>,
+    state: Arc<OriginState>,
     site: Site,
     port: u16,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct OriginState {
     began: Instant,
-    record: Mutex<Record>,
+    log: Mutex<RequestLog>,
     changed: Condvar,
     stopping: AtomicBool,
 }
 
-impl Shared {
+impl OriginState {
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().expect("nobody panics with the record in hand")
+    fn lock_log(&self) -> MutexGuard<'_, RequestLog> {
+        self.log.lock().expect("nobody panics with the record in hand")
     }
 }
 
@@ -66,22 +66,22 @@ impl Origin {
         ensure!(site.hosts <= HOSTS_MAX, "there are only {HOSTS_MAX} hosts");
         let listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
-        rustix::net::listen(&listener, BACKLOG)?;
+        rustix::net::listen(&listener, ACCEPT_BACKLOG)?;
         let port = listener.local_addr()?.port();
         // A crawler that asks for some things twice leaves it without another allocation, too.
-        let expected = 2 * (site.pages_in_all() + u64::from(site.hosts));
+        let expected = 2 * (site.total_pages() + u64::from(site.hosts));
         let hits = Vec::with_capacity(usize::try_from(expected)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(OriginState {
             began: Instant::now(),
-            record: Mutex::new(Record { hits, connections: 0 }),
+            log: Mutex::new(RequestLog { requests: hits, connections: 0 }),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
         let thread = thread::Builder::new().name("origin".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || serve::serve(site, listener, shared)
+            move || server::serve(site, listener, shared)
         })?;
-        Ok(Self { shared, site, port, thread: Some(thread) })
+        Ok(Self { state: shared, site, port, thread: Some(thread) })
     }
 
     /// The site that it serves.
@@ -96,7 +96,7 @@ impl Origin {
 
     /// The URL of a page.
     pub fn url(&self, host: u32, page: u32) -> String {
-        format!("http://{}:{}/p/{page}", Site::host(host), self.port)
+        format!("http://{}:{}/p/{page}", Site::host_address(host), self.port)
     }
 
     /// The URL of the first page of each host.
@@ -106,17 +106,17 @@ impl Origin {
 
     /// How long it has been running, which is what the times of the record count from.
     pub fn now(&self) -> Duration {
-        self.shared.now()
+        self.state.now()
     }
 
     /// What was asked so far.
-    pub fn record(&self) -> Record {
-        self.shared.record().clone()
+    pub fn request_log(&self) -> RequestLog {
+        self.state.lock_log().clone()
     }
 
     /// How much was asked so far.
-    pub fn hits(&self) -> usize {
-        self.shared.record().hits.len()
+    pub fn request_count(&self) -> usize {
+        self.state.lock_log().requests.len()
     }
 
     /// Looks at the record after each request and each answer until there is what is looked for,
@@ -124,10 +124,10 @@ impl Origin {
     pub fn wait_for<T>(
         &self,
         patience: Duration,
-        mut look: impl FnMut(&Record) -> Option<T>,
+        mut look: impl FnMut(&RequestLog) -> Option<T>,
     ) -> anyhow::Result<T> {
         let deadline = Instant::now() + patience;
-        let mut record = self.shared.record();
+        let mut record = self.state.lock_log();
         loop {
             if let Some(found) = look(&record) {
                 return Ok(found);
@@ -136,7 +136,7 @@ impl Origin {
             if left.is_zero() {
                 bail!("the crawler did not come within {patience:?}");
             }
-            let waited = self.shared.changed.wait_timeout(record, left);
+            let waited = self.state.changed.wait_timeout(record, left);
             record = waited.expect("nobody panics with the record in hand").0;
         }
     }
@@ -144,7 +144,7 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.state.stopping.store(true, Ordering::Release);
         // Whoever waited for requests has found that none came.
         let _ = self.thread.take().map(JoinHandle::join);
     }

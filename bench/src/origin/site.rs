@@ -11,11 +11,11 @@ use memchr::memmem;
 
 /// Hosts of 127.1.0.0/16 that can be told apart, without the addresses that end in 0 or 255, which
 /// some take for those of a network.
-pub const HOSTS_MAX: u32 = 256 * HOSTS_OF_A_NET;
-const HOSTS_OF_A_NET: u32 = 250;
+pub const HOSTS_MAX: u32 = 256 * HOSTS_PER_SUBNET;
+const HOSTS_PER_SUBNET: u32 = 250;
 
 /// Of so many links of a page one leads to a page that was not met yet.
-const LINKS_OF_A_NEW_ONE: u32 = 5;
+const LINKS_PER_NEW_PAGE: u32 = 5;
 
 /// Bytes of a host's name in a page, so that pages of all hosts are of the same length.
 const LABEL_BYTES: usize = "127.1.255.250".len();
@@ -35,37 +35,37 @@ pub struct Site {
     /// Links of a page. Four in five lead to pages with lower numbers.
     pub links: u32,
     /// How long each answer is held back, also that for robots.txt.
-    pub answer_after: Duration,
+    pub response_delay: Duration,
     /// The pause that is expected between the end of an answer and the next request to its host,
     /// and named in robots.txt as `Crawl-delay`; `None`: requests may overlap.
-    pub delay: Option<Duration>,
+    pub crawl_delay: Option<Duration>,
     /// Answers say `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
     /// it, but there are clients that open a connection for each request otherwise.
-    pub says_keep_alive: bool,
+    pub sends_keep_alive: bool,
 }
 
 impl Site {
     /// The address of a host.
-    pub fn host(number: u32) -> Ipv4Addr {
+    pub fn host_address(number: u32) -> Ipv4Addr {
         let part = |number| u8::try_from(number).expect("fewer than HOSTS_MAX hosts");
-        Ipv4Addr::new(127, 1, part(number / HOSTS_OF_A_NET), part(number % HOSTS_OF_A_NET + 1))
+        Ipv4Addr::new(127, 1, part(number / HOSTS_PER_SUBNET), part(number % HOSTS_PER_SUBNET + 1))
     }
 
     /// The number of a host of [`Site::host`]; `None`: it is not one of this site.
-    pub(super) fn number(&self, host: Ipv4Addr) -> Option<u32> {
+    pub(super) fn host_number(&self, host: Ipv4Addr) -> Option<u32> {
         let [127, 1, high, low @ 1..=250] = host.octets() else { return None };
-        let number = u32::from(high) * HOSTS_OF_A_NET + u32::from(low) - 1;
+        let number = u32::from(high) * HOSTS_PER_SUBNET + u32::from(low) - 1;
         (number < self.hosts).then_some(number)
     }
 
     /// All pages of all hosts.
-    pub fn pages_in_all(&self) -> u64 {
+    pub fn total_pages(&self) -> u64 {
         u64::from(self.hosts) * u64::from(self.pages)
     }
 
     /// The pages that a page links to: first those that no page before it links to.
     fn links_of(&self, page: u32) -> impl Iterator<Item = u32> {
-        let new = self.links.div_ceil(LINKS_OF_A_NEW_ONE);
+        let new = self.links.div_ceil(LINKS_PER_NEW_PAGE);
         let (pages, links) = (self.pages, self.links);
         (0..links).map(move |link| match page * new + link + 1 {
             child if link < new && child < pages => child,
@@ -75,15 +75,15 @@ impl Site {
         })
     }
 
-    fn head_of(&self, status: &str, kind: &str, body_bytes: usize) -> String {
-        let stays = if self.says_keep_alive { "Connection: keep-alive\r\n" } else { "" };
+    fn response_head(&self, status: &str, kind: &str, body_bytes: usize) -> String {
+        let stays = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
         format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{stays}\r\n"
         )
     }
 
     fn robots(&self) -> String {
-        let delay = self.delay.map(|delay| format!("Crawl-delay: {}\n", delay.as_secs_f64()));
+        let delay = self.crawl_delay.map(|delay| format!("Crawl-delay: {}\n", delay.as_secs_f64()));
         format!("User-agent: *\n{}Disallow:\n", delay.unwrap_or_default())
     }
 
@@ -114,7 +114,7 @@ impl Site {
 
 /// What a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestTarget {
     /// `/robots.txt`.
     Robots,
     /// A page of the site.
@@ -123,9 +123,9 @@ pub enum Asked {
     Other,
 }
 
-impl Asked {
+impl RequestTarget {
     /// Of a path with its query.
-    fn of(path: &[u8], pages: u32) -> Self {
+    fn parse(path: &[u8], pages: u32) -> Self {
         if path == b"/robots.txt" {
             return Self::Robots;
         }
@@ -139,75 +139,81 @@ impl Asked {
 
 /// A request's head, as much of it as matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) asked: Asked,
+pub(super) struct RequestHead {
+    pub(super) target: RequestTarget,
     /// The client wants no further answer on this connection.
-    pub(super) is_last: bool,
+    pub(super) closes_connection: bool,
     /// With the empty line.
     pub(super) bytes: usize,
 }
 
 /// The first head in what was received, once it is complete.
-pub(super) fn head(received: &[u8], pages: u32) -> Option<Head> {
+pub(super) fn parse_head(received: &[u8], pages: u32) -> Option<RequestHead> {
     let bytes = memmem::find(received, b"\r\n\r\n")? + 4;
     let mut lines = received[..bytes].split(|&byte| byte == b'\n');
     let mut words = lines.next()?.trim_ascii_end().split(|&byte| byte == b' ').skip(1);
-    let asked = Asked::of(words.next().unwrap_or_default(), pages);
+    let asked = RequestTarget::parse(words.next().unwrap_or_default(), pages);
     let is_old = words.next() != Some(b"HTTP/1.1");
     let says_close = |line: &[u8]| {
         let Some((name, value)) = line.split_at_checked("connection:".len()) else { return false };
         name.eq_ignore_ascii_case(b"connection:")
             && value.trim_ascii().eq_ignore_ascii_case(b"close")
     };
-    Some(Head { asked, is_last: is_old || lines.any(says_close), bytes })
+    Some(RequestHead { target: asked, closes_connection: is_old || lines.any(says_close), bytes })
 }
 
 /// An answer in two pieces, with the name of the host between them.
 #[derive(Debug)]
-struct Answer {
+struct CannedResponse {
     before: Vec<u8>,
     after: Vec<u8>,
 }
 
 /// All answers, as they go to the sockets.
 #[derive(Debug)]
-pub(super) struct Answers {
-    robots: Answer,
-    pages: Vec<Answer>,
-    nothing: Answer,
+pub(super) struct CannedResponses {
+    robots: CannedResponse,
+    pages: Vec<CannedResponse>,
+    not_found: CannedResponse,
     /// The name of each host.
     labels: Vec<u8>,
 }
 
-impl Answers {
-    pub(super) fn of(site: &Site) -> Self {
+impl CannedResponses {
+    pub(super) fn render(site: &Site) -> Self {
         let page = |page| {
             let (html, label) = site.page(page);
-            let head = site.head_of("200 OK", "text/html; charset=utf-8", html.len());
-            Answer {
+            let head = site.response_head("200 OK", "text/html; charset=utf-8", html.len());
+            CannedResponse {
                 before: [head.as_bytes(), &html.as_bytes()[..label.start]].concat(),
                 after: html.as_bytes()[label.end..].to_vec(),
             }
         };
-        let unlabelled = |status, kind, body: &str| Answer {
-            before: (site.head_of(status, kind, body.len()) + body).into_bytes(),
+        let unlabelled = |status, kind, body: &str| CannedResponse {
+            before: (site.response_head(status, kind, body.len()) + body).into_bytes(),
             after: Vec::new(),
         };
-        let label = |host| format!("{:<LABEL_BYTES$}", Site::host(host).to_string()).into_bytes();
+        let label =
+            |host| format!("{:<LABEL_BYTES$}", Site::host_address(host).to_string()).into_bytes();
         Self {
             robots: unlabelled("200 OK", "text/plain", &site.robots()),
             pages: (0..site.pages).map(page).collect(),
-            nothing: unlabelled("404 Not Found", "text/html", "<title>Not found</title>\n"),
+            not_found: unlabelled("404 Not Found", "text/html", "<title>Not found</title>\n"),
             labels: (0..site.hosts).flat_map(label).collect(),
         }
     }
 
     /// What is left to send of an answer of which so many bytes were sent; nothing at its end.
-    pub(super) fn rest(&self, host: u32, asked: Asked, sent: usize) -> [IoSlice<'_>; 3] {
+    pub(super) fn remaining(
+        &self,
+        host: u32,
+        asked: RequestTarget,
+        sent: usize,
+    ) -> [IoSlice<'_>; 3] {
         let (answer, label) = match asked {
-            Asked::Robots => (&self.robots, &[][..]),
-            Asked::Other => (&self.nothing, &[][..]),
-            Asked::Page(page) => (&self.pages[index(page)], {
+            RequestTarget::Robots => (&self.robots, &[][..]),
+            RequestTarget::Other => (&self.not_found, &[][..]),
+            RequestTarget::Page(page) => (&self.pages[index(page)], {
                 let begin = index(host) * LABEL_BYTES;
                 &self.labels[begin..begin + LABEL_BYTES]
             }),
@@ -237,9 +243,9 @@ mod tests {
             pages,
             page_bytes: 10_200,
             links: 30,
-            answer_after: Duration::ZERO,
-            delay: None,
-            says_keep_alive: false,
+            response_delay: Duration::ZERO,
+            crawl_delay: None,
+            sends_keep_alive: false,
         }
     }
 
@@ -258,15 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_how_long_it_is_and_whose() {
+    fn a_response_names_its_length_and_host() {
         let site = site(500);
-        let answers = Answers::of(&site);
-        for (asked, bytes) in
-            [(Asked::Page(0), 10_200), (Asked::Page(499), 10_200), (Asked::Robots, 24)]
-        {
+        let answers = CannedResponses::render(&site);
+        for (asked, bytes) in [
+            (RequestTarget::Page(0), 10_200),
+            (RequestTarget::Page(499), 10_200),
+            (RequestTarget::Robots, 24),
+        ] {
             let rest = |sent| {
                 answers
-                    .rest(251, asked, sent)
+                    .remaining(251, asked, sent)
                     .iter()
                     .flat_map(|piece| piece.to_vec())
                     .collect::<Vec<_>>()
@@ -277,7 +285,7 @@ mod tests {
             assert_eq!(whole.len() - body, bytes, "{head}");
             assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
             let named = memmem::find(&whole, b"of 127.1.1.2    </title>").is_some();
-            assert_eq!(named, asked != Asked::Robots);
+            assert_eq!(named, asked != RequestTarget::Robots);
             for sent in [0, 1, whole.len() / 2, whole.len()] {
                 assert_eq!(rest(sent), whole[sent..], "{sent}");
             }
@@ -285,22 +293,26 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_told_apart_by_their_addresses() {
+    fn hosts_have_distinct_addresses() {
         let site = site(1);
-        assert!((0..1000).all(|host| site.number(Site::host(host)) == Some(host)));
-        assert_eq!(site.number(Site::host(1000)), None);
-        assert_eq!(site.number(Ipv4Addr::LOCALHOST), None);
-        assert_eq!(Site::host(HOSTS_MAX - 1), Ipv4Addr::new(127, 1, 255, 250));
+        assert!((0..1000).all(|host| site.host_number(Site::host_address(host)) == Some(host)));
+        assert_eq!(site.host_number(Site::host_address(1000)), None);
+        assert_eq!(site.host_number(Ipv4Addr::LOCALHOST), None);
+        assert_eq!(Site::host_address(HOSTS_MAX - 1), Ipv4Addr::new(127, 1, 255, 250));
     }
 
     #[test]
     fn a_head_ends_with_an_empty_line() {
         let request = b"GET /p/17 HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\nGET /";
-        let known = Head { asked: Asked::Page(17), is_last: false, bytes: request.len() - 5 };
-        assert_eq!(head(request, 18), Some(known));
-        assert_eq!(head(request, 17).map(|head| head.asked), Some(Asked::Other));
-        assert_eq!(head(&request[..50], 18), None);
-        let last = |text: &[u8]| head(text, 1).unwrap().is_last;
+        let known = RequestHead {
+            target: RequestTarget::Page(17),
+            closes_connection: false,
+            bytes: request.len() - 5,
+        };
+        assert_eq!(parse_head(request, 18), Some(known));
+        assert_eq!(parse_head(request, 17).map(|head| head.target), Some(RequestTarget::Other));
+        assert_eq!(parse_head(&request[..50], 18), None);
+        let last = |text: &[u8]| parse_head(text, 1).unwrap().closes_connection;
         assert!(last(b"GET /robots.txt HTTP/1.1\r\nCONNECTION: Close\r\n\r\n"));
         assert!(last(b"GET / HTTP/1.0\r\n\r\n") && last(b"\r\n\r\n"));
     }

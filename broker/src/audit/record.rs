@@ -9,7 +9,7 @@ use tidings_protocol::Command;
 use tidings_protocol::text::escape_json;
 
 use crate::access::{Identity, redact_tokens};
-use crate::net::{Peer, Remote};
+use crate::net::{PeerAddr, RemoteInfo};
 
 /// Bytes of a text that comes from a client; longer ones are cut off.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -224,13 +224,13 @@ pub(crate) struct Initiator {
 
 impl Initiator {
     /// The client of a connection before it is identified.
-    pub(crate) fn unidentified(conn: u64, peer: Peer, way: &'static str) -> Self {
+    pub(crate) fn unidentified(conn: u64, peer: PeerAddr, way: &'static str) -> Self {
         let transport = if peer.is_unix() { "unix" } else { way };
         Self { conn, name: None, from: peer.to_string(), transport, source: peer.ip() }
     }
 
     /// The client with this identity.
-    pub(crate) fn identified(conn: u64, remote: &Remote, pass: &Identity) -> Self {
+    pub(crate) fn identified(conn: u64, remote: &RemoteInfo, pass: &Identity) -> Self {
         let mut party = Self::unidentified(conn, remote.peer, pass.transport().as_str());
         if pass.transport().is_publish_only() {
             // For relayed messages the transport of their sender counts.

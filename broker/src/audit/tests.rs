@@ -13,7 +13,7 @@ use crate::access::Transport;
 use crate::group::Requester;
 use crate::groups::commands::{group_input, job_input};
 use crate::mailbox::ConnId;
-use crate::net::Peer;
+use crate::net::PeerAddr;
 
 /// A disk on which the test lets each write succeed or fail.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ fn audit_of(writer: AuditWriter, max: usize) -> Audit {
 
 fn initiator(conn: u64) -> Initiator {
     let peer: SocketAddr = "192.0.2.7:9".parse().unwrap();
-    Initiator::unidentified(conn, Peer::Tcp(peer), Transport::Line.as_str())
+    Initiator::unidentified(conn, PeerAddr::Tcp(peer), Transport::Line.as_str())
 }
 
 fn lines(text: &str) -> Vec<Value> {
@@ -113,7 +113,7 @@ fn records_of_one_source_are_limited_and_counted() {
         // Another source is still recorded.
         let other: SocketAddr = "192.0.2.8:9".parse().unwrap();
         audit.record(|| {
-            (AuditEvent::Connected, Initiator::unidentified(7, Peer::Tcp(other), "line"))
+            (AuditEvent::Connected, Initiator::unidentified(7, PeerAddr::Tcp(other), "line"))
         });
     });
     let count = |what: &str| records.iter().filter(|line| line["what"] == what).count();
@@ -301,12 +301,16 @@ fn any_text() -> impl Strategy<Value = String> {
     ]
 }
 
-fn peer() -> impl Strategy<Value = Peer> {
-    let over_tcp = any::<SocketAddr>().prop_map(Peer::Tcp);
+fn peer() -> impl Strategy<Value = PeerAddr> {
+    let over_tcp = any::<SocketAddr>().prop_map(PeerAddr::Tcp);
     #[cfg(unix)]
     return prop_oneof![
         over_tcp,
-        any::<(u32, u32, Option<i32>)>().prop_map(|(uid, gid, pid)| Peer::Unix { uid, gid, pid }),
+        any::<(u32, u32, Option<i32>)>().prop_map(|(uid, gid, pid)| PeerAddr::Unix {
+            uid,
+            gid,
+            pid
+        }),
     ];
     #[cfg(not(unix))]
     over_tcp

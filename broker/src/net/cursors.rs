@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tidings_protocol::{Code, CursorName, ProtocolError, Seq, Slot, StartAt, TopicName};
 
 use super::connection::Connection;
-use super::subscriptions::Kind;
+use super::subscriptions::SubscriptionKind;
 use crate::catalog::CatalogRecord;
 use crate::cursors::{CursorId, PendingCursor};
 use crate::mailbox::ConnMessage;
@@ -22,32 +22,32 @@ const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
 /// What only a connection has that uses durable cursors.
 #[derive(Debug, Default)]
-pub(super) struct CursorUse {
+pub(super) struct ConnectionCursors {
     /// Cursors that it has, unless they were taken over.
-    held: Vec<CursorId>,
+    acquired: Vec<CursorId>,
     /// What is to be stored, in the order of the answers. Only the first one waits: the others
     /// could not be answered before it anyway.
-    unsettled: VecDeque<Unsettled>,
+    pending_stores: VecDeque<PendingStore>,
 }
 
 /// A position that is stored once everything before it is safe (`[K5]`): after a crash no cursor
 /// may be ahead of what there is.
 #[derive(Debug)]
-struct Unsettled {
+struct PendingStore {
     slot: Slot,
     record: CatalogRecord,
     /// Of a new cursor.
-    coming: Option<PendingCursor>,
+    pending_cursor: Option<PendingCursor>,
     topic: Arc<Topic>,
     /// The last event before the position.
     last: Seq,
     /// Where the connection waits for it.
-    place: Option<WaiterSlot>,
+    waiter: Option<WaiterSlot>,
 }
 
 impl Connection {
     /// `SUB as=`.
-    pub(super) fn subscribe_as(
+    pub(super) fn subscribe_durable(
         &mut self,
         name: &TopicName,
         from: Option<StartAt>,
@@ -55,7 +55,7 @@ impl Connection {
         takeover: bool,
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
-        self.may_subscribe(name)?;
+        self.check_subscription(name)?;
         let id = CursorId { topic: name.clone(), cursor };
         let stored = self.hub.cursors.acquire(&id, self.id, &self.mailbox, takeover)?;
         let start = stored.map_or(from, |next| Some(StartAt::Seq(next)));
@@ -63,14 +63,18 @@ impl Connection {
             Ok(reader) => reader,
             Err(error) => {
                 self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
-                return Err(if stored.is_some() { lost_topic(&id, error) } else { error });
+                return Err(if stored.is_some() {
+                    position_beyond_topic(&id, error)
+                } else {
+                    error
+                });
             }
         };
         let (topic, next) = (Arc::clone(reader.topic()), reader.cursor());
         let slot = self.answers.reserve();
-        self.subscriptions.add(reader, Kind::Command(slot));
+        self.subscriptions.add(reader, SubscriptionKind::Command(slot));
         let usage = self.cursors.get_or_insert_default();
-        usage.held.push(id.clone());
+        usage.acquired.push(id.clone());
         if stored.is_some() {
             self.fill(slot, OK);
             return Ok(());
@@ -80,20 +84,27 @@ impl Connection {
         let record =
             CatalogRecord::Cursor { topic: name, cursor, next, unix_ms: self.hub.clock.unix_ms() };
         let last = Seq(next.0 - 1);
-        usage.unsettled.push_back(Unsettled { slot, record, coming, topic, last, place: None });
-        self.store_settled(waker);
+        usage.pending_stores.push_back(PendingStore {
+            slot,
+            record,
+            pending_cursor: coming,
+            topic,
+            last,
+            waiter: None,
+        });
+        self.store_durable_positions(waker);
         Ok(())
     }
 
     /// `SEEN`.
-    pub(super) fn seen(
+    pub(super) fn handle_seen(
         &mut self,
         name: &TopicName,
         last: Seq,
         waker: &Waker,
     ) -> Result<(), ProtocolError> {
         let usage = self.cursors.as_mut();
-        let id = usage.and_then(|usage| usage.held.iter().find(|id| id.topic == *name));
+        let id = usage.and_then(|usage| usage.acquired.iter().find(|id| id.topic == *name));
         let id = id.filter(|id| self.hub.cursors.is_used_by(id, self.id)).cloned();
         let topic = self.hub.topics.find(name.as_str());
         let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
@@ -116,22 +127,23 @@ impl Connection {
         }
         let (next, unix_ms) = (Seq(last.0 + 1), self.hub.clock.unix_ms());
         let record = CatalogRecord::Moved { topic: name, cursor, next, unix_ms };
-        let unsettled = Unsettled { slot, record, coming: None, topic, last, place: None };
-        self.cursors.get_or_insert_default().unsettled.push_back(unsettled);
-        self.store_settled(waker);
+        let unsettled =
+            PendingStore { slot, record, pending_cursor: None, topic, last, waiter: None };
+        self.cursors.get_or_insert_default().pending_stores.push_back(unsettled);
+        self.store_durable_positions(waker);
         Ok(())
     }
 
     /// Has positions stored of which the events are safe by now; `waker` is woken when more are.
-    pub(super) fn store_settled(&mut self, waker: &Waker) {
+    pub(super) fn store_durable_positions(&mut self, waker: &Waker) {
         let Some(usage) = &mut self.cursors else { return };
-        while let Some(first) = usage.unsettled.front_mut() {
-            first.place = first.topic.wait_durable(first.last, first.place, waker);
-            if first.place.is_some() {
+        while let Some(first) = usage.pending_stores.front_mut() {
+            first.waiter = first.topic.wait_durable(first.last, first.waiter, waker);
+            if first.waiter.is_some() {
                 return;
             }
-            let Unsettled { slot, record, coming, .. } =
-                usage.unsettled.pop_front().expect("the first one was just looked at");
+            let PendingStore { slot, record, pending_cursor: coming, .. } =
+                usage.pending_stores.pop_front().expect("the first one was just looked at");
             let mailbox = self.mailbox.clone();
             let done = move |result| {
                 drop(coming);
@@ -142,14 +154,14 @@ impl Connection {
     }
 
     /// Something was stored, or it was not: then there is no subscription that rests on it.
-    pub(super) fn stored(&mut self, slot: Slot, result: Result<(), ProtocolError>) {
+    pub(super) fn handle_stored(&mut self, slot: Slot, result: Result<(), ProtocolError>) {
         match result {
             Ok(()) => self.fill(slot, OK),
             Err(error) => {
-                if let Some(topic) = self.subscriptions.remove_unanswered(slot) {
+                if let Some(topic) = self.subscriptions.remove_by_slot(slot) {
                     self.release_cursor(topic.as_str());
                 }
-                self.fill_with(slot, &error);
+                self.fill_error(slot, &error);
             }
         }
     }
@@ -157,15 +169,15 @@ impl Connection {
     /// Gives back the cursor on a topic that it has no subscription to any more.
     pub(super) fn release_cursor(&mut self, topic: &str) {
         let Some(usage) = &mut self.cursors else { return };
-        if let Some(at) = usage.held.iter().position(|id| id.topic.as_str() == topic) {
-            let id = usage.held.swap_remove(at);
+        if let Some(at) = usage.acquired.iter().position(|id| id.topic.as_str() == topic) {
+            let id = usage.acquired.swap_remove(at);
             self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
         }
     }
 
     /// Gives back all cursors, at its end.
     pub(super) fn release_cursors(&mut self) {
-        let held = self.cursors.as_mut().map(|usage| std::mem::take(&mut usage.held));
+        let held = self.cursors.as_mut().map(|usage| std::mem::take(&mut usage.acquired));
         for id in held.unwrap_or_default() {
             self.hub.cursors.release(&id, self.id, self.hub.clock.unix_ms());
         }
@@ -173,7 +185,7 @@ impl Connection {
 }
 
 /// What is said if a cursor is where its topic has never been.
-fn lost_topic(id: &CursorId, error: ProtocolError) -> ProtocolError {
+fn position_beyond_topic(id: &CursorId, error: ProtocolError) -> ProtocolError {
     if error.code != Code::Conflict {
         return error;
     }

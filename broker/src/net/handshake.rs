@@ -12,14 +12,14 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::shaking::Shaking;
-use super::stream::Stream;
+use super::handshake_socket::HandshakeSocket;
+use super::stream::SocketStream;
 use crate::config::Limits;
 use crate::tls;
 
 /// What is read of somebody who is refused, so that the reason arrives: to close over it would be a
 /// reset, which may overtake that.
-const REFUSED_BYTES_MAX: u64 = 64 << 10;
+const REJECTED_BYTES_MAX: u64 = 64 << 10;
 
 /// The connection within TLS, and the name in the certificate of the other side if it has shown
 /// one. At most about `bytes_max` bytes of a handshake are read.
@@ -31,10 +31,10 @@ pub(super) async fn handshake(
     stream: TcpStream,
     limits: &Limits,
     stop: &CancellationToken,
-) -> io::Result<(Stream, Option<Box<str>>)> {
+) -> io::Result<(SocketStream, Option<Box<str>>)> {
     let patience = Duration::from_millis(limits.handshake_timeout_ms);
     let linger = Duration::from_millis(limits.linger_ms);
-    let stream = Shaking::new(stream, bytes_max);
+    let stream = HandshakeSocket::new(stream, bytes_max);
     let accept = TlsAcceptor::from(config)
         .accept_with(stream, |session| session.set_buffer_limit(Some(tls::ENCRYPT_BYTES_MIN)));
     let accepted = tokio::select! {
@@ -46,13 +46,13 @@ pub(super) async fn handshake(
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates();
             let name = shown.and_then(<[_]>::first).and_then(tls::certificate_name);
-            Ok((Stream::secure(stream), name))
+            Ok((SocketStream::from_tls(stream), name))
         }
         Ok(Err((error, stream))) => {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                _ = timeout(linger, part(stream)) => {}
+                _ = timeout(linger, close_and_drain(stream)) => {}
             }
             Err(error)
         }
@@ -60,7 +60,9 @@ pub(super) async fn handshake(
     }
 }
 
-async fn part(Shaking { socket: mut stream, .. }: Shaking) -> io::Result<u64> {
+async fn close_and_drain(
+    HandshakeSocket { socket: mut stream, .. }: HandshakeSocket,
+) -> io::Result<u64> {
     stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(REFUSED_BYTES_MAX), &mut tokio::io::sink()).await
+    tokio::io::copy(&mut stream.take(REJECTED_BYTES_MAX), &mut tokio::io::sink()).await
 }

@@ -11,20 +11,20 @@ use tidings_protocol::{
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::connection::{Connection, Step};
-use super::ending::Cause;
+use super::closing::CloseReason;
+use super::connection::{Connection, IoStatus};
 use crate::access::{contains_token, redact_tokens};
 use crate::audit::AuditEvent;
 use crate::topic::{Topic, dedup_id};
 
 thread_local! {
     /// Where every connection of a worker thread reads into, during its turn.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Publishes to one topic that follow each other within one read: one batch.
 #[derive(Default)]
-struct Run<'a> {
+struct PendingPublishes<'a> {
     topic: Option<Arc<Topic>>,
     payloads: Vec<&'a str>,
     /// Which of them have an id, and what it is.
@@ -33,95 +33,95 @@ struct Run<'a> {
 
 impl Connection {
     /// Reads once, and does what the lines say.
-    pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> Step {
-        if let Some(ending) = &self.ending {
-            return if ending.lingering { self.poll_discard(cx) } else { Step::Waiting };
+    pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> IoStatus {
+        if let Some(ending) = &self.closing {
+            return if ending.is_lingering { self.poll_discard(cx) } else { IoStatus::Idle };
         }
-        if self.is_held_up(Some(cx.waker())) || self.must_pause() {
+        if self.is_backpressured(Some(cx.waker())) || self.should_pause_reading() {
             // Answers that leave, parcels that come and groups that take give another turn. Until
             // then it is not the other side that is silent.
             self.read_at = self.hub.clock.now();
-            return Step::Waiting;
+            return IoStatus::Idle;
         }
-        SCRATCH.with_borrow_mut(|scratch| self.poll_read(cx, scratch))
+        READ_BUFFER.with_borrow_mut(|scratch| self.poll_read(cx, scratch))
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, scratch: &mut Vec<u8>) -> Step {
-        let kept = self.unread.len();
+    fn poll_read(&mut self, cx: &mut Context<'_>, scratch: &mut Vec<u8>) -> IoStatus {
+        let kept = self.input_buffer.len();
         let mut filled = kept;
-        if self.backlog {
+        if self.has_backlog {
             scratch.resize(scratch.len().max(kept), 0);
         } else {
-            let end = kept + self.read_bytes(kept);
+            let end = kept + self.read_size(kept);
             scratch.resize(scratch.len().max(end), 0);
             let mut buffer = ReadBuf::new(&mut scratch[kept..end]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-                Poll::Pending => return Step::Waiting,
+                Poll::Pending => return IoStatus::Idle,
                 // A reset: a line without its end is worth nothing.
-                Poll::Ready(Err(_)) => return Step::Over,
+                Poll::Ready(Err(_)) => return IoStatus::Closed,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
-            if self.is_deaf && filled == kept {
+            if self.is_write_closed && filled == kept {
                 // Writing has noticed the reset already.
-                return Step::Over;
+                return IoStatus::Closed;
             }
             self.read_at = self.hub.clock.now();
             self.hub.stats.bytes_in.add((filled - kept) as u64);
         }
-        scratch[..kept].copy_from_slice(&self.unread);
-        let end_of_input = !self.backlog && filled == kept;
+        scratch[..kept].copy_from_slice(&self.input_buffer);
+        let end_of_input = !self.has_backlog && filled == kept;
         let input = &scratch[..filled];
-        let used = self.take_lines(input, end_of_input, cx.waker());
-        if let Some(held) = &mut self.login.held {
+        let used = self.process_lines(input, end_of_input, cx.waker());
+        if let Some(held) = &mut self.login.usage {
             held.charge((filled - kept) as u64, self.read_at);
         }
-        if self.login.is_due()
-            && !self.backlog
+        if self.login.must_log_in()
+            && !self.has_backlog
             && filled - used >= self.hub.limits.anonymous_bytes_max
         {
             let text = "a line that logs in is shorter than that";
-            self.end(Cause::Broker(ProtocolError::new(Code::TooLong, text)));
+            self.start_closing(CloseReason::Error(ProtocolError::new(Code::TooLong, text)));
         }
-        if self.ending.is_none() && used < filled {
-            self.unread.clear();
-            self.unread.extend_from_slice(&input[used..]);
+        if self.closing.is_none() && used < filled {
+            self.input_buffer.clear();
+            self.input_buffer.extend_from_slice(&input[used..]);
         } else {
-            self.unread = Vec::new();
+            self.input_buffer = Vec::new();
         }
-        Step::Progress
+        IoStatus::Progress
     }
 
     /// How much is read at once, where so much is kept from before.
-    fn read_bytes(&self, kept: usize) -> usize {
+    fn read_size(&self, kept: usize) -> usize {
         let limits = &self.hub.limits;
-        if self.login.is_due() {
+        if self.login.must_log_in() {
             return limits.anonymous_bytes_max.saturating_sub(kept).max(1);
         }
         limits.read_bytes.max(1)
     }
 
     /// After the last words: whatever comes is of no interest, but its end is.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Step {
-        let hurries = self.ending.as_ref().is_some_and(|ending| ending.hurries);
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> IoStatus {
+        let hurries = self.closing.as_ref().is_some_and(|ending| ending.is_shutdown);
         let mut bytes = [0; 4096];
         let mut buffer = ReadBuf::new(&mut bytes);
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-            Poll::Pending if hurries => Step::Over,
-            Poll::Pending => Step::Waiting,
-            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => Step::Progress,
-            Poll::Ready(_) => Step::Over,
+            Poll::Pending if hurries => IoStatus::Closed,
+            Poll::Pending => IoStatus::Idle,
+            Poll::Ready(Ok(())) if !buffer.filled().is_empty() => IoStatus::Progress,
+            Poll::Ready(_) => IoStatus::Closed,
         }
     }
 
     /// Does what the lines of `input` say, and returns how many bytes are done with.
-    fn take_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
-        let mut run = Run::default();
+    fn process_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
+        let mut run = PendingPublishes::default();
         let (mut used, mut lines) = (0, 0);
         // How often looking for a run of publishes is worth it: the bytes may begin within a line.
         let mut looks = if self.hub.logs_lines() { 0 } else { 2 };
         loop {
-            self.backlog = self.is_congested();
-            if self.backlog || self.ending.is_some() {
+            self.has_backlog = self.is_congested();
+            if self.has_backlog || self.closing.is_some() {
                 break;
             }
             let unread = &input[used..];
@@ -129,7 +129,7 @@ impl Connection {
                 if let Some((consumed, publishes)) = self.session.publish_batch(unread) {
                     used += consumed;
                     lines += publishes.len() as u64;
-                    self.publish_all(publishes, &mut run);
+                    self.publish_batch(publishes, &mut run);
                     continue;
                 }
                 looks -= 1;
@@ -140,82 +140,82 @@ impl Connection {
             lines += 1;
             let consumed = &unread[..consumed];
             self.log_line(consumed);
-            self.event(event, consumed, &mut run, waker);
+            self.handle_event(event, consumed, &mut run, waker);
         }
-        if end_of_input && !self.backlog {
+        if end_of_input && !self.has_backlog {
             let consumed = &input[used..];
             for event in self.session.finish(consumed) {
                 if event != SessionEvent::End(SessionEnd::EndOfInput) {
                     lines += 1;
                     self.log_line(consumed);
                 }
-                self.event(event, consumed, &mut run, waker);
+                self.handle_event(event, consumed, &mut run, waker);
             }
         }
-        self.flush(&mut run);
-        self.send_requests();
+        self.flush_publishes(&mut run);
+        self.flush_task_commands();
         self.hub.stats.lines.add(lines);
         used
     }
 
     /// Does what the last line of `consumed`, or the end of all lines, means.
-    fn event<'a>(
+    fn handle_event<'a>(
         &mut self,
         event: SessionEvent<'a>,
         consumed: &[u8],
-        run: &mut Run<'a>,
+        run: &mut PendingPublishes<'a>,
         waker: &Waker,
     ) {
         match event {
             SessionEvent::Publish(payload) => self.publish_as_peer(payload, run),
             SessionEvent::Command(Command::Pub { topic, payload }) => {
-                self.leave_the_peers();
+                self.become_client();
                 self.publish(topic, payload, run);
             }
             SessionEvent::Command(command) => {
-                self.leave_the_peers();
+                self.become_client();
                 // Commands reach topics and groups in their order.
-                self.flush(run);
-                self.command(command, waker);
+                self.flush_publishes(run);
+                self.handle_command(command, waker);
             }
             SessionEvent::Refused { error, publish } => {
-                self.leave_the_peers();
-                self.flush(run);
+                self.become_client();
+                self.flush_publishes(run);
                 self.hub.stats.refused_lines.add(1);
                 if publish {
                     self.answers.publish_refused(&error);
                 } else {
-                    self.refuse(&error);
+                    self.push_error(&error);
                 }
             }
-            SessionEvent::Dropped(error) => self.dropped(&error, last_line(consumed)),
+            SessionEvent::Dropped(error) => self.report_dropped_line(&error, last_line(consumed)),
             SessionEvent::End(end) => {
-                self.flush(run);
+                self.flush_publishes(run);
                 let patient = !matches!(end, SessionEnd::Violation(_));
                 if patient && self.session.mode() == SessionMode::Client {
-                    self.leave_the_peers();
+                    self.become_client();
                 }
-                self.end(Cause::Session(end));
+                self.start_closing(CloseReason::Session(end));
             }
         }
     }
 
     /// What turned out to be a client hears only what it asks for.
-    fn leave_the_peers(&mut self) {
+    fn become_client(&mut self) {
         if self.is_peer {
             self.is_peer = false;
-            self.subscriptions.remove_peer();
+            self.subscriptions.remove_peer_subscription();
         }
     }
 
-    fn dropped(&mut self, error: &ProtocolError, line: &[u8]) {
+    fn report_dropped_line(&mut self, error: &ProtocolError, line: &[u8]) {
         self.hub.stats.refused_lines.add(1);
         if self.session.mode() == SessionMode::Client {
             // A LINK: it is reported with the answer of its task, if that can be read.
-            self.leave_the_peers();
-            if let Some(task) = linked_task(line) {
+            self.become_client();
+            if let Some(task) = task_of_link(line) {
                 let limits = &self.hub.clone().limits;
-                self.worker().staged.refuse(limits, task);
+                self.worker_mut().staged_links.count_refused(limits, task);
             }
         } else if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now())
         {
@@ -225,8 +225,12 @@ impl Connection {
     }
 
     /// Adds publishes to the run.
-    fn publish_all<'a>(&mut self, mut publishes: PublishBatch<'a>, run: &mut Run<'a>) {
-        self.leave_the_peers();
+    fn publish_batch<'a>(
+        &mut self,
+        mut publishes: PublishBatch<'a>,
+        run: &mut PendingPublishes<'a>,
+    ) {
+        self.become_client();
         let known =
             run.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
         if !known || publishes.may_contain(" id=") {
@@ -237,7 +241,7 @@ impl Connection {
                 self.publish(topic, payload, run);
             }
         }
-        let is_unlimited = self.hub.access.is_unlimited(&self.pass, publishes.topic);
+        let is_unlimited = self.hub.access.is_unlimited(&self.identity, publishes.topic);
         if run.topic.is_some() && is_unlimited {
             run.payloads.extend(publishes);
         } else {
@@ -249,32 +253,35 @@ impl Connection {
     }
 
     /// Adds a publish of a peer to the run.
-    fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut Run<'a>) {
-        let Some(name) = self.hub.access.peer_topic(&self.pass).cloned() else {
+    fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut PendingPublishes<'a>) {
+        let Some(name) = self.hub.access.peer_topic(&self.identity).cloned() else {
             let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
-            return self.end(Cause::Broker(ProtocolError::new(Code::Unauthenticated, text)));
+            return self.start_closing(CloseReason::Error(ProtocolError::new(
+                Code::Unauthenticated,
+                text,
+            )));
         };
         // Who has typed a line before cannot log in any more, and everybody would read this.
         if contains_token(payload) {
             let text = "it shows a token, and everybody would read it";
-            return self.dropped(&ProtocolError::new(Code::BadArgument, text), b"");
+            return self.report_dropped_line(&ProtocolError::new(Code::BadArgument, text), b"");
         }
-        if self.pass.is_anonymous() {
-            self.pass = self.hub.access.peer(self.pass.transport());
+        if self.identity.is_anonymous() {
+            self.identity = self.hub.access.peer(self.identity.transport());
         }
         self.publish(name.as_str(), payload, run);
     }
 
     /// Adds a publish to the run.
-    fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut Run<'a>) {
-        if let Err(error) = self.hub.access.check_publish(&self.pass, name, payload) {
-            self.flush(run);
+    fn publish<'a>(&mut self, name: &str, payload: &'a str, run: &mut PendingPublishes<'a>) {
+        if let Err(error) = self.hub.access.check_publish(&self.identity, name, payload) {
+            self.flush_publishes(run);
             self.audit(AuditEvent::Denied { topic: Some(name), why: &error.text });
-            return self.refuse_publishes(&error, 1);
+            return self.reject_publishes(&error, 1);
         }
         if run.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
-            self.flush(run);
-            match self.topic(name) {
+            self.flush_publishes(run);
+            match self.topic_for_publish(name) {
                 Ok(topic) => run.topic = Some(topic),
                 Err(error) => {
                     self.hub.stats.refused_lines.add(1);
@@ -290,15 +297,15 @@ impl Connection {
     }
 
     /// The topic of that name, quickly if it is the one that was published to last.
-    fn topic(&self, name: &str) -> Result<Arc<Topic>, ProtocolError> {
-        match &self.published {
+    fn topic_for_publish(&self, name: &str) -> Result<Arc<Topic>, ProtocolError> {
+        match &self.last_topic {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
             _ => {
                 let name = TopicName::new(name)?;
-                self.hub.may_make_topic(self.login.held.as_deref(), &name)?;
-                let only_publishes = self.pass.transport().is_publish_only();
+                self.hub.check_topic_creation(self.login.usage.as_deref(), &name)?;
+                let only_publishes = self.identity.transport().is_publish_only();
                 let topics = &self.hub.topics;
                 if only_publishes { topics.open_for_publisher(&name) } else { topics.open(&name) }
             }
@@ -306,12 +313,12 @@ impl Connection {
     }
 
     /// Appends the run as one batch.
-    fn flush(&mut self, run: &mut Run<'_>) {
+    fn flush_publishes(&mut self, run: &mut PendingPublishes<'_>) {
         let Some(topic) = run.topic.take() else {
             return;
         };
         // They were read before.
-        self.send_requests();
+        self.flush_task_commands();
         let count = run.payloads.len();
         let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
         let appended = if ids.is_empty() {
@@ -331,21 +338,21 @@ impl Connection {
         match appended {
             Ok(()) => {
                 self.hub.stats.events.add(count as u64);
-                if let Some(held) = &mut self.login.held {
+                if let Some(held) = &mut self.login.usage {
                     held.count_published(count as u64);
                 }
                 let name = topic.name().as_str();
-                self.hub.audit.record_published(name, count as u64, self.id.0, || self.party());
-                self.published = Some(topic);
+                self.hub.audit.record_published(name, count as u64, self.id.0, || self.initiator());
+                self.last_topic = Some(topic);
             }
-            Err(error) => self.refuse_publishes(&error, count),
+            Err(error) => self.reject_publishes(&error, count),
         }
         run.payloads = payloads;
         run.payloads.clear();
     }
 
     /// The topic takes nothing at the moment.
-    fn refuse_publishes(&mut self, error: &ProtocolError, count: usize) {
+    fn reject_publishes(&mut self, error: &ProtocolError, count: usize) {
         self.hub.stats.refused_lines.add(count as u64);
         if self.session.mode() == SessionMode::Client {
             for _ in 0..count {
@@ -353,7 +360,7 @@ impl Connection {
             }
             return;
         }
-        self.unkept = true;
+        self.has_dropped_line = true;
         if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now()) {
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's lines were not kept");
         }
@@ -391,7 +398,7 @@ fn last_line(consumed: &[u8]) -> &[u8] {
 }
 
 /// The task of a `LINK` that cannot be read as a whole.
-fn linked_task(line: &[u8]) -> Option<TaskId> {
+fn task_of_link(line: &[u8]) -> Option<TaskId> {
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
     std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
@@ -401,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_logged_is_the_line() {
+    fn the_last_line_is_logged_without_its_end() {
         for (consumed, line) in [
             ("a b\r\n", "a b"),
             ("a\n", "a"),
@@ -417,10 +424,10 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_cannot_be_read_may_still_name_its_task() {
-        let task = linked_task(b"LINK  crawlers:1.2.3 http://\xff/ x=y").map(|id| id.to_string());
+    fn a_malformed_link_may_still_name_its_task() {
+        let task = task_of_link(b"LINK  crawlers:1.2.3 http://\xff/ x=y").map(|id| id.to_string());
         assert_eq!(task.as_deref(), Some("crawlers:1.2.3"));
-        assert_eq!(linked_task(b"LINK crawlers http://a/"), None);
-        assert_eq!(linked_task(b"LINK"), None);
+        assert_eq!(task_of_link(b"LINK crawlers http://a/"), None);
+        assert_eq!(task_of_link(b"LINK"), None);
     }
 }

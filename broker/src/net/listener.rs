@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::Hub;
 use super::connection::Connection;
 use super::handshake::handshake;
-use super::stream::{Peer, Remote, Stream};
+use super::stream::{PeerAddr, RemoteInfo, SocketStream};
 use crate::access::Transport;
 use crate::audit::{AuditEvent, Initiator};
 use crate::mailbox::{ConnId, Mailbox};
@@ -31,14 +31,14 @@ pub(super) const BACKLOG: i32 = 4096;
 
 /// Wait after the system refused a connection for want of something (file descriptors, memory),
 /// so that a full table is not asked in a circle.
-const BACKOFF: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How often topics are looked after: a full disk is asked again whether it has room, what was not
 /// synced is, old events go.
-const TEND_EVERY: Duration = Duration::from_secs(1);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads of what somebody has sent who is turned away: all that a polite program says at first.
-const TURNED_AWAY_READS_MAX: usize = 16;
+const REJECTED_READS_MAX: usize = 16;
 
 /// A listening socket. It needs no runtime, so that it can be had before privileges are dropped.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
@@ -68,14 +68,14 @@ pub(super) trait Accept: Send + 'static {
 
     /// The next one, and from where. Cancel-safe: a connection that was not taken stays in the
     /// backlog.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, PeerAddr)>> + Send;
 }
 
 impl Accept for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
-        Self::accept(self).await.map(|(stream, address)| (stream, Peer::Tcp(address)))
+    async fn accept(&self) -> io::Result<(TcpStream, PeerAddr)> {
+        Self::accept(self).await.map(|(stream, address)| (stream, PeerAddr::Tcp(address)))
     }
 }
 
@@ -83,36 +83,36 @@ impl Accept for TcpListener {
 impl Accept for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+    async fn accept(&self) -> io::Result<(UnixStream, PeerAddr)> {
         let (stream, _) = Self::accept(self).await?;
         let who = stream.peer_cred()?;
-        let peer = Peer::Unix { uid: who.uid(), gid: who.gid(), pid: who.pid() };
+        let peer = PeerAddr::Unix { uid: who.uid(), gid: who.gid(), pid: who.pid() };
         Ok((stream, peer))
     }
 }
 
 /// Accepts connections of lines, each as a task of its own, until `stop`.
-pub(crate) fn serve(
+pub(crate) fn serve_lines(
     listener: TcpListener,
     hub: Arc<Hub>,
     stop: CancellationToken,
     tasks: &TaskTracker,
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
-    accept(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let entered = match enter(&hub, peer, Transport::Line) {
+    spawn_accept_loop(listener, stop, tasks, move |stream: TcpStream, peer| {
+        let entered = match admit_connection(&hub, peer, Transport::Line) {
             Ok(entered) => entered,
             // There is nobody yet to whom it could be said in words.
             Err(_) if hub.tls.is_some() => return,
-            Err(error) => return turn_away(stream.into_std(), &error),
+            Err(error) => return reject(stream.into_std(), &error),
         };
-        tune(&stream, hub.limits.unsent_bytes);
+        set_socket_options(&stream, hub.limits.unsent_bytes);
         if hub.tls.is_some() {
             let (hub, stopping) = (Arc::clone(&hub), stopping.clone());
-            connections.spawn(serve_secured(hub, entered, stream, peer, stopping));
+            connections.spawn(serve_tls(hub, entered, stream, peer, stopping));
         } else {
-            let remote = Remote { peer, certificate: None, is_encrypted: false };
-            let stream = Stream::Plain(stream);
+            let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
+            let stream = SocketStream::Plain(stream);
             connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
         }
     });
@@ -127,23 +127,25 @@ pub(crate) fn serve_unix(
     tasks: &TaskTracker,
 ) {
     let connections = tasks.clone();
-    accept(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let entered = match enter(&hub, peer, Transport::Line) {
+    spawn_accept_loop(listener, stop, tasks, move |stream: UnixStream, peer| {
+        let entered = match admit_connection(&hub, peer, Transport::Line) {
             Ok(entered) => entered,
-            Err(error) => return turn_away(stream.into_std(), &error),
+            Err(error) => return reject(stream.into_std(), &error),
         };
-        let (stream, remote) =
-            (Stream::Unix(stream), Remote { peer, certificate: None, is_encrypted: false });
+        let (stream, remote) = (
+            SocketStream::Unix(stream),
+            RemoteInfo { peer, certificate: None, is_encrypted: false },
+        );
         connections.spawn(Connection::new(Arc::clone(&hub), entered, stream, remote).run());
     });
 }
 
 /// Hands connections to `welcome` as they come, until `stop`.
-pub(super) fn accept<L: Accept>(
+pub(super) fn spawn_accept_loop<L: Accept>(
     listener: L,
     stop: CancellationToken,
     tasks: &TaskTracker,
-    welcome: impl Fn(L::Stream, Peer) + Send + 'static,
+    welcome: impl Fn(L::Stream, PeerAddr) + Send + 'static,
 ) {
     tasks.spawn(async move {
         loop {
@@ -154,13 +156,13 @@ pub(super) fn accept<L: Accept>(
             };
             match accepted {
                 Ok((stream, peer)) => welcome(stream, peer),
-                Err(error) if concerns_one_connection(&error) => {}
+                Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections at the moment");
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
-                        () = tokio::time::sleep(BACKOFF) => {}
+                        () = tokio::time::sleep(ACCEPT_RETRY_DELAY) => {}
                     }
                 }
             }
@@ -169,13 +171,13 @@ pub(super) fn accept<L: Accept>(
 }
 
 /// Looks after topics and cursors every second, until `stop`.
-pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
+pub(crate) fn run_maintenance(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
     tasks.spawn(async move {
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(TEND_EVERY) => hub.tend(),
+                () = tokio::time::sleep(MAINTENANCE_INTERVAL) => hub.maintain(),
             }
         }
     });
@@ -183,26 +185,31 @@ pub(crate) fn tend(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) 
 
 /// A connection that was counted.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(super) struct AdmittedConnection {
     pub(super) conn: ConnId,
     pub(super) mailbox: Mailbox,
     /// What it has of what one may have.
-    pub(super) held: Usage,
+    pub(super) usage: Usage,
 }
 
 /// Counts a connection, unless there are too many, of all or from there.
-pub(super) fn enter(hub: &Hub, peer: Peer, way: Transport) -> Result<Entered, ProtocolError> {
-    let entered = hub.quotas.begin_connection(peer.network(), hub.clock.now()).and_then(|held| {
-        let (conn, mailbox) = hub.registry.enter().map_err(|_| {
-            let max = hub.limits.connections_max;
-            let text =
-                format!("{max} connections are open, and no more are allowed; try again later");
-            ProtocolError::new(Code::Limit, text)
-        })?;
-        Ok(Entered { conn, mailbox, held })
-    });
+pub(super) fn admit_connection(
+    hub: &Hub,
+    peer: PeerAddr,
+    way: Transport,
+) -> Result<AdmittedConnection, ProtocolError> {
+    let entered =
+        hub.quotas.begin_connection(peer.network_ip(), hub.clock.now()).and_then(|held| {
+            let (conn, mailbox) = hub.registry.register().map_err(|_| {
+                let max = hub.limits.connections_max;
+                let text =
+                    format!("{max} connections are open, and no more are allowed; try again later");
+                ProtocolError::new(Code::Limit, text)
+            })?;
+            Ok(AdmittedConnection { conn, mailbox, usage: held })
+        });
     match &entered {
-        Ok(Entered { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
+        Ok(AdmittedConnection { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
         Err(error) => {
             hub.stats.rejected_connections.add(1);
             let why = error.text.as_str();
@@ -219,17 +226,17 @@ pub(super) fn enter(hub: &Hub, peer: Peer, way: Transport) -> Result<Entered, Pr
 
 /// Events are small and wanted now; and what the other side cannot take waits in the log, not in
 /// the kernel. The only failure is a socket that is closed already.
-pub(super) fn tune(stream: &TcpStream, unsent_bytes: u32) {
+pub(super) fn set_socket_options(stream: &TcpStream, unsent_bytes: u32) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(unsent_bytes);
 }
 
 /// A connection from its handshake on.
-async fn serve_secured(
+async fn serve_tls(
     hub: Arc<Hub>,
-    entered: Entered,
+    entered: AdmittedConnection,
     stream: TcpStream,
-    peer: Peer,
+    peer: PeerAddr,
     stop: CancellationToken,
 ) {
     let conn = entered.conn;
@@ -237,7 +244,7 @@ async fn serve_secured(
     // Boxed, so that an idle connection does not keep the room that either of the two once took.
     match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
         Ok((stream, certificate)) => {
-            let remote = Remote { peer, certificate, is_encrypted: true };
+            let remote = RemoteInfo { peer, certificate, is_encrypted: true };
             tracing::debug!(%conn, peer = %remote, "encrypted");
             Box::pin(Connection::new(hub, entered, stream, remote).run()).await;
         }
@@ -247,21 +254,21 @@ async fn serve_secured(
             hub.audit.record(|| {
                 (AuditEvent::Refused { why: &why }, Initiator::unidentified(conn.0, peer, "line"))
             });
-            hub.registry.leave(conn);
+            hub.registry.unregister(conn);
         }
     }
 }
 
 /// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come
 /// already is read, because to close over it would be a reset, which may overtake the line.
-fn turn_away(stream: io::Result<impl Read + Write + Closes>, error: &ProtocolError) {
+fn reject(stream: io::Result<impl Read + Write + CloseWrite>, error: &ProtocolError) {
     let mut line = Vec::new();
     error.encode(&mut line);
     if let Ok(mut stream) = stream {
         let _ = stream.write_all(&line);
-        stream.close_writing();
+        stream.close_write();
         let mut bytes = [0; 4096];
-        for _ in 0..TURNED_AWAY_READS_MAX {
+        for _ in 0..REJECTED_READS_MAX {
             // The socket does not block.
             if !matches!(stream.read(&mut bytes), Ok(1..)) {
                 break;
@@ -271,26 +278,26 @@ fn turn_away(stream: io::Result<impl Read + Write + Closes>, error: &ProtocolErr
 }
 
 /// What two kinds of sockets have in common, and no trait of the standard library.
-trait Closes {
+trait CloseWrite {
     /// Nothing more comes from here. It may be gone already.
-    fn close_writing(&self);
+    fn close_write(&self);
 }
 
-impl Closes for std::net::TcpStream {
-    fn close_writing(&self) {
+impl CloseWrite for std::net::TcpStream {
+    fn close_write(&self) {
         let _ = self.shutdown(Shutdown::Write);
     }
 }
 
 #[cfg(unix)]
-impl Closes for std::os::unix::net::UnixStream {
-    fn close_writing(&self) {
+impl CloseWrite for std::os::unix::net::UnixStream {
+    fn close_write(&self) {
         let _ = self.shutdown(Shutdown::Write);
     }
 }
 
 /// The one that was about to be accepted is gone; the next may be fine.
-fn concerns_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -301,6 +308,6 @@ fn concerns_one_connection(error: &io::Error) -> bool {
 }
 
 /// Whether `future` ended within `bound`.
-pub(crate) async fn within(bound: Duration, future: impl Future<Output = ()>) -> bool {
+pub(crate) async fn completes_within(bound: Duration, future: impl Future<Output = ()>) -> bool {
     tokio::time::timeout(bound, future).await.is_ok()
 }

@@ -7,11 +7,12 @@
 //!                         woken by: its socket, its mailbox, a topic it follows, its deadline
 //! ```
 
+mod closing;
 mod connection;
 mod cursors;
 mod dispatch;
-mod ending;
 mod handshake;
+mod handshake_socket;
 mod help;
 pub(crate) mod http;
 mod input;
@@ -20,13 +21,12 @@ mod login;
 mod outbound;
 mod quotas;
 mod registry;
-mod shaking;
-mod staged;
+mod staged_links;
 mod stream;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
-mod topics;
+mod topic_commands;
 #[cfg(unix)]
 pub(crate) mod unix;
 
@@ -38,12 +38,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidings_protocol::MemberId;
 use tokio_util::sync::CancellationToken;
 
-use self::listener::accept;
 #[cfg(unix)]
 pub(crate) use self::listener::serve_unix;
-pub(crate) use self::listener::{bind, listen, serve, tend, within};
-use self::registry::Registry;
-pub(crate) use self::stream::{Peer, Remote};
+use self::listener::spawn_accept_loop;
+pub(crate) use self::listener::{bind, completes_within, listen, run_maintenance, serve_lines};
+use self::registry::ConnectionRegistry;
+pub(crate) use self::stream::{PeerAddr, RemoteInfo};
 use crate::access::{Access, Principal};
 use crate::audit::{Audit, AuditEvent};
 use crate::clean_stop::LogEnds;
@@ -65,7 +65,7 @@ pub(crate) struct Hub {
     pub(crate) topics: Arc<Topics>,
     groups: Arc<Groups>,
     cursors: Cursors,
-    registry: Registry,
+    registry: ConnectionRegistry,
     stats: Stats,
     access: Access,
     quotas: Quotas,
@@ -74,7 +74,7 @@ pub(crate) struct Hub {
     /// Without it nothing is encrypted.
     tls: Option<Tls>,
     /// Keys of a pseudo-random function that nobody else knows.
-    secret: RandomState,
+    member_id_hasher: RandomState,
 }
 
 impl Hub {
@@ -99,7 +99,7 @@ impl Hub {
             groups,
         );
         Arc::new(Self {
-            registry: Registry::new(config.limits.connections_max),
+            registry: ConnectionRegistry::new(config.limits.connections_max),
             limits: config.limits,
             clock,
             topics,
@@ -111,7 +111,7 @@ impl Hub {
             audit,
             log_lines: AtomicBool::new(config.log_lines),
             tls,
-            secret: RandomState::new(),
+            member_id_hasher: RandomState::new(),
         })
     }
 
@@ -121,15 +121,15 @@ impl Hub {
     }
 
     /// [`Groups::watch_callbacks`].
-    pub(crate) fn callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
+    pub(crate) fn watch_callbacks(&self) -> tokio::sync::watch::Receiver<bool> {
         self.groups.watch_callbacks()
     }
 
     /// Does what is to be done from time to time. To be called every second or so.
-    fn tend(&self) {
+    fn maintain(&self) {
         self.topics.maintain();
         self.cursors.maintain(self.clock.now(), self.clock.unix_ms());
-        self.quotas.tick(&|made| self.has(made), self.clock.now());
+        self.quotas.tick(&|made| self.exists(made), self.clock.now());
         self.audit.tick();
         if let Some(tls) = &self.tls {
             tls.reload_if_changed();
@@ -137,7 +137,7 @@ impl Hub {
     }
 
     /// Whether something that somebody has made is there, and counts.
-    fn has(&self, made: &Created) -> bool {
+    fn exists(&self, made: &Created) -> bool {
         match made {
             Created::Topic(name) => self.topics.find(name.as_str()).is_some(),
             Created::Cursor(id) => self.cursors.exists(id),
@@ -152,7 +152,7 @@ impl Hub {
     }
 
     /// Who is known from now on; every connection is what its holder is then, or ends.
-    pub(crate) fn admit(&self, principals: Vec<Principal>) {
+    pub(crate) fn replace_principals(&self, principals: Vec<Principal>) {
         for (name, change) in self.access.replace_principals(principals) {
             self.audit.record_broker(&AuditEvent::PrincipalChanged { name: &name, change });
         }
@@ -179,8 +179,8 @@ impl Hub {
     /// An identity for a member that brings none. Whoever knows it can take the member over, so
     /// it must not be guessed from others: it is the connection's number under a keyed hash
     /// whose key comes from the operating system at every start.
-    fn new_member(&self, conn: ConnId) -> MemberId {
-        let half = |which: u8| u128::from(self.secret.hash_one((which, conn.0)));
+    fn new_member_id(&self, conn: ConnId) -> MemberId {
+        let half = |which: u8| u128::from(self.member_id_hasher.hash_one((which, conn.0)));
         MemberId(half(0) << 64 | half(1))
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 use tokio::io::AsyncWrite;
 
-use super::stream::Stream;
+use super::stream::SocketStream;
 use crate::clock::Moment;
 use crate::topic::count_lines;
 
@@ -19,9 +19,9 @@ pub(super) const PIECES_MAX: usize = 64;
 /// Whole lines in the order in which they leave.
 ///
 /// Pieces of topics are shared memory; a stalled connection can give them back with
-/// [`release`](Self::release).
+/// [`release_topic_memory`](Self::release).
 #[derive(Debug, Default)]
-pub(super) struct Outbound {
+pub(super) struct OutboundQueue {
     pieces: VecDeque<Piece>,
     /// Bytes of all pieces, including what is written of the first.
     bytes: usize,
@@ -35,10 +35,10 @@ pub(super) struct Outbound {
 struct Piece {
     bytes: Bytes,
     /// The subscription that it came from, and its first line's number.
-    run: Option<(u32, Seq)>,
+    origin: Option<(u32, Seq)>,
 }
 
-impl Outbound {
+impl OutboundQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -50,23 +50,23 @@ impl Outbound {
     }
 
     /// If the socket takes nothing of what is here, it has taken something of what was here before.
-    pub(super) fn has_moved(&mut self, now: Moment) {
+    pub(super) fn restart_stall_timer(&mut self, now: Moment) {
         self.stalled_since = self.stalled_since.map(|_| now);
     }
 
     /// Whether it holds on to the memory of a topic.
-    pub(super) fn pins_topic(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.run.is_some())
+    pub(super) fn pins_topic_memory(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.origin.is_some())
     }
 
     /// Adds whole lines of this connection's own.
     pub(super) fn push(&mut self, lines: Bytes) {
-        self.push_piece(Piece { bytes: lines, run: None });
+        self.push_piece(Piece { bytes: lines, origin: None });
     }
 
     /// Adds whole lines of a subscription, the first of which has the number `first`.
-    pub(super) fn push_run(&mut self, subscription: u32, first: Seq, lines: Bytes) {
-        self.push_piece(Piece { bytes: lines, run: Some((subscription, first)) });
+    pub(super) fn push_events(&mut self, subscription: u32, first: Seq, lines: Bytes) {
+        self.push_piece(Piece { bytes: lines, origin: Some((subscription, first)) });
     }
 
     fn push_piece(&mut self, piece: Piece) {
@@ -77,7 +77,7 @@ impl Outbound {
     }
 
     /// How many bytes and pieces may be added so that everything leaves in one call.
-    pub(super) fn room(&self, bytes_max: usize) -> (usize, usize) {
+    pub(super) fn capacity_left(&self, bytes_max: usize) -> (usize, usize) {
         (bytes_max.max(1).saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
     }
 
@@ -86,7 +86,7 @@ impl Outbound {
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut Stream,
+        stream: &mut SocketStream,
         now: impl Fn() -> Moment,
     ) -> Poll<io::Result<()>> {
         let poll = self.poll_write_pieces(cx, Pin::new(stream));
@@ -105,7 +105,7 @@ impl Outbound {
     fn poll_write_pieces(
         &self,
         cx: &mut Context<'_>,
-        stream: Pin<&mut Stream>,
+        stream: Pin<&mut SocketStream>,
     ) -> Poll<io::Result<usize>> {
         if let [piece] = self.pieces.as_slices().0
             && self.pieces.len() == 1
@@ -141,11 +141,11 @@ impl Outbound {
     /// Lets go of the memory of topics: what is not written is taken out, and `rewind` is told for
     /// each subscription from which number on. Of a line that is written in part the rest is
     /// copied and stays, so lines are never torn.
-    pub(super) fn release(&mut self, mut rewind: impl FnMut(u32, Seq)) {
+    pub(super) fn release_topic_memory(&mut self, mut rewind: impl FnMut(u32, Seq)) {
         let mut kept = VecDeque::new();
         // Backwards, so that a subscription with several pieces ends up at the first of them.
         while let Some(piece) = self.pieces.pop_back() {
-            let Some((subscription, first)) = piece.run else {
+            let Some((subscription, first)) = piece.origin else {
                 kept.push_front(piece);
                 continue;
             };
@@ -155,7 +155,7 @@ impl Outbound {
             let begun = count_lines(&piece.bytes[..written + torn.len()]);
             rewind(subscription, Seq(first.0 + begun));
             if !torn.is_empty() {
-                kept.push_front(Piece { bytes: Bytes::copy_from_slice(torn), run: None });
+                kept.push_front(Piece { bytes: Bytes::copy_from_slice(torn), origin: None });
             }
         }
         self.bytes = kept.iter().map(|piece| piece.bytes.len()).sum();
@@ -178,12 +178,14 @@ fn rest_of_line(lines: &[u8], written: usize) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn outbound(pieces: &[(&'static str, Option<(u32, u64)>)], written: usize) -> Outbound {
-        let mut outbound = Outbound::default();
+    fn outbound(pieces: &[(&'static str, Option<(u32, u64)>)], written: usize) -> OutboundQueue {
+        let mut outbound = OutboundQueue::default();
         for (text, run) in pieces {
             let bytes = Bytes::from_static(text.as_bytes());
             match run {
-                Some((subscription, first)) => outbound.push_run(*subscription, Seq(*first), bytes),
+                Some((subscription, first)) => {
+                    outbound.push_events(*subscription, Seq(*first), bytes)
+                }
                 None => outbound.push(bytes),
             }
         }
@@ -192,9 +194,9 @@ mod tests {
     }
 
     /// What stays, and where subscriptions go on.
-    fn released(mut outbound: Outbound) -> (String, Vec<(u32, u64)>) {
+    fn released(mut outbound: OutboundQueue) -> (String, Vec<(u32, u64)>) {
         let mut rewound: Vec<(u32, u64)> = Vec::new();
-        outbound.release(|subscription, seq| {
+        outbound.release_topic_memory(|subscription, seq| {
             rewound.retain(|(earlier, _)| *earlier != subscription);
             rewound.push((subscription, seq.0));
         });
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn releasing_keeps_the_rest_of_a_torn_line_and_goes_on_behind_it() {
+    fn releasing_keeps_the_rest_of_a_partial_line_and_rewinds_behind_it() {
         let run = [("a1\r\na2\r\na3\r\n", Some((5, 1)))];
         assert_eq!(released(outbound(&run, 0)), (String::new(), vec![(5, 1)]));
         assert_eq!(released(outbound(&run, 4)), (String::new(), vec![(5, 2)]));

@@ -10,7 +10,7 @@ use crate::quota::{ConnectionUsage, Created, Usage};
 
 impl Hub {
     /// From now on a connection is that of somebody with that pass.
-    pub(super) fn belongs_to(
+    pub(super) fn assign_usage(
         &self,
         held: &mut Usage,
         pass: &Identity,
@@ -19,29 +19,29 @@ impl Hub {
     }
 
     /// Whether a connection may bring into being what a command does, if it is new.
-    pub(super) fn may_make(
+    pub(super) fn check_creation(
         &self,
         held: Option<&ConnectionUsage>,
         command: &Command<'_>,
     ) -> Result<(), ProtocolError> {
         let Some(held) = held else { return Ok(()) };
-        made_by(command).iter().try_for_each(|new| held.create(new, &|made| self.has(made)))
+        created_by(command).iter().try_for_each(|new| held.create(new, &|made| self.exists(made)))
     }
 
     /// The same for a topic to publish on.
-    pub(super) fn may_make_topic(
+    pub(super) fn check_topic_creation(
         &self,
         held: Option<&ConnectionUsage>,
         topic: &TopicName,
     ) -> Result<(), ProtocolError> {
         let Some(held) = held else { return Ok(()) };
-        held.create(&Created::Topic(topic.clone()), &|made| self.has(made))
+        held.create(&Created::Topic(topic.clone()), &|made| self.exists(made))
     }
 }
 
 /// What a command brings into being if it is not there. What is wrong with it is said by whoever
 /// does it.
-fn made_by(command: &Command<'_>) -> Vec<Created> {
+fn created_by(command: &Command<'_>) -> Vec<Created> {
     match command {
         Command::Sub { topic, cursor, .. } => {
             let id =
@@ -50,22 +50,23 @@ fn made_by(command: &Command<'_>) -> Vec<Created> {
             [Created::Topic(topic.clone())].into_iter().chain(cursor).collect()
         }
         Command::Topic(manage) if manage.action == "create" => {
-            named(manage).map(Created::Topic).into_iter().collect()
+            parsed_name(manage).map(Created::Topic).into_iter().collect()
         }
         Command::Group(manage) if matches!(manage.action, "create" | "set") => {
-            let group = named(manage).map(Created::Group).filter(|_| manage.action == "create");
+            let group =
+                parsed_name(manage).map(Created::Group).filter(|_| manage.action == "create");
             let topics = manage.setting("topics").unwrap_or_default().split(',');
             let topics = topics.filter_map(|topic| topic.parse().ok()).map(Created::Topic);
             group.into_iter().chain(topics).collect()
         }
         Command::Job(manage) if manage.action == "open" => {
-            let job = group_of(manage).ok().zip(named(manage));
+            let job = group_of(manage).ok().zip(parsed_name(manage));
             job.map(|(group, job): (GroupName, _)| Created::Job(group, job)).into_iter().collect()
         }
         _ => Vec::new(),
     }
 }
 
-fn named<N: std::str::FromStr>(manage: &ManageCommand<'_>) -> Option<N> {
+fn parsed_name<N: std::str::FromStr>(manage: &ManageCommand<'_>) -> Option<N> {
     manage.required_name().ok()?.parse().ok()
 }

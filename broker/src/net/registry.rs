@@ -9,39 +9,39 @@ use crate::mailbox::{ConnId, Mailbox};
 
 /// All connections, and the members behind them.
 #[derive(Debug)]
-pub(super) struct Registry {
+pub(super) struct ConnectionRegistry {
     connections_max: usize,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     connections: HashMap<ConnId, Mailbox>,
     /// The connection of each member that said `HELLO`.
     members: HashMap<MemberId, ConnId>,
     /// Connections so far.
-    total: u64,
-    closing: bool,
+    total_connections: u64,
+    is_closing: bool,
 }
 
 /// There is no room for another connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct RegistryFull;
 
-impl Registry {
+impl ConnectionRegistry {
     pub(super) fn new(connections_max: usize) -> Self {
         Self { connections_max, state: Mutex::default() }
     }
 
     /// Numbers a new connection, from 1.
-    pub(super) fn enter(&self) -> Result<(ConnId, Mailbox), Full> {
+    pub(super) fn register(&self) -> Result<(ConnId, Mailbox), RegistryFull> {
         let state = &mut *self.state.lock();
         if state.connections.len() >= self.connections_max {
-            return Err(Full);
+            return Err(RegistryFull);
         }
-        state.total += 1;
-        let (conn, mailbox) = (ConnId(state.total), Mailbox::new());
-        if state.closing {
+        state.total_connections += 1;
+        let (conn, mailbox) = (ConnId(state.total_connections), Mailbox::new());
+        if state.is_closing {
             mailbox.close();
         }
         state.connections.insert(conn, mailbox.clone());
@@ -49,14 +49,14 @@ impl Registry {
     }
 
     /// Makes `member` that of `conn`. Returns the way to the connection that had it.
-    pub(super) fn claim(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
+    pub(super) fn claim_member(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
         let state = &mut *self.state.lock();
         let before = state.members.insert(member, conn).filter(|before| *before != conn)?;
         state.connections.get(&before).cloned()
     }
 
     /// Gives a member up, unless another connection has it by now.
-    pub(super) fn disclaim(&self, member: MemberId, conn: ConnId) {
+    pub(super) fn release_member(&self, member: MemberId, conn: ConnId) {
         let members = &mut self.state.lock().members;
         if members.get(&member) == Some(&conn) {
             members.remove(&member);
@@ -64,14 +64,14 @@ impl Registry {
     }
 
     /// Forgets a connection.
-    pub(super) fn leave(&self, conn: ConnId) {
+    pub(super) fn unregister(&self, conn: ConnId) {
         self.state.lock().connections.remove(&conn);
     }
 
     pub(super) fn close_all(&self) {
         let mailboxes: Vec<Mailbox> = {
             let state = &mut *self.state.lock();
-            state.closing = true;
+            state.is_closing = true;
             state.connections.values().cloned().collect()
         };
         mailboxes.iter().for_each(Mailbox::close);
@@ -89,8 +89,8 @@ impl Registry {
     }
 
     /// Connections since the start.
-    pub(super) fn total(&self) -> u64 {
-        self.state.lock().total
+    pub(super) fn total_connections(&self) -> u64 {
+        self.state.lock().total_connections
     }
 }
 
@@ -100,25 +100,28 @@ mod tests {
 
     #[test]
     fn connections_count_from_one_up_to_the_limit() {
-        let registry = Registry::new(2);
-        let (first, _) = registry.enter().unwrap();
-        let (second, _) = registry.enter().unwrap();
+        let registry = ConnectionRegistry::new(2);
+        let (first, _) = registry.register().unwrap();
+        let (second, _) = registry.register().unwrap();
         assert_eq!((first, second), (ConnId(1), ConnId(2)));
-        assert!(registry.enter().is_err());
-        registry.leave(first);
-        assert_eq!(registry.enter().unwrap().0, ConnId(3));
+        assert!(registry.register().is_err());
+        registry.unregister(first);
+        assert_eq!(registry.register().unwrap().0, ConnId(3));
     }
 
     #[test]
     fn a_member_belongs_to_the_connection_that_claimed_it_last() {
-        let registry = Registry::new(9);
-        let (old, _) = registry.enter().unwrap();
-        let (new, _) = registry.enter().unwrap();
+        let registry = ConnectionRegistry::new(9);
+        let (old, _) = registry.register().unwrap();
+        let (new, _) = registry.register().unwrap();
         let member = MemberId(7);
-        assert!(registry.claim(member, old).is_none());
-        assert!(registry.claim(member, old).is_none(), "its own");
-        assert!(registry.claim(member, new).is_some());
-        registry.disclaim(member, old);
-        assert!(registry.claim(member, old).is_some(), "the late farewell of the old one is void");
+        assert!(registry.claim_member(member, old).is_none());
+        assert!(registry.claim_member(member, old).is_none(), "its own");
+        assert!(registry.claim_member(member, new).is_some());
+        registry.release_member(member, old);
+        assert!(
+            registry.claim_member(member, old).is_some(),
+            "the late farewell of the old one is void"
+        );
     }
 }

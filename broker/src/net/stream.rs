@@ -12,51 +12,54 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio_rustls::server::TlsStream;
 
-use super::shaking::Shaking;
+use super::handshake_socket::HandshakeSocket;
 use crate::tls;
 
 /// The socket of a connection, with encryption or without.
 ///
 /// Nearly all are plain, so that way is the shortest: a jump, and no memory besides the socket.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) enum SocketStream {
     Plain(TcpStream),
     /// Its state is some kibibytes.
-    Tls(Box<Secure>),
+    Tls(Box<TlsSocket>),
     #[cfg(unix)]
     Unix(UnixStream),
 }
 
 /// A socket within TLS.
 #[derive(Debug)]
-pub(super) struct Secure {
-    stream: TlsStream<Shaking>,
+pub(super) struct TlsSocket {
+    stream: TlsStream<HandshakeSocket>,
     /// Bytes that are encrypted at once; `AHEAD_BYTES_MIN <= burst <= AHEAD_BYTES_MAX`.
-    burst: usize,
+    encrypt_bytes: usize,
     /// Bytes that the socket had taken when that was asked last.
-    seen: u64,
+    last_sent_bytes: u64,
 }
 
-impl Secure {
+impl TlsSocket {
     /// Writes, once all is gone that was taken before.
-    fn poll_burst(
+    fn poll_encrypt(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TlsStream<Shaking>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(
+            Pin<&mut TlsStream<HandshakeSocket>>,
+            &mut Context<'_>,
+        ) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         let written = write(Pin::new(&mut self.stream), cx);
         let session = self.stream.get_mut().1;
         let burst = match written {
             _ if session.wants_write() => tls::ENCRYPT_BYTES_MIN,
-            Poll::Ready(Ok(bytes)) if bytes >= self.burst => {
-                (2 * self.burst).min(tls::ENCRYPT_BYTES_MAX)
+            Poll::Ready(Ok(bytes)) if bytes >= self.encrypt_bytes => {
+                (2 * self.encrypt_bytes).min(tls::ENCRYPT_BYTES_MAX)
             }
             // Whoever hears little needs no more.
-            _ => self.burst,
+            _ => self.encrypt_bytes,
         };
-        if burst != self.burst {
-            self.burst = burst;
+        if burst != self.encrypt_bytes {
+            self.encrypt_bytes = burst;
             session.set_buffer_limit(Some(burst));
         }
         written
@@ -65,7 +68,7 @@ impl Secure {
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum PeerAddr {
     /// Over the network, or loopback.
     Tcp(SocketAddr),
     /// Over a unix socket: who the process was that connected, as the kernel says.
@@ -82,9 +85,9 @@ pub(crate) enum Peer {
 
 /// Who is at the other end, as far as the connection itself tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteInfo {
     /// From where.
-    pub(crate) peer: Peer,
+    pub(crate) peer: PeerAddr,
     /// The name in the certificate that it has shown, signed by an authority that the broker was
     /// told to trust.
     pub(crate) certificate: Option<Box<str>>,
@@ -92,7 +95,7 @@ pub(crate) struct Remote {
     pub(crate) is_encrypted: bool,
 }
 
-impl Peer {
+impl PeerAddr {
     /// Whether it is on this machine, and the kernel says who it is.
     pub(crate) fn is_unix(self) -> bool {
         match self {
@@ -112,9 +115,9 @@ impl Peer {
     }
 }
 
-impl Peer {
+impl PeerAddr {
     /// Its address, if it comes over the network.
-    pub(super) fn network(self) -> Option<IpAddr> {
+    pub(super) fn network_ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),
             #[cfg(unix)]
@@ -123,7 +126,7 @@ impl Peer {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerAddr {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(out),
@@ -135,7 +138,7 @@ impl fmt::Display for Peer {
     }
 }
 
-impl fmt::Display for Remote {
+impl fmt::Display for RemoteInfo {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(out)?;
         match &self.certificate {
@@ -146,11 +149,15 @@ impl fmt::Display for Remote {
     }
 }
 
-impl Stream {
+impl SocketStream {
     /// Within TLS, of which the beginning is over.
-    pub(super) fn secure(mut stream: TlsStream<Shaking>) -> Self {
-        stream.get_mut().0.is_over();
-        Self::Tls(Box::new(Secure { stream, burst: tls::ENCRYPT_BYTES_MIN, seen: 0 }))
+    pub(super) fn from_tls(mut stream: TlsStream<HandshakeSocket>) -> Self {
+        stream.get_mut().0.finish_handshake();
+        Self::Tls(Box::new(TlsSocket {
+            stream,
+            encrypt_bytes: tls::ENCRYPT_BYTES_MIN,
+            last_sent_bytes: 0,
+        }))
     }
 
     /// Whether something may be written. An error of the socket is found by writing.
@@ -165,18 +172,18 @@ impl Stream {
 
     /// Whether the socket has taken some of what waits for it here since this was asked last.
     /// Nothing waits but within TLS.
-    pub(super) fn has_taken(&mut self) -> bool {
-        let taken = self.taken();
+    pub(super) fn has_sent(&mut self) -> bool {
+        let taken = self.sent_bytes();
         match self {
-            Self::Tls(secure) => mem::replace(&mut secure.seen, taken) != taken,
+            Self::Tls(secure) => mem::replace(&mut secure.last_sent_bytes, taken) != taken,
             _ => false,
         }
     }
 
     /// Bytes that it has taken so in all.
-    pub(super) fn taken(&self) -> u64 {
+    pub(super) fn sent_bytes(&self) -> u64 {
         match self {
-            Self::Tls(secure) => secure.stream.get_ref().0.taken,
+            Self::Tls(secure) => secure.stream.get_ref().0.sent_bytes,
             _ => 0,
         }
     }
@@ -185,7 +192,7 @@ impl Stream {
 /// As the socket does it, with one difference for TLS: nothing is taken while something that was
 /// taken before is still here. So what waits here is bounded by one write, and "pending" means that
 /// the socket takes nothing.
-impl AsyncWrite for Stream {
+impl AsyncWrite for SocketStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -193,7 +200,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(secure) => secure.poll_burst(cx, |stream, cx| stream.poll_write(cx, bytes)),
+            Self::Tls(secure) => secure.poll_encrypt(cx, |stream, cx| stream.poll_write(cx, bytes)),
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
@@ -207,7 +214,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
             Self::Tls(secure) => {
-                secure.poll_burst(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
+                secure.poll_encrypt(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
             }
             #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
@@ -236,7 +243,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for SocketStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

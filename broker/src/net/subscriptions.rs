@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use tidings_protocol::{Answers, Seq, Slot, TopicName, encode_gap, encode_lag, encode_peer_lag};
 
-use super::outbound::Outbound;
+use super::outbound::OutboundQueue;
 use crate::topic::{Fetched, Reader};
 
 /// The readers of a connection, served in turn.
@@ -13,23 +13,23 @@ pub(super) struct Subscriptions {
     /// Names the next subscription.
     next_id: u32,
     /// Where the next turn begins.
-    turn: usize,
+    next_turn: usize,
     /// No more than there was at a moment is wanted.
-    finishing: bool,
+    is_finishing: bool,
 }
 
 #[derive(Debug)]
 struct Subscription {
     id: u32,
     reader: Reader,
-    kind: Kind,
+    kind: SubscriptionKind,
     /// The end of what is still wanted.
-    until: Option<Seq>,
+    end_seq: Option<Seq>,
 }
 
 /// How a subscription came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SubscriptionKind {
     /// It is a peer's, and there from the greeting on.
     Peer,
     /// By `SUB`, whose answer in this slot comes before the first event.
@@ -41,18 +41,18 @@ impl Subscriptions {
         self.list.len()
     }
 
-    pub(super) fn has(&self, topic: &str) -> bool {
+    pub(super) fn contains(&self, topic: &str) -> bool {
         self.list.iter().any(|subscription| subscription.reader.topic().name().as_str() == topic)
     }
 
-    pub(super) fn add(&mut self, reader: Reader, kind: Kind) {
+    pub(super) fn add(&mut self, reader: Reader, kind: SubscriptionKind) {
         if self.list.is_empty() {
             // Nearly everybody has one; a vector that grows by itself begins with four.
             self.list.reserve_exact(1);
         }
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        self.list.push(Subscription { id, reader, kind, until: None });
+        self.list.push(Subscription { id, reader, kind, end_seq: None });
     }
 
     /// Ends the subscription to a topic; whether there was one.
@@ -64,15 +64,15 @@ impl Subscriptions {
 
     /// Ends the subscription whose `SUB` is to be answered in this slot; its topic's name, if there
     /// was one.
-    pub(super) fn remove_unanswered(&mut self, slot: Slot) -> Option<TopicName> {
-        let kind = Kind::Command(slot);
+    pub(super) fn remove_by_slot(&mut self, slot: Slot) -> Option<TopicName> {
+        let kind = SubscriptionKind::Command(slot);
         let at = self.list.iter().position(|subscription| subscription.kind == kind)?;
         Some(self.list.remove(at).reader.topic().name().clone())
     }
 
     /// Ends what a peer hears: it is none.
-    pub(super) fn remove_peer(&mut self) {
-        self.list.retain(|subscription| subscription.kind != Kind::Peer);
+    pub(super) fn remove_peer_subscription(&mut self) {
+        self.list.retain(|subscription| subscription.kind != SubscriptionKind::Peer);
     }
 
     pub(super) fn clear(&mut self) {
@@ -81,33 +81,40 @@ impl Subscriptions {
 
     /// Wants no more than what there is now.
     pub(super) fn finish(&mut self) {
-        self.finishing = true;
+        self.is_finishing = true;
         for subscription in &mut self.list {
-            subscription.until = Some(subscription.reader.topic().public_head());
+            subscription.end_seq = Some(subscription.reader.topic().public_head());
         }
     }
 
     /// Adds what there is to `outbound`, up to one write of `bytes_max`. Readers that have
     /// nothing more will wake the connection.
-    pub(super) fn fetch(&mut self, outbound: &mut Outbound, answers: &Answers, bytes_max: usize) {
+    pub(super) fn fetch(
+        &mut self,
+        outbound: &mut OutboundQueue,
+        answers: &Answers,
+        bytes_max: usize,
+    ) {
         let count = self.list.len();
-        for at in (self.turn..count).chain(0..self.turn.min(count)) {
+        for at in (self.next_turn..count).chain(0..self.next_turn.min(count)) {
             let subscription = &mut self.list[at];
-            if let Kind::Command(slot) = subscription.kind
+            if let SubscriptionKind::Command(slot) = subscription.kind
                 && !answers.is_drained(slot)
             {
                 continue;
             }
             subscription.fetch(outbound, bytes_max);
-            let (bytes, pieces) = outbound.room(bytes_max);
+            let (bytes, pieces) = outbound.capacity_left(bytes_max);
             if bytes == 0 || pieces == 0 {
-                self.turn = at + 1;
+                self.next_turn = at + 1;
                 break;
             }
         }
-        if self.finishing {
+        if self.is_finishing {
             self.list.retain(|subscription| {
-                subscription.until.is_none_or(|until| subscription.reader.has_unread_before(until))
+                subscription
+                    .end_seq
+                    .is_none_or(|until| subscription.reader.has_unread_before(until))
             });
         }
     }
@@ -123,12 +130,12 @@ impl Subscriptions {
 
 impl Subscriptions {
     /// Whether readers have asked the disk. The answers take memory that others could use.
-    pub(super) fn wait_for_disk(&self) -> bool {
+    pub(super) fn is_waiting_for_disk(&self) -> bool {
         self.list.iter().any(|subscription| subscription.reader.waits_for_disk())
     }
 
     /// Lets readers give back what they hold, and ask for it again later.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn cancel_disk_reads(&mut self) {
         for subscription in &mut self.list {
             let cursor = subscription.reader.cursor();
             if subscription.reader.waits_for_disk() {
@@ -139,27 +146,29 @@ impl Subscriptions {
 }
 
 impl Subscription {
-    fn fetch(&mut self, outbound: &mut Outbound, bytes_max: usize) {
+    fn fetch(&mut self, outbound: &mut OutboundQueue, bytes_max: usize) {
         loop {
-            let (bytes, pieces) = outbound.room(bytes_max);
+            let (bytes, pieces) = outbound.capacity_left(bytes_max);
             if bytes == 0 || pieces == 0 {
                 return;
             }
             let id = self.id;
             let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
-                outbound.push_run(id, first, lines);
+                outbound.push_events(id, first, lines);
             });
             let topic = self.reader.topic().name().as_str();
             let mut line = BytesMut::new();
             match (fetched, self.kind) {
                 (Fetched::Delivered, _) => return,
                 // Peers know no numbers, and nothing that was kept is missing.
-                (Fetched::Gap(_), Kind::Peer) => continue,
-                (Fetched::Lag(lag), Kind::Peer) => encode_peer_lag(lag.from, lag.to, &mut line),
-                (Fetched::Lag(lag), Kind::Command(_)) => {
+                (Fetched::Gap(_), SubscriptionKind::Peer) => continue,
+                (Fetched::Lag(lag), SubscriptionKind::Peer) => {
+                    encode_peer_lag(lag.from, lag.to, &mut line)
+                }
+                (Fetched::Lag(lag), SubscriptionKind::Command(_)) => {
                     encode_lag(topic, lag.from, lag.to, &mut line);
                 }
-                (Fetched::Gap(gap), Kind::Command(_)) => {
+                (Fetched::Gap(gap), SubscriptionKind::Command(_)) => {
                     encode_gap(topic, gap.from, gap.to, &mut line);
                 }
             }

@@ -28,7 +28,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == self.id) {
             // One that stays behind is recognised by connecting.
             let _ = fs::remove_file(&self.path);
         }
@@ -39,28 +39,28 @@ impl Drop for SocketFile {
 /// nothing else does.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     // Before anything is removed.
-    SocketAddr::from_pathname(path).map_err(|_| too_long(path))?;
-    make_way(path)?;
+    SocketAddr::from_pathname(path).map_err(|_| path_too_long(path))?;
+    remove_stale_socket(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     // Linux gives the file what the socket has, so that there is no moment in which others may
     // connect. Where that is not known or does not work the second call is what counts.
     let _ = rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode));
     socket.bind(&SockAddr::unix(path)?)?;
-    let file = SocketFile { path: path.to_owned(), id: id(&fs::symlink_metadata(path)?) };
+    let file = SocketFile { path: path.to_owned(), id: file_id(&fs::symlink_metadata(path)?) };
     // Also beyond the umask, which is for what nobody has decided on.
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;
     Ok((UnixListener::from_std(socket.into())?, file))
 }
 
-fn too_long(path: &Path) -> io::Error {
+fn path_too_long(path: &Path) -> io::Error {
     let bytes = path.as_os_str().len();
     let text = format!("the path has {bytes} bytes, and that of a unix socket may have 107");
     io::Error::new(ErrorKind::InvalidInput, text)
 }
 
-fn make_way(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -77,7 +77,7 @@ fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
-fn id(found: &Metadata) -> (u64, u64) {
+fn file_id(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_a_socket_that_nobody_listens_on_gives_way() {
+    async fn only_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         drop(Std::bind(&path).unwrap());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_of_another_one_stays() {
+    async fn the_socket_file_of_another_listener_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let (_listener, file) = listen(&path, 0o666).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_is_too_long_is_said() {
+    async fn a_path_that_is_too_long_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x".repeat(120));
         let error = listen(&path, 0o600).unwrap_err().to_string();

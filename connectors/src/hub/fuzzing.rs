@@ -5,42 +5,44 @@ use std::time::Duration;
 
 use tidings_broker::access::is_below;
 
-use super::request::{Request, Rules, Wish};
+use super::hub_request::{HubRequest, HubRules, SubscriptionRequest};
 
 /// What is asked for in the first byte, and a form. What comes of it is one's own topic, and a
 /// callback that can stand in a header.
 pub(crate) fn form(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let url = |text: &str| text.parse().expect("it is a URL");
-    let rules = Rules {
-        prefixes: vec![url("https://blog.example/"), url("https://site.example/feeds/")],
-        hub: url("https://blog.example/tidings/hub"),
-        lease: Duration::from_hours(240),
+    let rules = HubRules {
+        topic_prefixes: vec![url("https://blog.example/"), url("https://site.example/feeds/")],
+        hub_url: url("https://blog.example/tidings/hub"),
+        default_lease: Duration::from_hours(240),
         lease_min: Duration::from_hours(1),
         lease_max: Duration::from_hours(720),
     };
-    let is_own = |topic: &_| rules.prefixes.iter().any(|prefix| is_below(topic, prefix));
-    let check = |wish: &Wish| {
+    let is_own = |topic: &_| rules.topic_prefixes.iter().any(|prefix| is_below(topic, prefix));
+    let check = |wish: &SubscriptionRequest| {
         assert!(is_own(&wish.topic.url), "{} is somebody else's", wish.topic.url);
-        assert!(!is_below(&wish.callback, &rules.hub), "{} is the hub itself", wish.callback);
-        for text in [wish.topic.named.as_str(), wish.topic.url.as_str(), wish.callback.as_str()] {
+        assert!(!is_below(&wish.callback, &rules.hub_url), "{} is the hub itself", wish.callback);
+        for text in
+            [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()]
+        {
             assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
         }
-        let lease = wish.lease.unwrap_or(rules.lease);
+        let lease = wish.lease.unwrap_or(rules.default_lease);
         assert!((rules.lease_min..=rules.lease_max).contains(&lease), "{lease:?}");
     };
     let peer = IpAddr::from([192, 0, 2, 7]);
     match kind % 3 {
-        0 => match rules.read(body) {
-            Ok(Request::Subscriber(wish)) => check(&wish),
-            Ok(Request::Publish(topics)) => assert!(topics.iter().all(is_own), "{topics:?}"),
+        0 => match rules.parse_request(body) {
+            Ok(HubRequest::Subscription(wish)) => check(&wish),
+            Ok(HubRequest::Publish(topics)) => assert!(topics.iter().all(is_own), "{topics:?}"),
             Err(refused) => assert!((400..600).contains(&refused.status)),
         },
-        1 => match rules.register(body, (kind & 0x80 == 0).then_some(peer)) {
+        1 => match rules.parse_registration(body, (kind & 0x80 == 0).then_some(peer)) {
             Ok(wishes) => wishes.iter().for_each(check),
             Err(refused) => assert!((400..600).contains(&refused.status)),
         },
-        _ => match rules.ping(body) {
+        _ => match rules.parse_ping(body) {
             Ok(topics) => assert!(topics.iter().all(is_own), "{topics:?}"),
             Err(refused) => assert!((400..600).contains(&refused.status)),
         },

@@ -21,17 +21,17 @@
     reason = "leases end by the wall clock, and the file is read and written by threads"
 )]
 
-mod awaited;
-mod cloud;
-mod contents;
-mod deliver;
+mod callback_request;
+mod content_cache;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod handler;
-mod line;
-mod receiver;
-mod request;
+mod http_endpoint;
+mod hub_request;
+mod publisher;
+mod rsscloud;
 mod store;
+mod task_handler;
+mod verification_waiters;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -47,27 +47,27 @@ use tokio::task::spawn_blocking;
 use tokio::time::{interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::awaited::Awaited;
-use self::contents::Contents;
-use self::handler::{CONTENT_BYTES_MAX, HubHandler};
-use self::line::Line;
-pub use self::receiver::{Answer, DESCRIPTION, PATHS};
-pub use self::request::Rules;
-pub use self::store::{Bounds, Counts, SCHEMA};
-use self::store::{Store, UnixMs};
+use self::content_cache::ContentCache;
+pub use self::http_endpoint::{HubResponse, OPENAPI_PATHS, PATHS};
+pub use self::hub_request::HubRules;
+use self::publisher::HubPublisher;
+pub use self::store::{HubCounts, HubLimits, SCHEMA};
+use self::store::{HubStore, UnixMs};
+use self::task_handler::{CONTENT_BYTES_MAX, HubTaskHandler};
+use self::verification_waiters::VerificationWaiters;
 use crate::outgoing::OutgoingClient;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::worker::{self, WorkerConfig, WorkerError};
 
 /// The label that the broker shows.
-const NAME: &str = "tidings-hub";
+const CLIENT_NAME: &str = "tidings-hub";
 
 /// Whom a request is made to.
-const KEY: &str = "attr:host";
+const GROUP_KEY: &str = "attr:host";
 
 /// A topic of what is to be done, and the group of the same name that does it.
 #[derive(Debug)]
-struct Work {
+struct HubQueue {
     name: &'static str,
     /// Requests at once, to all hosts together.
     credit: u32,
@@ -76,7 +76,7 @@ struct Work {
 }
 
 /// Looks at topics, and sends what they say. Eight attempts take some 20 minutes.
-const SENDING: Work = Work {
+const DELIVERY_QUEUE: HubQueue = HubQueue {
     name: HUB_TOPIC,
     credit: 64,
     settings: [
@@ -90,7 +90,7 @@ const SENDING: Work = Work {
 
 /// Asks strangers whether they meant it: apart, so that those who never answer hold up nothing that
 /// is sent.
-const ASKING: Work = Work {
+const VERIFICATION_QUEUE: HubQueue = HubQueue {
     name: HUB_VERIFY_TOPIC,
     credit: 32,
     settings: [
@@ -102,7 +102,7 @@ const ASKING: Work = Work {
     ],
 };
 
-impl Work {
+impl HubQueue {
     fn group(&self) -> GroupName {
         self.name.parse().expect("it is a name")
     }
@@ -112,15 +112,15 @@ impl Work {
     }
 
     /// Comes to the group as this member, and makes it if there is none.
-    async fn join(&self, broker: &str, member: MemberId) -> Result<Connected, String> {
+    async fn join(&self, broker: &str, member: MemberId) -> Result<GroupConnection, String> {
         let options = ClientOptions {
-            name: Some(NAME.to_owned()),
+            name: Some(CLIENT_NAME.to_owned()),
             resume: Some(member),
             ..ClientOptions::default()
         };
         let connected =
             client::connect(broker, options).await.map_err(|error| error.to_string())?;
-        worker::ensure_group(&connected.0, &self.group(), &self.topic(), KEY, &self.settings)
+        worker::ensure_group(&connected.0, &self.group(), &self.topic(), GROUP_KEY, &self.settings)
             .await
             .map_err(|error| error.to_string())?;
         Ok(connected)
@@ -128,10 +128,10 @@ impl Work {
 }
 
 /// How long to wait when the broker does not have the hub.
-const AGAIN: Duration = Duration::from_secs(5);
+const RECONNECT_DELAY: Duration = Duration::from_secs(5);
 
 /// Between two looks at what has ended.
-const SWEEP: Duration = Duration::from_mins(10);
+const SWEEP_INTERVAL: Duration = Duration::from_mins(10);
 
 /// What a hub is told.
 #[derive(Debug, Clone)]
@@ -139,120 +139,129 @@ pub struct HubConfig {
     /// Address of the broker.
     pub broker: String,
     /// What it is for.
-    pub rules: Rules,
+    pub rules: HubRules,
     /// How much it takes.
-    pub bounds: Bounds,
+    pub limits: HubLimits,
     /// From where publishers ping.
-    pub publishers: Vec<IpNetwork>,
+    pub publisher_networks: Vec<IpNetwork>,
 }
 
 /// A running hub.
 #[derive(Debug)]
 pub struct Hub {
     config: HubConfig,
-    store: Arc<Store>,
+    store: Arc<HubStore>,
     /// In the ids of its events: another one where the file is another one, whose numbers begin
     /// anew.
-    mark: String,
+    database_id: String,
     /// To subscribers, who are strangers.
-    outgoing: OutgoingClient,
+    subscriber_client: OutgoingClient,
     /// To the site itself.
-    own_site: OutgoingClient,
-    line: Line,
+    site_client: OutgoingClient,
+    publisher: HubPublisher,
     /// What is being worked on: of one topic, and of one subscription, never two things at once, so
     /// that none overtakes the other.
-    busy: Mutex<HashSet<String>>,
-    contents: Mutex<Contents>,
-    awaited: Awaited,
-    complaints: HubComplaints,
+    active_targets: Mutex<HashSet<String>>,
+    content_cache: Mutex<ContentCache>,
+    verification_waiters: VerificationWaiters,
+    logs: HubLogs,
 }
 
 /// Of what strangers do, who may do it often.
 #[derive(Debug)]
-struct HubComplaints {
+struct HubLogs {
     /// Subscribers at addresses that must not be asked, or that will never do.
-    unreachable: Mutex<RateLimitedLog>,
+    unreachable_subscribers: Mutex<RateLimitedLog>,
     /// Wishes for which there is no room.
-    full: Mutex<RateLimitedLog>,
+    rejected_subscribers: Mutex<RateLimitedLog>,
     /// Events that are none of the hub's.
-    unknown: Mutex<RateLimitedLog>,
+    invalid_events: Mutex<RateLimitedLog>,
 }
 
 /// A connection of one who shares the events of a group.
-type Connected = (Client, Deliveries);
+type GroupConnection = (Client, Deliveries);
 
 /// The two of a hub.
-pub type Joined = (Connected, Connected);
+pub type HubConnections = (GroupConnection, GroupConnection);
 
 impl Hub {
     /// Opens what it remembers, in this file, and connects to the broker. What it made is worked on
-    /// by [`run`](Self::run). Subscribers are asked by `outgoing`; by `own_site` nothing but what
+    /// by [`run`](Self::run). Subscribers are asked by `outgoing`; by `site_client` nothing but what
     /// lies below the prefixes of the rules.
     pub async fn start(
         config: HubConfig,
         path: &Path,
         outgoing: OutgoingClient,
         own_site: OutgoingClient,
-    ) -> Result<(Arc<Self>, Joined), String> {
+    ) -> Result<(Arc<Self>, HubConnections), String> {
         let file = path.to_owned();
-        let store = spawn_blocking(move || Store::open(&file)).await;
+        let store = spawn_blocking(move || HubStore::open(&file)).await;
         let store = store.expect("opening a file does not panic")?;
-        let member = store.member().map_err(|error| format!("{}: {error}", path.display()))?;
+        let member = store.member_id().map_err(|error| format!("{}: {error}", path.display()))?;
         let joined = (
-            SENDING.join(&config.broker, member).await?,
-            ASKING.join(&config.broker, MemberId(member.0 ^ 1)).await?,
+            DELIVERY_QUEUE.join(&config.broker, member).await?,
+            VERIFICATION_QUEUE.join(&config.broker, MemberId(member.0 ^ 1)).await?,
         );
         let hub = Self {
-            line: Line::new(config.broker.clone(), NAME),
+            publisher: HubPublisher::new(config.broker.clone(), CLIENT_NAME),
             config,
-            mark: format!("{:08x}", member.0 >> 96),
+            database_id: format!("{:08x}", member.0 >> 96),
             store: Arc::new(store),
-            outgoing,
-            own_site,
-            busy: Mutex::default(),
-            contents: Mutex::new(Contents::new(CONTENT_BYTES_MAX)),
-            awaited: Awaited::default(),
-            complaints: HubComplaints {
-                unreachable: complaints("subscribers of the hub that cannot be reached"),
-                full: complaints("subscribers for whom the hub has no room"),
-                unknown: complaints("events of the hub's topics that are none of the hub's"),
+            subscriber_client: outgoing,
+            site_client: own_site,
+            active_targets: Mutex::default(),
+            content_cache: Mutex::new(ContentCache::new(CONTENT_BYTES_MAX)),
+            verification_waiters: VerificationWaiters::default(),
+            logs: HubLogs {
+                unreachable_subscribers: rate_limited_log(
+                    "subscribers of the hub that cannot be reached",
+                ),
+                rejected_subscribers: rate_limited_log("subscribers for whom the hub has no room"),
+                invalid_events: rate_limited_log(
+                    "events of the hub's topics that are none of the hub's",
+                ),
             },
         };
         Ok((Arc::new(hub), joined))
     }
 
     /// Does what there is to do until `stop`, which breaks off what is under way.
-    pub async fn run(self: Arc<Self>, (sending, asking): Joined, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, (sending, asking): HubConnections, stop: CancellationToken) {
         let working = async {
             tokio::join!(
-                self.take(&SENDING, sending, stop.clone()),
-                self.take(&ASKING, asking, stop.clone())
+                self.run_worker(&DELIVERY_QUEUE, sending, stop.clone()),
+                self.run_worker(&VERIFICATION_QUEUE, asking, stop.clone())
             )
         };
         tokio::select! {
             _ = working => {}
-            () = self.sweep() => {}
+            () = self.sweep_periodically() => {}
         }
-        self.awaited.end();
+        self.verification_waiters.cancel_all();
     }
 
     /// How much there is.
-    pub async fn counts(&self) -> rusqlite::Result<Counts> {
-        self.ask(Store::counts).await
+    pub async fn counts(&self) -> rusqlite::Result<HubCounts> {
+        self.with_store(HubStore::counts).await
     }
 
     /// Takes the tasks of a group, to the end.
-    async fn take(self: &Arc<Self>, work: &Work, connected: Connected, stop: CancellationToken) {
+    async fn run_worker(
+        self: &Arc<Self>,
+        work: &HubQueue,
+        connected: GroupConnection,
+        stop: CancellationToken,
+    ) {
         let config = WorkerConfig {
             broker: self.config.broker.clone(),
-            name: NAME,
+            name: CLIENT_NAME,
             group: work.group(),
             credit: work.credit,
             count: None,
         };
         let mut connected = connected;
         loop {
-            let handler = HubHandler { hub: Arc::clone(self), stop: stop.clone() };
+            let handler = HubTaskHandler { hub: Arc::clone(self), stop: stop.clone() };
             let member = connected.0.hello().resume;
             match worker::run(config.clone(), connected, handler, stop.clone()).await {
                 Ok(()) => return,
@@ -262,7 +271,7 @@ impl Hub {
                 Err(WorkerError::Handler(never)) => match never {},
             }
             connected = loop {
-                sleep(AGAIN).await;
+                sleep(RECONNECT_DELAY).await;
                 if let Ok(connected) = work.join(&config.broker, member).await {
                     break connected;
                 }
@@ -271,11 +280,11 @@ impl Hub {
     }
 
     /// Again and again forgets what has ended.
-    async fn sweep(&self) {
-        let mut times = interval(SWEEP);
+    async fn sweep_periodically(&self) {
+        let mut times = interval(SWEEP_INTERVAL);
         loop {
             times.tick().await;
-            match self.ask(|store| store.sweep(unix_ms())).await {
+            match self.with_store(|store| store.remove_expired(now_unix_ms())).await {
                 Ok(0) => {}
                 Ok(ended) => tracing::info!(ended, "leases of subscribers of the hub have ended"),
                 Err(error) => tracing::error!(%error, "hub.db"),
@@ -284,21 +293,21 @@ impl Hub {
     }
 
     /// Asks the store, on a thread that may wait for a disk.
-    async fn ask<T: Send + 'static>(
+    async fn with_store<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Store) -> rusqlite::Result<T> + Send + 'static,
+        question: impl FnOnce(&HubStore) -> rusqlite::Result<T> + Send + 'static,
     ) -> rusqlite::Result<T> {
         let store = Arc::clone(&self.store);
         spawn_blocking(move || question(&store)).await.expect("the store does not panic")
     }
 
     /// The URL of something of the hub's: of nothing that anybody could ask for.
-    fn own(&self, what: &str, number: i64) -> String {
-        format!("{}/{what}/{number}", self.config.rules.hub)
+    fn own_url(&self, what: &str, number: i64) -> String {
+        format!("{}/{what}/{number}", self.config.rules.hub_url)
     }
 }
 
-fn complaints(what: &'static str) -> Mutex<RateLimitedLog> {
+fn rate_limited_log(what: &'static str) -> Mutex<RateLimitedLog> {
     Mutex::new(RateLimitedLog::new(what))
 }
 
@@ -307,7 +316,7 @@ fn host_of(url: &str) -> String {
     CanonicalUrl::parse(url).map_or_else(|_| "none".to_owned(), |url| url.host().to_owned())
 }
 
-fn unix_ms() -> UnixMs {
+fn now_unix_ms() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

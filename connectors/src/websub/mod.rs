@@ -16,20 +16,20 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `subscription` | what is agreed with a hub; pure |
-//! | `book`, `store` | all subscriptions, in memory and on disk |
-//! | `ask` | the requests to hubs and servers |
-//! | `receiver` | theirs to us |
+//! | `subscription_table`, `store` | all subscriptions, in memory and on disk |
+//! | `hub_request` | the requests to hubs and servers |
+//! | `hub_callbacks` | theirs to us |
 //! | `service` | the connection to the broker, and what is due |
 
-mod ask;
-mod book;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod receiver;
+mod hub_callbacks;
+mod hub_request;
 mod service;
 mod signature;
 mod store;
 mod subscription;
+mod subscription_table;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -39,9 +39,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use data_encoding::HEXLOWER;
 use tokio_util::sync::CancellationToken;
 
-use self::service::Service;
-use self::store::Store;
-pub use self::store::{DIGESTS, StoreError};
+use self::service::WebSubService;
+use self::store::SubscriptionStore;
+pub use self::store::{DIGEST_SCHEMA, StoreError};
 use crate::outgoing::OutgoingClient;
 
 /// Where everything is.
@@ -63,12 +63,12 @@ pub struct WebSubConfig {
 
 /// The subscriber. As a [`Receiver`](tidings_broker::Receiver) it answers hubs.
 #[derive(Debug, Clone)]
-pub struct WebSub(Arc<Service>);
+pub struct WebSub(Arc<WebSubService>);
 
 impl WebSub {
     /// Reads what was agreed in earlier lives.
     pub fn open(config: WebSubConfig, outgoing: OutgoingClient) -> Result<Self, StoreError> {
-        Service::open(config, outgoing).map(|service| Self(Arc::new(service)))
+        WebSubService::open(config, outgoing).map(|service| Self(Arc::new(service)))
     }
 
     /// Does what is due at the broker of this address, until `stop`.
@@ -79,27 +79,28 @@ impl WebSub {
 
 /// Who tells what is new in a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Telling {
+pub struct HubLease {
     /// The host of the hub, or of the server.
-    pub host: String,
+    pub hub_host: String,
     /// How long they are still going to.
-    pub left: Duration,
+    pub remaining: Duration,
 }
 
 /// Of which scheduled URLs somebody tells what is new, and has so far, by a database whose broker
 /// may be running.
-pub fn telling(database: &Path) -> Result<HashMap<String, Telling>, StoreError> {
-    let now_ms = unix_ms();
-    let telling = Store::read(database)?.into_iter().filter_map(|one| {
-        let left_ms = one.relied_upon_until_ms(now_ms)? - now_ms;
-        let telling = Telling { host: one.teller.host(), left: Duration::from_millis(left_ms) };
+pub fn read_hub_leases(database: &Path) -> Result<HashMap<String, HubLease>, StoreError> {
+    let now_ms = unix_now_ms();
+    let telling = SubscriptionStore::load_read_only(database)?.into_iter().filter_map(|one| {
+        let left_ms = one.trusted_lease_end_ms(now_ms)? - now_ms;
+        let telling =
+            HubLease { hub_host: one.teller.host(), remaining: Duration::from_millis(left_ms) };
         Some((one.watched, telling))
     });
     Ok(telling.collect())
 }
 
 /// 256 random bits, which nobody can guess.
-fn token() -> String {
+fn random_token() -> String {
     let mut bits = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
     HEXLOWER.encode(&bits)
@@ -110,7 +111,7 @@ fn token() -> String {
     clippy::disallowed_methods,
     reason = "leases outlive processes, so they are told by the wall clock"
 )]
-fn unix_ms() -> u64 {
+fn unix_now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     milliseconds(now)
 }

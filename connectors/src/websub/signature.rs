@@ -3,11 +3,11 @@
 
 use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER_PERMISSIVE;
-use tidings_broker::hooks::{Doubt, Scheme, Secret};
+use tidings_broker::hooks::{Secret, SignatureError, SignatureScheme};
 
 /// How far a delivery is the hub's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum SignatureTrust {
     /// What it says is what the hub has said.
     Content,
     /// The hub has said something. It was signed with SHA-1, which is no proof of what.
@@ -16,17 +16,24 @@ pub(super) enum Trust {
 
 /// Whether it is that of somebody who knows the secret. `sha1`: whether that is good enough for
 /// all.
-pub(super) fn verify(value: &str, secret: &str, body: &[u8], sha1: bool) -> Result<Trust, Doubt> {
+pub(super) fn verify(
+    value: &str,
+    secret: &str,
+    body: &[u8],
+    sha1: bool,
+) -> Result<SignatureTrust, SignatureError> {
     if let Some(hex) = value.strip_prefix("sha1=") {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());
         let signature = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).unwrap_or_default();
-        let trust = if sha1 { Trust::Content } else { Trust::Ping };
-        return hmac::verify(&key, body, &signature).map(|()| trust).map_err(|_| Doubt::Wrong);
+        let trust = if sha1 { SignatureTrust::Content } else { SignatureTrust::Ping };
+        return hmac::verify(&key, body, &signature)
+            .map(|()| trust)
+            .map_err(|_| SignatureError::Mismatch);
     }
-    let scheme = Scheme::of_method(value)?;
+    let scheme = SignatureScheme::from_header_value(value)?;
     let secrets = [Secret::from(secret.as_bytes().to_vec())];
     let find = |name: &str| name.eq_ignore_ascii_case(scheme.header()).then_some(value);
-    scheme.authenticate(&secrets, &find, body).map(|_| Trust::Content)
+    scheme.verify_without_time(&secrets, &find, body).map(|_| SignatureTrust::Content)
 }
 
 #[cfg(test)]
@@ -42,7 +49,7 @@ mod tests {
 
     // PROTOCOL: V4
     #[test]
-    fn sha256_and_better_are_believed_and_sha1_where_that_was_said() {
+    fn sha256_and_longer_are_trusted_and_sha1_only_if_configured() {
         let body = b"<rss/>";
         for (algorithm, name) in [
             (hmac::HMAC_SHA256, "sha256"),
@@ -50,14 +57,18 @@ mod tests {
             (hmac::HMAC_SHA512, "sha512"),
         ] {
             let value = signed(algorithm, name, body);
-            assert_eq!(verify(&value, "secret", body, false), Ok(Trust::Content), "{name}");
+            assert_eq!(
+                verify(&value, "secret", body, false),
+                Ok(SignatureTrust::Content),
+                "{name}"
+            );
             assert!(verify(&value, "another", body, false).is_err(), "{name}");
             assert!(verify(&value, "secret", b"<rss>", false).is_err(), "{name}");
             assert!(verify(&value[..value.len() - 2], "secret", body, false).is_err(), "{name}");
         }
         let value = signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, "sha1", body);
-        assert_eq!(verify(&value, "secret", body, false), Ok(Trust::Ping));
-        assert_eq!(verify(&value, "secret", body, true), Ok(Trust::Content));
+        assert_eq!(verify(&value, "secret", body, false), Ok(SignatureTrust::Ping));
+        assert_eq!(verify(&value, "secret", body, true), Ok(SignatureTrust::Content));
         assert!(verify(&value, "another", body, false).is_err());
         assert!(verify(&value, "another", body, true).is_err());
         for none in ["", "sha1=", "sha256=", "md5=00", "sha1=zz", "sha256"] {

@@ -11,7 +11,7 @@ use tidings_subscriber::feed::watched_feed::KnownItems;
 
 use super::subscription::Subscription;
 
-const SCHEMA: &str = "
+const SCHEMA_SQL: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
     CREATE TABLE IF NOT EXISTS subscription (
@@ -23,13 +23,13 @@ const SCHEMA: &str = "
     ) STRICT, WITHOUT ROWID;";
 
 /// A schema with another meaning has another number.
-const VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 2;
 
 /// What the digests are of.
-pub const DIGESTS: Schema = Schema {
+pub const DIGEST_SCHEMA: Schema = Schema {
     file: "websub.db",
     since: 2,
-    newest: VERSION,
+    newest: SCHEMA_VERSION,
     tables: &[Table {
         name: "subscription",
         key: "token",
@@ -50,62 +50,63 @@ pub enum StoreError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// Of a later version.
-    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {VERSION})")]
-    Newer(i64),
+    #[error("a newer Tidings wrote it (schema version {0}, this one knows up to {SCHEMA_VERSION})")]
+    NewerSchema(i64),
 }
 
 /// The database.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct SubscriptionStore {
     connection: Connection,
     /// Another one for each database that was begun.
-    pub(super) id: u32,
+    pub(super) database_id: u32,
 }
 
-impl Store {
+impl SubscriptionStore {
     /// Opens it, and makes it if there is none; for its owner alone, as there are secrets in it.
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
         let version = check_version(&connection)?;
-        connection.execute_batch(SCHEMA)?;
+        connection.execute_batch(SCHEMA_SQL)?;
         digest::register(&connection)?;
-        for table in DIGESTS.tables {
+        for table in DIGEST_SCHEMA.tables {
             // A process that was killed in between has added the column, and not noted the version.
-            if version < VERSION && !connection.column_exists(None, table.name, "digest")? {
+            if version < SCHEMA_VERSION && !connection.column_exists(None, table.name, "digest")? {
                 connection.execute_batch(&table.add_column())?;
             }
             table.add_digest_triggers(&connection)?;
         }
-        connection.pragma_update(None, "user_version", VERSION)?;
+        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         let mut id: i32 =
             connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if id == 0 {
-            id = random_id();
+            id = random_database_id();
             connection.pragma_update(None, "application_id", id)?;
         }
-        Ok(Self { connection, id: id.cast_unsigned() })
+        Ok(Self { connection, database_id: id.cast_unsigned() })
     }
 
     /// What is written is not synced: for tests that write much.
     #[cfg(test)]
-    pub(super) fn hurry(&self) {
+    pub(super) fn disable_sync(&self) {
         self.connection.pragma_update(None, "synchronous", "OFF").unwrap();
     }
 
     /// All of them; those that cannot be read are left out.
-    pub(super) fn all(&self) -> Result<Vec<Subscription>, StoreError> {
-        all(&self.connection)
+    pub(super) fn load_all(&self) -> Result<Vec<Subscription>, StoreError> {
+        select_all(&self.connection)
     }
 
     /// All of a database that another process may be writing; none if there is no database.
-    pub(super) fn read(path: &Path) -> Result<Vec<Subscription>, StoreError> {
+    pub(super) fn load_read_only(path: &Path) -> Result<Vec<Subscription>, StoreError> {
         if !path.exists() {
             return Ok(Vec::new());
         }
         let mut reading = ReadOnlyDatabase::open(path)?;
         loop {
-            let read = check_version(&reading.connection).and_then(|_| all(&reading.connection));
+            let read =
+                check_version(&reading.connection).and_then(|_| select_all(&reading.connection));
             if reading.is_current() {
                 return read;
             }
@@ -135,7 +136,7 @@ impl Store {
     }
 
     /// The items of its feed that are known.
-    pub(super) fn known(&self, token: &str) -> Result<KnownItems, StoreError> {
+    pub(super) fn known_items(&self, token: &str) -> Result<KnownItems, StoreError> {
         let query = "SELECT known FROM subscription WHERE token = ?1";
         let known: Option<String> =
             self.connection.query_row(query, [token], |row| row.get(0)).optional()?;
@@ -143,7 +144,7 @@ impl Store {
     }
 
     /// Remembers them.
-    pub(super) fn keep_known(&self, token: &str, known: KnownItems) -> Result<(), StoreError> {
+    pub(super) fn put_known_items(&self, token: &str, known: KnownItems) -> Result<(), StoreError> {
         let update = "UPDATE subscription SET known = ?2 WHERE token = ?1";
         self.connection.execute(update, params![token, String::from(known)])?;
         Ok(())
@@ -152,10 +153,10 @@ impl Store {
 
 fn check_version(connection: &Connection) -> Result<i64, StoreError> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version > VERSION { Err(StoreError::Newer(version)) } else { Ok(version) }
+    if version > SCHEMA_VERSION { Err(StoreError::NewerSchema(version)) } else { Ok(version) }
 }
 
-fn all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
+fn select_all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
     let mut query = connection.prepare("SELECT text FROM subscription")?;
     let texts = query.query_map([], |row| row.get::<_, String>(0))?;
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -163,7 +164,7 @@ fn all(connection: &Connection) -> Result<Vec<Subscription>, StoreError> {
 }
 
 /// Not 0, by which a database is known that has none.
-fn random_id() -> i32 {
+fn random_database_id() -> i32 {
     let mut bits = [0_u8; 4];
     aws_lc_rs::rand::fill(&mut bits).expect("the system has randomness");
     i32::from_be_bytes(bits) | 1
@@ -174,77 +175,84 @@ mod tests {
     use tidings_subscriber::database;
     use tidings_subscriber::feed::FeedEntry;
 
-    use super::super::subscription::Teller;
+    use super::super::subscription::HubEndpoint;
     use super::*;
 
     #[test]
-    fn what_was_put_is_there_again() {
+    fn subscriptions_and_known_items_survive_a_reopen() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
-        let teller = Teller::Cloud { register: "http://a.example/".into() };
+        let teller = HubEndpoint::Cloud { register: "http://a.example/".into() };
         let mut one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
         let known = KnownItems::newest(&[FeedEntry { id: "1".into(), ..FeedEntry::default() }], 9);
         let id;
         {
-            let store = Store::open(&path).unwrap();
-            id = store.id;
+            let store = SubscriptionStore::open(&path).unwrap();
+            id = store.database_id;
             store.put(&one).unwrap();
-            store.keep_known(&one.token, known.clone()).unwrap();
-            one.ask(6);
+            store.put_known_items(&one.token, known.clone()).unwrap();
+            one.start_request(6);
             store.put(&one).unwrap();
         }
-        let store = Store::open(&path).unwrap();
-        assert_eq!(store.all().unwrap(), [one.clone()]);
-        assert_eq!(Store::read(&path).unwrap(), [one.clone()], "while it is open");
-        assert_eq!(Store::read(&directory.path().join("none")).unwrap(), []);
-        assert!(store.id == id && id != 0);
-        assert_eq!(store.known(&one.token).unwrap(), known);
+        let store = SubscriptionStore::open(&path).unwrap();
+        assert_eq!(store.load_all().unwrap(), [one.clone()]);
+        assert_eq!(
+            SubscriptionStore::load_read_only(&path).unwrap(),
+            [one.clone()],
+            "while it is open"
+        );
+        assert_eq!(SubscriptionStore::load_read_only(&directory.path().join("none")).unwrap(), []);
+        assert!(store.database_id == id && id != 0);
+        assert_eq!(store.known_items(&one.token).unwrap(), known);
         let mut other = one.clone();
         other.token = "other".into();
         store.replace(&one.token, &other).unwrap();
-        assert_eq!(store.all().unwrap(), [other.clone()]);
-        assert_eq!(store.known("other").unwrap(), known);
+        assert_eq!(store.load_all().unwrap(), [other.clone()]);
+        assert_eq!(store.known_items("other").unwrap(), known);
         store.remove("other").unwrap();
-        assert_eq!(store.all().unwrap(), []);
-        assert_eq!(store.known(&one.token).unwrap(), KnownItems::default());
+        assert_eq!(store.load_all().unwrap(), []);
+        assert_eq!(store.known_items(&one.token).unwrap(), KnownItems::default());
         store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
-        assert!(matches!(Store::open(&path), Err(StoreError::Newer(3))));
-        assert!(matches!(Store::read(&path), Err(StoreError::Newer(3))));
+        assert!(matches!(SubscriptionStore::open(&path), Err(StoreError::NewerSchema(3))));
+        assert!(matches!(
+            SubscriptionStore::load_read_only(&path),
+            Err(StoreError::NewerSchema(3))
+        ));
     }
 
     #[test]
-    fn a_file_of_the_first_version_goes_on_and_its_number_is_checked_with_its_rows() {
+    fn a_version_1_file_is_upgraded_and_its_digests_cover_the_database_id() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
-        let teller = Teller::Cloud { register: "http://a.example/".into() };
+        let teller = HubEndpoint::Cloud { register: "http://a.example/".into() };
         let one = Subscription::new("http://b.example/".into(), "x".into(), teller, 5);
         let old = Connection::open(&path).unwrap();
-        old.execute_batch(SCHEMA).unwrap();
+        old.execute_batch(SCHEMA_SQL).unwrap();
         let text = serde_json::to_string(&one).unwrap();
         let insert = "INSERT INTO subscription (token, text) VALUES ('old', ?1)";
         old.execute(insert, [text]).unwrap();
         old.execute_batch("PRAGMA user_version = 1; PRAGMA application_id = 77").unwrap();
         drop(old);
-        let store = Store::open(&path).unwrap();
-        assert_eq!(store.id, 77);
+        let store = SubscriptionStore::open(&path).unwrap();
+        assert_eq!(store.database_id, 77);
         store.put(&one).unwrap();
         drop(store);
-        let checked = database::check(&path, Some(&DIGESTS)).unwrap();
+        let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert_eq!((checked.problems.len(), checked.notes.len()), (0, 1), "{checked:?}");
         let other = Connection::open(&path).unwrap();
         other.execute_batch("PRAGMA application_id = 76").unwrap();
-        let checked = database::check(&path, Some(&DIGESTS)).unwrap();
+        let checked = database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
         assert!(checked.problems[0].starts_with("a row of subscription: "), "{checked:?}");
         assert!(!format!("{checked:?}").contains(&one.token), "a token is a secret");
     }
 
     #[test]
-    fn nobody_else_may_read_it() {
+    fn only_the_owner_may_read_the_file() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
-        let _store = Store::open(&path).unwrap();
+        let _store = SubscriptionStore::open(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -9,9 +9,9 @@ const SCHEME: &str = "tcp://";
 /// Where to listen: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347` for all
 /// addresses of version 4. Port 0 takes a free one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bind(pub SocketAddr);
+pub struct BindEndpoint(pub SocketAddr);
 
-impl FromStr for Bind {
+impl FromStr for BindEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -27,7 +27,7 @@ impl FromStr for Bind {
     }
 }
 
-impl fmt::Display for Bind {
+impl fmt::Display for BindEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}", self.0)
     }
@@ -35,9 +35,9 @@ impl fmt::Display for Bind {
 
 /// Where somebody else listens: `tcp://HOST:PORT`. The host is looked up when connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connect(String);
+pub struct ConnectEndpoint(String);
 
-impl Connect {
+impl ConnectEndpoint {
     /// As a socket wants it.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -45,12 +45,12 @@ impl Connect {
 
     /// `HOST:PORT`.
     #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-    pub(crate) fn place(&self) -> &str {
+    pub(crate) fn host_and_port(&self) -> &str {
         self.0.strip_prefix(SCHEME).unwrap_or(&self.0)
     }
 }
 
-impl FromStr for Connect {
+impl FromStr for ConnectEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -74,7 +74,7 @@ impl FromStr for Connect {
     }
 }
 
-impl fmt::Display for Connect {
+impl fmt::Display for ConnectEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_socket_listens_at_an_address() {
-        let shown = |text: &str| text.parse::<Bind>().map(|bind| bind.to_string());
+        let shown = |text: &str| text.parse::<BindEndpoint>().map(|bind| bind.to_string());
         assert_eq!(shown("tcp://127.0.0.1:7").unwrap(), "tcp://127.0.0.1:7");
         assert_eq!(shown("tcp://[::1]:0").unwrap(), "tcp://[::1]:0");
         assert_eq!(shown("tcp://*:7").unwrap(), "tcp://0.0.0.0:7");
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_socket_connects_to_a_name_or_an_address() {
         for right in ["tcp://a.example:5556", "tcp://127.0.0.1:1", "tcp://[::1]:65535"] {
-            assert_eq!(right.parse::<Connect>().unwrap().to_string(), right);
+            assert_eq!(right.parse::<ConnectEndpoint>().unwrap().to_string(), right);
         }
         for wrong in [
             "",
@@ -112,7 +112,7 @@ mod tests {
             "tcp://[a]:1",
             "udp://a:1",
         ] {
-            assert!(wrong.parse::<Connect>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ConnectEndpoint>().is_err(), "{wrong}");
         }
     }
 }

@@ -5,7 +5,7 @@ use tidings_protocol::{DEFAULT_TOPIC, PAYLOAD_BYTES_MAX, Seq, TopicName, text};
 
 /// An event that came from outside, and could go into the broker as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct ZmqEvent {
     /// Where to.
     pub topic: TopicName,
     /// What: a payload of the line protocol, never more than a part of one line.
@@ -58,7 +58,7 @@ pub enum PayloadFrame {
     #[default]
     Last,
     /// This one, counted from 0.
-    Number(usize),
+    Index(usize),
 }
 
 impl std::str::FromStr for PayloadFrame {
@@ -68,21 +68,21 @@ impl std::str::FromStr for PayloadFrame {
         if text == "last" {
             return Ok(Self::Last);
         }
-        text.parse().map(Self::Number).map_err(|_| "write last, or a number from 0".to_owned())
+        text.parse().map(Self::Index).map_err(|_| "write last, or a number from 0".to_owned())
     }
 }
 
 /// Topic, number and payload, the three frames that an event is sent in.
 ///
 /// `topic` is the frame of the topic, which all of its events share.
-pub fn of_event(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
+pub fn event_frames(topic: &Bytes, seq: Seq, payload: Bytes) -> [Bytes; 3] {
     let mut digits = itoa::Buffer::new();
     let seq = Bytes::copy_from_slice(digits.format(seq.0).as_bytes());
     [topic.clone(), seq, payload]
 }
 
 /// What a message to the PULL socket says: topic and payload, or a payload for the default topic.
-pub fn event<F: AsRef<[u8]>>(frames: &[F]) -> Result<Event, FrameError> {
+pub fn parse_event<F: AsRef<[u8]>>(frames: &[F]) -> Result<ZmqEvent, FrameError> {
     let (topic, payload) = match frames {
         [payload] => (DEFAULT_TOPIC, payload.as_ref()),
         [topic, payload] => {
@@ -92,28 +92,28 @@ pub fn event<F: AsRef<[u8]>>(frames: &[F]) -> Result<Event, FrameError> {
         others => return Err(FrameError::FrameCount { count: others.len() }),
     };
     let topic = TopicName::new(topic).map_err(|_| FrameError::Topic)?;
-    Ok(Event { topic, payload: checked(payload)?.to_owned() })
+    Ok(ZmqEvent { topic, payload: check_payload(payload)?.to_owned() })
 }
 
 /// What a message of somebody else's PUB socket says.
-pub fn payload<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str, FrameError> {
+pub fn payload_of<F: AsRef<[u8]>>(frames: &[F], which: PayloadFrame) -> Result<&str, FrameError> {
     let count = frames.len();
     let wanted = match which {
         PayloadFrame::Last => count.saturating_sub(1),
-        PayloadFrame::Number(number) => number,
+        PayloadFrame::Index(number) => number,
     };
-    checked(frames.get(wanted).ok_or(FrameError::NoSuchFrame { count, wanted })?.as_ref())
+    check_payload(frames.get(wanted).ok_or(FrameError::NoSuchFrame { count, wanted })?.as_ref())
 }
 
 /// Topic and number of a message that looks like one of another broker's PUB socket.
-pub fn place<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
+pub fn topic_and_seq<F: AsRef<[u8]>>(frames: &[F]) -> Option<(TopicName, Seq)> {
     let [topic, seq, _payload] = frames else { return None };
     let topic = TopicName::new(std::str::from_utf8(topic.as_ref()).ok()?).ok()?;
     Some((topic, std::str::from_utf8(seq.as_ref()).ok()?.parse().ok()?))
 }
 
 /// The payload as text, if it can be part of a line.
-fn checked(payload: &[u8]) -> Result<&str, FrameError> {
+fn check_payload(payload: &[u8]) -> Result<&str, FrameError> {
     if payload.is_empty() {
         return Err(FrameError::Empty);
     }
@@ -136,54 +136,57 @@ mod tests {
 
     // PROTOCOL: Z6
     #[test]
-    fn one_frame_is_for_the_default_topic_and_two_name_it() {
+    fn one_frame_is_a_payload_and_two_frames_name_the_topic() {
         let says =
-            |topic: &str| Ok(Event { topic: topic.parse().unwrap(), payload: "/a b=c".into() });
-        assert_eq!(event(&["/a b=c"]), says(DEFAULT_TOPIC));
-        assert_eq!(event(&["log", "/a b=c"]), says("log"));
+            |topic: &str| Ok(ZmqEvent { topic: topic.parse().unwrap(), payload: "/a b=c".into() });
+        assert_eq!(parse_event(&["/a b=c"]), says(DEFAULT_TOPIC));
+        assert_eq!(parse_event(&["log", "/a b=c"]), says("log"));
     }
 
     #[test]
-    fn what_is_no_event_is_named() {
+    fn invalid_messages_are_rejected_with_a_reason() {
         let none: [&[u8]; 0] = [];
-        assert_eq!(event(&none), Err(FrameError::FrameCount { count: 0 }));
-        assert_eq!(event(&["a", "1", "x"]), Err(FrameError::FrameCount { count: 3 }));
+        assert_eq!(parse_event(&none), Err(FrameError::FrameCount { count: 0 }));
+        assert_eq!(parse_event(&["a", "1", "x"]), Err(FrameError::FrameCount { count: 3 }));
         for topic in ["", "-a", "a b", "ä", "a\n", &"x".repeat(65)] {
-            assert_eq!(event(&[topic, "x"]), Err(FrameError::Topic), "{topic:?}");
+            assert_eq!(parse_event(&[topic, "x"]), Err(FrameError::Topic), "{topic:?}");
         }
-        assert_eq!(event(&[&b"\xff"[..], b"x"]), Err(FrameError::Topic));
-        assert_eq!(event(&[""]), Err(FrameError::Empty));
-        assert_eq!(event(&[b"\xff"]), Err(FrameError::Utf8));
+        assert_eq!(parse_event(&[&b"\xff"[..], b"x"]), Err(FrameError::Topic));
+        assert_eq!(parse_event(&[""]), Err(FrameError::Empty));
+        assert_eq!(parse_event(&[b"\xff"]), Err(FrameError::Utf8));
         for payload in ["a\nPUB b c", "a\r", "\0", "\u{85}"] {
-            assert_eq!(event(&[payload]), Err(FrameError::Control), "{payload:?}");
+            assert_eq!(parse_event(&[payload]), Err(FrameError::Control), "{payload:?}");
         }
         let (longest, longer) = ("x".repeat(PAYLOAD_BYTES_MAX), "x".repeat(PAYLOAD_BYTES_MAX + 1));
-        assert!(event(&[longest]).is_ok());
-        assert_eq!(event(&[longer]), Err(FrameError::TooLong { bytes: PAYLOAD_BYTES_MAX + 1 }));
+        assert!(parse_event(&[longest]).is_ok());
+        assert_eq!(
+            parse_event(&[longer]),
+            Err(FrameError::TooLong { bytes: PAYLOAD_BYTES_MAX + 1 })
+        );
     }
 
     #[test]
-    fn the_payload_of_others_is_where_one_is_told() {
+    fn the_payload_frame_is_configurable() {
         let frames = ["weather", "21", "rain"];
-        assert_eq!(payload(&frames, PayloadFrame::Last), Ok("rain"));
-        assert_eq!(payload(&frames, PayloadFrame::Number(1)), Ok("21"));
+        assert_eq!(payload_of(&frames, PayloadFrame::Last), Ok("rain"));
+        assert_eq!(payload_of(&frames, PayloadFrame::Index(1)), Ok("21"));
         let wrong = FrameError::NoSuchFrame { count: 3, wanted: 3 };
-        assert_eq!(payload(&frames, PayloadFrame::Number(3)), Err(wrong));
+        assert_eq!(payload_of(&frames, PayloadFrame::Index(3)), Err(wrong));
         let none: [&[u8]; 0] = [];
-        assert!(payload(&none, PayloadFrame::Last).is_err());
+        assert!(payload_of(&none, PayloadFrame::Last).is_err());
         assert_eq!("last".parse(), Ok(PayloadFrame::Last));
-        assert_eq!("2".parse(), Ok(PayloadFrame::Number(2)));
+        assert_eq!("2".parse(), Ok(PayloadFrame::Index(2)));
         assert!("first".parse::<PayloadFrame>().is_err());
     }
 
     #[test]
-    fn only_three_frames_with_a_number_in_the_middle_are_a_place() {
+    fn three_frames_with_a_number_in_the_middle_have_a_seq() {
         let seven = Some(("t".parse().unwrap(), Seq(7)));
-        assert_eq!(place(&["t", "7", "x"]), seven);
+        assert_eq!(topic_and_seq(&["t", "7", "x"]), seven);
         for frames in
             [&["t", "x"][..], &["t", "7"], &["t", "0", "x"], &["t", "+7", "x"], &["", "7", "x"]]
         {
-            assert_eq!(place(frames), None, "{frames:?}");
+            assert_eq!(topic_and_seq(frames), None, "{frames:?}");
         }
     }
 
@@ -192,7 +195,7 @@ mod tests {
         /// command.
         #[test]
         fn frames_are_one_publish_or_nothing(frames in vec(vec(any::<u8>(), 0..40), 0..4)) {
-            let Ok(event) = event(&frames) else { return Ok(()) };
+            let Ok(event) = parse_event(&frames) else { return Ok(()) };
             let mut line = Vec::new();
             let publish = Command::Pub { topic: event.topic.as_str(), payload: &event.payload };
             publish.encode(&mut line);
@@ -214,12 +217,12 @@ mod tests {
                 panic!("{line:?} is a delivery");
             };
             let of = Bytes::copy_from_slice(of.as_bytes());
-            let frames = of_event(&of, number, Bytes::copy_from_slice(says.as_bytes()));
+            let frames = event_frames(&of, number, Bytes::copy_from_slice(says.as_bytes()));
             prop_assert_eq!(&frames[0], &topic);
             prop_assert_eq!(&frames[1], &seq.to_string());
             prop_assert_eq!(&frames[2], &payload);
-            prop_assert_eq!(place(&frames), Some((topic.parse().unwrap(), Seq(seq))));
-            let again = event(&[&frames[0], &frames[2]]).unwrap();
+            prop_assert_eq!(topic_and_seq(&frames), Some((topic.parse().unwrap(), Seq(seq))));
+            let again = parse_event(&[&frames[0], &frames[2]]).unwrap();
             prop_assert_eq!((again.topic.as_str(), again.payload), (topic.as_str(), payload));
         }
     }

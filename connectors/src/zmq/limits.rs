@@ -11,16 +11,16 @@ pub(crate) const CONNECTIONS_MAX: usize = 1_000;
 
 /// What waits for subscribers in memory. Beyond it those that do not read are cut off.
 #[cfg(not(feature = "libzmq"))]
-pub(crate) const HELD_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
 /// What a message takes in the queue of one subscriber, besides the payload, which all queues
 /// share.
 #[cfg(not(feature = "libzmq"))]
-pub(crate) const QUEUED_BYTES: u64 = 256;
+pub(crate) const QUEUE_ENTRY_BYTES: u64 = 256;
 
 /// How long a peer may take nothing of what waits for it. The kernel looks.
 #[cfg(not(feature = "libzmq"))]
-pub(crate) const STALLED_MAX: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Messages that wait for one subscriber; libzmq drops what is more, and sometimes from half of it
 /// on, as it learns late of what has left. (The queue of the `zeromq` crate has 100,000, which
@@ -50,10 +50,10 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 
 /// How long those who were connected before have to come back before events that they missed are
 /// sent: libzmq tries every 100 ms unless it was told otherwise.
-pub(crate) const COME_BACK: Duration = Duration::from_secs(1);
+pub(crate) const RECONNECT_GRACE: Duration = Duration::from_secs(1);
 
 /// How long to wait before the broker is asked again, or somebody who could not be reached.
-pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Topics of somebody else of which the last number is remembered.
-pub(crate) const PLACES_MAX: usize = 1_000;
+pub(crate) const TRACKED_TOPICS_MAX: usize = 1_000;

@@ -8,29 +8,29 @@
 //! | module | |
 //! |---|---|
 //! | [`frames`] | what an event is in frames; pure |
-//! | `outlet` | topics to the PUB socket, from a durable cursor on each |
-//! | `intake` | messages of a PULL or SUB socket to the broker |
-//! | `inlet` | what is on its way to the broker, until that has confirmed it |
-//! | `reach` | waits until somebody else's socket is there |
+//! | `topic_forwarder` | topics to the PUB socket, from a durable cursor on each |
+//! | `ingest` | messages of a PULL or SUB socket to the broker |
+//! | `retrying_publisher` | what is on its way to the broker, until that has confirmed it |
+//! | `reachability` | waits until somebody else's socket is there |
 //! | `socket` | the sockets of the library that was built in, with limits |
 
 mod endpoint;
 pub mod frames;
 
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-mod inlet;
-#[cfg(any(feature = "zeromq", feature = "libzmq"))]
-mod intake;
+mod ingest;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod limits;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-mod outlet;
+mod reachability;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
-mod reach;
+mod retrying_publisher;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod run;
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 mod socket;
+#[cfg(any(feature = "zeromq", feature = "libzmq"))]
+mod topic_forwarder;
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use tidings_protocol::client::{ClientError, Security};
 use tidings_protocol::{TopicName, is_name};
 
-pub use self::endpoint::{Bind, Connect};
+pub use self::endpoint::{BindEndpoint, ConnectEndpoint};
 #[cfg(any(feature = "zeromq", feature = "libzmq"))]
 pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
 pub use self::run::run;
@@ -46,35 +46,35 @@ pub use self::run::run;
 /// Whether a library was built in.
 pub const IS_BUILT_IN: bool = cfg!(any(feature = "zeromq", feature = "libzmq"));
 /// Whether that library can encrypt.
-pub const HAS_KEYS: bool = cfg!(feature = "libzmq");
+pub const HAS_CURVE: bool = cfg!(feature = "libzmq");
 
 /// What the process is to do.
 #[derive(Debug, Clone, Default)]
-pub struct Config {
+pub struct ZmqConfig {
     /// The broker: `HOST:PORT`, or `unix:PATH`.
     pub broker: String,
     /// Within what connections to it are encrypted, if they are.
     pub security: Security,
     /// Send events there.
-    pub publish: Option<Bind>,
+    pub publish: Option<BindEndpoint>,
     /// Only those of these topics.
     pub topics: Vec<TopicPattern>,
     /// Receive events there.
-    pub pull: Option<Bind>,
+    pub pull: Option<BindEndpoint>,
     /// The server's secret key of CURVE, in Z85: both sockets take only peers that know the public
     /// one.
-    pub key: Option<String>,
+    pub curve_key: Option<String>,
     /// Hear somebody else.
-    pub bridge: Option<Bridge>,
+    pub bridge: Option<BridgeConfig>,
     /// There was a process before this one: its peers come back.
     pub is_restart: bool,
 }
 
 /// Whom to hear, and where that goes.
 #[derive(Debug, Clone)]
-pub struct Bridge {
+pub struct BridgeConfig {
     /// Where their PUB socket is.
-    pub connect: Connect,
+    pub connect: ConnectEndpoint,
     /// What messages begin with; the empty one is all.
     pub prefixes: Vec<String>,
     /// Which frame is the payload.
@@ -85,7 +85,7 @@ pub struct Bridge {
 
 /// Where sockets listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Bound {
+pub struct BoundAddresses {
     /// The PUB socket.
     pub publish: Option<SocketAddr>,
     /// The PULL socket.
@@ -94,7 +94,7 @@ pub struct Bound {
 
 /// What a bridge has done by its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct BridgeReport {
     /// Messages that became events.
     pub published: u64,
     /// Messages that could not.
@@ -107,19 +107,20 @@ pub struct Heard {
     pub unconfirmed: u64,
     /// The broker was not there at the end: what came since it went is not counted anywhere, and
     /// not published.
-    pub is_cut: bool,
+    pub has_lost_broker: bool,
 }
 
-impl Heard {
+impl BridgeReport {
     /// Whether all that was sent to it may have been published.
-    pub fn is_whole(&self) -> bool {
-        self.unconfirmed == 0 && !self.is_cut
+    pub fn is_complete(&self) -> bool {
+        self.unconfirmed == 0 && !self.has_lost_broker
     }
 }
 
-impl std::fmt::Display for Heard {
+impl std::fmt::Display for BridgeReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { published, dropped, missed, repeated, unconfirmed, is_cut } = self;
+        let Self { published, dropped, missed, repeated, unconfirmed, has_lost_broker: is_cut } =
+            self;
         write!(
             f,
             "{published} published, {dropped} dropped, {missed} missed, {repeated} came again"
@@ -137,20 +138,20 @@ impl std::fmt::Display for Heard {
 /// A name of a topic, or with `*` at its end the beginning of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicPattern {
-    beginning: String,
+    literal: String,
     is_prefix: bool,
 }
 
 impl TopicPattern {
     /// Whether it means this topic.
     pub fn matches(&self, topic: &str) -> bool {
-        if self.is_prefix { topic.starts_with(&self.beginning) } else { topic == self.beginning }
+        if self.is_prefix { topic.starts_with(&self.literal) } else { topic == self.literal }
     }
 }
 
 impl std::fmt::Display for TopicPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.beginning)?;
+        f.write_str(&self.literal)?;
         f.write_str(if self.is_prefix { "*" } else { "" })
     }
 }
@@ -166,16 +167,16 @@ impl std::str::FromStr for TopicPattern {
         if !(is_name(beginning) || is_prefix && beginning.is_empty()) {
             return Err("write names of topics, or beginnings with * behind them".to_owned());
         }
-        Ok(Self { beginning: beginning.to_owned(), is_prefix })
+        Ok(Self { literal: beginning.to_owned(), is_prefix })
     }
 }
 
 /// Why sockets are not there. Nothing was sent or received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum ZmqStartError {
     /// Nobody can listen there, perhaps because somebody does.
-    #[error("cannot listen on {address}: {reason}", address = Bind(*.address))]
+    #[error("cannot listen on {address}: {reason}", address = BindEndpoint(*.address))]
     Bind {
         /// Where.
         address: SocketAddr,
@@ -184,7 +185,7 @@ pub enum StartError {
     },
     /// The secret key is none.
     #[error("the secret key of CURVE has 40 characters of Z85")]
-    Key,
+    InvalidKey,
     /// The system's libzmq was built without it.
     #[error("this libzmq knows no CURVE")]
     NoCurve,
@@ -196,7 +197,7 @@ pub enum StartError {
     },
 }
 
-impl StartError {
+impl ZmqStartError {
     /// Of a socket that was to listen there.
     #[cfg(any(feature = "zeromq", feature = "libzmq"))]
     fn bind(address: SocketAddr, error: &io::Error) -> Self {
@@ -207,10 +208,10 @@ impl StartError {
 /// Why the process cannot go on. It is to be started again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RunError {
+pub enum ZmqRunError {
     /// It did not come so far.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] ZmqStartError),
     /// The broker is gone, or does not do as it is asked.
     #[error("the broker: {0}")]
     Broker(#[from] ClientError),
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_a_name_or_the_beginning_of_names() {
+    fn a_pattern_is_a_name_or_a_prefix() {
         let matches =
             |pattern: &str, topic: &str| pattern.parse::<TopicPattern>().unwrap().matches(topic);
         assert!(matches("log", "log") && !matches("log", "log-2"));

@@ -2,10 +2,10 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::intake::{self, Source};
-use super::outlet::Outlet;
-use super::socket::{Publisher, Puller};
-use super::{Bound, Config, Heard, RunError};
+use super::ingest::{self, MessageSource};
+use super::socket::{ZmqPublisher, ZmqPuller};
+use super::topic_forwarder::TopicForwarder;
+use super::{BoundAddresses, BridgeReport, ZmqConfig, ZmqRunError};
 
 /// Opens the sockets, says where they are, and serves them until `stop` or until it cannot go on.
 ///
@@ -14,22 +14,22 @@ use super::{Bound, Config, Heard, RunError};
 /// # Panics
 /// If the configuration asks for nothing.
 pub async fn run(
-    config: Config,
-    ready: impl FnOnce(&Bound),
+    config: ZmqConfig,
+    ready: impl FnOnce(&BoundAddresses),
     stop: CancellationToken,
-) -> Result<Option<Heard>, RunError> {
-    let key = config.key.as_deref();
-    let mut bound = Bound::default();
+) -> Result<Option<BridgeReport>, ZmqRunError> {
+    let key = config.curve_key.as_deref();
+    let mut bound = BoundAddresses::default();
     let publisher = match config.publish {
-        Some(at) => Some(Publisher::bind(at.0, key).await?),
+        Some(at) => Some(ZmqPublisher::bind(at.0, key).await?),
         None => None,
     };
-    bound.publish = publisher.as_ref().map(Publisher::address);
+    bound.publish = publisher.as_ref().map(ZmqPublisher::address);
     let puller = match config.pull {
-        Some(at) => Some(Puller::bind(at.0, key).await?),
+        Some(at) => Some(ZmqPuller::bind(at.0, key).await?),
         None => None,
     };
-    bound.pull = puller.as_ref().map(Puller::address);
+    bound.pull = puller.as_ref().map(ZmqPuller::address);
     assert!(
         publisher.is_some() || puller.is_some() || config.bridge.is_some(),
         "it is to do something"
@@ -37,20 +37,20 @@ pub async fn run(
     ready(&bound);
     let outlet = async {
         match publisher {
-            Some(publisher) => Outlet::run(&config, publisher, &stop).await,
+            Some(publisher) => TopicForwarder::run(&config, publisher, &stop).await,
             None => Ok(()),
         }
     };
     let intake = async {
         match puller {
-            Some(puller) => intake::run(&config, Source::Pull(puller), &stop).await,
+            Some(puller) => ingest::run(&config, MessageSource::Pull(puller), &stop).await,
             None => Ok(None),
         }
     };
     let bridge = async {
         match &config.bridge {
-            Some(bridge) => match Source::bridge(bridge.clone(), &stop).await? {
-                Some(source) => intake::run(&config, source, &stop).await,
+            Some(bridge) => match MessageSource::connect_bridge(bridge.clone(), &stop).await? {
+                Some(source) => ingest::run(&config, source, &stop).await,
                 None => Ok(None),
             },
             None => Ok(None),

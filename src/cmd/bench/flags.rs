@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tidings_bench::compare::Encryption;
+use tidings_bench::compare::EncryptionRate;
 use tidings_bench::connect::Connect;
 use tidings_bench::fan::Fan;
 use tidings_bench::idle::Idle;
@@ -15,7 +15,7 @@ use tidings_bench::publish::Publish;
 use tidings_bench::replay::Replay;
 use tidings_bench::stalled::Stalled;
 use tidings_bench::wire::Sync;
-use tidings_bench::{Target, Watch, openssl};
+use tidings_bench::{ProgressFn, Target, openssl};
 
 use super::protection::ProtectionFlags;
 use super::{Benchmark, EXAMPLES, Outcome};
@@ -167,7 +167,7 @@ impl Benchmark for FanOutArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let Self { publishers, subscribers, window, length, common, guard } = self;
         let fan = fan(*publishers, *subscribers, *window, length);
@@ -178,8 +178,8 @@ impl Benchmark for FanOutArgs {
         let server = own.server();
         let guarded =
             Target { wire: &wire, address: server.address(), server: Some(server), ..target };
-        let encryption = || openssl::bytes_per_second(common.pin.map(|(server, _)| server));
-        let encryption = guard.tls.then_some(&encryption as &Encryption<'_>);
+        let encryption = || openssl::aes_gcm_bytes_per_second(common.pin.map(|(server, _)| server));
+        let encryption = guard.tls.then_some(&encryption as &EncryptionRate<'_>);
         fan.compare(target, guarded, encryption, watch).map(Outcome::from)
     }
 }
@@ -231,7 +231,7 @@ impl Benchmark for FanInArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let Self { publishers, subscribers, window, length, .. } = self;
         fan(*publishers, *subscribers, *window, length).measure(target, watch).map(Outcome::from)
@@ -301,7 +301,7 @@ impl Benchmark for LatencyArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let latency = Latency {
             rate: self.rate,
@@ -365,7 +365,7 @@ impl Benchmark for IdleArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let idle = Idle { subscribers: self.subscribers.into(), events: self.events.into() };
         idle.measure(target, watch).map(Outcome::from)
@@ -416,7 +416,7 @@ impl Benchmark for PublishArgs {
         &self,
         target: Target<'_>,
         data: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let publish = Publish {
             publishers: self.publishers.into(),
@@ -467,7 +467,7 @@ impl Benchmark for ReplayArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let replay = Replay { events: self.events, runs: self.runs.into() };
         replay.measure(target, watch).map(Outcome::from)
@@ -503,7 +503,7 @@ impl Benchmark for ConnectArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let connect = Connect { run: self.length.run(), runs: self.length.runs.into() };
         connect.measure(target, watch).map(Outcome::from)
@@ -558,7 +558,7 @@ impl Benchmark for StalledArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let stalled = Stalled {
             publishers: self.publishers.into(),

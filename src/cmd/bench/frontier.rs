@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_bench::frontier::Frontier;
-use tidings_bench::{Server, Target, Watch};
+use tidings_bench::{ProgressFn, Server, Target};
 
 use super::flags::CommonFlags;
 use super::{Benchmark, EXAMPLES, Outcome};
@@ -62,7 +62,7 @@ impl Benchmark for FrontierArgs {
         &self,
         target: Target<'_>,
         data: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let &Self { urls, hosts, links, rate, .. } = self;
         let frontier = Frontier { urls, hosts, links, rate };

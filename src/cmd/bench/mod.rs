@@ -96,7 +96,7 @@ trait Benchmark {
         &self,
         target: Target<'_>,
         data: Option<&Path>,
-        watch: &mut tidings_bench::Watch<'_>,
+        watch: &mut tidings_bench::ProgressFn<'_>,
     ) -> anyhow::Result<Outcome>;
 }
 
@@ -163,10 +163,10 @@ fn report<M: Benchmark>(bench: &M, stop: &AtomicBool) -> anyhow::Result<BenchRep
         Some(SseTarget::Own) if common.broker.is_some() => {
             bail!("with --broker, name the address: --sse=HOST:PORT")
         }
-        Some(SseTarget::Own) => Some(server::free_address()?),
+        Some(SseTarget::Own) => Some(server::unused_address()?),
     };
     let (own, by_lines) = if common.broker.is_some() {
-        (None, Tidings::open(common.sync))
+        (None, Tidings::plain(common.sync))
     } else {
         let (own, wire) = start(bench, http.map(|http| http.port()))?;
         (Some(own), wire)
@@ -184,7 +184,7 @@ fn report<M: Benchmark>(bench: &M, stop: &AtomicBool) -> anyhow::Result<BenchRep
         note_disk(data, &mut settings, &mut notes)?;
     }
     if let Some((_, client)) = common.pin {
-        server::keep_on(client)?;
+        server::pin_to_processor(client)?;
     }
     let mut console = Console::new();
     let mut watch = |text: &str| {
@@ -194,7 +194,7 @@ fn report<M: Benchmark>(bench: &M, stop: &AtomicBool) -> anyhow::Result<BenchRep
         console.progress(&format!("{}: {text}", M::NAME));
         Ok(())
     };
-    let by_http = Sse { sync: common.sync, lines };
+    let by_http = Sse { sync: common.sync, line_address: lines };
     let target = Target {
         wire: if http.is_some() { &by_http } else { &by_lines },
         address: http.unwrap_or(lines),
@@ -221,7 +221,7 @@ fn start<M: Benchmark>(bench: &M, http: Option<u16>) -> anyhow::Result<(BrokerPr
     let data = DataDir::new(common.data.as_deref(), "")?;
     // Without `--sync` the topic has the broker's default, which may be durable.
     if common.sync.map_or(M::MEASURES_DISK, Sync::is_durable) {
-        disk::refuse_memory(data.path())?;
+        disk::check_not_in_memory(data.path())?;
     }
     bench.guard().start(common, data, http)
 }

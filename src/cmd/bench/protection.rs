@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use tidings_bench::{Tidings, Trust, openssl};
+use tidings_bench::{Tidings, TlsClient, openssl};
 
 use super::flags::CommonFlags;
 use crate::broker_process::{BrokerProcess, DataDir};
@@ -57,14 +57,14 @@ impl ProtectionFlags {
         data: DataDir,
         http: Option<u16>,
     ) -> anyhow::Result<(BrokerProcess, Tidings)> {
-        let mut wire = Tidings::open(common.sync);
+        let mut wire = Tidings::plain(common.sync);
         let mut flags = Vec::new();
         if self.tokens {
             wire.token = Some(token(data.path())?);
         }
         if self.tls {
-            let files = openssl::certificate(data.path())?;
-            wire.trust = Some(Trust::only(&files.cert)?);
+            let files = openssl::create_certificate(data.path())?;
+            wire.tls = Some(TlsClient::trusting_only(&files.cert)?);
             flags = vec!["--tls-cert".into(), files.cert, "--tls-key".into(), files.key];
         }
         let processor = common.pin.map(|(server, _)| server);

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_bench::queue::{KEYS_MAX, Queue};
-use tidings_bench::{Target, Watch};
+use tidings_bench::{ProgressFn, Target};
 
 use super::flags::{CommonFlags, RunFlags, WARM_UP};
 use super::{Benchmark, EXAMPLES, Outcome};
@@ -72,7 +72,7 @@ impl Benchmark for QueueArgs {
         &self,
         target: Target<'_>,
         _: Option<&Path>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> anyhow::Result<Outcome> {
         let queue = Queue {
             workers: self.workers.into(),

@@ -42,12 +42,12 @@ impl BenchReport {
 
 /// The median and the range of the runs; `None` for a figure without runs.
 fn row(figure: &Figure) -> Option<String> {
-    let shown = |value: f64| match figure.digits {
+    let shown = |value: f64| match figure.decimals {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
         0 => format_count(value as u64),
         digits => format!("{value:.digits$}"),
     };
-    let (median, (low, high)) = (shown(figure.median()?), figure.spread()?);
+    let (median, (low, high)) = (shown(figure.median()?), figure.range()?);
     let spread = match figure.runs.len() {
         1 => String::new(),
         _ => format!("   ({} to {})", shown(low), shown(high)),
@@ -63,9 +63,12 @@ mod tests {
 
     #[test]
     fn a_row_shows_the_spread() {
-        let shown = row(&RATE.with([1000.0, 3000.4, 2000.0])).unwrap();
+        let shown = row(&RATE.with_runs([1000.0, 3000.4, 2000.0])).unwrap();
         assert_eq!(shown, "  deliveries/s                      2,000   (1,000 to 3,000)");
-        assert_eq!(row(&RATE.with([7.0])).unwrap(), "  deliveries/s                          7");
+        assert_eq!(
+            row(&RATE.with_runs([7.0])).unwrap(),
+            "  deliveries/s                          7"
+        );
         assert_eq!(row(&RATE), None);
     }
 
@@ -74,7 +77,7 @@ mod tests {
         let report = BenchReport {
             title: String::new(),
             settings: Map::from_iter([("size".to_owned(), json!(128))]),
-            figures: vec![RATE.with([1.0, 2.0, 3.0])],
+            figures: vec![RATE.with_runs([1.0, 2.0, 3.0])],
             words: vec![("end", "end", "everything".to_owned())],
             notes: Vec::new(),
         };

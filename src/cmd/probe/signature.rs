@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use serde_json::{Value, json};
-use tidings_broker::hooks::{Doubt, Scheme, Secret};
+use tidings_broker::hooks::{Secret, SignatureError, SignatureScheme};
 
 use super::{JsonQuery, header, headers, optional_text, required_text};
 use crate::failure::Failure;
@@ -35,20 +35,20 @@ pub(crate) struct SignatureArgs {
     /// The default takes the scheme from the header (sha256=, sha384= or sha512=, then hex) and
     /// verifies the body.
     #[arg(long, value_name = "SCHEME", value_parser = parse_scheme)]
-    scheme: Option<Scheme>,
+    scheme: Option<SignatureScheme>,
 
     /// Another signed header, such as the time; may be repeated
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
     with_header: Vec<(String, String)>,
 }
 
-fn parse_scheme(written: &str) -> Result<Scheme, String> {
+fn parse_scheme(written: &str) -> Result<SignatureScheme, String> {
     let value = if written.starts_with('{') {
         serde_json::from_str(written).map_err(|error| error.to_string())?
     } else {
         Value::String(written.to_owned())
     };
-    Scheme::of(&value)
+    SignatureScheme::from_config(&value)
 }
 
 fn parse_header(written: &str) -> Result<(String, String), String> {
@@ -68,7 +68,9 @@ pub(super) fn answer(asked: &JsonQuery, question: &SignatureArgs) -> Result<Valu
     let (value, others) = (optional_text(asked, "header")?, headers(asked)?);
     let scheme = match asked.get("scheme") {
         None | Some(Value::Null) => question.scheme.clone(),
-        Some(scheme) => Some(Scheme::of(scheme).map_err(|error| format!("`scheme`: {error}"))?),
+        Some(scheme) => Some(
+            SignatureScheme::from_config(scheme).map_err(|error| format!("`scheme`: {error}"))?,
+        ),
     };
     Ok(match verify(scheme.as_ref(), &[Secret::from(key)], value, &others, &body) {
         Ok(()) => json!({ "valid": true }),
@@ -78,20 +80,20 @@ pub(super) fn answer(asked: &JsonQuery, question: &SignatureArgs) -> Result<Valu
 
 /// Verifies a signature. Its time is not checked here.
 fn verify(
-    scheme: Option<&Scheme>,
+    scheme: Option<&SignatureScheme>,
     secrets: &[Secret],
     value: Option<&str>,
     others: &[(String, String)],
     body: &[u8],
-) -> Result<(), Doubt> {
+) -> Result<(), SignatureError> {
     let scheme = match scheme {
         Some(scheme) => Cow::Borrowed(scheme),
-        None => Cow::Owned(Scheme::of_method(value.unwrap_or_default())?),
+        None => Cow::Owned(SignatureScheme::from_header_value(value.unwrap_or_default())?),
     };
     let find = |name: &str| {
         if name.eq_ignore_ascii_case(scheme.header()) { value } else { header(others, name) }
     };
-    scheme.authenticate(secrets, &find, body).map(drop)
+    scheme.verify_without_time(secrets, &find, body).map(drop)
 }
 
 pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, Failure> {
@@ -104,7 +106,7 @@ pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, 
         None => parse_scheme("github").map_err(usage)?,
     };
     let lines = written.lines().filter(|line| !line.is_empty());
-    let secrets = lines.map(|line| form.secret(line)).collect::<Result<Vec<_>, _>>();
+    let secrets = lines.map(|line| form.parse_secret(line)).collect::<Result<Vec<_>, _>>();
     let secrets = secrets.map_err(usage)?;
     let mut body = Vec::new();
     let read = io::stdin().lock().take(BODY_BYTES_MAX + 1).read_to_end(&mut body);
@@ -121,7 +123,7 @@ pub(super) fn describe(value: &str, question: &SignatureArgs) -> Result<String, 
         Ok(()) => writeln!(text, "valid: {} bytes of body", body.len()),
         Err(doubt) => writeln!(text, "not valid: {doubt}"),
     };
-    if judge(&body) == Err(Doubt::Wrong)
+    if judge(&body) == Err(SignatureError::Mismatch)
         && let Some(found) = body_variants(&body).into_iter().find(|(_, body)| judge(body).is_ok())
     {
         let _ = writeln!(text, "the signature fits the body {}", found.0);

@@ -7,92 +7,95 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::access::tokens::{broker, logged_in};
-use crate::support::http::Http;
-use crate::support::process::{run, tidings};
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::pipelined_connection::{PipelinedConnection, connect_tcp_from};
+use crate::support::process::{run_tidings, tidings_command};
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
-use crate::support::wire::{Wire, tcp_from};
+use crate::support::wait::wait_until;
 
 // PROTOCOL: H7
 #[test]
-fn who_waits_for_a_job_by_http_is_answered_when_it_may_not_see_that_any_more() {
+fn a_job_wait_over_http_ends_when_its_permission_is_revoked() {
     let (server, [all, hers, his]) =
         broker([("op", &["all"][..]), ("she", &["job:docs"]), ("he", &["monitor"])], &[]);
-    let http = Http::of(&server);
-    assert!(logged_in(&server, &all).ask("JOB open docs").starts_with("+OK"));
+    let http = HttpClient::new(&server);
+    assert!(logged_in(&server, &all).request("JOB open docs").starts_with("+OK"));
     let wait = |token: &str| {
         let bearer = format!("Authorization: Bearer {token}");
         let words = ["-H", &bearer, "-w", "\n%{http_code}\n"];
-        http.follow("/jobs/docs?wait=5m", &words)
+        http.stream("/jobs/docs?wait=5m", &words)
     };
     let (she, he) = (wait(&hers), wait(&his));
     let mut operator = logged_in(&server, &all);
     // Both wait: each is a connection beside that of the operator.
-    until("both wait", || {
-        let said = operator.ask_lines("STATS");
+    wait_until("both wait", || {
+        let said = operator.request_lines("STATS");
         said[0].starts_with("+ connections=3 ").then_some(())
     });
     let folder = server.folder.path();
-    run(folder, &["token", "revoke", "she"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
     let said = she.finish().expect_code(0).stdout();
     assert_eq!(said.last().unwrap(), "401", "{said:?}");
     assert!(said[0].contains("unauthenticated"), "{said:?}");
     // What is changed and leaves this to somebody ends nothing; what takes it away does.
-    run(folder, &["token", "set", "he", "--allow", "job:*"]).expect_code(0);
-    run(folder, &["token", "set", "he", "--allow", "sub:*"]).expect_code(0);
+    run_tidings(folder, &["token", "set", "he", "--allow", "job:*"]).expect_code(0);
+    run_tidings(folder, &["token", "set", "he", "--allow", "sub:*"]).expect_code(0);
     let said = he.finish().expect_code(0).stdout();
     assert_eq!(said.last().unwrap(), "403", "{said:?}");
 }
 
 // PROTOCOL: S17
 #[test]
-fn little_is_kept_of_what_somebody_says_who_has_not_logged_in() {
+fn input_before_login_is_limited() {
     let (server, [token]) = broker([("she", &["pub:*"])], &[]);
     let long = "x".repeat(60_000);
-    let mut stranger = Talk::unread(server.address);
-    stranger.line();
+    let mut stranger = LineConnection::connect(server.address);
+    stranger.read_line();
     stranger.send(&long[..2_047]);
     stranger.send("\n");
-    let said = stranger.line();
+    let said = stranger.read_line();
     assert!(said.starts_with("-ERR unauthenticated "), "the longest line that is read: {said}");
     // A first line that is longer may be anything, and is answered as little.
-    let mut stranger = Talk::unread(server.address);
-    stranger.line();
+    let mut stranger = LineConnection::connect(server.address);
+    stranger.read_line();
     stranger.send(&long);
     stranger.expect_closed();
-    let mut stranger = Talk::unread(server.address);
-    stranger.line();
-    assert!(stranger.ask("PING").starts_with("PONG "));
+    let mut stranger = LineConnection::connect(server.address);
+    stranger.read_line();
+    assert!(stranger.request("PING").starts_with("PONG "));
     stranger.send(&long);
-    let said = stranger.lines_to_end();
+    let said = stranger.read_to_end();
     assert!(said.len() == 1 && said[0].starts_with("-ERR too-long "), "{said:?}");
     // Whoever has logged in says what it has to say, also in one go with that.
-    let mut she = Talk::unread(server.address);
-    she.line();
+    let mut she = LineConnection::connect(server.address);
+    she.read_line();
     she.send(format!("HELLO token={token}\nPUB t {long}\n"));
-    assert!(she.line().starts_with("+OK tidings"));
-    assert_eq!(she.line(), "+OK 1 1");
-    let http = Http::of(&server);
+    assert!(she.read_line().starts_with("+OK tidings"));
+    assert_eq!(she.read_line(), "+OK 1 1");
+    let http = HttpClient::new(&server);
     let head = |bytes: usize| format!("X: {}", &long[..bytes]);
-    assert_eq!(http.ask("GET", "/health", &["-H", &head(4_900)]).status, 200);
-    assert_eq!(http.ask("GET", "/health", &["-H", &head(7_000)]).status, 431);
+    assert_eq!(http.request("GET", "/health", &["-H", &head(4_900)]).status, 200);
+    assert_eq!(http.request("GET", "/health", &["-H", &head(7_000)]).status, 431);
     // Its answer arrives, whatever else was sent: closed over something unread, it might not.
-    let mut wire = Wire::over(tcp_from(http.authority().parse().unwrap(), Ipv4Addr::LOCALHOST));
+    let mut wire = PipelinedConnection::new(connect_tcp_from(
+        http.authority().parse().unwrap(),
+        Ipv4Addr::LOCALHOST,
+    ));
     wire.send(format!("GET /health HTTP/1.1\r\nX: {}", long.repeat(20)));
-    assert_eq!(wire.head().map(|(status, _)| status), Some(431));
+    assert_eq!(wire.read_head().map(|(status, _)| status), Some(431));
     // Many commands of a stranger are answered one after the other.
-    let mut stranger = Talk::unread(server.address);
-    stranger.line();
+    let mut stranger = LineConnection::connect(server.address);
+    stranger.read_line();
     stranger.send("SUB t\nPUB t x\nHELP\n".repeat(300));
     let mut refused = 0;
     while refused < 600 {
-        refused += usize::from(stranger.line().starts_with("-ERR unauthenticated "));
+        refused += usize::from(stranger.read_line().starts_with("-ERR unauthenticated "));
     }
 }
 
 #[test]
-fn a_connection_costs_little_before_somebody_has_logged_in() {
+fn a_connection_uses_little_memory_before_login() {
     const FIRST: usize = 150;
     const CONNECTIONS: usize = 400;
     // The longest that is kept of each.
@@ -110,7 +113,7 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
     ] {
         // A broker of its own: memory that others had would be used again.
         let (server, _) = broker([("she", &["all"])], &[]);
-        let http = Http::of(&server);
+        let http = HttpClient::new(&server);
         let line = server.address.to_string();
         let address = if is_http { http.authority() } else { &line };
         let open = |count: usize| -> Vec<TcpStream> {
@@ -122,14 +125,14 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
             (0..count).map(connect).collect()
         };
         let stats = || {
-            let socket = server.data().join("broker.sock");
+            let socket = server.data_dir().join("broker.sock");
             let mut nc = Command::new("sh");
             let ask = format!("printf 'STATS\\nQUIT\\n' | nc -NU {}", socket.display());
             let said = nc.args(["-c", &ask]).output().unwrap();
             String::from_utf8(said.stdout).unwrap()
         };
         let is_read = |count: usize| {
-            until("all of it to be read", || {
+            wait_until("all of it to be read", || {
                 let stats = stats();
                 let connections = stats.split("connections=").nth(1)?.split(' ').next()?;
                 (connections.parse::<usize>().ok()? > count).then_some(())
@@ -149,18 +152,18 @@ fn a_connection_costs_little_before_somebody_has_logged_in() {
 }
 
 #[test]
-fn a_token_in_the_environment_that_is_none_is_a_mistake() {
+fn an_invalid_token_in_the_environment_is_rejected() {
     let (server, _) = broker([("she", &["all"])], &[]);
     let folder = server.folder.path();
-    let words = ["topic", "ls", "--broker", &server.text()];
-    let mut command = tidings(folder, words);
+    let words = ["topic", "ls", "--broker", &server.address_text()];
+    let mut command = tidings_command(folder, words);
     let ended = command.env("TIDINGS_TOKEN", "two words").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(2), "{said}");
     assert!(said.contains("TIDINGS_TOKEN") && !said.contains("two words"), "{said}");
     // A file that is named goes before it.
     fs::write(folder.join("t"), "tdg_x").unwrap();
-    let mut command = tidings(folder, [&words[..], &["--token-file", "t"]].concat());
+    let mut command = tidings_command(folder, [&words[..], &["--token-file", "t"]].concat());
     let ended = command.env("TIDINGS_TOKEN", "two words").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("no principal has this token"), "{said}");
@@ -168,10 +171,10 @@ fn a_token_in_the_environment_that_is_none_is_a_mistake() {
 
 /// Whoever watches from outside needs no token, and learns nothing but that.
 #[test]
-fn strangers_are_told_whether_it_lives_and_takes_events_and_no_more() {
+fn anonymous_clients_see_only_health_and_readiness() {
     let (server, [all]) = broker([("op", &["all"])], &[]);
-    assert_eq!(logged_in(&server, &all).ask("PUB secret x"), "+OK 1 1");
-    let http = Http::of(&server);
+    assert_eq!(logged_in(&server, &all).request("PUB secret x"), "+OK 1 1");
+    let http = HttpClient::new(&server);
     let ready = json!({ "ready": true, "stops": false, "full": [], "sync-failed": [] });
     for (path, told) in [("/health", json!({ "status": "ok" })), ("/ready", ready)] {
         let got = http.get(path);
@@ -180,36 +183,36 @@ fn strangers_are_told_whether_it_lives_and_takes_events_and_no_more() {
             assert_eq!(got.header(name), None, "{path}");
         }
         for method in ["POST", "PUT", "DELETE"] {
-            assert_eq!(http.ask(method, path, &[]).status, 405, "{method} {path}");
+            assert_eq!(http.request(method, path, &[]).status, 405, "{method} {path}");
         }
     }
 }
 
 #[test]
-fn strangers_are_told_that_it_takes_no_events_and_not_on_which_topics() {
+fn anonymous_clients_see_no_topic_names_when_the_disk_is_full() {
     let disk = SmallDisk::mount(24);
     let token = |name: &str, right: &str| {
         let words = ["token", "create", name, "--allow", right];
-        format!("Authorization: Bearer {}", disk.run(&words).expect_code(0).stdout()[0])
+        format!("Authorization: Bearer {}", disk.run_tidings(&words).expect_code(0).stdout()[0])
     };
     let (hers, his) = (token("she", "pub:secret"), token("he", "monitor"));
-    let server = disk.broker_with(&[]);
-    let http = Http::of(&server);
+    let server = disk.start_broker_with(&[]);
+    let http = HttpClient::new(&server);
     let body = format!("{}\n", "x".repeat(50_000)).repeat(20);
-    disk.fill_but(1 << 20);
+    disk.fill_except(1 << 20);
     // Whatever still fits is taken.
-    until("a full disk", || {
-        http.with_body("POST", "/topics/secret", "text/plain", &[&hers], &body);
-        disk.fill_but(0);
+    wait_until("a full disk", || {
+        http.send_body("POST", "/topics/secret", "text/plain", &[&hers], &body);
+        disk.fill_except(0);
         (http.get("/ready").status == 503).then_some(())
     });
     for (who, full) in
         [(None, json!([])), (Some(&hers), json!([])), (Some(&his), json!(["secret"]))]
     {
         let login = who.map_or(Vec::new(), |bearer| vec!["-H", bearer]);
-        let got = http.ask("GET", "/ready", &login);
+        let got = http.request("GET", "/ready", &login);
         let told = json!({ "ready": false, "stops": false, "full": full, "sync-failed": [] });
         assert_eq!((got.status, got.json()), (503, told), "{who:?}");
-        assert_eq!(http.ask("GET", "/health", &login).status, 200, "{who:?}");
+        assert_eq!(http.request("GET", "/health", &login).status, 200, "{who:?}");
     }
 }

@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
-use crate::http::openapi::{hooked, send_hook};
-use crate::support::http::Http;
-use crate::support::nc::{nc, nc_all};
-use crate::support::process::{Running, Server, run};
-use crate::support::talk::Talk;
-use crate::support::wait::until;
-use crate::support::wire::tcp_from;
+use crate::http::openapi::{hook_config, send_hook};
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::nc::{run_nc, start_nc};
+use crate::support::pipelined_connection::connect_tcp_from;
+use crate::support::process::{Process, Server, run_tidings};
+use crate::support::wait::wait_until;
 
 /// Connections of one source, and topics and connections of which each pair is a record.
-const COMING: usize = 1_000;
+const CONNECTIONS: usize = 1_000;
 const TOPICS: usize = 100;
 const PUBLISHERS: u8 = 150;
 
 /// All records, each of which is a line of JSON with nothing in it that a terminal would act on.
 #[track_caller]
-fn records(file: &Path) -> Vec<Value> {
+fn read_records(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap();
     let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
     let record = |line: &str| -> Value {
@@ -44,14 +44,14 @@ fn records(file: &Path) -> Vec<Value> {
 
 /// Waits for a record of which these fields are so.
 #[track_caller]
-pub(crate) fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
+pub(crate) fn wait_for_record(file: &Path, fields: &[(&str, &str)]) -> Value {
     let is_so = |record: &Value| {
         fields.iter().all(|(key, value)| match &record[*key] {
             Value::String(text) => text == value,
             other => serde_json::from_str::<Value>(value).is_ok_and(|value| value == *other),
         })
     };
-    until(&format!("{fields:?}"), || records(file).into_iter().find(is_so))
+    wait_until(&format!("{fields:?}"), || read_records(file).into_iter().find(is_so))
 }
 
 /// A broker that knows her by the token that is returned, and keeps records.
@@ -59,23 +59,23 @@ pub(crate) fn record(file: &Path, fields: &[(&str, &str)]) -> Value {
 fn broker(flags: &[&str]) -> (Server, String) {
     let folder = TempDir::new().unwrap();
     let words = ["token", "create", "she", "--allow", "pub:news", "--allow", "sub:news"];
-    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let flags = [&["broker", "--audit", "audit.log"], flags].concat();
     (Server::start_in(folder, &flags, |_| ()), token)
 }
 
 #[test]
-fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
+fn connections_logins_publishes_and_refusals_are_audited() {
     let (server, token) = broker(&[]);
     let file = server.folder.path().join("audit.log");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    record(&file, &[("what", "started")]);
-    let mut she = nc(server.address, &[]);
+    wait_for_record(&file, &[("what", "started")]);
+    let mut she = start_nc(server.address, &[]);
     she.write(format!(
         "HELLO token={token}\nPUB news one\nPUB news two\nPUB other x\nSUB other\nQUIT\n"
     ));
     she.finish().expect_code(0);
-    let came = record(
+    let came = wait_for_record(
         &file,
         &[("what", "connected"), ("who", "strangers"), ("way", "line"), ("conn", "1")],
     );
@@ -86,20 +86,20 @@ fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
         &[("what", "published"), ("who", "she"), ("topic", "news"), ("events", "2")],
         &[("what", "left"), ("who", "she"), ("conn", "1"), ("why", "left")],
     ] {
-        record(&file, expected);
+        wait_for_record(&file, expected);
     }
-    nc_all(server.address, "HELLO token=tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n");
-    record(
+    run_nc(server.address, "HELLO token=tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n");
+    wait_for_record(
         &file,
         &[("what", "failed-login"), ("why", "no principal has this token"), ("conn", "2")],
     );
-    nc_all(server.address, "GET / HTTP/1.1\n");
-    record(&file, &[("what", "refused"), ("way", "line"), ("conn", "3")]);
+    run_nc(server.address, "GET / HTTP/1.1\n");
+    wait_for_record(&file, &[("what", "refused"), ("way", "line"), ("conn", "3")]);
 
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let bearer = format!("Authorization: Bearer {token}");
     let with = ["--header", &bearer, "--data", "three"];
-    assert_eq!(http.ask("POST", "/topics/news", &with).status, 200);
+    assert_eq!(http.request("POST", "/topics/news", &with).status, 200);
     for expected in [
         &[("what", "logged-in"), ("who", "she"), ("way", "http")][..],
         &[
@@ -110,40 +110,43 @@ fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
             ("events", "1"),
         ],
     ] {
-        record(&file, expected);
+        wait_for_record(&file, expected);
     }
-    assert_eq!(http.ask("POST", "/topics/other", &with).status, 403);
-    record(&file, &[("what", "denied"), ("who", "she"), ("way", "http"), ("topic", "other")]);
-    assert_eq!(http.ask("GET", "/topics", &[]).status, 401);
-    record(&file, &[("what", "denied"), ("who", "strangers"), ("way", "http")]);
-    assert_eq!(http.ask("GET", "/topics", &["--header", "Host: evil.example"]).status, 403);
-    record(&file, &[("what", "refused"), ("way", "http")]);
+    assert_eq!(http.request("POST", "/topics/other", &with).status, 403);
+    wait_for_record(
+        &file,
+        &[("what", "denied"), ("who", "she"), ("way", "http"), ("topic", "other")],
+    );
+    assert_eq!(http.request("GET", "/topics", &[]).status, 401);
+    wait_for_record(&file, &[("what", "denied"), ("who", "strangers"), ("way", "http")]);
+    assert_eq!(http.request("GET", "/topics", &["--header", "Host: evil.example"]).status, 403);
+    wait_for_record(&file, &[("what", "refused"), ("way", "http")]);
     let wrong = "Authorization: Bearer tdg_BAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    assert_eq!(http.ask("GET", "/topics", &["--header", wrong]).status, 401);
-    record(&file, &[("what", "failed-login"), ("way", "http")]);
+    assert_eq!(http.request("GET", "/topics", &["--header", wrong]).status, 401);
+    wait_for_record(&file, &[("what", "failed-login"), ("way", "http")]);
 
     // Somebody who hears is told that it may not any more.
-    let mut talk = Talk::unread(server.address);
-    talk.line();
-    assert!(talk.ask(&format!("HELLO token={token}")).starts_with("+OK"));
-    assert_eq!(talk.ask("SUB news"), "+OK");
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
+    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    assert_eq!(talk.request("SUB news"), "+OK");
     let folder = server.folder.path();
-    run(folder, &["token", "create", "he", "--allow", "all"]).expect_code(0);
-    record(&file, &[("what", "principal"), ("name", "he"), ("change", "created")]);
-    run(folder, &["token", "set", "he", "--allow", "sub:x"]).expect_code(0);
-    record(&file, &[("what", "principal"), ("name", "he"), ("change", "changed")]);
-    run(folder, &["token", "revoke", "she"]).expect_code(0);
-    record(&file, &[("what", "principal"), ("name", "she"), ("change", "revoked")]);
-    record(&file, &[("what", "revoked"), ("who", "she")]);
+    run_tidings(folder, &["token", "create", "he", "--allow", "all"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "he"), ("change", "created")]);
+    run_tidings(folder, &["token", "set", "he", "--allow", "sub:x"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "he"), ("change", "changed")]);
+    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
+    wait_for_record(&file, &[("what", "principal"), ("name", "she"), ("change", "revoked")]);
+    wait_for_record(&file, &[("what", "revoked"), ("who", "she")]);
 
     // Whoever rotates the file moves it away, and says so.
     fs::rename(&file, file.with_extension("1")).unwrap();
     server.process.signal("HUP");
-    until("the new file", || file.exists().then_some(()));
-    record(&file, &[("what", "configuration-reloaded")]);
+    wait_until("the new file", || file.exists().then_some(()));
+    wait_for_record(&file, &[("what", "configuration-reloaded")]);
     let Server { process, folder: _folder, .. } = server;
-    process.finish_by("TERM").expect_code(0);
-    record(&file, &[("what", "stopped")]);
+    process.signal_and_finish("TERM").expect_code(0);
+    wait_for_record(&file, &[("what", "stopped")]);
     for file in [&file, &file.with_extension("1")] {
         let text = fs::read_to_string(file).unwrap();
         assert!(!text.contains(&token[..12]) && !text.contains("AAAAAAA"), "{text}");
@@ -151,16 +154,16 @@ fn who_comes_is_refused_logs_in_publishes_and_leaves_is_told() {
 }
 
 #[test]
-fn who_is_known_by_the_machine_is_told_as_that() {
+fn unix_users_are_audited_by_uid() {
     let folder = TempDir::new().unwrap();
     let flags = ["broker", "--audit", "-", "--unix", "unix.sock"];
     let server = Server::start_in(folder, &flags, |_| ());
     let mut typed =
-        Running::start(Command::new("nc").arg("-NU").arg(server.folder.path().join("unix.sock")));
+        Process::start(Command::new("nc").arg("-NU").arg(server.folder.path().join("unix.sock")));
     typed.write("PUB news hello\n");
     typed.finish().expect_code(0);
     // Beside the log, on standard error.
-    let told = server.process.line("a record", |line| {
+    let told = server.process.wait_for_line("a record", |line| {
         let record: Value = serde_json::from_str(line).ok()?;
         (record["what"] == "published").then_some(record)
     });
@@ -169,43 +172,43 @@ fn who_is_known_by_the_machine_is_told_as_that() {
 }
 
 #[test]
-fn what_one_source_does_at_will_fills_no_disk() {
+fn audit_records_of_one_source_are_limited() {
     let server = Server::start(&["broker", "--audit", "audit.log"]);
     let file = server.folder.path().join("audit.log");
-    for _ in 0..COMING {
-        let mut talk = Talk::unread(server.address);
+    for _ in 0..CONNECTIONS {
+        let mut talk = LineConnection::connect(server.address);
         talk.send("GET / HTTP/1.1\n");
-        talk.lines_to_end();
+        talk.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
-    process.finish_by("TERM").expect_code(0);
-    let records = records(&file);
+    process.signal_and_finish("TERM").expect_code(0);
+    let records = read_records(&file);
     // Each comes, is refused, and leaves. One that is slow may be allowed more in its time.
     let told = records.iter().filter(|record| record["way"] == "line").count();
-    assert!(told < COMING, "{told}");
+    assert!(told < CONNECTIONS, "{told}");
     let held_back = records.iter().filter(|record| record["what"] == "held-back");
     let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
-    assert_eq!(told + usize::try_from(held_back).unwrap(), 3 * COMING, "{records:?}");
+    assert_eq!(told + usize::try_from(held_back).unwrap(), 3 * CONNECTIONS, "{records:?}");
 }
 
 #[test]
-fn what_one_name_does_at_will_fills_no_disk_and_what_there_is_not_is_not_told() {
+fn audit_records_of_one_principal_are_limited() {
     let folder = TempDir::new().unwrap();
     let rights = ["job:*", "sub:*", "pub:*"].iter().flat_map(|right| ["--allow", right]);
     let words: Vec<_> = ["token", "create", "she"].into_iter().chain(rights).collect();
-    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = Talk::unread(server.address);
-    talk.line();
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
     let hello = format!("HELLO token={token}");
-    assert!(talk.ask(&hello).starts_with("+OK"));
+    assert!(talk.request(&hello).starts_with("+OK"));
     for line in ["JOB frobnicate x", "JOB pause no-such-job", &hello] {
         let lines = format!("{line}\n").repeat(50);
-        for _ in 0..COMING / 50 {
+        for _ in 0..CONNECTIONS / 50 {
             talk.send(&lines);
             for _ in 0..50 {
-                talk.line();
+                talk.read_line();
             }
         }
     }
@@ -213,52 +216,52 @@ fn what_one_name_does_at_will_fills_no_disk_and_what_there_is_not_is_not_told() 
     // Each topic of each connection is a record, within a second.
     let publishes: Vec<_> = (0..TOPICS).map(|n| format!("PUB topic-{n} x\n")).collect();
     let publishes = publishes.concat();
-    for _ in 0..COMING / TOPICS {
-        let mut talk = Talk::unread(server.address);
+    for _ in 0..CONNECTIONS / TOPICS {
+        let mut talk = LineConnection::connect(server.address);
         talk.send(format!("{hello}\n{publishes}QUIT\n"));
-        talk.lines_to_end();
+        talk.read_to_end();
     }
     let Server { process, folder: _folder, .. } = server;
-    process.finish_by("TERM").expect_code(0);
-    let records = records(&file);
+    process.signal_and_finish("TERM").expect_code(0);
+    let records = read_records(&file);
     let told = |what: &str| records.iter().filter(|record| record["what"] == what).count();
     // One that is slow may be allowed more in its time.
-    assert!((600..COMING).contains(&told("changed")), "{}", told("changed"));
-    assert!((600..COMING).contains(&told("published")), "{}", told("published"));
+    assert!((600..CONNECTIONS).contains(&told("changed")), "{}", told("changed"));
+    assert!((600..CONNECTIONS).contains(&told("published")), "{}", told("published"));
     let held_back = records.iter().filter(|record| record["what"] == "held-back");
     let held_back: u64 = held_back.map(|record| record["count"].as_u64().unwrap()).sum();
     let both = told("changed") + told("published") + usize::try_from(held_back).unwrap();
-    assert_eq!(both, 2 * COMING, "{records:?}");
+    assert_eq!(both, 2 * CONNECTIONS, "{records:?}");
     let events: u64 = records.iter().filter_map(|record| record["events"].as_u64()).sum();
-    assert_eq!(usize::try_from(events).unwrap(), COMING, "none is missing");
-    assert_eq!(told("logged-in"), 1 + COMING / TOPICS, "she is the same still");
+    assert_eq!(usize::try_from(events).unwrap(), CONNECTIONS, "none is missing");
+    assert_eq!(told("logged-in"), 1 + CONNECTIONS / TOPICS, "she is the same still");
     assert!(!fs::read_to_string(&file).unwrap().contains("frobnicate"));
 }
 
 #[test]
-fn a_reader_that_takes_nothing_stops_nobody() {
+fn a_stalled_audit_reader_does_not_block_the_broker() {
     let folder = TempDir::new().unwrap();
     let pipe = folder.path().join("pipe");
-    Running::start(Command::new("mkfifo").arg(&pipe)).finish().expect_code(0);
+    Process::start(Command::new("mkfifo").arg(&pipe)).finish().expect_code(0);
     let opened = File::options().read(true).write(true).open(&pipe).unwrap();
     let server = Server::start_in(folder, &["broker", "--audit", "pipe"], |_| ());
     // More than fits into the pipe and what waits before it: each topic of each connection is a
     // record.
-    let mut client = Talk::client(server.address);
+    let mut client = LineConnection::connect_client(server.address);
     for n in 0..TOPICS {
-        assert!(client.ask(&format!("PUB topic-{n} x")).starts_with("+OK"));
+        assert!(client.request(&format!("PUB topic-{n} x")).starts_with("+OK"));
     }
     for host in 1..=PUBLISHERS {
         // From one address there is only so much that is told.
         let source = Ipv4Addr::new(127, 0, 1, host);
-        let mut talk = Talk::over(tcp_from(server.address, source));
+        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, source));
         for n in 0..TOPICS {
             talk.send(format!("PUB topic-{n} x\n"));
         }
         talk.send("QUIT\n");
-        talk.lines_to_end();
+        talk.read_to_end();
     }
-    assert!(client.ask("PUB topic-0 y").starts_with("+OK"), "it is as well as ever");
+    assert!(client.request("PUB topic-0 y").starts_with("+OK"), "it is as well as ever");
     // When somebody reads, what was lost is said.
     let lost = BufReader::new(opened).lines().map(|line| line.unwrap()).find_map(|line| {
         let record: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
@@ -268,46 +271,50 @@ fn a_reader_that_takes_nothing_stops_nobody() {
 }
 
 #[test]
-fn what_is_changed_by_whom_is_told() {
+fn administrative_changes_are_audited() {
     let folder = TempDir::new().unwrap();
     let rights = ["admin", "job:*", "sub:*"].iter().flat_map(|right| ["--allow", right]);
     let words: Vec<_> = ["token", "create", "boss"].into_iter().chain(rights).collect();
-    let token = run(folder.path(), &words).expect_code(0).stdout().remove(0);
+    let token = run_tidings(folder.path(), &words).expect_code(0).stdout().remove(0);
     let server = Server::start_in(folder, &["broker", "--audit", "audit.log"], |_| ());
     let file = server.folder.path().join("audit.log");
-    let mut talk = Talk::unread(server.address);
-    talk.line();
-    assert!(talk.ask(&format!("HELLO token={token}")).starts_with("+OK"));
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
+    assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
     for (line, change, name) in [
         ("TOPIC create news", "TOPIC create", "news"),
         ("GROUP create workers topics=news", "GROUP create", "workers"),
         ("JOB open docs", "JOB open", "docs"),
         ("TOPIC delete no-such-topic", "TOPIC delete", "no-such-topic"),
     ] {
-        talk.ask(line);
-        let told = record(&file, &[("what", "changed"), ("change", change), ("name", name)]);
+        talk.request(line);
+        let told =
+            wait_for_record(&file, &[("what", "changed"), ("change", change), ("name", name)]);
         assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"line".into()), "{told}");
     }
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let bearer = format!("Authorization: Bearer {token}");
-    assert_eq!(http.ask("POST", "/jobs/docs/cancel", &["-H", &bearer]).status, 200);
-    let told = record(&file, &[("what", "changed"), ("change", "JOB cancel"), ("name", "docs")]);
+    assert_eq!(http.request("POST", "/jobs/docs/cancel", &["-H", &bearer]).status, 200);
+    let told =
+        wait_for_record(&file, &[("what", "changed"), ("change", "JOB cancel"), ("name", "docs")]);
     assert_eq!((&told["who"], &told["way"]), (&"boss".into(), &"http".into()), "{told}");
     // What is added is summed, as events are.
     for n in 0..3 {
-        assert!(talk.ask(&format!("JOB add more url=http://a.example/{n}")).starts_with("-ERR"));
+        assert!(
+            talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("-ERR")
+        );
     }
-    talk.ask("JOB open more");
+    talk.request("JOB open more");
     for n in 0..3 {
-        assert!(talk.ask(&format!("JOB add more url=http://a.example/{n}")).starts_with("+OK"));
+        assert!(talk.request(&format!("JOB add more url=http://a.example/{n}")).starts_with("+OK"));
     }
     let seeds = r#"{"urls":["http://b.example/1","http://b.example/2"]}"#;
     let json = "Content-Type: application/json";
     let add = ["-H", &bearer, "-H", json, "--data", seeds];
-    assert_eq!(http.ask("POST", "/jobs/more/urls", &add).status, 200);
+    assert_eq!(http.request("POST", "/jobs/more/urls", &add).status, 200);
     for (way, count) in [("line", 6), ("http", 2)] {
-        until(&format!("what was added by {way}"), || {
-            let added = records(&file).into_iter().filter(|record| {
+        wait_until(&format!("what was added by {way}"), || {
+            let added = read_records(&file).into_iter().filter(|record| {
                 record["what"] == "added" && record["name"] == "more" && record["way"] == way
             });
             let events = added.map(|record| {
@@ -319,39 +326,51 @@ fn what_is_changed_by_whom_is_told() {
     }
     // Who looks changes nothing, and who asks somebody else's business is denied.
     for line in ["TOPIC ls", "GROUP show workers", "JOB ls"] {
-        assert!(talk.ask(line).starts_with('+'), "{line}");
+        assert!(talk.request(line).starts_with('+'), "{line}");
     }
-    assert!(Talk::client(server.address).ask("TOPIC delete news").starts_with("-ERR"));
-    record(&file, &[("what", "denied")]);
-    let changed = records(&file).into_iter().filter(|record| record["what"] == "changed");
+    assert!(
+        LineConnection::connect_client(server.address)
+            .request("TOPIC delete news")
+            .starts_with("-ERR")
+    );
+    wait_for_record(&file, &[("what", "denied")]);
+    let changed = read_records(&file).into_iter().filter(|record| record["what"] == "changed");
     assert_eq!(changed.count(), 6);
 }
 
 #[test]
-fn notices_that_are_refused_are_told() {
+fn rejected_hub_notices_are_audited() {
     let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
-    let (_folder, config) = hooked();
+    let (_folder, config) = hook_config();
     let (server, _) = broker(&[&flags[..], &["--hub-rate", "2", "--config", &config]].concat());
     let file = server.folder.path().join("audit.log");
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     assert_eq!(http.get("/websub/GUESSED").status, 404);
-    let told = record(&file, &[("what", "refused"), ("why", "notice: nobody was told that path")]);
+    let told = wait_for_record(
+        &file,
+        &[("what", "refused"), ("why", "notice: nobody was told that path")],
+    );
     assert_eq!((&told["way"], &told["who"]), (&"http".into(), &"strangers".into()), "{told}");
     assert!(told["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
     let ping = ["--header", "Via: 1.1 proxy", "--data", "hub.mode=publish&hub.url=x"];
-    assert_eq!(http.ask("POST", "/hub", &ping).status, 404);
-    until("too many of them", || (http.ask("POST", "/hub", &ping).status == 429).then_some(()));
+    assert_eq!(http.request("POST", "/hub", &ping).status, 404);
+    wait_until("too many of them", || {
+        (http.request("POST", "/hub", &ping).status == 429).then_some(())
+    });
     let why = "notice: it says that something has changed, and may not";
-    record(&file, &[("what", "refused"), ("why", why)]);
-    record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
+    wait_for_record(&file, &[("what", "refused"), ("why", why)]);
+    wait_for_record(&file, &[("what", "limit"), ("why", "too many notices from this address")]);
     let signed = json!({ "url": "http://a.example/1" }).to_string();
     assert_eq!(send_hook(&http, "application/json", &signed), 200);
-    record(&file, &[("what", "published"), ("who", "hook:h"), ("topic", "log"), ("events", "1")]);
+    wait_for_record(
+        &file,
+        &[("what", "published"), ("who", "hook:h"), ("topic", "log"), ("events", "1")],
+    );
     // Of what one source causes so many records are kept.
-    until("too many of those, too", || {
+    wait_until("too many of those, too", || {
         (send_hook(&http, "application/json", &signed) == 429).then_some(())
     });
     let why = "webhook: too many requests from this address";
-    record(&file, &[("what", "limit"), ("why", why)]);
+    wait_for_record(&file, &[("what", "limit"), ("why", why)]);
     assert!(!fs::read_to_string(&file).unwrap().contains("GUESSED"));
 }

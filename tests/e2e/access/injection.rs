@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidings_protocol::text::is_invisible;
 
-use crate::support::http::Http;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
 use crate::support::openssl::hmac;
-use crate::support::origin::{Origin, Site, html, whole};
-use crate::support::process::{Finished, Running, Server, at, tidings};
-use crate::support::talk::Talk;
-use crate::support::wait::{PATIENCE, until};
-use crate::support::zmq::{endpoint, message, peer};
+use crate::support::origin::{Origin, Site, full_response, html_response};
+use crate::support::process::{Process, ProcessOutput, Server, run_at, tidings_command};
+use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::zmq::{message, printed_endpoint, start_peer};
 
 /// What ends lines and words for one program or another, and what terminals act on.
-const MARKS: [&str; 24] = [
+const UNSAFE_TEXTS: [&str; 24] = [
     "\n",
     "\r",
     "\r\n",
@@ -50,8 +50,8 @@ const MARKS: [&str; 24] = [
 ];
 
 /// What would be seen if one of them ended something.
-const FORGED: &str = "forged=1";
-const RECORD: &str = "1999-01-01T00:00:00.000000Z ERROR forged";
+const FORGED_ATTRIBUTE: &str = "forged=1";
+const FORGED_RECORD: &str = "1999-01-01T00:00:00.000000Z ERROR forged";
 
 /// The secret of the webhook.
 const SECRET: &str = "a secret of a CMS and of a broker";
@@ -60,22 +60,22 @@ const HOOK: &str = "[[hook]]\nname = 'cms'\nsecret-file = 'secret'\nsignature = 
     prefixes = ['http://blog.example/']\ntopic = 'hooked'\n";
 
 /// A value in which each part is for somebody: an attribute, a record of a log, one of JSON.
-fn value(mark: &str) -> String {
-    format!("v{mark}{FORGED}{mark}{RECORD}{mark}{{\"level\":\"ERROR\"}}{mark}")
+fn hostile_value(mark: &str) -> String {
+    format!("v{mark}{FORGED_ATTRIBUTE}{mark}{FORGED_RECORD}{mark}{{\"level\":\"ERROR\"}}{mark}")
 }
 
 /// One word of it.
-fn word(mark: &str) -> String {
-    format!("v{mark}{FORGED}{mark}v")
+fn hostile_word(mark: &str) -> String {
+    format!("v{mark}{FORGED_ATTRIBUTE}{mark}v")
 }
 
 /// Whether it may stand within a line, where others are what they are everywhere.
-fn is_within_a_line(mark: &str) -> bool {
+fn fits_in_a_line(mark: &str) -> bool {
     !mark.contains(['\n', '\t'])
 }
 
 /// Percent-encoded, all of it.
-fn encoded(text: &str) -> String {
+fn percent_encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut all, byte| {
         write!(all, "%{byte:02X}").unwrap();
         all
@@ -85,10 +85,10 @@ fn encoded(text: &str) -> String {
 /// A server to which all ways lead, with all logs.
 struct Target {
     server: Server,
-    http: Http,
-    pull: String,
+    http: HttpClient,
+    pull_endpoint: String,
     /// Events that were taken on `inject`.
-    taken: usize,
+    published: usize,
 }
 
 impl Target {
@@ -116,17 +116,17 @@ impl Target {
             "audit.log",
         ];
         let server = Server::start_in(folder, &[&fixed, flags].concat(), |_| ());
-        let pull = endpoint(&server.process, "ZeroMQ publishers at ");
-        let http = Http::of(&server);
-        Self { http, server, pull, taken: 0 }
+        let pull_endpoint = printed_endpoint(&server.process, "ZeroMQ publishers at ");
+        let http = HttpClient::new(&server);
+        Self { http, server, pull_endpoint, published: 0 }
     }
 
     /// A request of these bytes.
     #[track_caller]
-    fn raw(&self, bytes: &str) -> String {
+    fn send_raw(&self, bytes: &str) -> String {
         let address: SocketAddr = self.http.authority().parse().unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         let _ = stream.write_all(bytes.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);
         let mut heard = Vec::new();
@@ -136,12 +136,12 @@ impl Target {
 
     /// An event that may be taken, as one.
     #[track_caller]
-    fn posts(&mut self, kind: &str, body: &str) {
-        let got = self.http.with_body("POST", "/topics/inject", kind, &[], body);
+    fn post_event(&mut self, kind: &str, body: &str) {
+        let got = self.http.send_body("POST", "/topics/inject", kind, &[], body);
         match got.status {
             200 => {
                 assert_eq!(got.json()["seqs"].as_array().unwrap().len(), 1, "{body:?}");
-                self.taken += 1;
+                self.published += 1;
             }
             400 => {}
             other => panic!("{other} to {body:?}"),
@@ -150,19 +150,19 @@ impl Target {
 
     /// Every verb and field of a line, and a line as a peer has it.
     #[track_caller]
-    fn by_line(&mut self, mark: &str) {
-        if !is_within_a_line(mark) {
+    fn inject_by_line(&mut self, mark: &str) {
+        if !fits_in_a_line(mark) {
             return;
         }
-        let word = word(mark);
-        let mut client = Talk::client(self.server.address);
+        let word = hostile_word(mark);
+        let mut client = LineConnection::connect_client(self.server.address);
         for command in [
             format!("PUB inject http://a.example/ title={word}"),
             format!("PUB inject http://a.example/{word}"),
             format!("PUB inject text {word}"),
         ] {
-            if client.ask(&command).starts_with("+OK ") {
-                self.taken += 1;
+            if client.request(&command).starts_with("+OK ") {
+                self.published += 1;
             }
         }
         for command in [
@@ -178,18 +178,18 @@ impl Target {
             format!("TOPIC show {word}"),
             format!("{word} {word}"),
         ] {
-            client.ask_lines(&command);
+            client.request_lines(&command);
         }
-        let mut peer = Talk::peer(self.server.address);
+        let mut peer = LineConnection::connect_peer(self.server.address);
         peer.send(format!("said\n{word}\n\x04"));
-        peer.lines_to_end();
+        peer.read_to_end();
     }
 
     #[track_caller]
-    fn by_http(&mut self, mark: &str) {
-        let (value, word) = (value(mark), word(mark));
-        if is_within_a_line(mark) {
-            self.posts("text/plain", &format!("http://a.example/ title={word}"));
+    fn inject_by_http(&mut self, mark: &str) {
+        let (value, word) = (hostile_value(mark), hostile_word(mark));
+        if fits_in_a_line(mark) {
+            self.post_event("text/plain", &format!("http://a.example/ title={word}"));
         }
         let json = "application/json";
         let events = [
@@ -203,12 +203,12 @@ impl Target {
         for event in events {
             // A TAB is what it is in a line.
             if event.is_object() || mark != "\t" {
-                self.posts(json, &json!({"events": [event]}).to_string());
+                self.post_event(json, &json!({"events": [event]}).to_string());
             }
         }
-        self.http.send("POST", "/jobs", &json!({"name": value, "urls": [value]}).to_string());
-        self.http.send("PUT", &format!("/groups/{}", encoded(&value)), "{}");
-        self.http.send("PUT", "/groups/inject", &json!({"topics": value}).to_string());
+        self.http.send_json("POST", "/jobs", &json!({"name": value, "urls": [value]}).to_string());
+        self.http.send_json("PUT", &format!("/groups/{}", percent_encoded(&value)), "{}");
+        self.http.send_json("PUT", "/groups/inject", &json!({"topics": value}).to_string());
         for path in [
             "/topics/",
             "/groups/",
@@ -218,7 +218,7 @@ impl Target {
             "/topics/inject?from=",
             "/topics?x=",
         ] {
-            self.http.get(&format!("{path}{}", encoded(&value)));
+            self.http.get(&format!("{path}{}", percent_encoded(&value)));
         }
         for name in [
             "Last-Event-ID",
@@ -230,31 +230,32 @@ impl Target {
             "Referer",
         ] {
             let head = "POST /topics/inject?wait=0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0";
-            self.raw(&format!("{head}\r\n{name}: {value}\r\n\r\n"));
+            self.send_raw(&format!("{head}\r\n{name}: {value}\r\n\r\n"));
         }
-        self.raw(&format!("GET /topics HTTP/1.1\r\nHost: {value}\r\n\r\n"));
-        self.raw(&format!(
+        self.send_raw(&format!("GET /topics HTTP/1.1\r\nHost: {value}\r\n\r\n"));
+        self.send_raw(&format!(
             "GET /topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer tdg_{value}\r\n\r\n"
         ));
-        self.raw(&format!("GET /{value} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-        self.raw(&format!("{value} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.send_raw(&format!("GET /{value} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.send_raw(&format!("{value} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     }
 
     #[track_caller]
-    fn by_webhooks_and_hubs(&self, mark: &str) {
-        let value = value(mark);
+    fn inject_by_webhook_and_hub(&self, mark: &str) {
+        let value = hostile_value(mark);
         let body =
             json!({"url": format!("http://blog.example/{value}"), "title": value, "id": value})
                 .to_string();
         let signature = format!("X-Hub-Signature-256: sha256={}", hmac("sha256", SECRET, &body));
         let got =
-            self.http.with_body("POST", "/hooks/cms", "application/json", &[&signature], &body);
+            self.http.send_body("POST", "/hooks/cms", "application/json", &[&signature], &body);
         assert!(matches!(got.status, 200 | 400 | 422), "{got:?}");
-        self.http.with_body("POST", "/hooks/cms", "application/json", &[], &body);
+        self.http.send_body("POST", "/hooks/cms", "application/json", &[], &body);
         let form = |path: &str, fields: &[(&str, &str)]| {
-            let fields = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+            let fields =
+                fields.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value)));
             let body = fields.collect::<Vec<_>>().join("&");
-            self.http.with_body("POST", path, "application/x-www-form-urlencoded", &[], &body);
+            self.http.send_body("POST", path, "application/x-www-form-urlencoded", &[], &body);
         };
         let (topic, back) =
             (format!("http://127.0.0.1:9/{value}"), format!("http://127.0.0.1:9/back{value}"));
@@ -284,18 +285,18 @@ impl Target {
 
     /// A file of such a name.
     #[track_caller]
-    fn by_files(&self) -> Finished {
+    fn inject_by_files(&self) -> ProcessOutput {
         let dir = TempDir::new().unwrap();
-        let marks: Vec<_> = MARKS.iter().filter(|mark| !mark.contains('\0')).collect();
+        let marks: Vec<_> = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains('\0')).collect();
         for mark in &marks {
-            File::create(dir.path().join(value(mark))).unwrap();
+            File::create(dir.path().join(hostile_value(mark))).unwrap();
         }
-        let mut watch = tidings(
+        let mut watch = tidings_command(
             self.server.folder.path(),
             ["watch", "--once", "--data", "watched", "--log", "debug"],
         );
-        watch.args(["--broker", &self.server.text()]).arg(dir.path());
-        let finished = Running::start(&mut watch).finish().expect_code(0);
+        watch.args(["--broker", &self.server.address_text()]).arg(dir.path());
+        let finished = Process::start(&mut watch).finish().expect_code(0);
         let events = self.http.events("file-ready");
         let count = events.iter().filter(|event| event.contains(" size=")).count();
         assert_eq!(count, marks.len(), "{events:#?}");
@@ -303,33 +304,35 @@ impl Target {
     }
 
     #[track_caller]
-    fn by_zmq(&mut self) {
-        let mut pusher = peer(&["push", &self.pull]);
-        for mark in MARKS {
+    fn inject_by_zmq(&mut self) {
+        let mut pusher = start_peer(&["push", &self.pull_endpoint]);
+        for mark in UNSAFE_TEXTS {
             // A character of a message is a byte there.
             let bytes = |text: &str| text.bytes().map(char::from).collect::<String>();
             pusher.write(message(&[
                 "zmq",
-                &bytes(&format!("http://a.example/ title={}", word(mark))),
+                &bytes(&format!("http://a.example/ title={}", hostile_word(mark))),
             ]));
-            pusher.write(message(&[&bytes(&word(mark)), "x"]));
+            pusher.write(message(&[&bytes(&hostile_word(mark)), "x"]));
         }
         pusher.write(message(&["zmq-end", "x"]));
         pusher.close_stdin();
         pusher.finish().expect_code(0);
-        until("the last message", || (!self.http.events("zmq-end").is_empty()).then_some(()));
-        let within =
-            MARKS.iter().filter(|mark| !mark.contains(char::is_control) || **mark == "\t").count();
+        wait_until("the last message", || (!self.http.events("zmq-end").is_empty()).then_some(()));
+        let within = UNSAFE_TEXTS
+            .iter()
+            .filter(|mark| !mark.contains(char::is_control) || **mark == "\t")
+            .count();
         let events = self.http.events("zmq");
         assert_eq!(events.len(), within, "{events:#?}");
     }
 
     /// A feed of items of which everything is like that.
     #[track_caller]
-    fn by_feed(&self) {
+    fn inject_by_feed(&self) {
         let text = |mark: &str| {
             let mut text = String::new();
-            for c in value(mark).chars() {
+            for c in hostile_value(mark).chars() {
                 if is_invisible(c) || "<&\"".contains(c) {
                     write!(text, "&#{};", u32::from(c)).unwrap();
                 } else {
@@ -345,7 +348,7 @@ impl Target {
             )
         };
         // XML has no NUL, also not as a number.
-        let marks = MARKS.iter().filter(|mark| !mark.contains('\0'));
+        let marks = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains('\0'));
         let items: String = marks.clone().enumerate().map(item).collect();
         let feed = format!(
             "<rss version=\"2.0\"><channel><title>{}</title>{items}</channel></rss>",
@@ -353,12 +356,13 @@ impl Target {
         );
         let origin = Origin::serve_with(Site::default(), move |hit| {
             Some(match &*hit.path {
-                "/feed" => whole("200 OK", "Content-Type: application/rss+xml\r\n", &feed),
-                _ => html("<title>one\ntwo &#8232; &#133; &#27;[2J forged=1</title>"),
+                "/feed" => full_response("200 OK", "Content-Type: application/rss+xml\r\n", &feed),
+                _ => html_response("<title>one\ntwo &#8232; &#133; &#27;[2J forged=1</title>"),
             })
         });
-        at(&self.server, &["watch-feed", &origin.url(0, "/feed"), "--every", "1h"]).expect_code(0);
-        let items = until("the items", || {
+        run_at(&self.server, &["watch-feed", &origin.url(0, "/feed"), "--every", "1h"])
+            .expect_code(0);
+        let items = wait_until("the items", || {
             let events = self.http.events("post-ready");
             (events.len() >= marks.clone().count()).then_some(events)
         });
@@ -367,8 +371,8 @@ impl Target {
 
     /// All events of all topics are what they should be.
     #[track_caller]
-    fn judge_events(&self) {
-        assert_eq!(self.http.events("inject").len(), self.taken);
+    fn check_events(&self) {
+        assert_eq!(self.http.events("inject").len(), self.published);
         let topics = self.http.get("/topics").json();
         for topic in topics["topics"].as_array().unwrap_or_else(|| panic!("{topics}")) {
             let topic = topic["topic"]
@@ -397,7 +401,7 @@ impl Target {
 
 /// Each line is a record of its own, and none does anything.
 #[track_caller]
-fn judge_log(finished: &Finished, is_json: bool) {
+fn check_log(finished: &ProcessOutput, is_json: bool) {
     let mut records = 0;
     for line in finished.stderr().split('\n') {
         assert!(!line.contains(is_invisible), "{line:?}");
@@ -422,20 +426,20 @@ fn judge_log(finished: &Finished, is_json: bool) {
 }
 
 #[track_caller]
-fn inject(flags: &[&str], is_json: bool) {
+fn inject_everywhere(flags: &[&str], is_json: bool) {
     let mut target = Target::start(flags);
-    for mark in MARKS {
-        target.by_line(mark);
-        target.by_http(mark);
-        target.by_webhooks_and_hubs(mark);
+    for mark in UNSAFE_TEXTS {
+        target.inject_by_line(mark);
+        target.inject_by_http(mark);
+        target.inject_by_webhook_and_hub(mark);
     }
-    target.by_zmq();
-    target.by_feed();
-    let watched = target.by_files();
-    assert!(!watched.stderr().contains(is_invisible_but_line_ends), "{}", watched.stderr());
-    target.judge_events();
+    target.inject_by_zmq();
+    target.inject_by_feed();
+    let watched = target.inject_by_files();
+    assert!(!watched.stderr().contains(is_invisible_except_newline), "{}", watched.stderr());
+    target.check_events();
     let Target { server: Server { process, folder, .. }, .. } = target;
-    judge_log(&process.finish_by("TERM").expect_code(0), is_json);
+    check_log(&process.signal_and_finish("TERM").expect_code(0), is_json);
     let audit = fs::read_to_string(folder.path().join("audit.log")).unwrap();
     for line in audit.split_terminator('\n') {
         assert!(!line.contains(is_invisible), "{line:?}");
@@ -445,33 +449,33 @@ fn inject(flags: &[&str], is_json: bool) {
     }
 }
 
-fn is_invisible_but_line_ends(c: char) -> bool {
+fn is_invisible_except_newline(c: char) -> bool {
     is_invisible(c) && c != '\n'
 }
 
 #[test]
-fn nothing_that_is_said_by_any_way_is_an_event_an_attribute_or_a_record_more() {
-    inject(&[], false);
+fn hostile_input_adds_no_event_attribute_or_log_record() {
+    inject_everywhere(&[], false);
 }
 
 #[test]
-fn nor_a_record_more_in_json() {
-    inject(&["--log-json"], true);
+fn hostile_input_adds_no_json_log_record() {
+    inject_everywhere(&["--log-json"], true);
 }
 
 #[test]
-fn what_is_heard_is_visible_on_a_terminal_and_as_it_was_said_in_a_pipe() {
-    let server = Server::broker();
-    let marks = MARKS.iter().filter(|mark| !mark.contains(char::is_control)).copied();
+fn payloads_are_escaped_on_a_terminal_and_verbatim_in_a_pipe() {
+    let server = Server::start_broker();
+    let marks = UNSAFE_TEXTS.iter().filter(|mark| !mark.contains(char::is_control)).copied();
     let events: Vec<_> = marks.chain(["\t"]).map(|mark| format!("a{mark}b")).collect();
-    let mut talk = Talk::client(server.address);
+    let mut talk = LineConnection::connect_client(server.address);
     for event in &events {
-        assert!(talk.ask(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
+        assert!(talk.request(&format!("PUB inject {event}")).starts_with("+OK"), "{event:?}");
     }
     let count = events.len().to_string();
     let heard = |further: &[&str]| {
         let all = ["sub", "inject", "--from", "first", "--count", &count];
-        at(&server, &[&all[..], further].concat()).expect_code(0).stdout()
+        run_at(&server, &[&all[..], further].concat()).expect_code(0).stdout()
     };
     assert_eq!(heard(&[]), events);
     let json = heard(&["--json"]);
@@ -490,7 +494,7 @@ fn what_is_heard_is_visible_on_a_terminal_and_as_it_was_said_in_a_pipe() {
         let command = format!("{tidings} sub inject --count {count} --broker {broker} {further}");
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
-        let seen = Running::start(&mut script).finish().expect_code(0).stdout();
+        let seen = Process::start(&mut script).finish().expect_code(0).stdout();
         let shown = seen.concat();
         assert!(
             !shown.contains(|c| is_invisible(c) && !matches!(c, '\r' | '\n' | '\t')),
@@ -512,7 +516,7 @@ fn what_is_heard_is_visible_on_a_terminal_and_as_it_was_said_in_a_pipe() {
 }
 
 #[test]
-fn what_commands_print_of_others_does_nothing_to_a_terminal() {
+fn error_messages_of_a_broker_are_escaped() {
     // Whoever answers is a broker that says anything.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -526,10 +530,10 @@ fn what_commands_print_of_others_does_nothing_to_a_terminal() {
     });
     let folder = TempDir::new().unwrap();
     let mut command: Command =
-        tidings(folder.path(), ["topic", "ls", "--broker", &address.to_string()]);
-    let finished = Running::start(&mut command).finish();
+        tidings_command(folder.path(), ["topic", "ls", "--broker", &address.to_string()]);
+    let finished = Process::start(&mut command).finish();
     assert_ne!(finished.code, Some(0));
     let said = finished.stderr();
-    assert!(!said.is_empty() && !said.contains(is_invisible_but_line_ends), "{said:?}");
+    assert!(!said.is_empty() && !said.contains(is_invisible_except_newline), "{said:?}");
     answering.join().unwrap();
 }

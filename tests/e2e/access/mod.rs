@@ -1,15 +1,15 @@
 //! Tokens, permissions, TLS, limits and hostile clients.
 
-mod access_table;
 mod anonymous;
 mod audit;
-mod crowds;
-mod descriptors;
-mod hardened;
-mod hostile_lines;
+mod connection_floods;
+mod foreign_protocols;
+mod hardening;
 mod injection;
 mod limits;
-mod revoked;
+mod open_file_limit;
+mod permission_table;
+mod revocation;
 mod tls;
 mod tls_client;
 pub(crate) mod tokens;

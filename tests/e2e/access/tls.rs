@@ -6,17 +6,17 @@ use std::process::Command;
 use rcgen::CustomExtension;
 use tempfile::TempDir;
 
-use crate::support::nc::nc;
-use crate::support::process::{Running, Server, at, run, tidings};
-use crate::support::talk::{FAREWELL, Talk};
-use crate::support::tls::{Authority, expired, s_client, socat};
-use crate::support::wait::until;
+use crate::support::line_connection::{FAREWELL, LineConnection};
+use crate::support::nc::start_nc;
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::tls::{CertificateAuthority, make_expired, start_s_client, start_socat};
+use crate::support::wait::wait_until;
 
 /// A broker with a certificate of an authority, and that authority.
 #[track_caller]
-fn broker(flags: &[&str]) -> (Server, Authority) {
+fn broker(flags: &[&str]) -> (Server, CertificateAuthority) {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
     authority.sign("broker");
     let secure = ["broker", "--tls-cert", "broker.pem", "--tls-key", "broker.key"];
     let server = Server::start_in(folder, &[&secure, flags].concat(), |command| {
@@ -27,8 +27,8 @@ fn broker(flags: &[&str]) -> (Server, Authority) {
 
 /// Where HTTP is.
 #[track_caller]
-fn https(server: &Server) -> String {
-    server.process.line("address of HTTP", |line| {
+fn https_url(server: &Server) -> String {
+    server.process.wait_for_line("address of HTTP", |line| {
         let url = line.strip_prefix("HTTP at https://127.0.0.1:")?;
         Some(format!("https://localhost:{}", url.trim_end_matches('/')))
     })
@@ -37,25 +37,25 @@ fn https(server: &Server) -> String {
 /// `curl` to its end, which is silent but for what it got and what went wrong.
 #[track_caller]
 fn curl(words: &[&str]) -> (Option<i32>, String) {
-    let ended = Running::start(Command::new("curl").arg("-sS").args(words)).finish();
+    let ended = Process::start(Command::new("curl").arg("-sS").args(words)).finish();
     (ended.code, [ended.stdout().join("\n"), ended.stderr()].concat())
 }
 
 #[test]
-fn lines_are_spoken_within_tls_as_they_are_without() {
+fn the_line_protocol_works_over_tls() {
     let (server, authority) = broker(&[]);
-    let ca = authority.file();
-    let mut listener = socat(server.address, &ca);
-    listener.line_with("Connected.");
-    let mut typed = s_client(server.address, &ca, &["-quiet"]);
-    typed.line_with("Connected.");
+    let ca = authority.certificate_file();
+    let mut listener = start_socat(server.address, &ca);
+    listener.wait_for_line_with("Connected.");
+    let mut typed = start_s_client(server.address, &ca, &["-quiet"]);
+    typed.wait_for_line_with("Connected.");
     typed.write("http://a.example/\n");
-    listener.line_with("http://a.example/");
+    listener.wait_for_line_with("http://a.example/");
     listener.write("http://b.example/\n");
-    typed.line_with("http://b.example/");
+    typed.wait_for_line_with("http://b.example/");
     // The end of what comes is not the end of what goes, as it is for nc -N.
     listener.close_stdin();
-    listener.line_with(FAREWELL);
+    listener.wait_for_line_with(FAREWELL);
     listener.finish().expect_code(0);
     let python = "import socket, ssl, sys\n\
         context = ssl.create_default_context(cafile=sys.argv[2])\n\
@@ -64,17 +64,17 @@ fn lines_are_spoken_within_tls_as_they_are_without() {
         \x20   secure.sendall(b'HELLO echo=py\\nPUB new-url http://c.example/\\nQUIT\\n')\n\
         \x20   print(secure.version(), secure.makefile().read())\n";
     let port = server.address.port().to_string();
-    let python = Running::start(Command::new("python3").args(["-c", python, &port, &ca])).finish();
+    let python = Process::start(Command::new("python3").args(["-c", python, &port, &ca])).finish();
     let said = python.expect_code(0).stdout();
     assert!(said[0].starts_with("TLSv1.3 Connected."), "{said:?}");
     assert!(said.iter().any(|line| line == "+OK 3 1"), "{said:?}");
-    typed.line_with("http://c.example/");
+    typed.wait_for_line_with("http://c.example/");
 }
 
 #[test]
-fn http_is_encrypted_with_the_same_certificate() {
+fn https_uses_the_same_certificate() {
     let (server, authority) = broker(&[]);
-    let (url, ca) = (https(&server), authority.file());
+    let (url, ca) = (https_url(&server), authority.certificate_file());
     let health = format!("{url}/health");
     assert_eq!(curl(&["--cacert", &ca, &health]), (Some(0), r#"{"status":"ok"}"#.to_owned()));
     let topic = format!("{url}/topics/news/events");
@@ -88,18 +88,18 @@ fn http_is_encrypted_with_the_same_certificate() {
 }
 
 #[test]
-fn only_what_is_safe_is_spoken() {
+fn only_secure_tls_versions_are_accepted() {
     let (server, authority) = broker(&[]);
-    let ca = authority.file();
-    let others = socat(server.address, &ca);
-    others.line_with("Connected.");
+    let ca = authority.certificate_file();
+    let others = start_socat(server.address, &ca);
+    others.wait_for_line_with("Connected.");
     for (version, is_spoken) in
         [("-tls1", false), ("-tls1_1", false), ("-tls1_2", true), ("-tls1_3", true)]
     {
         let flags = [version, "-quiet", "-cipher", "ALL:@SECLEVEL=0"];
-        let mut client = s_client(server.address, &ca, &flags);
+        let mut client = start_s_client(server.address, &ca, &flags);
         if is_spoken {
-            client.line_with("Connected.");
+            client.wait_for_line_with("Connected.");
             client.write("QUIT\n");
             client.finish().expect_code(0);
         } else {
@@ -109,18 +109,18 @@ fn only_what_is_safe_is_spoken() {
         }
     }
     // One who does not know that this is encrypted hears nothing that is meant for people.
-    let mut plain = nc(server.address, &[]);
+    let mut plain = start_nc(server.address, &[]);
     plain.write("http://a.example/\n");
     let said = plain.finish();
     assert!(!said.stdout().iter().any(|line| line.contains("Connected")), "{:?}", said.stdout());
-    server.process.line_with("no TLS: closed");
+    server.process.wait_for_line_with("no TLS: closed");
     // A browser offers what it speaks, which lines are not.
     let url = format!("https://localhost:{}/", server.address.port());
     let (code, said) = curl(&["--cacert", &ca, &url]);
     assert_eq!(code, Some(35), "{said}");
-    let stats = Running::start(&mut tidings(
+    let stats = Process::start(&mut tidings_command(
         server.folder.path(),
-        ["topic", "ls", "--json", "--broker", &server.text(), "--ca", &ca],
+        ["topic", "ls", "--json", "--broker", &server.address_text(), "--ca", &ca],
     ));
     let said = stats.finish().expect_code(0).stdout().join("\n");
     assert!(!said.contains("a.example"), "{said}");
@@ -129,20 +129,20 @@ fn only_what_is_safe_is_spoken() {
 
 /// Judged by programs that others judge servers by.
 #[test]
-fn what_a_scanner_finds_is_safe() {
+fn tls_scanners_find_no_weakness() {
     let (server, authority) = broker(&[]);
     let folder = server.folder.path();
-    let url = https(&server);
+    let url = https_url(&server);
     let mut testssl = Command::new("testssl");
     testssl
         .args(["--quiet", "--color", "0", "--warnings", "off", "--ip", "one", "--add-ca"])
-        .arg(authority.file())
+        .arg(authority.certificate_file())
         .args(["--protocols", "--std", "--fs", "--vulnerable", "--jsonfile", "found.json"])
         .arg(url.trim_start_matches("https://"))
         .current_dir(folder);
     let mut sslscan = Command::new("sslscan");
-    sslscan.args(["--no-colour", "--xml=-", &server.text()]);
-    let (testssl, sslscan) = (Running::start(&mut testssl), Running::start(&mut sslscan));
+    sslscan.args(["--no-colour", "--xml=-", &server.address_text()]);
+    let (testssl, sslscan) = (Process::start(&mut testssl), Process::start(&mut sslscan));
     // By lines: what is enabled, and with how many bits.
     let scan = sslscan.finish().expect_code(0).stdout();
     let lines = |tag, part| -> Vec<&String> {
@@ -194,11 +194,11 @@ fn what_a_scanner_finds_is_safe() {
 #[test]
 fn a_certificate_is_replaced_while_connections_are_open() {
     let (server, authority) = broker(&[]);
-    let ca = authority.file();
-    let mut early = socat(server.address, &ca);
-    early.line_with("Connected.");
+    let ca = authority.certificate_file();
+    let mut early = start_socat(server.address, &ca);
+    early.wait_for_line_with("Connected.");
     let shown = || {
-        let mut client = s_client(server.address, &ca, &["-no_ign_eof"]);
+        let mut client = start_s_client(server.address, &ca, &["-no_ign_eof"]);
         client.close_stdin();
         let said = client.finish().stdout();
         said.into_iter().find(|line| line.contains(" s:")).unwrap()
@@ -206,56 +206,58 @@ fn a_certificate_is_replaced_while_connections_are_open() {
     assert!(shown().contains("CN = broker"), "{}", shown());
     let replace = |to: &str| {
         for kind in ["pem", "key"] {
-            fs::copy(authority.path(to, kind), authority.path("broker", kind)).unwrap();
+            fs::copy(authority.signed_file(to, kind), authority.signed_file("broker", kind))
+                .unwrap();
         }
     };
     authority.sign("second");
     replace("second");
-    until("the second certificate", || shown().contains("CN = second").then_some(()));
+    wait_until("the second certificate", || shown().contains("CN = second").then_some(()));
     // What is no key changes nothing, and is said once.
-    fs::write(authority.path("broker", "key"), "garbage").unwrap();
-    server.process.line_with("the old certificate stays");
+    fs::write(authority.signed_file("broker", "key"), "garbage").unwrap();
+    server.process.wait_for_line_with("the old certificate stays");
     assert!(shown().contains("CN = second"));
     authority.sign("third");
     replace("third");
-    until("the third certificate", || shown().contains("CN = third").then_some(()));
+    wait_until("the third certificate", || shown().contains("CN = third").then_some(()));
     early.write("http://a.example/\nhttp://b.example/\n");
-    let late = socat(server.address, &ca);
-    late.line_with("Connected.");
+    let late = start_socat(server.address, &ca);
+    late.wait_for_line_with("Connected.");
     early.close_stdin();
-    early.line_with(FAREWELL);
+    early.wait_for_line_with(FAREWELL);
     early.finish().expect_code(0);
-    let log = server.process.finish_by("TERM").expect_code(0);
+    let log = server.process.signal_and_finish("TERM").expect_code(0);
     assert_eq!(log.stderr().matches("the old certificate stays").count(), 1);
 }
 
 #[test]
-fn who_shows_a_certificate_has_its_name() {
+fn a_client_certificate_names_the_client() {
     let folder = TempDir::new().unwrap();
-    let clients = Authority::new(folder.path(), "clients");
+    let clients = CertificateAuthority::new(folder.path(), "clients");
     clients.sign("alice");
-    clients.sign_with("late", expired);
-    let others = Authority::new(folder.path(), "others");
+    clients.sign_with("late", make_expired);
+    let others = CertificateAuthority::new(folder.path(), "others");
     others.sign("mallory");
-    let (server, authority) = broker(&["--client-ca", &clients.file()]);
-    let (url, ca) = (https(&server), authority.file());
+    let (server, authority) = broker(&["--client-ca", &clients.certificate_file()]);
+    let (url, ca) = (https_url(&server), authority.certificate_file());
     let health = format!("{url}/health");
-    let ask = |who: Option<(&Authority, &str)>| {
-        let files = who.map(|(of, name)| (of.path(name, "pem"), of.path(name, "key")));
+    let ask = |who: Option<(&CertificateAuthority, &str)>| {
+        let files =
+            who.map(|(of, name)| (of.signed_file(name, "pem"), of.signed_file(name, "key")));
         let mut words = vec!["--cacert", &ca, &health];
         let mut flags = vec!["topic", "ls", "--ca", &ca];
         if let Some((cert, key)) = &files {
             words.extend(["--cert", cert, "--key", key]);
             flags.extend(["--cert", cert, "--key", key]);
         }
-        (curl(&words), at(&server, &flags))
+        (curl(&words), run_at(&server, &flags))
     };
     for who in [None, Some((&clients, "alice"))] {
         let ((code, said), listed) = ask(who);
         assert_eq!((code, said.as_str()), (Some(0), r#"{"status":"ok"}"#));
         listed.expect_code(0);
     }
-    server.process.line("alice's name", |line| {
+    server.process.wait_for_line("alice's name", |line| {
         (line.contains("encrypted") && line.ends_with("(alice)")).then_some(())
     });
     for who in [(&others, "mallory"), (&clients, "late")] {
@@ -268,65 +270,69 @@ fn who_shows_a_certificate_has_its_name() {
 }
 
 #[test]
-fn a_certificate_that_was_revoked_opens_nothing_any_more() {
+fn a_revoked_client_certificate_is_rejected() {
     let folder = TempDir::new().unwrap();
-    let clients = Authority::new(folder.path(), "clients");
+    let clients = CertificateAuthority::new(folder.path(), "clients");
     clients.sign("alice");
     clients.sign("bob");
-    let list = clients.revoke(&["bob"], true);
-    let (server, authority) = broker(&["--client-ca", &clients.file(), "--client-crl", &list]);
-    let ca = authority.file();
+    let list = clients.write_revocation_list(&["bob"], true);
+    let (server, authority) =
+        broker(&["--client-ca", &clients.certificate_file(), "--client-crl", &list]);
+    let ca = authority.certificate_file();
     let comes_in = |name: &str| {
-        let (cert, key) = (clients.path(name, "pem"), clients.path(name, "key"));
+        let (cert, key) = (clients.signed_file(name, "pem"), clients.signed_file(name, "key"));
         let words = ["topic", "ls", "--ca", &ca, "--cert", &cert, "--key", &key];
-        let said = at(&server, &words);
+        let said = run_at(&server, &words);
         let refused = said.stderr().contains("the broker rejected the client certificate (--cert)");
         assert_eq!(said.code != Some(0), refused, "{name}: {said:?}");
         !refused
     };
     let comes_in_by_http = |name: &str| {
-        let (cert, key) = (clients.path(name, "pem"), clients.path(name, "key"));
-        let health = format!("{}/health", https(&server));
+        let (cert, key) = (clients.signed_file(name, "pem"), clients.signed_file(name, "key"));
+        let health = format!("{}/health", https_url(&server));
         curl(&["--cacert", &ca, "--cert", &cert, "--key", &key, &health]).0 == Some(0)
     };
     assert!(comes_in("alice") && !comes_in("bob"));
     assert!(comes_in_by_http("alice") && !comes_in_by_http("bob"));
     // Who shows none is asked for something else.
-    at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
-    clients.revoke(&["alice", "bob"], true);
-    until("alice's end", || (!comes_in("alice")).then_some(()));
+    run_at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
+    clients.write_revocation_list(&["alice", "bob"], true);
+    wait_until("alice's end", || (!comes_in("alice")).then_some(()));
     assert!(!comes_in_by_http("alice"));
-    clients.revoke(&[], true);
-    until("both are back", || (comes_in("alice") && comes_in("bob")).then_some(()));
+    clients.write_revocation_list(&[], true);
+    wait_until("both are back", || (comes_in("alice") && comes_in("bob")).then_some(()));
     // What was good yesterday may leave out what was revoked since.
-    clients.revoke(&[], false);
-    until("nobody is let in by an old list", || (!comes_in("alice")).then_some(()));
+    clients.write_revocation_list(&[], false);
+    wait_until("nobody is let in by an old list", || (!comes_in("alice")).then_some(()));
 }
 
 #[test]
 fn a_certificate_file_without_the_issuer_causes_a_warning() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
     // Authority information access (RFC 5280, 4.2.2.1): the issuer's certificate is at http://a/
     let content = b"\x30\x17\x30\x15\x06\x08\x2b\x06\x01\x05\x05\x07\x30\x02\x86\x09http://a/";
     let access = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], content.to_vec());
     authority.sign_with("alone", |params| params.custom_extensions.push(access));
-    let (cert, key) = (authority.path("alone", "pem"), authority.path("alone", "key"));
+    let (cert, key) =
+        (authority.signed_file("alone", "pem"), authority.signed_file("alone", "key"));
     let server = Server::start(&["broker", "--tls-cert", &cert, "--tls-key", &key]);
-    server.process.line_with("lacks the certificate of \"authority\", which issued \"alone\"");
+    server
+        .process
+        .wait_for_line_with("lacks the certificate of \"authority\", which issued \"alone\"");
     // A client whose authority is the issuer needs nothing more.
-    at(&server, &["topic", "ls", "--ca", &authority.file()]).expect_code(0);
+    run_at(&server, &["topic", "ls", "--ca", &authority.certificate_file()]).expect_code(0);
 }
 
 #[test]
-fn a_broker_whose_files_are_wrong_does_not_start() {
+fn wrong_tls_files_prevent_the_start() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
     authority.sign("one");
     authority.sign("other");
     let start = |cert: &str, key: &str| {
         let words = ["broker", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key];
-        run(folder.path(), &words).expect_code(1).stderr()
+        run_tidings(folder.path(), &words).expect_code(1).stderr()
     };
     let said = start("one.pem", "other.key");
     assert!(
@@ -335,32 +341,33 @@ fn a_broker_whose_files_are_wrong_does_not_start() {
     );
     let said = start("none.pem", "one.key");
     assert!(said.contains("cannot read none.pem: "), "{said}");
-    let said = run(folder.path(), &["broker", "--tls-cert", "one.pem"]).expect_code(2).stderr();
+    let said =
+        run_tidings(folder.path(), &["broker", "--tls-cert", "one.pem"]).expect_code(2).stderr();
     assert!(said.contains("--tls-key"), "{said}");
 }
 
 #[test]
-fn what_works_for_an_encrypted_broker_finds_it() {
+fn local_clients_reach_a_broker_with_tls() {
     let (server, authority) = broker(&[]);
-    let socket = server.data().join("broker.sock");
-    let mut nearby = Running::start(Command::new("nc").arg("-NU").arg(&socket));
-    nearby.line_with("Connected.");
+    let socket = server.data_dir().join("broker.sock");
+    let mut nearby = Process::start(Command::new("nc").arg("-NU").arg(&socket));
+    nearby.wait_for_line_with("Connected.");
     nearby.write("HELLO echo=n\nPUB t a\nQUIT\n");
-    nearby.line_with("+OK 1 1");
-    let ca = authority.file();
-    let listed = at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
+    nearby.wait_for_line_with("+OK 1 1");
+    let ca = authority.certificate_file();
+    let listed = run_at(&server, &["topic", "ls", "--ca", &ca]).expect_code(0);
     assert!(listed.stdout().iter().any(|line| line.starts_with("t ")), "{:?}", listed.stdout());
     // Nothing of it is there for those who come over the network without.
-    let mut plain = Talk::unread(server.address);
+    let mut plain = LineConnection::connect(server.address);
     plain.send("HELLO echo=p\n");
-    let said = at(&server, &["topic", "ls"]).expect_code(1).stderr();
+    let said = run_at(&server, &["topic", "ls"]).expect_code(1).stderr();
     assert!(said.contains("it speaks TLS: --tls"), "{said}");
-    server.process.finish_by("TERM").expect_code(0);
+    server.process.signal_and_finish("TERM").expect_code(0);
     assert!(!socket.exists());
 }
 
 #[test]
-fn an_idle_subscriber_takes_little_memory() {
+fn an_idle_tls_subscriber_uses_little_memory() {
     const SUBSCRIBERS: u64 = 400;
     let (server, authority) = broker(&["--sync", "memory"]);
     let script = "import socket, ssl, sys\n\
@@ -377,14 +384,18 @@ fn an_idle_subscriber_takes_little_memory() {
         \x20   kept += [subscriber() for _ in range(int(count))]\n\
         \x20   print('there are', len(kept), flush=True)\n";
     let port = server.address.port().to_string();
-    let mut python =
-        Running::start(Command::new("python3").args(["-c", script, &port, &authority.file()]));
+    let mut python = Process::start(Command::new("python3").args([
+        "-c",
+        script,
+        &port,
+        &authority.certificate_file(),
+    ]));
     // What is made once is there with the first ones.
     python.write("100\n");
-    python.line_with("there are 100");
+    python.wait_for_line_with("there are 100");
     let before = server.process.resident_memory_bytes();
     python.write(format!("{SUBSCRIBERS}\n"));
-    python.line_with("there are 500");
+    python.wait_for_line_with("there are 500");
     let each = server.process.resident_memory_bytes().saturating_sub(before) / SUBSCRIBERS;
     assert!(each <= 24 << 10, "{each} bytes");
 }

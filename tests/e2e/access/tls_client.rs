@@ -6,27 +6,30 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Running, Server, at, run, tidings};
-use crate::support::tls::{Authority, expired, for_another, s_server};
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::tls::{
+    CertificateAuthority, make_expired, make_for_other_host, start_s_server,
+};
 
 /// What `tidings topic ls` says of a server.
 #[track_caller]
-fn refusal(folder: &Path, address: &str, flags: &[&str]) -> String {
+fn connection_error(folder: &Path, address: &str, flags: &[&str]) -> String {
     let words = ["topic", "ls", "--broker", address];
-    run(folder, &[&words, flags].concat()).expect_code(1).stderr()
+    run_tidings(folder, &[&words, flags].concat()).expect_code(1).stderr()
 }
 
 #[test]
-fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
+fn an_untrusted_server_receives_nothing_and_the_error_names_the_reason() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
-    let others = Authority::new(folder.path(), "others");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
+    let others = CertificateAuthority::new(folder.path(), "others");
     authority.sign("good");
-    authority.sign_with("late", expired);
-    authority.sign_with("another", for_another);
+    authority.sign_with("late", make_expired);
+    authority.sign_with("another", make_for_other_host);
     others.sign("foreign");
-    let with = |name: &str| (authority.path(name, "pem"), authority.path(name, "key"));
-    let ca = authority.file();
+    let with =
+        |name: &str| (authority.signed_file(name, "pem"), authority.signed_file(name, "key"));
+    let ca = authority.certificate_file();
     for (name, ca, reason) in [
         ("late", &ca, "the certificate expired on 2021-02-03T00:00:00Z"),
         ("another", &ca, "the certificate is for broker.example, not for 127.0.0.1"),
@@ -42,8 +45,8 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
         ),
     ] {
         let (cert, key) = with(name);
-        let (server, address) = s_server(&["-cert", &cert, "-key", &key]);
-        let said = refusal(folder.path(), &address.to_string(), &["--ca", ca]);
+        let (server, address) = start_s_server(&["-cert", &cert, "-key", &key]);
+        let said = connection_error(folder.path(), &address.to_string(), &["--ca", ca]);
         assert!(said.contains(reason), "{name}: {said}");
         assert!(said.contains(&format!("no secure connection to {address}: ")), "{said}");
         assert!(!server.has_printed("HELLO"));
@@ -51,81 +54,92 @@ fn a_server_that_cannot_be_trusted_is_told_nothing_and_the_reason_is_said() {
 }
 
 #[test]
-fn a_server_whose_certificate_was_revoked_is_told_nothing() {
+fn a_server_with_a_revoked_certificate_receives_nothing() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
-    let others = Authority::new(folder.path(), "others");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
+    let others = CertificateAuthority::new(folder.path(), "others");
     authority.sign("server");
-    let (cert, key) = (authority.path("server", "pem"), authority.path("server", "key"));
-    let (server, address) = s_server(&["-cert", &cert, "-key", &key]);
-    let ca = authority.file();
+    let (cert, key) =
+        (authority.signed_file("server", "pem"), authority.signed_file("server", "key"));
+    let (server, address) = start_s_server(&["-cert", &cert, "-key", &key]);
+    let ca = authority.certificate_file();
     let says = |list: &str, reason: &str| {
-        let said = refusal(folder.path(), &address.to_string(), &["--ca", &ca, "--crl", list]);
+        let said =
+            connection_error(folder.path(), &address.to_string(), &["--ca", &ca, "--crl", list]);
         assert!(said.contains(reason), "{said}");
     };
-    says(&authority.revoke(&["server"], true), "the certificate was revoked (--crl)");
-    says(&authority.revoke(&[], false), "the list of --crl is out of date");
-    says(&others.revoke(&[], true), "--crl has no list of its authority");
+    says(
+        &authority.write_revocation_list(&["server"], true),
+        "the certificate was revoked (--crl)",
+    );
+    says(&authority.write_revocation_list(&[], false), "the list of --crl is out of date");
+    says(&others.write_revocation_list(&[], true), "--crl has no list of its authority");
     says(&ca, "contains no list of revoked certificates in PEM");
     assert!(!server.has_printed("HELLO"));
     // It is the list that keeps us away.
     let words = ["broker", "--tls-cert", &cert, "--tls-key", &key];
     let broker = Server::start(&words);
-    let list = authority.revoke(&[], true);
-    at(&broker, &["topic", "ls", "--ca", &ca, "--crl", &list]).expect_code(0);
+    let list = authority.write_revocation_list(&[], true);
+    run_at(&broker, &["topic", "ls", "--ca", &ca, "--crl", &list]).expect_code(0);
 }
 
 #[test]
-fn a_server_that_speaks_something_else_is_said_to() {
+fn a_server_with_another_protocol_is_reported() {
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
     authority.sign("good");
-    let (cert, key, ca) =
-        (authority.path("good", "pem"), authority.path("good", "key"), authority.file());
+    let (cert, key, ca) = (
+        authority.signed_file("good", "pem"),
+        authority.signed_file("good", "key"),
+        authority.certificate_file(),
+    );
     let old = ["-cert", &cert, "-key", &key, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"];
-    let (_server, address) = s_server(&old);
-    let said = refusal(folder.path(), &address.to_string(), &["--ca", &ca]);
+    let (_server, address) = start_s_server(&old);
+    let said = connection_error(folder.path(), &address.to_string(), &["--ca", &ca]);
     assert!(said.contains("supports neither TLS 1.2 nor TLS 1.3"), "{said}");
-    let plain = Server::broker();
-    let said = refusal(folder.path(), &plain.text(), &["--ca", &ca]);
+    let plain = Server::start_broker();
+    let said = connection_error(folder.path(), &plain.address_text(), &["--ca", &ca]);
     assert!(said.contains("does not speak TLS; if it is the broker, leave --tls out"), "{said}");
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let said = refusal(folder.path(), &silent.local_addr().unwrap().to_string(), &["--ca", &ca]);
+    let said =
+        connection_error(folder.path(), &silent.local_addr().unwrap().to_string(), &["--ca", &ca]);
     assert!(said.contains("answered at") && said.contains("within 5000 ms"), "{said}");
-    let said = refusal(folder.path(), &plain.text(), &["--ca", "none.pem"]);
+    let said = connection_error(folder.path(), &plain.address_text(), &["--ca", "none.pem"]);
     assert!(said.contains("cannot read none.pem: "), "{said}");
-    let said = refusal(folder.path(), &plain.text(), &["--ca", &ca, "--cert", &cert]);
+    let said =
+        connection_error(folder.path(), &plain.address_text(), &["--ca", &ca, "--cert", &cert]);
     assert!(said.contains("contains no private key in PEM (--cert-key)"), "{said}");
 }
 
 #[test]
-fn a_node_with_tls_crawls_for_itself_and_with_others() {
+fn a_node_with_tls_serves_its_own_crawler_and_others() {
     let site = Origin::serve(Site { pages: 3, ..Site::default() });
     let folder = TempDir::new().unwrap();
-    let authority = Authority::new(folder.path(), "authority");
+    let authority = CertificateAuthority::new(folder.path(), "authority");
     authority.sign("broker");
-    let ca = authority.file();
+    let ca = authority.certificate_file();
     let flags = ["up", "--tls-cert", "broker.pem", "--tls-key", "broker.key", "--allow-private"];
     let node = Server::start_in(folder, &flags, |_| ());
-    node.process.line_with("broker.sock");
+    node.process.wait_for_line_with("broker.sock");
     // On the same data directory no flag says where the broker is.
-    let crawl = ["crawl", &site.seeds()[0], "--depth", "1", "--json"];
-    let job = run(node.folder.path(), &crawl).expect_code(0);
+    let crawl = ["crawl", &site.seed_urls()[0], "--depth", "1", "--json"];
+    let job = run_tidings(node.folder.path(), &crawl).expect_code(0);
     assert!(job.stderr().contains("unix:"), "{}", job.stderr());
-    assert!(site.hits() > 1);
+    assert!(site.request_count() > 1);
     // Elsewhere they do, for all that talks to it.
     let elsewhere = TempDir::new().unwrap();
-    let secure = ["--broker", &node.text(), "--ca", &ca];
-    let start =
-        |words: &[&str]| Running::start(&mut tidings(elsewhere.path(), [words, &secure].concat()));
+    let secure = ["--broker", &node.address_text(), "--ca", &ca];
+    let start = |words: &[&str]| {
+        Process::start(&mut tidings_command(elsewhere.path(), [words, &secure].concat()))
+    };
     let crawler = start(&["crawl", "--allow-private", "--data", "."]);
-    crawler.line_with("fetching for");
+    crawler.wait_for_line_with("fetching for");
     let said = start(&["pub", "t", "within"]);
     said.finish().expect_code(0);
     let heard = start(&["sub", "t", "--from", "first", "--count", "1"]);
-    heard.line_with("within");
+    heard.wait_for_line_with("within");
     heard.finish().expect_code(0);
-    crawler.finish_by("TERM").expect_code(0);
-    node.process.finish_by("TERM").expect_code(0);
+    crawler.signal_and_finish("TERM").expect_code(0);
+    node.process.signal_and_finish("TERM").expect_code(0);
 }

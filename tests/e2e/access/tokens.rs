@@ -8,20 +8,20 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::support::http::Http;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Running, Server, run, tidings};
-use crate::support::seed::{number_from, seed_from};
-use crate::support::talk::Talk;
-use crate::support::wait::until;
-use crate::support::wire::tcp_from;
+use crate::support::pipelined_connection::connect_tcp_from;
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::seed::{number_from_env, seed_from_env};
+use crate::support::wait::wait_until;
 
 /// Makes somebody known in the data directory below `folder`, and returns the token.
 #[track_caller]
-pub(crate) fn token(folder: &Path, name: &str, rights: &[&str]) -> String {
+pub(crate) fn create_token(folder: &Path, name: &str, rights: &[&str]) -> String {
     let rights = rights.iter().flat_map(|right| ["--allow", right]);
     let words: Vec<_> = ["token", "create", name].into_iter().chain(rights).collect();
-    let said = run(folder, &words).expect_code(0).stdout();
+    let said = run_tidings(folder, &words).expect_code(0).stdout();
     assert!(said.len() == 1 && said[0].starts_with("tdg_"), "{said:?}");
     said[0].clone()
 }
@@ -33,7 +33,7 @@ pub(crate) fn broker<const N: usize>(
     flags: &[&str],
 ) -> (Server, [String; N]) {
     let folder = TempDir::new().unwrap();
-    let tokens = known.map(|(name, rights)| token(folder.path(), name, rights));
+    let tokens = known.map(|(name, rights)| create_token(folder.path(), name, rights));
     let server = Server::start_in(folder, &[&["broker"], flags].concat(), |command| {
         command.env("TIDINGS_LOG", "trace");
     });
@@ -42,53 +42,57 @@ pub(crate) fn broker<const N: usize>(
 
 /// A connection that has logged in.
 #[track_caller]
-pub(crate) fn logged_in(server: &Server, token: &str) -> Talk {
-    let mut talk = Talk::unread(server.address);
-    assert!(talk.line().starts_with("Connected."));
-    let hello = talk.ask(&format!("HELLO token={token}"));
+pub(crate) fn logged_in(server: &Server, token: &str) -> LineConnection {
+    let mut talk = LineConnection::connect(server.address);
+    assert!(talk.read_line().starts_with("Connected."));
+    let hello = talk.request(&format!("HELLO token={token}"));
     assert!(hello.starts_with("+OK tidings"), "{hello}");
     talk
 }
 
 // PROTOCOL: S16, S17
 #[test]
-fn who_shows_a_token_may_do_what_it_is_for_and_nobody_else_anything() {
+fn a_token_grants_its_permissions_and_anonymous_clients_have_none() {
     let rights: &[&str] = &["pub:new-url", "sub:news-*"];
     let (server, [token]) = broker([("she", rights)], &[]);
-    let mut stranger = Talk::unread(server.address);
-    assert!(stranger.line().starts_with("Connected."));
+    let mut stranger = LineConnection::connect(server.address);
+    assert!(stranger.read_line().starts_with("Connected."));
     for line in ["SUB new-url", "PUB new-url x", "STATS", "JOIN crawlers", "TOPIC ls", "JOB ls"] {
-        let said = stranger.ask(line);
+        let said = stranger.request(line);
         assert!(said.starts_with("-ERR unauthenticated "), "{line}: {said}");
     }
-    assert!(stranger.ask("PING").starts_with("PONG"));
+    assert!(stranger.request("PING").starts_with("PONG"));
     let mut she = logged_in(&server, &token);
-    assert_eq!(she.ask("PUB new-url http://a.example/"), "+OK 1 1");
-    assert_eq!(she.ask("SUB news-today"), "+OK");
+    assert_eq!(she.request("PUB new-url http://a.example/"), "+OK 1 1");
+    assert_eq!(she.request("SUB news-today"), "+OK");
     for line in ["SUB new-url", "SUB news", "STATS", "TOPIC delete new-url", "JOB open x"] {
-        let said = she.ask(line);
+        let said = she.request(line);
         assert!(said.starts_with("-ERR denied she may not "), "{line}: {said}");
     }
-    let said = she.ask("PUB news-today x");
+    let said = she.request("PUB news-today x");
     assert!(said.starts_with("-ERR denied n=2 she may not publish on news-today"), "{said}");
-    let said = she.ask("PUB new-url http://a.example/ every=1h");
+    let said = she.request("PUB new-url http://a.example/ every=1h");
     assert!(said.starts_with("-ERR denied n=3 she may not use every="), "{said}");
     // What a person types who does not know.
     let mut typist =
-        Running::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
+        Process::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]));
     typist.write("http://b.example/\n");
-    typist.line_with("-ERR unauthenticated");
+    typist.wait_for_line_with("-ERR unauthenticated");
     typist.finish();
     let mut again = logged_in(&server, &token);
-    assert_eq!(again.ask("PUB new-url http://c.example/"), "+OK 2 1", "what was typed is nowhere");
+    assert_eq!(
+        again.request("PUB new-url http://c.example/"),
+        "+OK 2 1",
+        "what was typed is nowhere"
+    );
 }
 
 #[test]
-fn http_asks_for_the_same_tokens() {
+fn http_requires_the_same_tokens() {
     let (server, [token]) = broker([("she", &["pub:new-url", "sub:new-url"])], &[]);
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let bearer = format!("Authorization: Bearer {token}");
-    let got = http.send("POST", "/topics/new-url", "http://a.example/");
+    let got = http.send_json("POST", "/topics/new-url", "http://a.example/");
     assert_eq!(got.status, 401);
     assert_eq!(got.header("www-authenticate"), Some("Bearer realm=\"tidings\""));
     for path in
@@ -98,57 +102,63 @@ fn http_asks_for_the_same_tokens() {
     }
     assert_eq!(http.get("/health").status, 200);
     assert_eq!(http.get("/ready").status, 200);
-    let got = http.ask("POST", "/topics/new-url", &["-H", &bearer, "-d", "http://a.example/"]);
+    let got = http.request("POST", "/topics/new-url", &["-H", &bearer, "-d", "http://a.example/"]);
     assert_eq!((got.status, got.json()["seqs"][0].as_u64()), (200, Some(1)));
-    assert_eq!(http.ask("GET", "/topics/new-url?from=first", &["-H", &bearer]).status, 200);
-    let got = http.ask("POST", "/topics/other", &["-H", &bearer, "-d", "x"]);
+    assert_eq!(http.request("GET", "/topics/new-url?from=first", &["-H", &bearer]).status, 200);
+    let got = http.request("POST", "/topics/other", &["-H", &bearer, "-d", "x"]);
     assert_eq!((got.status, got.json()["code"].as_str()), (403, Some("denied")));
     let wrong = "Authorization: Bearer tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    let got = http.ask("GET", "/topics/new-url", &["-H", wrong]);
+    let got = http.request("GET", "/topics/new-url", &["-H", wrong]);
     assert_eq!((got.status, got.json()["code"].as_str()), (401, Some("unauthenticated")));
 }
 
 // PROTOCOL: S18
 #[test]
-fn what_is_revoked_or_changed_counts_for_connections_that_are_open() {
+fn permission_changes_apply_to_open_connections() {
     let (server, [hers, his, its]) =
         broker([("she", &["sub:*"]), ("he", &["sub:*"]), ("it", &["pub:*", "sub:*"])], &[]);
     let folder = server.folder.path();
     let mut she = logged_in(&server, &hers);
-    assert_eq!(she.ask("SUB new-url"), "+OK");
+    assert_eq!(she.request("SUB new-url"), "+OK");
     let mut he = logged_in(&server, &his);
-    assert_eq!(he.ask("SUB new-url"), "+OK");
+    assert_eq!(he.request("SUB new-url"), "+OK");
     let mut it = logged_in(&server, &its);
-    assert_eq!(it.ask("PUB other x"), "+OK 1 1");
-    let http = Http::of(&server);
+    assert_eq!(it.request("PUB other x"), "+OK 1 1");
+    let http = HttpClient::new(&server);
     let stream =
-        http.follow("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {hers}")]);
-    stream.line_with("retry:");
-    run(folder, &["token", "revoke", "she"]).expect_code(0);
-    let said = she.line();
+        http.stream("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {hers}")]);
+    stream.wait_for_line_with("retry:");
+    run_tidings(folder, &["token", "revoke", "she"]).expect_code(0);
+    let said = she.read_line();
     assert!(said.starts_with("-ERR revoked she is not let in any more"), "{said}");
     she.expect_closed();
     stream.finish();
-    run(folder, &["token", "set", "he", "--allow", "sub:news"]).expect_code(0);
-    let said = he.line();
+    run_tidings(folder, &["token", "set", "he", "--allow", "sub:news"]).expect_code(0);
+    let said = he.read_line();
     assert!(said.starts_with("-ERR revoked what he may do has changed"), "{said}");
     let mut he = logged_in(&server, &his);
-    assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
-    assert_eq!(he.ask("SUB news"), "+OK");
+    assert!(he.request("SUB new-url").starts_with("-ERR denied "));
+    assert_eq!(he.request("SUB news"), "+OK");
     // Whoever holds nothing goes on with what it may now.
-    run(folder, &["token", "set", "it", "--allow", "pub:new-url"]).expect_code(0);
-    until("it may not", || it.ask("PUB other y").starts_with("-ERR denied ").then_some(()));
-    assert!(it.ask("PUB new-url z").starts_with("+OK "));
-    let mut talk = Talk::unread(server.address);
-    talk.line();
-    assert!(talk.ask(&format!("HELLO token={hers}")).starts_with("-ERR unauthenticated "));
+    run_tidings(folder, &["token", "set", "it", "--allow", "pub:new-url"]).expect_code(0);
+    wait_until("it may not", || {
+        it.request("PUB other y").starts_with("-ERR denied ").then_some(())
+    });
+    assert!(it.request("PUB new-url z").starts_with("+OK "));
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
+    assert!(talk.request(&format!("HELLO token={hers}")).starts_with("-ERR unauthenticated "));
     // A file with a mistake, or none, opens no door.
-    fs::write(server.data().join("access.toml"), "nonsense").unwrap();
-    server.process.line_with("the permissions stay as they are");
-    fs::remove_file(server.data().join("access.toml")).unwrap();
-    server.process.line_with("stay as they are until it is back");
-    assert!(he.ask("SUB new-url").starts_with("-ERR denied "));
-    assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
+    fs::write(server.data_dir().join("access.toml"), "nonsense").unwrap();
+    server.process.wait_for_line_with("the permissions stay as they are");
+    fs::remove_file(server.data_dir().join("access.toml")).unwrap();
+    server.process.wait_for_line_with("stay as they are until it is back");
+    assert!(he.request("SUB new-url").starts_with("-ERR denied "));
+    assert!(
+        LineConnection::connect_client(server.address)
+            .request("STATS")
+            .starts_with("-ERR unauthenticated ")
+    );
 }
 
 // PROTOCOL: K8
@@ -158,21 +168,21 @@ fn a_cursor_belongs_to_its_topic_and_not_to_the_principal_that_created_it() {
         [("she", &["pub:news", "sub:news"]), ("he", &["sub:news"]), ("it", &["sub:other"])];
     let (server, [hers, his, its]) = broker(known, &[]);
     let mut she = logged_in(&server, &hers);
-    assert_eq!(she.ask("PUB news one"), "+OK 1 1");
-    assert_eq!(she.ask("SUB news as=reader from=first"), "+OK");
-    assert_eq!(she.line(), "MSG news 1 one");
+    assert_eq!(she.request("PUB news one"), "+OK 1 1");
+    assert_eq!(she.request("SUB news as=reader from=first"), "+OK");
+    assert_eq!(she.read_line(), "MSG news 1 one");
     let mut he = logged_in(&server, &his);
-    assert!(he.ask("SUB news as=reader").starts_with("-ERR busy "));
-    assert_eq!(he.ask("SUB news as=reader takeover=yes"), "+OK");
-    assert_eq!(he.line(), "MSG news 1 one");
-    assert_eq!(he.ask("SEEN news 1"), "+OK");
-    assert!(she.line().starts_with("-ERR replaced "));
+    assert!(he.request("SUB news as=reader").starts_with("-ERR busy "));
+    assert_eq!(he.request("SUB news as=reader takeover=yes"), "+OK");
+    assert_eq!(he.read_line(), "MSG news 1 one");
+    assert_eq!(he.request("SEEN news 1"), "+OK");
+    assert!(she.read_line().starts_with("-ERR replaced "));
     let mut it = logged_in(&server, &its);
-    assert!(it.ask("SUB news as=reader takeover=yes").starts_with("-ERR denied "));
+    assert!(it.request("SUB news as=reader takeover=yes").starts_with("-ERR denied "));
 }
 
 #[test]
-fn whoever_hears_or_works_becomes_nobody_else() {
+fn a_connection_in_use_cannot_change_its_principal() {
     let (server, [hers, his]) =
         broker([("she", &["sub:*", "group:*", "job:*", "admin"]), ("he", &["sub:news"])], &[]);
     let other = format!("HELLO token={his}");
@@ -181,62 +191,66 @@ fn whoever_hears_or_works_becomes_nobody_else() {
     {
         let mut she = logged_in(&server, &hers);
         if ask.starts_with("JOIN") {
-            assert!(she.ask("GROUP create workers topics=secret").starts_with("+OK"));
+            assert!(she.request("GROUP create workers topics=secret").starts_with("+OK"));
         }
-        let said = she.ask(ask);
+        let said = she.request(ask);
         assert!(said.starts_with(answer), "{ask}: {said}");
-        let said = she.ask(&other);
+        let said = she.request(&other);
         assert!(
             said.starts_with("-ERR conflict this connection hears or works as she already"),
             "{ask}: {said}"
         );
         // As herself she may say it again.
-        assert!(she.ask(&format!("HELLO token={hers}")).starts_with("+OK"), "{ask}");
+        assert!(she.request(&format!("HELLO token={hers}")).starts_with("+OK"), "{ask}");
     }
     // Who waits for an answer has asked, and who has had it has not any more.
     let mut she = logged_in(&server, &hers);
     let mut boss = logged_in(&server, &hers);
-    assert!(boss.ask("JOB open docs").starts_with("+OK"));
+    assert!(boss.request("JOB open docs").starts_with("+OK"));
     she.send(format!("JOB wait docs\n{other}\n"));
-    assert!(boss.ask("JOB cancel docs").starts_with("+OK"));
-    let said = [she.line(), she.line()];
+    assert!(boss.request("JOB cancel docs").starts_with("+OK"));
+    let said = [she.read_line(), she.read_line()];
     assert!(said[0].starts_with("+OK docs ") && said[0].contains(" result=cancelled "), "{said:?}");
     assert!(said[1].starts_with("-ERR conflict this connection hears or works"), "{said:?}");
-    assert!(she.ask("JOB wait no-such-job").starts_with("-ERR unknown "));
-    assert!(she.ask(&other).starts_with("+OK"));
+    assert!(she.request("JOB wait no-such-job").starts_with("-ERR unknown "));
+    assert!(she.request(&other).starts_with("+OK"));
     let mut she = logged_in(&server, &hers);
-    assert!(she.ask(&other).starts_with("+OK"), "before there is anything, he may come");
-    assert!(she.ask("SUB secret").starts_with("-ERR denied "));
+    assert!(she.request(&other).starts_with("+OK"), "before there is anything, he may come");
+    assert!(she.request("SUB secret").starts_with("-ERR denied "));
 }
 
 #[test]
-fn a_broker_that_has_lost_its_list_does_not_start() {
+fn require_login_without_principals_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let flags = ["broker", "--listen", "127.0.0.1:0", "--require-login"];
-    let said = run(folder.path(), &flags).expect_code(2).stderr();
+    let said = run_tidings(folder.path(), &flags).expect_code(2).stderr();
     assert!(
         said.contains("access.toml does not exist") && said.contains("tidings token create"),
         "{said}"
     );
-    token(folder.path(), "she", &["all"]);
+    create_token(folder.path(), "she", &["all"]);
     let server = Server::start_in(folder, &["broker", "--require-login"], |_| ());
-    assert!(Talk::client(server.address).ask("STATS").starts_with("-ERR unauthenticated "));
+    assert!(
+        LineConnection::connect_client(server.address)
+            .request("STATS")
+            .starts_with("-ERR unauthenticated ")
+    );
     let Server { process, folder, .. } = server;
-    process.finish_by("TERM").expect_code(0);
+    process.signal_and_finish("TERM").expect_code(0);
     let list = folder.path().join("tidings-data/access.toml");
     for nobody in ["", "principal = []\n"] {
         fs::write(&list, nobody).unwrap();
-        let said = run(folder.path(), &flags).expect_code(2).stderr();
+        let said = run_tidings(folder.path(), &flags).expect_code(2).stderr();
         assert!(said.contains("access.toml lists no principal"), "{said}");
     }
     fs::remove_file(&list).unwrap();
-    run(folder.path(), &flags).expect_code(2);
+    run_tidings(folder.path(), &flags).expect_code(2);
 }
 
 #[test]
-fn nobody_can_both_be_kept_out_and_let_in() {
+fn require_login_and_insecure_conflict() {
     let folder = TempDir::new().unwrap();
-    token(folder.path(), "she", &["all"]);
+    create_token(folder.path(), "she", &["all"]);
     fs::write(folder.path().join("both.toml"), "require-login = true\ninsecure = true\n").unwrap();
     fs::write(folder.path().join("one.toml"), "require-login = true\n").unwrap();
     for words in [
@@ -244,42 +258,42 @@ fn nobody_can_both_be_kept_out_and_let_in() {
         &["broker", "--config", "one.toml", "--insecure"],
         &["config", "check", "broker", "--config", "both.toml"],
     ] {
-        let said = run(folder.path(), words).expect_code(2).stderr();
+        let said = run_tidings(folder.path(), words).expect_code(2).stderr();
         assert!(said.contains("`require-login` and `insecure` are both set"), "{said}");
     }
 }
 
 #[test]
-fn wrong_tokens_are_answered_alike_and_not_many_are_looked_at() {
+fn wrong_tokens_get_the_same_answer_and_are_limited() {
     let (server, [token]) = broker([("she", &["all"])], &[]);
     let mut answers = Vec::new();
     for round in 0..10 {
-        let mut talk = Talk::unread(server.address);
-        talk.line();
+        let mut talk = LineConnection::connect(server.address);
+        talk.read_line();
         let wrong = match round % 3 {
             0 => "x".to_owned(),
             1 => token.to_lowercase(),
             _ => token[..token.len() - 1].to_owned(),
         };
-        answers.push(talk.ask(&format!("HELLO token={wrong}")));
+        answers.push(talk.request(&format!("HELLO token={wrong}")));
     }
     answers.dedup();
     assert_eq!(answers, ["-ERR unauthenticated no principal has this token"]);
-    let mut talk = Talk::unread(server.address);
-    talk.line();
-    let said = talk.ask("HELLO token=x");
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
+    let said = talk.request("HELLO token=x");
     assert!(said.starts_with("-ERR limit too many wrong tokens from there"), "{said}");
     // Nobody is kept out by what others try.
-    assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
+    assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
 }
 
 /// `TIDINGS_WRONG_TOKENS` is how many. Nobody can tell from the time, whatever is right of one: how
 /// long each kind takes is printed.
 #[test]
-fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
-    let count = number_from("TIDINGS_WRONG_TOKENS").unwrap_or(40);
+fn every_wrong_token_is_rejected_with_the_same_answer() {
+    let count = number_from_env("TIDINGS_WRONG_TOKENS").unwrap_or(40);
     let (server, [token]) = broker([("she", &["all"])], &[]);
-    let mut rng = fastrand::Rng::with_seed(seed_from("TIDINGS_WRONG_TOKENS_SEED"));
+    let mut rng = fastrand::Rng::with_seed(seed_from_env("TIDINGS_WRONG_TOKENS_SEED"));
     let mut times = [const { Vec::new() }; 4];
     for round in 0..count {
         let kind = usize::try_from(round).unwrap() % times.len();
@@ -296,13 +310,13 @@ fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
         };
         let [.., high, low] = round.to_be_bytes();
         let from = Ipv4Addr::new(127, 2, high, low);
-        let mut talk = Talk::over(tcp_from(server.address, from));
-        talk.line();
+        let mut talk = LineConnection::from_stream(connect_tcp_from(server.address, from));
+        talk.read_line();
         let began = Instant::now();
-        let said = talk.ask(&format!("HELLO token={wrong}"));
+        let said = talk.request(&format!("HELLO token={wrong}"));
         times[kind].push(began.elapsed());
         assert_eq!(said, "-ERR unauthenticated no principal has this token", "{wrong}");
-        assert!(talk.ask("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
+        assert!(talk.request("STATS").starts_with("-ERR unauthenticated "), "{wrong}");
     }
     let kinds = ["unknown", "all but the last letter", "half of it", "short"];
     for (kind, mut times) in kinds.into_iter().zip(times) {
@@ -311,47 +325,50 @@ fn no_wrong_token_is_taken_and_none_is_answered_otherwise_than_the_others() {
         let (low, median, high) = (at(1), at(2), at(3));
         eprintln!("{kind}: {} in {median:?}, half of them in {low:?} to {high:?}", times.len());
     }
-    assert_eq!(logged_in(&server, &token).ask("SUB new-url"), "+OK");
+    assert_eq!(logged_in(&server, &token).request("SUB new-url"), "+OK");
 }
 
 #[test]
-fn commands_show_tokens_and_parts_of_the_process_need_none() {
+fn commands_send_tokens_and_internal_clients_need_none() {
     let origin = Origin::serve(Site::default());
     let folder = TempDir::new().unwrap();
-    let producer = token(folder.path(), "producer", &["pub:new-url"]);
-    let reader = token(folder.path(), "reader", &["sub:*"]);
+    let producer = create_token(folder.path(), "producer", &["pub:new-url"]);
+    let reader = create_token(folder.path(), "reader", &["sub:*"]);
     let server = Server::start_in(folder, &["up", "--allow-private", "--log-lines"], |command| {
         command.env("TIDINGS_LOG", "trace");
     });
     let at = server.address.to_string();
     let folder = server.folder.path();
     let publish = ["pub", "new-url", &origin.url(0, "/"), "--broker", &at];
-    let said = run(folder, &publish).expect_code(1).stderr();
+    let said = run_tidings(folder, &publish).expect_code(1).stderr();
     assert!(said.contains("log in with --token-file"), "{said}");
     fs::write(folder.join("producer.token"), format!("{producer}\n")).unwrap();
-    run(folder, &[&publish[..], &["--token-file", "producer.token"]].concat()).expect_code(0);
-    server.process.line_with(&origin.url(0, "/"));
+    run_tidings(folder, &[&publish[..], &["--token-file", "producer.token"]].concat())
+        .expect_code(0);
+    server.process.wait_for_line_with(&origin.url(0, "/"));
     let listen = ["sub", "new-url", "--from", "first", "--count", "1", "--broker", &at];
-    let mut command = tidings(folder, listen);
-    let heard = Running::start(command.env("TIDINGS_TOKEN", &reader)).finish().expect_code(0);
+    let mut command = tidings_command(folder, listen);
+    let heard = Process::start(command.env("TIDINGS_TOKEN", &reader)).finish().expect_code(0);
     assert!(heard.stdout()[0].contains(&origin.url(0, "/")), "{:?}", heard.stdout());
     // The person on this machine.
-    let socket = server.data().join("broker.sock");
-    let mut typed = Running::start(Command::new("nc").arg("-NU").arg(&socket));
-    typed.line_with("Connected.");
+    let socket = server.data_dir().join("broker.sock");
+    let mut typed = Process::start(Command::new("nc").arg("-NU").arg(&socket));
+    typed.wait_for_line_with("Connected.");
     typed.write(format!("{}\n", origin.url(0, "/typed")));
-    server.process.line_with(&origin.url(0, "/typed"));
+    server.process.wait_for_line_with(&origin.url(0, "/typed"));
     typed.finish();
     // Where none belongs.
-    let mut talk = Talk::unread(server.address);
-    talk.line();
-    assert!(talk.ask(&format!("HELLO token={producer} name={producer} echo=x")).starts_with("+OK"));
-    assert!(talk.ask(&format!("SUB {producer}")).starts_with("-ERR"));
+    let mut talk = LineConnection::connect(server.address);
+    talk.read_line();
+    assert!(
+        talk.request(&format!("HELLO token={producer} name={producer} echo=x")).starts_with("+OK")
+    );
+    assert!(talk.request(&format!("SUB {producer}")).starts_with("-ERR"));
     // Tokens are nowhere to be read.
     let Server { process, folder, .. } = server;
-    let ended = process.finish_by("TERM").expect_code(0);
+    let ended = process.signal_and_finish("TERM").expect_code(0);
     let mut all = ended.stdout().join("\n") + &ended.stderr();
-    for entry in walk(&folder.path().join("tidings-data")) {
+    for entry in files_below(&folder.path().join("tidings-data")) {
         all.push_str(&String::from_utf8_lossy(&fs::read(entry).unwrap_or_default()));
     }
     for token in [&producer, &reader] {
@@ -360,19 +377,19 @@ fn commands_show_tokens_and_parts_of_the_process_need_none() {
 }
 
 /// All files below a directory.
-fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 #[test]
-fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_way() {
+fn listening_on_the_network_requires_tokens_and_tls() {
     let folder = TempDir::new().unwrap();
     for words in [
         ["broker", "--listen", "0.0.0.0:0", "--http", "off"],
         ["up", "--listen", "127.0.0.1:0", "--http", "[::]:0"],
     ] {
-        let said = run(folder.path(), &words).expect_code(2).stderr();
+        let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
         assert!(
             said.contains("tidings token create NAME") && said.contains("--tls-cert FILE"),
             "{said}"
@@ -380,49 +397,49 @@ fn other_machines_are_let_in_only_if_it_is_said_who_and_nobody_reads_it_on_the_w
         assert!(said.contains("--insecure"), "{said}");
     }
     let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off", "--zmq-pull", "tcp://*:0"];
-    let said = run(folder.path(), &words).expect_code(2).stderr();
+    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
     assert!(said.contains("--zmq-pull tcp://0.0.0.0:0 is open to other machines"), "{said}");
     let server = Server::start(&["broker", "--insecure", "--http", "0.0.0.0:0"]);
-    server.process.line_with("(--insecure)");
-    token(folder.path(), "she", &["all"]);
+    server.process.wait_for_line_with("(--insecure)");
+    create_token(folder.path(), "she", &["all"]);
     let words = ["broker", "--listen", "0.0.0.0:0", "--http", "off"];
-    let said = run(folder.path(), &words).expect_code(2).stderr();
+    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
     assert!(said.contains("tokens would be sent unencrypted"), "{said}");
 }
 
 // PROTOCOL: S3
 #[test]
-fn peers_have_the_one_topic_that_is_theirs() {
+fn peers_can_use_only_the_notifier_topic() {
     let (server, [token]) = broker([("she", &["sub:*"])], &["--notifier", "guestbook"]);
     let mut she = logged_in(&server, &token);
-    assert_eq!(she.ask("SUB guestbook"), "+OK");
-    assert_eq!(she.ask("SUB new-url"), "+OK");
-    let (mut one, _) = Talk::greeted(server.address);
-    let (mut other, _) = Talk::greeted(server.address);
+    assert_eq!(she.request("SUB guestbook"), "+OK");
+    assert_eq!(she.request("SUB new-url"), "+OK");
+    let (mut one, _) = LineConnection::connect_with_number(server.address);
+    let (mut other, _) = LineConnection::connect_with_number(server.address);
     // Who is a peer cannot log in any more, and does not give away with what it tries to.
     one.send(format!("hello\nHELLO token={token}\nhttp://a.example/ every=1m\nPUB new-url x\n"));
-    assert_eq!(other.line(), "hello");
-    server.process.line_with("it shows a token");
-    assert_eq!(other.line(), "PUB new-url x");
-    assert_eq!(she.line(), "MSG guestbook 1 hello");
-    assert_eq!(she.line(), "MSG guestbook 2 PUB new-url x");
-    let mut client = Talk::unread(server.address);
-    client.line();
-    assert!(client.ask("PUB guestbook x").starts_with("-ERR unauthenticated "));
+    assert_eq!(other.read_line(), "hello");
+    server.process.wait_for_line_with("it shows a token");
+    assert_eq!(other.read_line(), "PUB new-url x");
+    assert_eq!(she.read_line(), "MSG guestbook 1 hello");
+    assert_eq!(she.read_line(), "MSG guestbook 2 PUB new-url x");
+    let mut client = LineConnection::connect(server.address);
+    client.read_line();
+    assert!(client.request("PUB guestbook x").starts_with("-ERR unauthenticated "));
 }
 
 #[test]
-fn who_is_known_is_listed_and_mistakes_are_named() {
+fn principals_are_listed_and_invalid_token_commands_are_rejected() {
     let folder = TempDir::new().unwrap();
-    let said = run(folder.path(), &["token", "ls"]).expect_code(0).stderr();
+    let said = run_tidings(folder.path(), &["token", "ls"]).expect_code(0).stderr();
     assert!(said.contains("login is not required"), "{said}");
-    token(folder.path(), "ci", &["pub:new-url", "url:https://a.example/blog/"]);
-    run(
+    create_token(folder.path(), "ci", &["pub:new-url", "url:https://a.example/blog/"]);
+    run_tidings(
         folder.path(),
         &["token", "create", "alice", "--unix-user", "0", "--allow", "all", "--deny", "admin"],
     )
     .expect_code(0);
-    let listed = run(folder.path(), &["token", "ls"]).expect_code(0).stdout();
+    let listed = run_tidings(folder.path(), &["token", "ls"]).expect_code(0).stdout();
     assert!(
         listed[0].starts_with("ci token allow=pub:new-url,url:https://a.example/blog/ created=")
     );
@@ -435,37 +452,37 @@ fn who_is_known_is_listed_and_mistakes_are_named() {
         (vec!["token", "revoke", "x"], 1, "no principal x"),
         (vec!["token", "set", "x", "--allow", "all"], 1, "no principal x"),
     ] {
-        let said = run(folder.path(), &words).expect_code(code).stderr();
+        let said = run_tidings(folder.path(), &words).expect_code(code).stderr();
         assert!(said.contains(text), "{words:?}: {said}");
     }
     fs::write(folder.path().join("tidings-data/access.toml"), "[[principal]]\nname = 3\n").unwrap();
     let words = ["broker", "--listen", "127.0.0.1:0", "--http", "off"];
-    let said = run(folder.path(), &words).expect_code(2).stderr();
+    let said = run_tidings(folder.path(), &words).expect_code(2).stderr();
     assert!(said.contains("access.toml:2:"), "{said}");
 }
 
 // PROTOCOL: H1
 #[test]
-fn what_is_refused_by_http_leaves_nothing_behind() {
+fn a_rejected_http_request_creates_nothing() {
     let known = [("op", &["all"][..]), ("she", &["admin", "job:*", "url:http://a.example/"])];
     let (server, [all, hers]) = broker(known, &[]);
     let words = ["token", "set", "she", "--allow", "all", "--deny", "monitor"];
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let send = |method: &str, path: &str, body: &str| {
         let bearer = format!("Authorization: Bearer {hers}");
-        http.with_body(method, path, "application/json", &[&bearer], body)
+        http.send_body(method, path, "application/json", &[&bearer], body)
     };
     let urls = r#"{"job":"secret","urls":["http://a.example/1","http://b.example/2"]}"#;
     let got = send("POST", "/jobs", urls);
     assert_eq!(got.status, 403, "{}", got.body);
     let mut operator = logged_in(&server, &all);
-    assert!(operator.ask("JOB open old").starts_with("+OK"));
+    assert!(operator.request("JOB open old").starts_with("+OK"));
     let urls = r#"{"urls":["http://a.example/1","http://b.example/2"]}"#;
     let got = send("POST", "/jobs/old/urls", urls);
     assert_eq!(got.status, 403, "{}", got.body);
     // Who may make it, and may not see what was made.
-    run(server.folder.path(), &words).expect_code(0);
-    until("she may see nothing", || (send("GET", "/stats", "").status == 403).then_some(()));
+    run_tidings(server.folder.path(), &words).expect_code(0);
+    wait_until("she may see nothing", || (send("GET", "/stats", "").status == 403).then_some(()));
     for (method, path, body) in [
         ("PUT", "/topics/secret", "{}"),
         ("PUT", "/groups/secret", r#"{"key":"none"}"#),
@@ -475,7 +492,7 @@ fn what_is_refused_by_http_leaves_nothing_behind() {
         assert_eq!(got.status, 403, "{method} {path}: {}", got.body);
     }
     for ask in ["TOPIC ls", "GROUP ls", "JOB ls", "GROUP tasks crawlers"] {
-        let said = operator.ask_lines(ask).join("\n");
+        let said = operator.request_lines(ask).join("\n");
         assert!(!said.contains("secret") && !said.contains("a.example"), "{ask}: {said}");
     }
     assert_eq!(send("POST", "/jobs", r#"{"job":"open","close":true}"#).status, 200);

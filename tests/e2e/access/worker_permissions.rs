@@ -2,13 +2,13 @@
 //! and nothing else, over the wire, and what comes of it.
 
 use crate::access::tokens::{broker, logged_in};
-use crate::support::http::Http;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::{LineConnection, value};
 use crate::support::process::Server;
-use crate::support::talk::{Talk, value};
 
 /// A worker, and the one task that it holds.
 struct Worker {
-    talk: Talk,
+    talk: LineConnection,
     /// `<group>:<run>.<entry>.<attempt>`
     task: String,
     /// With which it could come back.
@@ -16,18 +16,18 @@ struct Worker {
 }
 
 #[track_caller]
-fn worker(server: &Server, token: &str, group: &str) -> Worker {
-    let mut talk = Talk::unread(server.address);
-    assert!(talk.line().starts_with("Connected."));
-    let hello = talk.ask(&format!("HELLO token={token}"));
+fn join_worker(server: &Server, token: &str, group: &str) -> Worker {
+    let mut talk = LineConnection::connect(server.address);
+    assert!(talk.read_line().starts_with("Connected."));
+    let hello = talk.request(&format!("HELLO token={token}"));
     let member = value(&hello, "resume").to_owned();
-    assert!(talk.ask(&format!("JOIN {group}")).starts_with("+OK"));
-    let held = talk.line().split(' ').nth(1).unwrap().to_owned();
+    assert!(talk.request(&format!("JOIN {group}")).starts_with("+OK"));
+    let held = talk.read_line().split(' ').nth(1).unwrap().to_owned();
     Worker { talk, task: held, member }
 }
 
 /// What a task is called that has other numbers, by so much each, than this one.
-fn off(task: &str, by: [u64; 3]) -> String {
+fn task_id_with_offset(task: &str, by: [u64; 3]) -> String {
     let (group, numbers) = task.split_once(':').unwrap();
     let numbers =
         numbers.split('.').zip(by).map(|(n, by)| (n.parse::<u64>().unwrap() + by).to_string());
@@ -35,22 +35,22 @@ fn off(task: &str, by: [u64; 3]) -> String {
 }
 
 /// Three workers with a task each, of two jobs and of another group, and who looks after them.
-struct Scene {
+struct WorkerFixture {
     server: Server,
-    operator: Talk,
+    operator: LineConnection,
     one: Worker,
     other: Worker,
-    elsewhere: Worker,
+    outsider: Worker,
     /// That of the first two.
-    token: String,
+    crawler_token: String,
 }
 
-impl Scene {
+impl WorkerFixture {
     #[track_caller]
-    fn set() -> Self {
+    fn start() -> Self {
         let crawler: &[&str] = &["group:crawlers"];
         let known = [("op", &["all"][..]), ("crawler", crawler), ("hand", &["group:hands"])];
-        let (server, [all, token, hand]) = broker(known, &[]);
+        let (server, [all, crawler_token, hand]) = broker(known, &[]);
         let mut operator = logged_in(&server, &all);
         for line in [
             "GROUP create crawlers delay=1h lease=1h",
@@ -60,20 +60,20 @@ impl Scene {
             "PUB work x",
             "PUB new-url http://one.example/ job=one",
         ] {
-            let said = operator.ask(line);
+            let said = operator.request(line);
             assert!(said.starts_with("+OK"), "{line}: {said}");
         }
-        let elsewhere = worker(&server, &hand, "hands");
-        let one = worker(&server, &token, "crawlers");
-        assert!(operator.ask("PUB new-url http://other.example/ job=other").starts_with("+OK"));
-        let other = worker(&server, &token, "crawlers");
-        Self { server, operator, one, other, elsewhere, token }
+        let outsider = join_worker(&server, &hand, "hands");
+        let one = join_worker(&server, &crawler_token, "crawlers");
+        assert!(operator.request("PUB new-url http://other.example/ job=other").starts_with("+OK"));
+        let other = join_worker(&server, &crawler_token, "crawlers");
+        Self { server, operator, one, other, outsider, crawler_token }
     }
 
     /// What waits and is worked on in both groups, as its operator sees it.
     #[track_caller]
-    fn tasks(&mut self) -> Vec<String> {
-        let of = |group| self.operator.ask_lines(&format!("GROUP tasks {group}"));
+    fn list_tasks(&mut self) -> Vec<String> {
+        let of = |group| self.operator.request_lines(&format!("GROUP tasks {group}"));
         let lines: Vec<_> = ["crawlers", "hands"].into_iter().flat_map(of).collect();
         // All but what is left of leases.
         let words = |line: &String| {
@@ -85,13 +85,13 @@ impl Scene {
 }
 
 #[test]
-fn nobody_answers_for_a_task_that_another_one_holds() {
-    let mut scene = Scene::set();
-    let before = scene.tasks();
+fn a_worker_cannot_answer_for_a_task_of_another_member() {
+    let mut scene = WorkerFixture::start();
+    let before = scene.list_tasks();
     let (own, others) = (scene.one.task.clone(), scene.other.task.clone());
     let mut strange: Vec<_> = [[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1 << 40, 0]]
         .iter()
-        .flat_map(|by| [off(&own, *by), off(&others, *by)])
+        .flat_map(|by| [task_id_with_offset(&own, *by), task_id_with_offset(&others, *by)])
         .collect();
     strange.push(others.clone());
     let mut tried = 0;
@@ -107,66 +107,66 @@ fn nobody_answers_for_a_task_that_another_one_holds() {
             ("TOUCH", ""),
             ("TOUCH", " over=yes pace=0"),
         ] {
-            let said = scene.one.talk.ask(&format!("{verb} {task}{options}"));
+            let said = scene.one.talk.request(&format!("{verb} {task}{options}"));
             assert_eq!(said, format!("-ERR stale {task}"), "{verb}{options}");
             tried += 1;
         }
     }
     assert_eq!(tried, 81);
     // Of a group for which it may not work it hears that, whether there is such a task or not.
-    let elsewhere = scene.elsewhere.task.clone();
-    for task in [&elsewhere, &off(&elsewhere, [0, 7, 0])] {
+    let elsewhere = scene.outsider.task.clone();
+    for task in [&elsewhere, &task_id_with_offset(&elsewhere, [0, 7, 0])] {
         for verb in ["ACK", "NACK", "TOUCH"] {
-            let said = scene.one.talk.ask(&format!("{verb} {task}"));
+            let said = scene.one.talk.request(&format!("{verb} {task}"));
             assert!(said.starts_with("-ERR denied crawler may not work for hands"), "{said}");
         }
     }
-    assert_eq!(scene.tasks(), before);
+    assert_eq!(scene.list_tasks(), before);
     // They are still those of their holders, who answer for them.
-    for worker in [&mut scene.one, &mut scene.other, &mut scene.elsewhere] {
+    for worker in [&mut scene.one, &mut scene.other, &mut scene.outsider] {
         let task = worker.task.clone();
-        let said = worker.talk.ask(&format!("TOUCH {task}"));
+        let said = worker.talk.request(&format!("TOUCH {task}"));
         assert_eq!(said, format!("+OK {task} lease=3600000"));
     }
 }
 
 // PROTOCOL: N4
 #[test]
-fn a_worker_comes_back_as_itself_only() {
-    let mut scene = Scene::set();
+fn a_worker_can_resume_only_its_own_membership() {
+    let mut scene = WorkerFixture::start();
     // What everybody sees of a member who may see the group is not what it comes back with.
-    let listed = scene.one.talk.ask_lines("GROUP tasks crawlers state=processing");
+    let listed = scene.one.talk.request_lines("GROUP tasks crawlers state=processing");
     let other = listed.iter().find(|line| line.contains("http://other.example/")).unwrap();
     let seen = value(other, "member").to_owned();
     assert!(scene.other.member.starts_with(&seen) && seen.len() == 8, "{seen}");
     assert!(!listed.concat().contains(&scene.other.member));
     for guess in [format!("{seen}{:024}", 0), "0".repeat(32)] {
-        let mut talk = logged_in(&scene.server, &scene.token);
-        assert!(talk.ask(&format!("HELLO resume={guess}")).starts_with("+OK"));
-        let said = talk.ask("JOIN crawlers credit=0");
+        let mut talk = logged_in(&scene.server, &scene.crawler_token);
+        assert!(talk.request(&format!("HELLO resume={guess}")).starts_with("+OK"));
+        let said = talk.request("JOIN crawlers credit=0");
         assert!(said.starts_with("+OK crawlers credit=0 held=0 "), "{said}");
-        let said = talk.ask(&format!("ACK {}", scene.other.task));
+        let said = talk.request(&format!("ACK {}", scene.other.task));
         assert!(said.starts_with("-ERR stale "), "{said}");
     }
     // Who has no right to work is nobody's member, also with what a worker comes back with.
-    let mut stranger = Talk::unread(scene.server.address);
-    stranger.line();
+    let mut stranger = LineConnection::connect(scene.server.address);
+    stranger.read_line();
     stranger.send(format!("HELLO resume={}\n", scene.one.member));
-    assert!(stranger.line().starts_with("+OK"));
+    assert!(stranger.read_line().starts_with("+OK"));
     for line in ["JOIN crawlers".to_owned(), format!("ACK {}", scene.one.task)] {
-        let said = stranger.ask(&line);
+        let said = stranger.request(&line);
         assert!(said.starts_with("-ERR unauthenticated "), "{line}: {said}");
     }
-    assert!(scene.tasks().iter().any(|line| line.contains("http://one.example/")));
+    assert!(scene.list_tasks().iter().any(|line| line.contains("http://one.example/")));
 }
 
 #[test]
-fn children_go_into_the_job_and_scope_of_their_task_and_no_further() {
-    let mut scene = Scene::set();
+fn links_stay_in_the_job_and_scope_of_their_task() {
+    let mut scene = WorkerFixture::start();
     let (own, others) = (scene.one.task.clone(), scene.other.task.clone());
     // What is staged for a task of somebody else is nothing to anybody.
     scene.one.talk.send(format!("LINK {others} http://other.example/planted\n"));
-    scene.one.talk.send(format!("LINK {} http://one.example/planted\n", scene.elsewhere.task));
+    scene.one.talk.send(format!("LINK {} http://one.example/planted\n", scene.outsider.task));
     for (url, options) in [
         ("http://one.example/child", ""),
         ("http://one.example/urgent", " prio=1000"),
@@ -185,11 +185,11 @@ fn children_go_into_the_job_and_scope_of_their_task_and_no_further() {
     ] {
         scene.one.talk.send(format!("LINK {own} {url}{options}\n"));
     }
-    let said = scene.one.talk.ask(&format!("ACK {own}"));
+    let said = scene.one.talk.request(&format!("ACK {own}"));
     assert_eq!(said, format!("+OK {own} new=3 known=0 refused=8"));
-    let said = scene.other.talk.ask(&format!("ACK {others}"));
+    let said = scene.other.talk.request(&format!("ACK {others}"));
     assert_eq!(said, format!("+OK {others} new=0 known=0 refused=0"));
-    let tasks = scene.tasks();
+    let tasks = scene.list_tasks();
     let waiting: Vec<_> = tasks.iter().filter(|line| line.contains("http://")).collect();
     let mut found: Vec<_> = waiting.iter().map(|line| line.rsplit(' ').next().unwrap()).collect();
     found.sort_unstable();
@@ -203,27 +203,27 @@ fn children_go_into_the_job_and_scope_of_their_task_and_no_further() {
 }
 
 #[test]
-fn a_page_that_was_announced_alone_has_no_children() {
+fn a_page_outside_of_a_job_adds_no_links() {
     let (server, [all, token]) =
         broker([("op", &["all"][..]), ("crawler", &["group:crawlers"])], &[]);
     let mut operator = logged_in(&server, &all);
-    assert!(operator.ask("PUB new-url http://one.example/").starts_with("+OK"));
-    let Worker { mut talk, task: held, .. } = worker(&server, &token, "crawlers");
+    assert!(operator.request("PUB new-url http://one.example/").starts_with("+OK"));
+    let Worker { mut talk, task: held, .. } = join_worker(&server, &token, "crawlers");
     talk.send(format!("LINK {held} http://one.example/child\nLINK {held} http://evil.example/\n"));
-    assert_eq!(talk.ask(&format!("ACK {held}")), format!("+OK {held} new=0 known=0 refused=2"));
+    assert_eq!(talk.request(&format!("ACK {held}")), format!("+OK {held} new=0 known=0 refused=2"));
 }
 
 #[test]
-fn a_host_rests_longer_if_a_worker_says_so_and_never_shorter() {
-    let mut scene = Scene::set();
+fn a_worker_can_lengthen_a_delay_and_never_shorten_it() {
+    let mut scene = WorkerFixture::start();
     let own = scene.one.task.clone();
-    let said = scene.one.talk.ask(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
+    let said = scene.one.talk.request(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
     assert!(said.starts_with("+OK"), "{said}");
     scene.one.talk.send(format!("LINK {own} http://one.example/child\n"));
-    let said = scene.one.talk.ask(&format!("ACK {own} pace=0 not-before=0"));
+    let said = scene.one.talk.request(&format!("ACK {own} pace=0 not-before=0"));
     assert!(said.starts_with("+OK"), "{said}");
     let mut free_in_ms = |host: &str| {
-        let said = scene.operator.ask_lines("GROUP keys crawlers");
+        let said = scene.operator.request_lines("GROUP keys crawlers");
         let line = said.iter().find(|line| line.starts_with(&format!("+ {host} "))).unwrap();
         value(line, "left-ms").parse::<u64>().unwrap()
     };
@@ -232,16 +232,16 @@ fn a_host_rests_longer_if_a_worker_says_so_and_never_shorter() {
     // Longer, but not for ever: a day.
     let task = scene.other.task.clone();
     scene.other.talk.send(format!("LINK {task} http://other.example/child\n"));
-    let said = scene.other.talk.ask(&format!("ACK {task} not-before=365d"));
+    let said = scene.other.talk.request(&format!("ACK {task} not-before=365d"));
     assert!(said.starts_with("+OK"), "{said}");
     let rest_ms = free_in_ms("other.example");
     assert!((80_000_000..=86_400_001).contains(&rest_ms), "{rest_ms}");
 }
 
 #[test]
-fn a_worker_has_to_do_with_nothing_but_its_group() {
-    let mut scene = Scene::set();
-    let before = scene.tasks();
+fn a_worker_has_access_only_to_its_group() {
+    let mut scene = WorkerFixture::start();
+    let before = scene.list_tasks();
     for line in [
         "JOIN hands",
         "JOIN none",
@@ -285,11 +285,11 @@ fn a_worker_has_to_do_with_nothing_but_its_group() {
         "EXPLAIN one.example",
         "STATS",
     ] {
-        let said = scene.one.talk.ask(line);
+        let said = scene.one.talk.request(line);
         assert!(said.starts_with("-ERR denied "), "{line}: {said}");
     }
-    let http = Http::of(&scene.server);
-    let bearer = format!("Authorization: Bearer {}", scene.token);
+    let http = HttpClient::new(&scene.server);
+    let bearer = format!("Authorization: Bearer {}", scene.crawler_token);
     for (method, path) in [
         ("GET", "/topics"),
         ("GET", "/topics/new-url?wait=0"),
@@ -309,13 +309,13 @@ fn a_worker_has_to_do_with_nothing_but_its_group() {
         ("GET", "/explain?what=one.example"),
         ("GET", "/stats"),
     ] {
-        let got = http.ask(method, path, &["-H", &bearer]);
+        let got = http.request(method, path, &["-H", &bearer]);
         assert_eq!(got.status, 403, "{method} {path}: {}", got.body);
     }
-    assert_eq!(scene.tasks(), before);
+    assert_eq!(scene.list_tasks(), before);
     // Its own group it sees.
     for line in ["GROUP show crawlers", "GROUP keys crawlers", "GROUP tasks crawlers state=dead"] {
-        let said = scene.one.talk.ask_lines(line);
+        let said = scene.one.talk.request_lines(line);
         assert!(said.last().unwrap().starts_with("+OK"), "{line}: {said:?}");
     }
 }

@@ -19,54 +19,54 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::TempDir;
 use tidings_connectors::files::path_encoding::decode;
 
-use crate::support::process::{Running, Server, at, run, tidings};
-use crate::support::seed::seed_from;
+use crate::support::line_connection::{LineConnection, value};
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::seed::seed_from_env;
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::{Talk, value};
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 
 /// Files of a burst: with four notices each, more than the kernel keeps for who does not listen.
-const BURST: usize = 10_000;
+const BURST_FILES: usize = 10_000;
 
 /// A directory on the disk that the build is on, which no tmpfs is big enough for.
 #[track_caller]
-pub(crate) fn real_dir() -> TempDir {
+pub(crate) fn disk_dir() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// Begins to watch with these words.
 #[track_caller]
-fn watch(server: &Server, words: &[&OsStr]) -> Running {
-    let mut command = tidings(server.folder.path(), ["watch", "--data", "watched"]);
-    let watch = Running::start(command.args(["--broker", &server.text()]).args(words));
-    watch.line_with("watching ");
+fn start_watch(server: &Server, words: &[&OsStr]) -> Process {
+    let mut command = tidings_command(server.folder.path(), ["watch", "--data", "watched"]);
+    let watch = Process::start(command.args(["--broker", &server.address_text()]).args(words));
+    watch.wait_for_line_with("watching ");
     watch
 }
 
 /// The same for one directory, with flags.
 #[track_caller]
-pub(crate) fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Running {
+pub(crate) fn watch_dir(server: &Server, dir: &Path, flags: &[&str]) -> Process {
     let flags = flags.iter().map(OsStr::new);
-    watch(server, &[dir.as_os_str()].into_iter().chain(flags).collect::<Vec<_>>())
+    start_watch(server, &[dir.as_os_str()].into_iter().chain(flags).collect::<Vec<_>>())
 }
 
 /// Announces what is new, and ends.
 #[track_caller]
-pub(crate) fn once(server: &Server, dir: &Path, flags: &[&str]) {
+pub(crate) fn watch_once(server: &Server, dir: &Path, flags: &[&str]) {
     watch_dir(server, dir, &[&["--once"], flags].concat()).finish().expect_code(0);
 }
 
 /// Everything that is on a topic.
 #[track_caller]
-fn events_on(server: &Server, topic: &str) -> Vec<String> {
+fn read_events(server: &Server, topic: &str) -> Vec<String> {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let end = format!("end-{}", ASKED.fetch_add(1, Ordering::Relaxed));
-    let mut talk = Talk::client(server.address);
-    assert!(talk.ask(&format!("PUB {topic} {end}")).starts_with("+OK"));
-    assert!(talk.ask(&format!("SUB {topic} from=first")).starts_with("+OK"));
+    let mut talk = LineConnection::connect_client(server.address);
+    assert!(talk.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
+    assert!(talk.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
     let mut events = Vec::new();
     loop {
-        let line = talk.line();
+        let line = talk.read_line();
         let Some(rest) = line.strip_prefix(&format!("MSG {topic} ")) else { continue };
         match rest.split_once(' ').unwrap().1 {
             event if event == end => return events,
@@ -77,39 +77,41 @@ fn events_on(server: &Server, topic: &str) -> Vec<String> {
 }
 
 #[track_caller]
-pub(crate) fn announced(server: &Server) -> Vec<String> {
-    events_on(server, "file-ready")
+pub(crate) fn announced_events(server: &Server) -> Vec<String> {
+    read_events(server, "file-ready")
 }
 
 /// The path that an event is about.
-pub(crate) fn path(event: &str) -> PathBuf {
+pub(crate) fn event_path(event: &str) -> PathBuf {
     OsString::from_vec(decode(event.split(' ').next().unwrap())).into()
 }
 
 /// The paths of all announced files, in their order.
 #[track_caller]
-pub(crate) fn files(server: &Server) -> Vec<PathBuf> {
-    let events = announced(server);
-    events.iter().filter(|event| event.contains(" size=")).map(|event| path(event)).collect()
+pub(crate) fn announced_files(server: &Server) -> Vec<PathBuf> {
+    let events = announced_events(server);
+    events.iter().filter(|event| event.contains(" size=")).map(|event| event_path(event)).collect()
 }
 
 /// Waits until this file has been announced so often.
 #[track_caller]
-pub(crate) fn until_announced(server: &Server, file: &Path, times: usize) {
-    until(&format!("{} to be announced", file.display()), || {
-        let found = files(server).iter().filter(|path| *path == file).count();
+pub(crate) fn wait_until_announced(server: &Server, file: &Path, times: usize) {
+    wait_until(&format!("{} to be announced", file.display()), || {
+        let found = announced_files(server).iter().filter(|path| *path == file).count();
         (found >= times).then_some(())
     });
 }
 
 #[track_caller]
-pub(crate) fn until_event(server: &Server, beginning: &str) -> String {
-    until(beginning, || announced(server).into_iter().find(|event| event.starts_with(beginning)))
+pub(crate) fn wait_for_event(server: &Server, beginning: &str) -> String {
+    wait_until(beginning, || {
+        announced_events(server).into_iter().find(|event| event.starts_with(beginning))
+    })
 }
 
 /// Writes aside and renames into place.
 #[track_caller]
-pub(crate) fn place(path: &Path, text: &str) {
+pub(crate) fn write_and_rename(path: &Path, text: &str) {
     let aside = path.with_file_name(".aside");
     fs::write(&aside, text).unwrap();
     fs::rename(aside, path).unwrap();
@@ -117,8 +119,8 @@ pub(crate) fn place(path: &Path, text: &str) {
 
 /// Every way in which a file can come to be complete, in a directory of this kind.
 #[track_caller]
-fn announces_what_is_complete_and_nothing_else(dir: &Path, flags: &[&str]) {
-    let server = Server::broker();
+fn expect_only_complete_files(dir: &Path, flags: &[&str]) {
+    let server = Server::start_broker();
     let watch = watch_dir(&server, dir, flags);
     // Somebody has it open, and has written something.
     let mut open = File::create(dir.join("open")).unwrap();
@@ -132,7 +134,7 @@ fn announces_what_is_complete_and_nothing_else(dir: &Path, flags: &[&str]) {
         "\u{fc}\u{202e}\u{85}\x1b[2J".as_bytes(),
     ];
     for name in names {
-        place(&dir.join(OsStr::from_bytes(name)), "text");
+        write_and_rename(&dir.join(OsStr::from_bytes(name)), "text");
     }
     for name in [".hidden", "a.tmp", "a.part", "a~"] {
         fs::write(dir.join(name), "x").unwrap();
@@ -141,34 +143,34 @@ fn announces_what_is_complete_and_nothing_else(dir: &Path, flags: &[&str]) {
     fs::create_dir(dir.join("directory")).unwrap();
     fs::write(dir.join("directory/below"), "not asked for").unwrap();
     fs::write(dir.join("closed"), "closed").unwrap();
-    until_announced(&server, &dir.join("closed"), 1);
+    wait_until_announced(&server, &dir.join("closed"), 1);
     for name in names {
-        until_announced(&server, &dir.join(OsStr::from_bytes(name)), 1);
+        wait_until_announced(&server, &dir.join(OsStr::from_bytes(name)), 1);
     }
-    assert!(!files(&server).contains(&dir.join("open")), "it is not closed");
+    assert!(!announced_files(&server).contains(&dir.join("open")), "it is not closed");
     open.write_all(b" and more").unwrap();
     drop(open);
-    until(" the whole of it", || {
-        let events = announced(&server);
+    wait_until(" the whole of it", || {
+        let events = announced_events(&server);
         events
             .into_iter()
-            .find(|event| path(event) == dir.join("open") && value(event, "size") == "12")
+            .find(|event| event_path(event) == dir.join("open") && value(event, "size") == "12")
     });
     // Another one in its place, the same one written again, and no change at all.
-    place(&dir.join("plain"), "longer text");
-    until_announced(&server, &dir.join("plain"), 2);
+    write_and_rename(&dir.join("plain"), "longer text");
+    wait_until_announced(&server, &dir.join("plain"), 2);
     fs::write(dir.join("closed"), "closed again").unwrap();
-    until_announced(&server, &dir.join("closed"), 2);
+    wait_until_announced(&server, &dir.join("closed"), 2);
     File::options().append(true).open(dir.join("closed")).unwrap();
     fs::remove_file(dir.join("with space")).unwrap();
     fs::hard_link(dir.join("plain"), dir.join("link")).unwrap();
-    until_announced(&server, &dir.join("link"), 1);
+    wait_until_announced(&server, &dir.join("link"), 1);
 
     let mut counts = BTreeMap::new();
-    for event in announced(&server) {
+    for event in announced_events(&server) {
         assert_eq!(event.split(' ').count(), 4, "{event}");
         assert!(event.chars().all(|c| !c.is_control()), "{event:?}");
-        *counts.entry(path(&event)).or_insert(0) += 1;
+        *counts.entry(event_path(&event)).or_insert(0) += 1;
     }
     let mut expected: BTreeMap<_, _> =
         names.iter().map(|name| (dir.join(OsStr::from_bytes(name)), 1)).collect();
@@ -177,73 +179,73 @@ fn announces_what_is_complete_and_nothing_else(dir: &Path, flags: &[&str]) {
             .map(|(name, n)| (dir.join(name), n)),
     );
     assert_eq!(counts, expected);
-    let ended = watch.finish_by("TERM").expect_code(0);
+    let ended = watch.signal_and_finish("TERM").expect_code(0);
     assert!(ended.stderr().contains(" announced"), "{}", ended.stderr());
 }
 
 #[test]
-fn files_are_announced_when_they_are_complete_on_a_disk() {
-    announces_what_is_complete_and_nothing_else(real_dir().path(), &[]);
+fn complete_files_are_announced_on_a_disk() {
+    expect_only_complete_files(disk_dir().path(), &[]);
 }
 
 #[test]
-fn files_are_announced_when_they_are_complete_on_a_tmpfs() {
-    announces_what_is_complete_and_nothing_else(&SmallDisk::mount(8).path(), &[]);
+fn complete_files_are_announced_on_a_tmpfs() {
+    expect_only_complete_files(&SmallDisk::mount(8).disk_path(), &[]);
 }
 
 #[test]
-fn files_are_announced_where_the_kernel_does_not_know() {
-    announces_what_is_complete_and_nothing_else(real_dir().path(), &["--poll", "50ms"]);
+fn complete_files_are_announced_with_polling() {
+    expect_only_complete_files(disk_dir().path(), &["--poll", "50ms"]);
 }
 
 #[test]
-fn what_changed_while_nobody_watched_is_announced_at_the_next_start_and_nothing_else() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn changes_between_runs_are_announced_at_the_next_start() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let file = |name: &str| dir.path().join(name);
     for name in ["same", "replaced", "rewritten", "gone"] {
         fs::write(file(name), name).unwrap();
     }
-    once(&server, dir.path(), &["--batch-end"]);
-    let before = announced(&server);
+    watch_once(&server, dir.path(), &["--batch-end"]);
+    let before = announced_events(&server);
     assert_eq!(before.len(), 5, "{before:#?}");
     let end = before.last().unwrap();
     assert_eq!(
-        (path(end), value(end, "batch"), value(end, "files")),
+        (event_path(end), value(end, "batch"), value(end, "files")),
         (dir.path().into(), "end", "4")
     );
 
-    place(&file("replaced"), "replaced");
+    write_and_rename(&file("replaced"), "replaced");
     fs::write(file("rewritten"), "another text").unwrap();
     fs::remove_file(file("gone")).unwrap();
     fs::write(file("new"), "new").unwrap();
-    once(&server, dir.path(), &["--batch-end"]);
-    let after = announced(&server).split_off(before.len());
-    let paths: BTreeSet<_> = after[..3].iter().map(|event| path(event)).collect();
+    watch_once(&server, dir.path(), &["--batch-end"]);
+    let after = announced_events(&server).split_off(before.len());
+    let paths: BTreeSet<_> = after[..3].iter().map(|event| event_path(event)).collect();
     assert_eq!(paths, ["replaced", "rewritten", "new"].map(file).into(), "{after:#?}");
     assert_eq!((after.len(), value(&after[3], "files")), (4, "3"));
-    once(&server, dir.path(), &["--batch-end"]);
-    assert_eq!(announced(&server).len(), before.len() + after.len(), "nothing is new");
+    watch_once(&server, dir.path(), &["--batch-end"]);
+    assert_eq!(announced_events(&server).len(), before.len() + after.len(), "nothing is new");
 
     // Another directory, of which only what comes is wanted, and only some of that.
-    let dir = real_dir();
+    let dir = disk_dir();
     let file = |name: &str| dir.path().join(name);
     fs::write(file("old.pdf"), "x").unwrap();
     let flags = ["--new-only", "--pattern", "*.pdf", "--pattern", "b[0-9]?"];
-    once(&server, dir.path(), &flags);
+    watch_once(&server, dir.path(), &flags);
     for name in ["new.pdf", "new.txt", "b1x", "bx"] {
         fs::write(file(name), "x").unwrap();
     }
-    once(&server, dir.path(), &flags);
+    watch_once(&server, dir.path(), &flags);
     let new: BTreeSet<_> =
-        files(&server).into_iter().filter(|it| it.starts_with(dir.path())).collect();
+        announced_files(&server).into_iter().filter(|it| it.starts_with(dir.path())).collect();
     assert_eq!(new, ["new.pdf", "b1x"].map(file).into());
 }
 
 #[test]
-fn directories_may_come_and_go_and_be_made_again() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn moved_and_recreated_directories_are_watched() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
     let _watch = watch_dir(&server, &root, &["--recursive"]);
@@ -253,62 +255,62 @@ fn directories_may_come_and_go_and_be_made_again() {
     fs::write(file("a/b/c/first"), "1").unwrap();
     fs::create_dir(file(".git")).unwrap();
     fs::write(file(".git/object"), "1").unwrap();
-    until_announced(&server, &file("a/b/c/first"), 1);
+    wait_until_announced(&server, &file("a/b/c/first"), 1);
     // Elsewhere, and what happens there is of no interest; then back under another name.
     let away = dir.path().join("away");
     fs::rename(file("a"), &away).unwrap();
     fs::write(away.join("b/c/second"), "2").unwrap();
     fs::write(file("other"), "x").unwrap();
-    until_announced(&server, &file("other"), 1);
+    wait_until_announced(&server, &file("other"), 1);
     fs::rename(&away, file("d")).unwrap();
     for name in ["d/b/c/first", "d/b/c/second"] {
-        until_announced(&server, &file(name), 1);
+        wait_until_announced(&server, &file(name), 1);
     }
     fs::remove_dir_all(file("d")).unwrap();
     fs::create_dir_all(file("d/b")).unwrap();
     fs::write(file("d/b/third"), "3").unwrap();
-    until_announced(&server, &file("d/b/third"), 1);
+    wait_until_announced(&server, &file("d/b/third"), 1);
 
     // The directory itself, which somebody is told of.
     fs::rename(&root, &away).unwrap();
     let shown = root.to_str().unwrap();
-    until_event(&server, &format!("{shown} error=gone id="));
+    wait_for_event(&server, &format!("{shown} error=gone id="));
     fs::rename(&away, &root).unwrap();
-    until_event(&server, &format!("{shown} error=none id="));
-    place(&file("d/b/fourth"), "4");
-    until_announced(&server, &file("d/b/fourth"), 1);
-    let announced = announced(&server);
+    wait_for_event(&server, &format!("{shown} error=none id="));
+    write_and_rename(&file("d/b/fourth"), "4");
+    wait_until_announced(&server, &file("d/b/fourth"), 1);
+    let announced = announced_events(&server);
     let errors = announced.iter().filter(|event| event.contains(" error=")).count();
     assert_eq!(errors, 2, "once per change: {announced:#?}");
     assert!(!announced.iter().any(|event| event.contains("/.git/")), "{announced:#?}");
-    let files: BTreeSet<_> = files(&server).into_iter().collect();
+    let files: BTreeSet<_> = announced_files(&server).into_iter().collect();
     assert_eq!(files.len(), announced.len() - errors, "each once: {announced:#?}");
 }
 
 #[test]
-fn what_is_announced_does_not_change_what_is_watched() {
+fn a_watch_ignores_its_own_state_and_the_data_directory() {
     // Everything is here: the watcher's own state, and what the broker writes for it.
-    let server = Server::broker();
+    let server = Server::start_broker();
     let dir = server.folder.path().to_owned();
     fs::write(dir.join("file"), "x").unwrap();
     let words = ["watch", ".", "--recursive", "--once", "--settle", "50ms"];
     for _ in 0..2 {
-        at(&server, &words).expect_code(0);
+        run_at(&server, &words).expect_code(0);
     }
-    assert_eq!(files(&server), [dir.join("file")]);
+    assert_eq!(announced_files(&server), [dir.join("file")]);
 }
 
 #[test]
-fn the_end_of_a_batch_comes_behind_its_last_file() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn the_batch_end_follows_the_last_file() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let _watch = watch_dir(&server, dir.path(), &["--batch-end=300ms"]);
     for round in 1..=3 {
         for n in 0..20 {
-            place(&dir.path().join(format!("{round}-{n}")), "x");
+            write_and_rename(&dir.path().join(format!("{round}-{n}")), "x");
         }
-        let ends = until("the end of the batch", || {
-            let events = announced(&server);
+        let ends = wait_until("the end of the batch", || {
+            let events = announced_events(&server);
             let ends: Vec<_> =
                 events.iter().filter(|event| event.contains(" batch=end ")).cloned().collect();
             let files: u64 =
@@ -323,9 +325,9 @@ fn the_end_of_a_batch_comes_behind_its_last_file() {
 
 /// Ways to make a file of which nobody is heard to close it after writing.
 #[test]
-fn files_that_nobody_closes_under_their_name_are_announced_and_hold_up_no_end_of_a_batch() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let file = |name: &str| dir.path().join(name);
     fs::create_dir(file("aside")).unwrap();
     let _watch = watch_dir(&server, dir.path(), &["--batch-end=300ms"]);
@@ -344,32 +346,32 @@ fn files_that_nobody_closes_under_their_name_are_announced_and_hold_up_no_end_of
     // Only opened for reading.
     assert!(Command::new("flock").arg(file("lock")).arg("true").status().unwrap().success());
     for name in ["unnamed", "linked", "lock"] {
-        until_announced(&server, &file(name), 1);
+        wait_until_announced(&server, &file(name), 1);
     }
-    until_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
+    wait_for_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
     // Who writes on for long is waited for: this one is closed in the end.
     let slow = File::create(file("slow")).unwrap();
-    place(&file("quick"), "x");
-    until_announced(&server, &file("quick"), 1);
-    assert!(!files(&server).contains(&file("slow")));
+    write_and_rename(&file("quick"), "x");
+    wait_until_announced(&server, &file("quick"), 1);
+    assert!(!announced_files(&server).contains(&file("slow")));
     drop(slow);
-    until_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
+    wait_for_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
 }
 
 /// More directories than the kernel keeps notices of: to look at one is a notice, too.
 #[test]
-fn to_look_through_many_directories_makes_no_end_of_looking() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn a_scan_of_many_directories_comes_to_an_end() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     for n in 0..5_000 {
         fs::create_dir_all(dir.path().join(format!("{}/{n}", n % 100))).unwrap();
     }
     let watch = watch_dir(&server, dir.path(), &["--recursive"]);
     let first = dir.path().join("7/4907/first");
-    place(&first, "x");
-    until_announced(&server, &first, 1);
+    write_and_rename(&first, "x");
+    wait_until_announced(&server, &first, 1);
     // Rests then: its processor time does not grow while nothing happens.
-    until("it to rest", || {
+    wait_until("it to rest", || {
         let before = watch.processor_ticks();
         thread::sleep(Duration::from_millis(300));
         (watch.processor_ticks() <= before + 2).then_some(())
@@ -377,37 +379,39 @@ fn to_look_through_many_directories_makes_no_end_of_looking() {
 }
 
 #[test]
-fn more_files_at_once_than_the_kernel_keeps_notices_of_are_all_announced() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn all_files_are_announced_after_an_inotify_overflow() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let watch = watch_dir(&server, dir.path(), &[]);
-    place(&dir.path().join("first"), "x");
-    until_announced(&server, &dir.path().join("first"), 1);
+    write_and_rename(&dir.path().join("first"), "x");
+    wait_until_announced(&server, &dir.path().join("first"), 1);
     watch.signal("STOP");
-    for n in 0..BURST {
-        place(&dir.path().join(format!("{n}")), "x");
+    for n in 0..BURST_FILES {
+        write_and_rename(&dir.path().join(format!("{n}")), "x");
     }
     watch.signal("CONT");
-    until("all to be announced", || (files(&server).len() > BURST).then_some(()));
-    let files = files(&server);
+    wait_until("all to be announced", || {
+        (announced_files(&server).len() > BURST_FILES).then_some(())
+    });
+    let files = announced_files(&server);
     let distinct: BTreeSet<_> = files.iter().collect();
-    assert_eq!((files.len(), distinct.len()), (BURST + 1, BURST + 1), "each once");
+    assert_eq!((files.len(), distinct.len()), (BURST_FILES + 1, BURST_FILES + 1), "each once");
 }
 
 #[test]
-fn a_watcher_that_is_killed_again_and_again_announces_each_file_once() {
-    let seed = seed_from("TIDINGS_FILES_SEED");
+fn a_watch_killed_repeatedly_announces_each_file_once() {
+    let seed = seed_from_env("TIDINGS_FILES_SEED");
     eprintln!("TIDINGS_FILES_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let server = Server::broker();
-    let dir = real_dir();
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let path_of = |n: usize| dir.path().join(format!("{}/{n}", n % 7));
     let writer = {
-        let paths: Vec<_> = (0..BURST).map(path_of).collect();
+        let paths: Vec<_> = (0..BURST_FILES).map(path_of).collect();
         thread::spawn(move || {
             for path in paths {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
-                place(&path, "x");
+                write_and_rename(&path, "x");
             }
         })
     };
@@ -415,47 +419,47 @@ fn a_watcher_that_is_killed_again_and_again_announces_each_file_once() {
     let mut known = 0;
     for _ in 0..12 {
         let watch = watch_dir(&server, dir.path(), &["--recursive", "--settle", "50ms"]);
-        let more = (known + random.usize(0..BURST / 12)).min(BURST);
-        known = until("some more to be announced", || {
-            let known = files(&server).len();
+        let more = (known + random.usize(0..BURST_FILES / 12)).min(BURST_FILES);
+        known = wait_until("some more to be announced", || {
+            let known = announced_files(&server).len();
             (known >= more).then_some(known)
         });
-        watch.finish_by("KILL");
+        watch.signal_and_finish("KILL");
     }
     writer.join().unwrap();
-    once(&server, dir.path(), &["--recursive"]);
-    let files = files(&server);
+    watch_once(&server, dir.path(), &["--recursive"]);
+    let files = announced_files(&server);
     let distinct: BTreeSet<_> = files.iter().cloned().collect();
-    assert_eq!(distinct, (0..BURST).map(path_of).collect(), "none is missing");
-    assert_eq!(files.len(), BURST, "none is there twice");
+    assert_eq!(distinct, (0..BURST_FILES).map(path_of).collect(), "none is missing");
+    assert_eq!(files.len(), BURST_FILES, "none is there twice");
 }
 
 #[test]
-fn a_broker_that_comes_and_goes_misses_nothing() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn a_restart_of_the_broker_loses_no_file() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let watch = watch_dir(&server, dir.path(), &[]);
     for n in 0..50 {
-        place(&dir.path().join(format!("{n}")), "x");
+        write_and_rename(&dir.path().join(format!("{n}")), "x");
     }
-    let server = server.restart_here("KILL", &["broker"]);
+    let server = server.restart_at_same_address("KILL", &["broker"]);
     for n in 50..100 {
-        place(&dir.path().join(format!("{n}")), "x");
+        write_and_rename(&dir.path().join(format!("{n}")), "x");
     }
-    watch.line_with("reconnected");
-    until("all to be announced", || (files(&server).len() >= 100).then_some(()));
-    let files = files(&server);
+    watch.wait_for_line_with("reconnected");
+    wait_until("all to be announced", || (announced_files(&server).len() >= 100).then_some(()));
+    let files = announced_files(&server);
     assert_eq!(files.iter().collect::<BTreeSet<_>>().len(), files.len(), "each once");
 }
 
 #[test]
-fn one_watcher_at_a_time_has_a_directory_and_what_is_none_is_refused() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn a_directory_has_one_watch_and_invalid_arguments_are_rejected() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let text = dir.path().to_str().unwrap();
     let _watch = watch_dir(&server, dir.path(), &[]);
-    let words = ["watch", text, "--data", "watched", "--broker", &server.text()];
-    let ended = run(server.folder.path(), &words).expect_code(1);
+    let words = ["watch", text, "--data", "watched", "--broker", &server.address_text()];
+    let ended = run_tidings(server.folder.path(), &words).expect_code(1);
     assert!(ended.stderr().contains("is watched already"), "{}", ended.stderr());
     for words in [
         &["watch", "/no/such/directory"][..],
@@ -465,28 +469,28 @@ fn one_watcher_at_a_time_has_a_directory_and_what_is_none_is_refused() {
         &["watch", "--spool", text, "--batch-end"],
         &["watch", text, "--spool", text],
     ] {
-        let ended = run(server.folder.path(), words).expect_code(2);
+        let ended = run_tidings(server.folder.path(), words).expect_code(2);
         assert_eq!(ended.stderr().lines().count(), 1, "{}", ended.stderr());
     }
 }
 
 #[test]
-fn dropped_files_of_urls_become_events_and_go() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn spooled_url_files_are_published_and_removed() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let words = ["--topic", "links", "--spool"].map(OsStr::new);
-    let begin = || watch(&server, &[&words[..], &[dir.path().as_os_str()]].concat());
+    let begin = || start_watch(&server, &[&words[..], &[dir.path().as_os_str()]].concat());
     let watch = begin();
     let odd = dir.path().join("odd");
-    place(
+    write_and_rename(
         &odd,
         "http://a.example/ prio=5\n\n# nothing\nsome text\r\nfor\u{7}ged\nhttp://b.example/",
     );
     let kept = dir.path().join(".rejected-odd");
-    until("the rest to be kept", || kept.exists().then_some(()));
-    let note = watch.line_with("odd:5: ");
+    wait_until("the rest to be kept", || kept.exists().then_some(()));
+    let note = watch.wait_for_line_with("odd:5: ");
     assert!(note.contains("control byte 0x07"), "{note}");
-    let events = events_on(&server, "links");
+    let events = read_events(&server, "links");
     let id = value(&events[0], "id").strip_suffix("-1").unwrap().to_owned();
     let expected = [
         format!("http://a.example/ prio=5 id={id}-1"),
@@ -498,24 +502,26 @@ fn dropped_files_of_urls_become_events_and_go() {
     // Killed in the middle: what is not removed is published again, and the broker knows it.
     for n in 0..300 {
         let lines: Vec<_> = (0..10).map(|line| format!("http://c.example/{n}/{line}\n")).collect();
-        place(&dir.path().join(format!("{n}")), &lines.concat());
+        write_and_rename(&dir.path().join(format!("{n}")), &lines.concat());
         if n == 100 {
             watch.signal("KILL");
         }
     }
     watch.finish();
     let _watch = begin();
-    until("an empty directory", || (fs::read_dir(dir.path()).unwrap().count() == 1).then_some(()));
-    let events = events_on(&server, "links").split_off(3);
+    wait_until("an empty directory", || {
+        (fs::read_dir(dir.path()).unwrap().count() == 1).then_some(())
+    });
+    let events = read_events(&server, "links").split_off(3);
     let distinct: BTreeSet<_> = events.iter().map(|event| event.split(' ').next()).collect();
     assert_eq!((events.len(), distinct.len()), (3_000, 3_000));
 }
 
 #[test]
-fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published_once() {
+fn a_rejected_line_is_set_aside_and_the_others_are_published_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let broker = listener.local_addr().unwrap().to_string();
-    let dir = real_dir();
+    let dir = disk_dir();
     let kept = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
     // A broker that refuses what it does not like, and says what else it has heard.
     let (heard, published) = mpsc::channel();
@@ -538,12 +544,12 @@ fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published
         }
     });
     let folder = TempDir::new().unwrap();
-    let mut command = tidings(folder.path(), ["watch", "--settle", "10ms", "--spool"]);
-    let watch = Running::start(command.arg(dir.path()).args(["--broker", &broker]));
+    let mut command = tidings_command(folder.path(), ["watch", "--settle", "10ms", "--spool"]);
+    let watch = Process::start(command.arg(dir.path()).args(["--broker", &broker]));
     for kept in kept {
-        place(&dir.path().join("odd"), "first text\nnever\nlast text\n");
-        watch.line_with("odd:2: ");
-        until("the file to be kept", || kept.exists().then_some(()));
+        write_and_rename(&dir.path().join("odd"), "first text\nnever\nlast text\n");
+        watch.wait_for_line_with("odd:2: ");
+        wait_until("the file to be kept", || kept.exists().then_some(()));
         let published: Vec<_> = published.try_iter().collect();
         assert_eq!(published, ["PUB new-url first text", "PUB new-url last text"]);
     }
@@ -553,17 +559,18 @@ fn a_line_that_is_refused_for_good_is_set_aside_and_its_neighbours_are_published
 /// What docs/files-and-signals.md shows: a program of one machine runs when a file of another is
 /// ready.
 #[test]
-fn a_program_is_run_for_each_file_whatever_it_is_called() {
-    let server = Server::broker();
-    let (dir, out) = (real_dir(), real_dir());
+fn a_program_runs_for_every_file_name() {
+    let server = Server::start_broker();
+    let (dir, out) = (disk_dir(), disk_dir());
     let _watch = watch_dir(&server, dir.path(), &[]);
     let names: [&[u8]; 3] = [b"$(touch forged); `x` 'y'", b"-rf", b"two\nlines \xff"];
-    let mut command = tidings(server.folder.path(), ["sub", "--broker", &server.text()]);
+    let mut command =
+        tidings_command(server.folder.path(), ["sub", "--broker", &server.address_text()]);
     let words =
         ["file-ready", "--group", "copy", "--jobs", "3", "--count", "3", "--exec", "cp", "{}"];
-    let sub = Running::start(command.args(words).arg(out.path()));
+    let sub = Process::start(command.args(words).arg(out.path()));
     for name in names {
-        place(&dir.path().join(OsStr::from_bytes(name)), "text");
+        write_and_rename(&dir.path().join(OsStr::from_bytes(name)), "text");
     }
     sub.finish().expect_code(0);
     let copied: BTreeSet<_> =

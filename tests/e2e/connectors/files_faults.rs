@@ -10,28 +10,30 @@ use std::thread;
 use rustix::fs::{Mode, OFlags};
 
 use crate::connectors::files::{
-    announced, files, once, place, real_dir, until_announced, until_event, watch_dir,
+    announced_events, announced_files, disk_dir, wait_for_event, wait_until_announced, watch_dir,
+    watch_once, write_and_rename,
 };
-use crate::support::process::{Running, Server, tidings};
+use crate::support::process::{Process, Server, tidings_command};
 use crate::support::small_disk::SmallDisk;
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 
 /// Watches through another program, which starts it in its own way.
 #[track_caller]
-fn watch_by(server: &Server, starter: &[&str], dir: &Path) -> Running {
-    let watch = tidings(server.folder.path(), ["watch", "--data", "watched", "--recursive"]);
+fn start_watch_with(server: &Server, starter: &[&str], dir: &Path) -> Process {
+    let watch =
+        tidings_command(server.folder.path(), ["watch", "--data", "watched", "--recursive"]);
     let mut command = Command::new(starter[0]);
     command.args(&starter[1..]).arg(watch.get_program()).args(watch.get_args());
     command.current_dir(watch.get_current_dir().unwrap());
-    let watch = Running::start(command.args(["--broker", &server.text()]).arg(dir));
-    watch.line_with("watching ");
+    let watch = Process::start(command.args(["--broker", &server.address_text()]).arg(dir));
+    watch.wait_for_line_with("watching ");
     watch
 }
 
 #[test]
-fn a_directory_that_could_not_be_read_is_looked_at_again() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn an_unreadable_directory_is_retried() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     let (closed, below) = (dir.path().join("closed"), dir.path().join("closed/below"));
     fs::create_dir_all(&below).unwrap();
     fs::write(below.join("file"), "x").unwrap();
@@ -47,72 +49,72 @@ fn a_directory_that_could_not_be_read_is_looked_at_again() {
     // Root may read everything, unless it cannot do without.
     let no_root = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"];
     let starter = if rustix::process::geteuid().is_root() { &no_root[..] } else { &["env"] };
-    let watch = watch_by(&server, starter, dir.path());
+    let watch = start_watch_with(&server, starter, dir.path());
     let shown = closed.to_str().unwrap();
-    until_event(&server, &format!("{shown} error=denied id="));
-    until("the deep one", || {
-        announced(&server).into_iter().find(|event| event.contains(" error=unreadable id="))
+    wait_for_event(&server, &format!("{shown} error=denied id="));
+    wait_until("the deep one", || {
+        announced_events(&server).into_iter().find(|event| event.contains(" error=unreadable id="))
     });
     set_mode(0o700);
-    until_event(&server, &format!("{shown} error=none id="));
-    until_announced(&server, &below.join("file"), 1);
-    place(&below.join("second"), "x");
-    until_announced(&server, &below.join("second"), 1);
-    watch.finish_by("TERM").expect_code(0);
+    wait_for_event(&server, &format!("{shown} error=none id="));
+    wait_until_announced(&server, &below.join("file"), 1);
+    write_and_rename(&below.join("second"), "x");
+    wait_until_announced(&server, &below.join("second"), 1);
+    watch.signal_and_finish("TERM").expect_code(0);
     let errors: Vec<_> =
-        announced(&server).into_iter().filter(|event| event.contains(" error=")).collect();
+        announced_events(&server).into_iter().filter(|event| event.contains(" error=")).collect();
     assert_eq!(errors.len(), 3, "once per change: {errors:#?}");
 }
 
 #[test]
-fn what_is_unmounted_is_not_gone() {
-    let server = Server::broker();
-    let (disk, folder) = (SmallDisk::mount(4), real_dir());
-    let dir = disk.seen(folder.path());
-    let real = real_dir();
+fn files_of_an_unmounted_disk_are_not_announced_again() {
+    let server = Server::start_broker();
+    let (disk, folder) = (SmallDisk::mount(4), disk_dir());
+    let dir = disk.outside_path(folder.path());
+    let real = disk_dir();
     let mounted = real.path().join("disk");
     fs::create_dir(&mounted).unwrap();
     for name in ["first", "second"] {
-        fs::write(disk.path().join(name), name).unwrap();
+        fs::write(disk.disk_path().join(name), name).unwrap();
     }
     disk.mount_at(folder.path());
-    once(&server, &dir, &[]);
+    watch_once(&server, &dir, &[]);
     // While nobody watches.
     disk.unmount_at(folder.path());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     let watch = watch_dir(&server, &dir, &[]);
     let shown = dir.to_str().unwrap();
-    until_event(&server, &format!("{shown} error=gone id="));
+    wait_for_event(&server, &format!("{shown} error=gone id="));
     disk.mount_at(folder.path());
-    until_event(&server, &format!("{shown} error=none id="));
-    place(&dir.join("third"), "third");
-    until_announced(&server, &dir.join("third"), 1);
-    let ended = watch.finish_by("TERM").expect_code(0);
+    wait_for_event(&server, &format!("{shown} error=none id="));
+    write_and_rename(&dir.join("third"), "third");
+    wait_until_announced(&server, &dir.join("third"), 1);
+    let ended = watch.signal_and_finish("TERM").expect_code(0);
     assert!(ended.stderr().contains("3 events announced"), "{}", ended.stderr());
 
     // Below what is watched, by looking, as no notice comes of this.
-    let dir = disk.seen(real.path());
+    let dir = disk.outside_path(real.path());
     disk.mount_at(&mounted);
     let watch = watch_dir(&server, &dir, &["--recursive", "--poll", "50ms"]);
     for name in ["first", "second", "third"] {
-        until_announced(&server, &dir.join("disk").join(name), 1);
+        wait_until_announced(&server, &dir.join("disk").join(name), 1);
     }
     disk.unmount_at(&mounted);
     let shown = dir.join("disk").display().to_string();
-    until_event(&server, &format!("{shown} error=gone id="));
+    wait_for_event(&server, &format!("{shown} error=gone id="));
     disk.mount_at(&mounted);
-    until_event(&server, &format!("{shown} error=none id="));
-    place(&dir.join("disk/fourth"), "fourth");
-    until_announced(&server, &dir.join("disk/fourth"), 1);
-    let ended = watch.finish_by("TERM").expect_code(0);
+    wait_for_event(&server, &format!("{shown} error=none id="));
+    write_and_rename(&dir.join("disk/fourth"), "fourth");
+    wait_until_announced(&server, &dir.join("disk/fourth"), 1);
+    let ended = watch.signal_and_finish("TERM").expect_code(0);
     assert!(ended.stderr().contains("6 events announced"), "{}", ended.stderr());
 }
 
 #[test]
-fn once_ends_in_a_directory_that_is_never_at_rest() {
-    let server = Server::broker();
-    let dir = real_dir();
-    place(&dir.path().join("calm"), "x");
+fn once_ends_in_a_directory_that_keeps_changing() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
+    write_and_rename(&dir.path().join("calm"), "x");
     for flags in [&["--settle", "200ms"][..], &["--poll", "50ms", "--settle", "200ms"]] {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -127,26 +129,26 @@ fn once_ends_in_a_directory_that_is_never_at_rest() {
                     fs::remove_file(dir.path().join(n.to_string())).unwrap();
                 }
             });
-            once(&server, dir.path(), flags);
+            watch_once(&server, dir.path(), flags);
             is_over.store(true, Ordering::Relaxed);
         });
     }
-    assert!(files(&server).contains(&dir.path().join("calm")));
+    assert!(announced_files(&server).contains(&dir.path().join("calm")));
 }
 
 #[test]
-fn directories_for_which_the_kernel_has_no_watches_left_are_looked_through() {
-    let server = Server::broker();
-    let dir = real_dir();
+fn directories_beyond_the_inotify_limit_are_polled() {
+    let server = Server::start_broker();
+    let dir = disk_dir();
     for n in 0..6 {
         fs::create_dir(dir.path().join(n.to_string())).unwrap();
     }
     let limit = "echo 3 > /proc/sys/user/max_inotify_watches && exec \"$@\"";
-    let watch = watch_by(&server, &["unshare", "-Ur", "sh", "-c", limit, "sh"], dir.path());
-    watch.line_with("is polled instead of watched");
+    let watch = start_watch_with(&server, &["unshare", "-Ur", "sh", "-c", limit, "sh"], dir.path());
+    watch.wait_for_line_with("is polled instead of watched");
     for n in 0..6 {
         let file = dir.path().join(format!("{n}/file"));
         drop(File::create(&file).unwrap());
-        until_announced(&server, &file, 1);
+        wait_until_announced(&server, &file, 1);
     }
 }

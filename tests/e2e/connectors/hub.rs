@@ -8,18 +8,18 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::http::Http;
-use crate::support::hub_site::{FORM, PUBLIC, Site};
+use crate::support::http_client::HttpClient;
+use crate::support::hub_site::{FORM_CONTENT_TYPE, HubSite, PUBLIC_URL};
 use crate::support::nginx::Nginx;
-use crate::support::process::{Server, at, json_at, run};
-use crate::support::wait::until;
+use crate::support::process::{Server, run_at, run_json_at, run_tidings};
+use crate::support::wait::wait_until;
 
 // PROTOCOL: B2, B3, B5
 #[test]
-fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
-    let site = Site::quick(8, &[]);
-    let (feed, subscribers) = (site.feed("feed.xml"), &site.subscribers);
-    site.write("feed.xml", "<rss>1</rss>");
+fn a_subscriber_is_verified_notified_and_unsubscribed() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
+    let (feed, subscribers) = (site.feed_url("feed.xml"), &site.subscribers);
+    site.write_feed("feed.xml", "<rss>1</rss>");
     site.subscribe("feed.xml", "/ok/a", &[("hub.secret", "secret of /ok/a")]);
     site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "86400")]);
     let asked = &subscribers.requests("GET", "/ok/a")[0]["query"];
@@ -30,162 +30,168 @@ fn a_subscriber_is_asked_told_and_asked_again_when_it_leaves() {
     assert_eq!(asked["query"]["hub.lease_seconds"], "86400");
     assert!(asked["agent"].as_str().unwrap().starts_with("tidings/"));
 
-    site.publish("feed.xml", "<rss>2</rss>");
-    let told = subscribers.nth("POST", "/ok/a", 1);
+    site.publish_feed("feed.xml", "<rss>2</rss>");
+    let told = subscribers.wait_for_request("POST", "/ok/a", 1);
     assert_eq!((&told["body"], &told["type"]), (&json!("<rss>2</rss>"), &json!("text/xml")));
     assert_eq!(told["signed"], true);
-    let links = format!("<{PUBLIC}hub>; rel=\"hub\", <{feed}>; rel=\"self\"");
+    let links = format!("<{PUBLIC_URL}hub>; rel=\"hub\", <{feed}>; rel=\"self\"");
     assert_eq!(told["link"], links);
-    assert_eq!(subscribers.nth("POST", "/ok/b", 1)["signed"], Value::Null);
+    assert_eq!(subscribers.wait_for_request("POST", "/ok/b", 1)["signed"], Value::Null);
 
     // A ping without a change is none.
-    site.publish("feed.xml", "<rss>2</rss>");
-    site.idle();
-    site.publish("feed.xml", "<rss>3</rss>");
-    assert_eq!(subscribers.nth("POST", "/ok/a", 2)["body"], "<rss>3</rss>");
-    subscribers.nth("POST", "/ok/b", 2);
+    site.publish_feed("feed.xml", "<rss>2</rss>");
+    site.wait_until_idle();
+    site.publish_feed("feed.xml", "<rss>3</rss>");
+    assert_eq!(subscribers.wait_for_request("POST", "/ok/a", 2)["body"], "<rss>3</rss>");
+    subscribers.wait_for_request("POST", "/ok/b", 2);
 
-    assert_eq!(site.wish("unsubscribe", "feed.xml", "/ok/a", &[]).status, 202);
-    let asked = subscribers.nth("GET", "/ok/a", 2);
+    assert_eq!(site.request_subscription("unsubscribe", "feed.xml", "/ok/a", &[]).status, 202);
+    let asked = subscribers.wait_for_request("GET", "/ok/a", 2);
     assert_eq!(asked["query"]["hub.mode"], "unsubscribe");
-    until("the end", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
-    site.publish("feed.xml", "<rss>4</rss>");
-    subscribers.nth("POST", "/ok/b", 3);
-    site.idle();
-    assert_eq!(subscribers.bodies("/ok/a"), ["<rss>2</rss>", "<rss>3</rss>"]);
+    wait_until("the end", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
+    site.publish_feed("feed.xml", "<rss>4</rss>");
+    subscribers.wait_for_request("POST", "/ok/b", 3);
+    site.wait_until_idle();
+    assert_eq!(subscribers.received_bodies("/ok/a"), ["<rss>2</rss>", "<rss>3</rss>"]);
 }
 
 // PROTOCOL: B2
 #[test]
-fn who_does_not_answer_the_challenge_is_no_subscriber_and_can_end_nothing() {
-    let site = Site::quick(8, &[]);
+fn a_failed_challenge_neither_subscribes_nor_unsubscribes() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
     for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
-        assert_eq!(site.wish("subscribe", "feed.xml", subscriber, &[]).status, 202);
-        site.subscribers.nth("GET", subscriber, 1);
+        assert_eq!(site.request_subscription("subscribe", "feed.xml", subscriber, &[]).status, 202);
+        site.subscribers.wait_for_request("GET", subscriber, 1);
     }
     site.subscribe("feed.xml", "/ok", &[]);
     for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
         assert!(site.subscriptions("feed.xml", subscriber).is_empty(), "{subscriber}");
     }
     // All answers were final but for that which has not come.
-    until("the others to be dealt with", || {
-        (site.group("hub-verify")["processing"] == 1).then_some(())
+    wait_until("the others to be dealt with", || {
+        (site.group_status("hub-verify")["processing"] == 1).then_some(())
     });
-    assert_eq!(site.group("hub-verify")["waiting"], 0);
+    assert_eq!(site.group_status("hub-verify")["waiting"], 0);
     // An end that the subscriber does not know of.
-    let (topic, callback) = (site.feed("feed.xml"), site.subscribers.callback("/ok"));
-    let database = Connection::open(site.server.data().join("hub.db")).unwrap();
+    let (topic, callback) = (site.feed_url("feed.xml"), site.subscribers.callback_url("/ok"));
+    let database = Connection::open(site.server.data_dir().join("hub.db")).unwrap();
     let changed = database
         .execute("UPDATE subscriptions SET callback = replace(callback, '/ok', '/no')", [])
         .unwrap();
     assert_eq!(changed, 1, "{topic} {callback}");
-    assert_eq!(site.wish("unsubscribe", "feed.xml", "/no", &[]).status, 202);
-    site.subscribers.nth("GET", "/no", 2);
+    assert_eq!(site.request_subscription("unsubscribe", "feed.xml", "/no", &[]).status, 202);
+    site.subscribers.wait_for_request("GET", "/no", 2);
     site.subscribe("feed.xml", "/ok", &[]);
     assert_eq!(site.subscriptions("feed.xml", "/no").len(), 1);
 }
 
 // PROTOCOL: B8
 #[test]
-fn strangers_who_never_answer_hold_up_nothing_that_is_sent() {
-    let site = Site::quick(8, &[]);
+fn unanswered_verifications_delay_no_delivery() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok", &[]);
     // As many as are asked at once, on hosts of their own.
     let port = site.subscribers.port;
     for host in 0..100 {
         let callback = format!("http://127.0.1.{host}:{port}/late");
-        let (mode, topic) = (("hub.mode", "subscribe"), site.feed("feed.xml"));
+        let (mode, topic) = (("hub.mode", "subscribe"), site.feed_url("feed.xml"));
         let fields = [mode, ("hub.topic", &topic), ("hub.callback", &callback)];
-        assert_eq!(site.post("/hub", &fields).status, 202);
+        assert_eq!(site.post_form("/hub", &fields).status, 202);
     }
-    site.subscribers.nth("GET", "/late", 32);
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/ok", 1);
-    let sending = site.group("hub");
+    site.subscribers.wait_for_request("GET", "/late", 32);
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/ok", 1);
+    let sending = site.group_status("hub");
     assert_eq!((&sending["processing"], &sending["waiting"]), (&json!(0), &json!(0)));
 }
 
 // PROTOCOL: B1
 #[test]
-fn what_is_not_for_this_hub_is_refused() {
-    let site = Site::start(&[]);
-    let good = site.feed("feed.xml");
-    let callback = site.subscribers.callback("/ok");
+fn invalid_hub_requests_are_rejected() {
+    let site = HubSite::start(&[]);
+    let good = site.feed_url("feed.xml");
+    let callback = site.subscribers.callback_url("/ok");
     let ask = |topic: &str, callback: &str| {
         let fields = [("hub.mode", "subscribe"), ("hub.topic", topic), ("hub.callback", callback)];
-        site.post("/hub", &fields)
+        site.post_form("/hub", &fields)
     };
     let refused = ask("https://elsewhere.example/feed.xml", &callback);
     assert_eq!((refused.status, refused.body.trim()), (404, "this hub has no such topic"));
     assert_eq!(ask(&good, "ftp://reader.example/").status, 400);
-    assert_eq!(ask(&good, &format!("{PUBLIC}hub")).status, 400);
+    assert_eq!(ask(&good, &format!("{PUBLIC_URL}hub")).status, 400);
     assert_eq!(ask(&good, "http://reader.example/\r\nX: y").status, 202, "it is one word then");
     assert_eq!(ask(&format!("{good}\r\nX: y"), &callback).status, 400);
-    assert_eq!(site.wish("toggle", "feed.xml", "/ok", &[]).status, 400);
+    assert_eq!(site.request_subscription("toggle", "feed.xml", "/ok", &[]).status, 400);
     let secret = "s".repeat(200);
-    assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &[("hub.secret", &secret)]).status, 400);
+    assert_eq!(
+        site.request_subscription("subscribe", "feed.xml", "/ok", &[("hub.secret", &secret)])
+            .status,
+        400
+    );
     let got = site.http.get("/hub");
     assert_eq!((got.status, got.header("allow")), (405, Some("POST")));
-    assert_eq!(site.http.send("POST", "/hub", "{}").status, 415);
+    assert_eq!(site.http.send_json("POST", "/hub", "{}").status, 415);
     let long = "a".repeat((64 << 10) + 1);
-    assert_eq!(site.http.with_body("POST", "/hub", FORM, &[], &long).status, 413);
+    assert_eq!(site.http.send_body("POST", "/hub", FORM_CONTENT_TYPE, &[], &long).status, 413);
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
 }
 
 #[test]
-fn who_asks_too_often_has_to_wait() {
-    let site = Site::start(&["--hub-rate", "3"]);
-    let statuses: Vec<_> =
-        (0..4).map(|_| site.wish("toggle", "feed.xml", "/ok", &[]).status).collect();
+fn hub_requests_are_rate_limited() {
+    let site = HubSite::start(&["--hub-rate", "3"]);
+    let statuses: Vec<_> = (0..4)
+        .map(|_| site.request_subscription("toggle", "feed.xml", "/ok", &[]).status)
+        .collect();
     assert_eq!(statuses, [400, 400, 400, 429]);
     // Publishers that may are not counted, and before they were known they were.
-    let site = Site::start(&["--hub-rate", "3"]);
+    let site = HubSite::start(&["--hub-rate", "3"]);
     for text in ["1", "2", "3", "4", "5"] {
-        site.publish("feed.xml", text);
+        site.publish_feed("feed.xml", text);
     }
 }
 
 #[test]
-fn who_asks_for_nothing_holds_up_nobody_who_wishes_and_who_wishes_nobody_who_renews() {
-    let site = Site::quick(8, &["--hub-rate", "3"]);
+fn invalid_new_and_renewal_requests_have_separate_rate_limits() {
+    let site = HubSite::start_with_fast_retries(8, &["--hub-rate", "3"]);
     // All of them come from one address, as they do through a proxy.
     let until_too_many = |ask: &dyn Fn() -> u16| {
-        until("too many", || (ask() == 429).then_some(()));
+        wait_until("too many", || (ask() == 429).then_some(()));
     };
-    until_too_many(&|| site.post("/hub", &[("x", "y")]).status);
-    until_too_many(&|| site.post("/hub/ping", &[]).status);
-    let wish = |subscriber| site.wish("subscribe", "feed.xml", subscriber, &[]).status;
+    until_too_many(&|| site.post_form("/hub", &[("x", "y")]).status);
+    until_too_many(&|| site.post_form("/hub/ping", &[]).status);
+    let wish =
+        |subscriber| site.request_subscription("subscribe", "feed.xml", subscriber, &[]).status;
     assert_eq!(wish("/ok"), 202);
-    until("the subscription", || (site.counts()["subscribers"] == 1).then_some(()));
+    wait_until("the subscription", || (site.hub_counts()["subscribers"] == 1).then_some(()));
     until_too_many(&|| wish("/ok/other"));
     // What was shown to be meant goes on, though not as often as somebody likes who has seen the
     // callback.
     assert_eq!(wish("/ok"), 202);
-    assert_eq!(site.wish("unsubscribe", "feed.xml", "/ok", &[]).status, 202);
+    assert_eq!(site.request_subscription("unsubscribe", "feed.xml", "/ok", &[]).status, 202);
     until_too_many(&|| wish("/ok"));
 }
 
 // PROTOCOL: B4
 #[test]
-fn only_publishers_may_ping_and_others_are_told_nothing() {
-    let site = Site::start(&["--hub-publishers", "192.0.2.0/24"]);
-    let url = site.feed("feed.xml");
-    let unknown = site.http.send("POST", "/hooks/none", "{}");
+fn only_publishers_can_ping() {
+    let site = HubSite::start(&["--hub-publishers", "192.0.2.0/24"]);
+    let url = site.feed_url("feed.xml");
+    let unknown = site.http.send_json("POST", "/hooks/none", "{}");
     assert_eq!(unknown.status, 404);
     for (path, field) in [("/hub", "hub.url"), ("/hub/ping", "url")] {
-        let got = site.post(path, &[("hub.mode", "publish"), (field, &url)]);
+        let got = site.post_form(path, &[("hub.mode", "publish"), (field, &url)]);
         assert_eq!((got.status, got.json()["code"].as_str()), (404, Some("unknown")));
         // Also what would be refused.
-        assert_eq!(site.post(path, &[("hub.mode", "publish")]).body, got.body);
+        assert_eq!(site.post_form(path, &[("hub.mode", "publish")]).body, got.body);
     }
     assert_eq!(site.http.get("/stats").json()["notices"]["refused"], 4);
 
     // Whom a proxy speaks for is not the proxy, though it is here.
-    let site = Site::quick(8, &[]);
+    let site = HubSite::start_with_fast_retries(8, &[]);
     let proxied = format!(
         "location /tidings/hub {{ proxy_pass {}/hub; proxy_set_header Host blog.example;
         proxy_set_header X-Forwarded-For $remote_addr; }}",
-        site.http.base
+        site.http.base_url
     );
     let proxy = Nginx::start(TempDir::new().unwrap(), "", &proxied);
     let outside = |fields: &str| {
@@ -194,142 +200,143 @@ fn only_publishers_may_ping_and_others_are_told_nothing() {
         let output = Command::new("curl").args(status).args(["--data", fields, &hub]).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    let topic = site.feed("feed.xml");
+    let topic = site.feed_url("feed.xml");
     assert_eq!(outside(&format!("hub.mode=publish&hub.url={topic}")), "404");
-    let callback = site.subscribers.callback("/ok");
+    let callback = site.subscribers.callback_url("/ok");
     let wish = format!("hub.mode=subscribe&hub.topic={topic}&hub.callback={callback}");
     assert_eq!(outside(&wish), "202");
-    site.subscribers.nth("GET", "/ok", 1);
+    site.subscribers.wait_for_request("GET", "/ok", 1);
     for header in ["X-Real-IP: 192.0.2.1", "Forwarded: for=192.0.2.1", "Via: 1.1 proxy"] {
         let ping = format!("hub.mode=publish&hub.url={topic}");
-        let got = site.http.with_body("POST", "/hub", FORM, &[header], &ping);
+        let got = site.http.send_body("POST", "/hub", FORM_CONTENT_TYPE, &[header], &ping);
         assert_eq!(got.status, 404, "{header}");
     }
 }
 
 // PROTOCOL: B8
 #[test]
-fn a_callback_that_leads_inside_is_never_asked() {
-    let site = Site::start(&[]);
-    assert_eq!(site.wish("subscribe", "feed.xml", "/ok", &[]).status, 202);
-    let line = site.server.process.line_with("subscribers of the hub that cannot be reached");
+fn a_callback_at_a_private_address_is_never_requested() {
+    let site = HubSite::start(&[]);
+    assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &[]).status, 202);
+    let line =
+        site.server.process.wait_for_line_with("subscribers of the hub that cannot be reached");
     assert!(line.contains("127.0.0.1"), "{line}");
-    site.idle();
+    site.wait_until_idle();
     assert!(site.subscribers.requests("GET", "/ok").is_empty());
-    assert_eq!(site.group("hub-verify")["failed"], 1);
+    assert_eq!(site.group_status("hub-verify")["failed"], 1);
 }
 
 // PROTOCOL: B3
 #[test]
-fn a_lease_ends() {
-    let site = Site::quick(8, &["--hub-lease", "1s"]);
+fn a_subscription_ends_with_its_lease() {
+    let site = HubSite::start_with_fast_retries(8, &["--hub-lease", "1s"]);
     site.subscribe("feed.xml", "/ok/a", &[]);
     site.subscribe("feed.xml", "/ok/b", &[("hub.lease_seconds", "3600")]);
     let asked = &site.subscribers.requests("GET", "/ok/a")[0]["query"];
     assert_eq!(asked["hub.lease_seconds"], "1");
     let (_, ends) = site.subscriptions("feed.xml", "/ok/a")[0];
-    until("its end", || {
+    wait_until("its end", || {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         (now.as_millis() > u128::from(ends.unsigned_abs())).then_some(())
     });
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/ok/b", 1);
-    site.idle();
-    assert!(site.subscribers.bodies("/ok/a").is_empty());
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/ok/b", 1);
+    site.wait_until_idle();
+    assert!(site.subscribers.received_bodies("/ok/a").is_empty());
     // What has ended is forgotten when it is looked at next, as at a start.
     let site = site.restart("TERM");
-    until("the sweep", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
+    wait_until("the sweep", || site.subscriptions("feed.xml", "/ok/a").is_empty().then_some(()));
     assert_eq!(site.subscriptions("feed.xml", "/ok/b").len(), 1);
 }
 
 // PROTOCOL: B6, B7
 #[test]
-fn a_delivery_is_tried_again_and_is_then_of_the_newest() {
-    let site = Site::quick(8, &[]);
+fn a_retried_delivery_sends_the_newest_content() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/twice", &[]);
-    site.publish("feed.xml", "1");
-    assert_eq!(site.subscribers.nth("POST", "/twice", 3)["body"], "1");
-    site.idle();
-    assert_eq!(site.subscribers.bodies("/twice").len(), 3);
+    site.publish_feed("feed.xml", "1");
+    assert_eq!(site.subscribers.wait_for_request("POST", "/twice", 3)["body"], "1");
+    site.wait_until_idle();
+    assert_eq!(site.subscribers.received_bodies("/twice").len(), 3);
     // While nothing is released, a second content takes the place of the first; another topic's
     // stays.
     site.subscribe("other.xml", "/twice", &[]);
-    at(&site.server, &["group", "pause", "hub"]).expect_code(0);
-    site.publish("other.xml", "of the other");
-    at(&site.server, &["group", "resume", "hub"]).expect_code(0);
-    site.publish("feed.xml", "3");
-    until("both", || {
-        let bodies = site.subscribers.bodies("/twice");
+    run_at(&site.server, &["group", "pause", "hub"]).expect_code(0);
+    site.publish_feed("other.xml", "of the other");
+    run_at(&site.server, &["group", "resume", "hub"]).expect_code(0);
+    site.publish_feed("feed.xml", "3");
+    wait_until("both", || {
+        let bodies = site.subscribers.received_bodies("/twice");
         let has = |text| bodies.iter().any(|body| body == text);
         (has("3") && has("of the other")).then_some(())
     });
-    site.idle();
-    assert_eq!(site.subscribers.bodies("/twice").len(), 5);
+    site.wait_until_idle();
+    assert_eq!(site.subscribers.received_bodies("/twice").len(), 5);
 }
 
 // PROTOCOL: B6, B7
 #[test]
-fn nothing_brings_forward_what_has_to_wait() {
-    let site = Site::quick(8, &[]);
+fn new_content_does_not_shorten_a_backoff() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/later", &[]);
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/later", 1);
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/later", 1);
     for text in ["2", "3", "4"] {
-        site.publish("feed.xml", text);
+        site.publish_feed("feed.xml", text);
     }
-    site.subscribers.nth("POST", "/later", 2);
-    site.idle();
-    assert_eq!(site.subscribers.bodies("/later"), ["1", "4"]);
+    site.subscribers.wait_for_request("POST", "/later", 2);
+    site.wait_until_idle();
+    assert_eq!(site.subscribers.received_bodies("/later"), ["1", "4"]);
 }
 
 // PROTOCOL: B7
 #[test]
-fn who_missed_something_for_good_has_it_with_the_next_ping() {
-    let site = Site::quick(3, &[]);
+fn a_missed_delivery_is_sent_after_the_next_ping() {
+    let site = HubSite::start_with_fast_retries(3, &[]);
     site.subscribe("feed.xml", "/down", &[]);
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/down", 3);
-    site.idle();
-    assert_eq!(json_at(&site.server, &["dead", "ls", "--group", "hub"]).len(), 1);
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/down", 4);
-    site.idle();
-    site.publish("feed.xml", "1");
-    site.idle();
-    assert_eq!(site.subscribers.bodies("/down"), ["1"; 4]);
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/down", 3);
+    site.wait_until_idle();
+    assert_eq!(run_json_at(&site.server, &["dead", "ls", "--group", "hub"]).len(), 1);
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/down", 4);
+    site.wait_until_idle();
+    site.publish_feed("feed.xml", "1");
+    site.wait_until_idle();
+    assert_eq!(site.subscribers.received_bodies("/down"), ["1"; 4]);
 }
 
 // PROTOCOL: B7
 #[test]
-fn a_subscriber_that_is_gone_or_never_takes_anything_is_dropped() {
-    let site = Site::quick(3, &["--hub-failures", "2"]);
+fn gone_and_failing_subscribers_are_dropped() {
+    let site = HubSite::start_with_fast_retries(3, &["--hub-failures", "2"]);
     for subscriber in ["/dead", "/gone", "/ok"] {
         site.subscribe("feed.xml", subscriber, &[]);
     }
-    site.publish("feed.xml", "1");
-    site.subscribers.nth("POST", "/dead", 3);
-    site.idle();
+    site.publish_feed("feed.xml", "1");
+    site.subscribers.wait_for_request("POST", "/dead", 3);
+    site.wait_until_idle();
     assert!(site.subscriptions("feed.xml", "/gone").is_empty());
     assert_eq!(site.subscriptions("feed.xml", "/dead").len(), 1, "it may come back");
-    let dead = json_at(&site.server, &["dead", "ls", "--group", "hub"]);
+    let dead = run_json_at(&site.server, &["dead", "ls", "--group", "hub"]);
     assert_eq!(dead[0]["last"], "status_500", "{dead:?}");
     // An operator may send it again, and it is counted again.
-    site.publish("feed.xml", "2");
-    site.server.process.line_with("a subscriber of the hub is dropped");
-    site.idle();
+    site.publish_feed("feed.xml", "2");
+    site.server.process.wait_for_line_with("a subscriber of the hub is dropped");
+    site.wait_until_idle();
     assert!(site.subscriptions("feed.xml", "/dead").is_empty());
-    site.publish("feed.xml", "3");
-    site.subscribers.nth("POST", "/ok", 3);
-    site.idle();
-    assert_eq!(site.subscribers.bodies("/dead").len(), 6);
-    assert_eq!(site.subscribers.bodies("/gone").len(), 1);
+    site.publish_feed("feed.xml", "3");
+    site.subscribers.wait_for_request("POST", "/ok", 3);
+    site.wait_until_idle();
+    assert_eq!(site.subscribers.received_bodies("/dead").len(), 6);
+    assert_eq!(site.subscribers.received_bodies("/gone").len(), 1);
 }
 
 // PROTOCOL: B2, B5
 #[test]
-fn rss_cloud_registers_feeds_and_tells_their_urls() {
-    let site = Site::quick(8, &[]);
-    let (feed, other) = (site.feed("feed.xml"), site.feed("other.xml"));
+fn rsscloud_registers_feeds_and_sends_their_urls() {
+    let site = HubSite::start_with_fast_retries(8, &[]);
+    let (feed, other) = (site.feed_url("feed.xml"), site.feed_url("other.xml"));
     let port = site.subscribers.port.to_string();
     let register = |path: &str, more: &[(&str, &str)]| {
         let fields = [
@@ -340,12 +347,12 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
             ("url1", &feed),
             ("url2", &other),
         ];
-        site.post("/hub/rsscloud", &[&fields[..], more].concat())
+        site.post_form("/hub/rsscloud", &[&fields[..], more].concat())
     };
     let got = register("/ok/named", &[("domain", "127.0.0.1")]);
     assert_eq!((got.status, got.header("content-type")), (200, Some("text/xml")));
     assert!(got.body.contains("<notifyResult success=\"true\" msg=\""), "{}", got.body);
-    site.subscribers.nth("GET", "/ok/named", 2);
+    site.subscribers.wait_for_request("GET", "/ok/named", 2);
     let asked = site.subscribers.requests("GET", "/ok/named");
     assert!(asked.iter().any(|request| request["query"]["url"] == feed));
     assert_eq!(asked[0]["query"]["challenge"].as_str().unwrap().len(), 64);
@@ -359,23 +366,23 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
     assert!(got.status == 200 && got.body.contains("is asked now"), "{}", got.body);
     // Without a domain it is told at once, as a test.
     assert_eq!(register("/ok/peer", &[]).status, 200);
-    assert_eq!(site.subscribers.bodies("/ok/peer").len(), 2);
+    assert_eq!(site.subscribers.received_bodies("/ok/peer").len(), 2);
 
-    site.write("feed.xml", "<rss>1</rss>");
-    let got = site.http.with_body(
+    site.write_feed("feed.xml", "<rss>1</rss>");
+    let got = site.http.send_body(
         "POST",
         "/hub/ping",
-        FORM,
+        FORM_CONTENT_TYPE,
         &["Accept: application/json"],
         &format!("url={feed}"),
     );
     assert_eq!((got.status, &got.json()["success"]), (200, &json!(true)));
-    let told = site.subscribers.nth("POST", "/ok/named", 1);
-    assert_eq!((&told["type"], &told["signed"]), (&json!(FORM), &Value::Null));
+    let told = site.subscribers.wait_for_request("POST", "/ok/named", 1);
+    assert_eq!((&told["type"], &told["signed"]), (&json!(FORM_CONTENT_TYPE), &Value::Null));
     let encoded = feed.replace(':', "%3A").replace('/', "%2F");
     assert_eq!(told["body"], format!("url={encoded}"));
-    assert_eq!(site.subscribers.nth("POST", "/ok/peer", 3)["body"], told["body"]);
-    assert!(site.subscribers.bodies("/wrong").is_empty());
+    assert_eq!(site.subscribers.wait_for_request("POST", "/ok/peer", 3)["body"], told["body"]);
+    assert!(site.subscribers.received_bodies("/wrong").is_empty());
 
     let got = register("/ok", &[("url3", "https://elsewhere.example/feed.xml")]);
     assert_eq!(got.status, 404);
@@ -384,17 +391,17 @@ fn rss_cloud_registers_feeds_and_tells_their_urls() {
 
 // PROTOCOL: B6
 #[test]
-fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
+fn a_kill_during_a_distribution_loses_no_delivery() {
     const SUBSCRIBERS: usize = 200;
-    let site = Site::quick(8, &[]);
+    let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe_many("feed.xml", SUBSCRIBERS);
-    site.publish("feed.xml", "1");
-    until("some to be told", || (site.told("1") > SUBSCRIBERS / 8).then_some(()));
+    site.publish_feed("feed.xml", "1");
+    wait_until("some to be told", || (site.notified_count("1") > SUBSCRIBERS / 8).then_some(()));
     let site = site.restart("KILL");
-    until("everybody to be told", || (site.told("1") == SUBSCRIBERS).then_some(()));
-    site.idle();
+    wait_until("everybody to be told", || (site.notified_count("1") == SUBSCRIBERS).then_some(()));
+    site.wait_until_idle();
     let counts: Vec<_> = (0..SUBSCRIBERS)
-        .map(|number| site.subscribers.bodies(&format!("/ok/{number}")).len())
+        .map(|number| site.subscribers.received_bodies(&format!("/ok/{number}")).len())
         .collect();
     // Those that were under way when it was killed are told again: a host has eight at once.
     let twice = counts.iter().filter(|count| **count > 1).count();
@@ -403,51 +410,51 @@ fn a_kill_in_the_middle_of_a_distribution_costs_nobody_anything() {
 }
 
 #[test]
-fn thousands_of_subscribers_are_told() {
+fn thousands_of_subscribers_are_notified() {
     let count = env::var("TIDINGS_HUB_SUBSCRIBERS").map_or(5_000, |count| count.parse().unwrap());
-    let site = Site::quick(8, &[]);
+    let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok/0", &[]);
     // As if they had done the same, which takes longer than being told does.
     let sql = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < CAST(?1 AS INTEGER) - 1)
         INSERT INTO subscriptions (topic, callback, kind, named, secret, until_unix_ms, delivered)
         SELECT topic, replace(callback, '/ok/0', '/ok/' || n), kind, named, secret, until_unix_ms, delivered
         FROM subscriptions, numbers";
-    let database = Connection::open(site.server.data().join("hub.db")).unwrap();
+    let database = Connection::open(site.server.data_dir().join("hub.db")).unwrap();
     database.busy_timeout(Duration::from_mins(1)).unwrap();
     assert_eq!(database.execute(sql, [count.to_string()]).unwrap(), count - 1);
     let began = Instant::now();
-    site.publish("feed.xml", "1");
-    until("everybody to be told", || (site.told("1") == count).then_some(()));
+    site.publish_feed("feed.xml", "1");
+    wait_until("everybody to be told", || (site.notified_count("1") == count).then_some(()));
     eprintln!("{count} subscribers were told within {:?}", began.elapsed());
-    site.idle();
+    site.wait_until_idle();
     let mut posts = 0;
-    site.subscribers.process.printed(|line| -> Option<()> {
+    site.subscribers.process.find_line(|line| -> Option<()> {
         posts += usize::from(line.contains("\"POST\""));
         None
     });
-    assert_eq!((posts, &site.group("hub")["dead"]), (count, &json!(0)));
+    assert_eq!((posts, &site.group_status("hub")["dead"]), (count, &json!(0)));
 }
 
 #[test]
-fn a_hub_needs_to_know_its_url_and_to_be_asked_by_http() {
+fn a_hub_requires_a_public_url_and_http() {
     let folder = TempDir::new().unwrap();
     let hub = ["broker", "--listen", "0", "--hub", "https://blog.example/"];
     for (more, said) in [
         (&[][..], "--public-url"),
-        (&["--public-url", PUBLIC, "--http", "off"][..], "--http off"),
-        (&["--public-url", PUBLIC, "--hub-lease", "31d"][..], "--hub-lease-max"),
-        (&["--public-url", PUBLIC, "--hub", "ftp://blog.example/"][..], "--hub"),
-        (&["--public-url", PUBLIC, "--hub-publishers", "10/8"][..], "--hub-publishers"),
+        (&["--public-url", PUBLIC_URL, "--http", "off"][..], "--http off"),
+        (&["--public-url", PUBLIC_URL, "--hub-lease", "31d"][..], "--hub-lease-max"),
+        (&["--public-url", PUBLIC_URL, "--hub", "ftp://blog.example/"][..], "--hub"),
+        (&["--public-url", PUBLIC_URL, "--hub-publishers", "10/8"][..], "--hub-publishers"),
     ] {
-        let stderr = run(folder.path(), &[&hub[..], more].concat()).expect_code(2).stderr();
+        let stderr = run_tidings(folder.path(), &[&hub[..], more].concat()).expect_code(2).stderr();
         assert!(stderr.contains(said), "{stderr}");
     }
-    let config = format!("hub = ['https://blog.example/']\npublic-url = '{PUBLIC}'\n");
+    let config = format!("hub = ['https://blog.example/']\npublic-url = '{PUBLIC_URL}'\n");
     fs::write(folder.path().join("tidings.toml"), config).unwrap();
     let server = Server::start_in(folder, &["up", "--config", "tidings.toml"], |_| ());
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     assert_eq!(http.get("/hub").status, 405);
     // Without a hub there is nothing.
-    let server = Server::broker();
-    assert_eq!(Http::of(&server).get("/hub").status, 404);
+    let server = Server::start_broker();
+    assert_eq!(HttpClient::new(&server).get("/hub").status, 404);
 }

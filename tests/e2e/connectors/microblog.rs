@@ -8,10 +8,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::history::Heard;
 use crate::support::nginx::Nginx;
-use crate::support::process::{Running, Server, at, json_at, tidings};
-use crate::support::wait::until;
+use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::topic_history::ReceivedEvents;
+use crate::support::wait::wait_until;
 
 /// Pages of the archive; with the delay the pass takes some 20 seconds.
 const PAGES: usize = 80;
@@ -56,7 +56,7 @@ impl Blog {
         let words: Vec<_> = hub_flags.iter().map(String::as_str).collect();
         let hub = Server::start(&words);
         let blog = Self { nginx, hub: Some(hub), hub_flags: hub_flags.to_vec() };
-        blog.write(&["first"]);
+        blog.write_posts(&["first"]);
         blog
     }
 
@@ -70,7 +70,7 @@ impl Blog {
     }
 
     /// Posts, the newest first, and the feed that has them.
-    fn write(&self, posts: &[&str]) {
+    fn write_posts(&self, posts: &[&str]) {
         let root = self.nginx.folder.path();
         let items = posts.iter().map(|post| {
             fs::write(root.join(format!("posts/{post}.html")), format!("the {post} post")).unwrap();
@@ -88,7 +88,7 @@ impl Blog {
     }
 
     /// The one line that a blog's deploy script needs.
-    fn publish(&self) {
+    fn ping_hub(&self) {
         let url = format!("hub.url={}", self.feed());
         let words =
             ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "-d", "hub.mode=publish", "-d"];
@@ -98,64 +98,66 @@ impl Blog {
     }
 
     /// Paths that anybody has asked for, in their order.
-    fn seen(&self) -> Vec<String> {
+    fn requested_paths(&self) -> Vec<String> {
         let log = fs::read_to_string(self.nginx.folder.path().join("seen.log"));
         log.unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    fn times(&self, path: &str) -> usize {
-        self.seen().iter().filter(|seen| *seen == path).count()
+    fn request_count(&self, path: &str) -> usize {
+        self.requested_paths().iter().filter(|seen| *seen == path).count()
     }
 }
 
 #[test]
-fn a_post_is_read_the_moment_it_is_published_and_without_its_hub_soon() {
+fn a_post_is_fetched_at_once_with_a_hub_and_soon_without_one() {
     let mut blog = Blog::start();
     let port = free_port();
     let (http, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
     let flags =
         ["--quiet", "--allow-private", "--delay", DELAY, "--http", &http, "--public-url", &public];
-    let reader = Server::up(&flags);
+    let reader = Server::start_up(&flags);
     let words = ["watch-feed", &blog.feed(), "--every", "2s", "--min", "2s", "--max", "10s"];
-    at(&reader, &words).expect_code(0);
-    let every = || Some(json_at(&reader, &["group", "schedules"]).first()?["every"].clone());
-    until("the hub to tell", || (every()? == "10s").then_some(()));
-    until("the first post", || (blog.times("/posts/first.html") == 1).then_some(()));
+    run_at(&reader, &words).expect_code(0);
+    let every = || Some(run_json_at(&reader, &["group", "schedules"]).first()?["every"].clone());
+    wait_until("the hub to tell", || (every()? == "10s").then_some(()));
+    wait_until("the first post", || (blog.request_count("/posts/first.html") == 1).then_some(()));
 
     // A pass over all of the site, and in the midst of it a new post.
-    let words = ["crawl", &blog.nginx.url(), "--depth", "1", "--broker", &reader.text()];
-    let crawl = Running::start(&mut tidings(reader.folder.path(), words));
+    let words = ["crawl", &blog.nginx.url(), "--depth", "1", "--broker", &reader.address_text()];
+    let crawl = Process::start(&mut tidings_command(reader.folder.path(), words));
     let archive = |seen: &[String]| seen.iter().filter(|it| it.starts_with("/archive/")).count();
-    until("the pass", || (archive(&blog.seen()) >= 5).then_some(()));
-    blog.write(&["second", "first"]);
-    let before = archive(&blog.seen());
-    blog.publish();
-    until("the new post", || (blog.times("/posts/second.html") == 1).then_some(()));
-    let meanwhile = archive(&blog.seen()) - before;
+    wait_until("the pass", || (archive(&blog.requested_paths()) >= 5).then_some(()));
+    blog.write_posts(&["second", "first"]);
+    let before = archive(&blog.requested_paths());
+    blog.ping_hub();
+    wait_until("the new post", || (blog.request_count("/posts/second.html") == 1).then_some(()));
+    let meanwhile = archive(&blog.requested_paths()) - before;
     assert!(meanwhile < 15, "{meanwhile} pages of the pass came first");
     assert!(before + meanwhile < PAGES, "the pass is over");
     crawl.finish().expect_code(0);
     for page in 0..PAGES {
-        assert_eq!(blog.times(&format!("/archive/{page}.html")), 1, "{page}");
+        assert_eq!(blog.request_count(&format!("/archive/{page}.html")), 1, "{page}");
     }
 
     // The hub dies, and a post is found without it; from then on its feed is looked at as before.
     let flags: Vec<String> = blog.hub_flags.clone();
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let Server { process, folder, .. } = blog.hub.take().unwrap();
-    process.finish_by("KILL");
-    until("the hub's word", || (every()? == "10s").then_some(()));
-    blog.write(&["third", "second", "first"]);
-    until("what nobody has told", || (blog.times("/posts/third.html") == 1).then_some(()));
-    until("looks as before", || (every()? != "10s").then_some(()));
+    process.signal_and_finish("KILL");
+    wait_until("the hub's word", || (every()? == "10s").then_some(()));
+    blog.write_posts(&["third", "second", "first"]);
+    wait_until("what nobody has told", || {
+        (blog.request_count("/posts/third.html") == 1).then_some(())
+    });
+    wait_until("looks as before", || (every()? != "10s").then_some(()));
 
     // It comes back, knows its subscriber, and tells again.
     blog.hub = Some(Server::start_in(folder, &flags, |_| ()));
-    blog.write(&["fourth", "third", "second", "first"]);
-    blog.publish();
-    until("the fourth post", || (blog.times("/posts/fourth.html") == 1).then_some(()));
-    until("the hub to tell", || (every()? == "10s").then_some(()));
-    let heard = Heard::all_of(reader.address, "post-ready", "end").events;
+    blog.write_posts(&["fourth", "third", "second", "first"]);
+    blog.ping_hub();
+    wait_until("the fourth post", || (blog.request_count("/posts/fourth.html") == 1).then_some(()));
+    wait_until("the hub to tell", || (every()? == "10s").then_some(()));
+    let heard = ReceivedEvents::read_all(reader.address, "post-ready", "end").events;
     let mut items: Vec<_> = heard
         .iter()
         .filter_map(|(_, payload)| payload.split(" item=").nth(1)?.split(' ').next())

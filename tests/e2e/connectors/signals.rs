@@ -11,23 +11,23 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
+use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Running, Server, tidings};
+use crate::support::process::{Process, Server, tidings_command};
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 
 /// Somebody's crawler with its files, and who tells it.
-struct Bell {
+struct SpoolFixture {
     server: Server,
     folder: TempDir,
     published: usize,
 }
 
-impl Bell {
+impl SpoolFixture {
     #[track_caller]
     fn new() -> Self {
-        Self { server: Server::broker(), folder: TempDir::new().unwrap(), published: 0 }
+        Self { server: Server::start_broker(), folder: TempDir::new().unwrap(), published: 0 }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -36,12 +36,12 @@ impl Bell {
 
     /// Starts the Perl script.
     #[track_caller]
-    fn crawler(&self) -> Running {
+    fn start_crawler(&self) -> Process {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/crawler.pl");
         let files = ["bot.pid", "spool", "log"].map(|name| self.path(name));
-        let crawler = Running::start(Command::new("perl").arg(script).args(files));
+        let crawler = Process::start(Command::new("perl").arg(script).args(files));
         let pid = format!("{}\n", crawler.id());
-        until("its pid file", || {
+        wait_until("its pid file", || {
             (fs::read_to_string(self.path("bot.pid")).ok()? == pid).then_some(())
         });
         crawler
@@ -49,18 +49,19 @@ impl Bell {
 
     /// Starts who tells it.
     #[track_caller]
-    fn sub(&self, flags: &[&str]) -> Running {
-        let mut command = tidings(self.folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
+    fn start_sub(&self, flags: &[&str]) -> Process {
+        let mut command =
+            tidings_command(self.folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
         command.args([
             "--pid-file",
             "bot.pid",
             "--spool",
             "spool",
             "--broker",
-            &self.server.text(),
+            &self.server.address_text(),
         ]);
-        let sub = Running::start(command.args(flags));
-        sub.line_with("spooling post-ready as ");
+        let sub = Process::start(command.args(flags));
+        sub.wait_for_line_with("spooling post-ready as ");
         sub
     }
 
@@ -70,11 +71,11 @@ impl Bell {
         let lines: Vec<_> = (first..self.published)
             .map(|n| format!("PUB post-ready http://a.example/{n} source=blog\n"))
             .collect();
-        let mut talk = Talk::client(self.server.address);
+        let mut talk = LineConnection::connect_client(self.server.address);
         talk.send(lines.concat());
         let mut confirmed = 0;
         while confirmed < count {
-            let line = talk.line();
+            let line = talk.read_line();
             confirmed =
                 line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"));
         }
@@ -82,17 +83,17 @@ impl Bell {
 
     /// Waits until it has heard of all that was published, each once and in its order.
     #[track_caller]
-    fn until_all_are_heard(&self) {
+    fn wait_until_all_received(&self) {
         let expected: Vec<_> =
             (0..self.published).map(|n| format!("http://a.example/{n}\n")).collect();
-        let heard = until("all to be heard", || {
+        let heard = wait_until("all to be heard", || {
             let heard = fs::read_to_string(self.path("log")).ok()?;
             (heard.lines().count() >= self.published).then_some(heard)
         });
         assert_eq!(heard, expected.concat());
     }
 
-    fn spooled(&self) -> usize {
+    fn spooled_count(&self) -> usize {
         let entries = fs::read_dir(self.path("spool")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name());
         names.filter(|name| !name.as_encoded_bytes().starts_with(b".")).count()
@@ -100,56 +101,56 @@ impl Bell {
 }
 
 #[test]
-fn a_burst_reaches_a_program_that_knows_nothing_but_a_signal_and_what_comes_meanwhile_is_held() {
-    let mut bell = Bell::new();
-    let sub = bell.sub(&["--from", "first", "--program", "crawler.pl"]);
+fn a_burst_reaches_a_signalled_program_and_is_spooled_while_it_is_down() {
+    let mut bell = SpoolFixture::new();
+    let sub = bell.start_sub(&["--from", "first", "--program", "crawler.pl"]);
     bell.publish(3);
-    let note = sub.line_with("no signal sent: ");
+    let note = sub.wait_for_line_with("no signal sent: ");
     assert!(note.contains("bot.pid"), "{note}");
-    until("what is held", || (bell.spooled() == 3).then_some(()));
-    let crawler = bell.crawler();
-    bell.until_all_are_heard();
+    wait_until("what is held", || (bell.spooled_count() == 3).then_some(()));
+    let crawler = bell.start_crawler();
+    bell.wait_until_all_received();
     bell.publish(2_000);
     bell.publish(1);
-    bell.until_all_are_heard();
+    bell.wait_until_all_received();
 
     // It ends, and does not clean up behind itself.
-    crawler.finish_by("KILL");
+    crawler.signal_and_finish("KILL");
     bell.publish(20);
-    sub.line_with("is not running");
-    until("what is held", || (bell.spooled() == 20).then_some(()));
+    sub.wait_for_line_with("is not running");
+    wait_until("what is held", || (bell.spooled_count() == 20).then_some(()));
     // Nor does who tells it, and the broker.
-    sub.finish_by("KILL");
+    sub.signal_and_finish("KILL");
     bell.publish(5);
-    let Bell { server, folder, published } = bell;
-    let mut bell = Bell { server: server.restart("KILL", &["broker"]), folder, published };
-    let sub = bell.sub(&["--program", "crawler.pl"]);
-    let _crawler = bell.crawler();
+    let SpoolFixture { server, folder, published } = bell;
+    let mut bell = SpoolFixture { server: server.restart("KILL", &["broker"]), folder, published };
+    let sub = bell.start_sub(&["--program", "crawler.pl"]);
+    let _crawler = bell.start_crawler();
     bell.publish(5);
-    bell.until_all_are_heard();
-    until("an empty directory", || (bell.spooled() == 0).then_some(()));
-    sub.finish_by("TERM").expect_code(0);
+    bell.wait_until_all_received();
+    wait_until("an empty directory", || (bell.spooled_count() == 0).then_some(()));
+    sub.signal_and_finish("TERM").expect_code(0);
 }
 
 #[test]
-fn no_process_is_signalled_but_the_one_that_is_meant() {
-    let mut bell = Bell::new();
+fn only_the_intended_process_is_signalled() {
+    let mut bell = SpoolFixture::new();
     // Ended by the signal, if it came.
-    let sleep = Running::start(Command::new("sleep").arg("1000"));
+    let sleep = Process::start(Command::new("sleep").arg("1000"));
     let pid_file = bell.path("bot.pid");
     fs::write(&pid_file, format!("{}\n", sleep.id())).unwrap();
-    let sub = bell.sub(&["--from", "first"]);
+    let sub = bell.start_sub(&["--from", "first"]);
     bell.publish(1);
-    sub.line_with("has no handler for the signal");
+    sub.wait_for_line_with("has no handler for the signal");
     // A pid file that was there before: its number has come to be another's.
     let long_ago = SystemTime::now() - Duration::from_hours(1);
     File::options().write(true).open(&pid_file).unwrap().set_modified(long_ago).unwrap();
-    sub.line_with("is younger than the pid file");
+    sub.wait_for_line_with("is younger than the pid file");
     fs::write(&pid_file, "4194304999\n").unwrap();
-    sub.line_with("does not contain a process id");
+    sub.wait_for_line_with("does not contain a process id");
     fs::write(&pid_file, "-1\n").unwrap();
-    sub.line_with("does not contain a process id");
-    sub.finish_by("TERM").expect_code(0);
+    sub.wait_for_line_with("does not contain a process id");
+    sub.signal_and_finish("TERM").expect_code(0);
 
     // With a handler, and another name.
     let other = bell.path("other");
@@ -157,18 +158,18 @@ fn no_process_is_signalled_but_the_one_that_is_meant() {
         "trap 'echo rung >> {}' USR1; echo ready; while :; do sleep 0.01; done",
         other.display()
     );
-    let shell = Running::start(Command::new("bash").args(["-c", &script]));
-    shell.line_with("ready");
+    let shell = Process::start(Command::new("bash").args(["-c", &script]));
+    shell.wait_for_line_with("ready");
     fs::write(&pid_file, format!("{}\n", shell.id())).unwrap();
-    let sub = bell.sub(&["--program", "crawler.pl"]);
-    sub.line_with("bash");
+    let sub = bell.start_sub(&["--program", "crawler.pl"]);
+    sub.wait_for_line_with("bash");
     assert!(!other.exists(), "it was signalled");
-    assert_eq!(bell.spooled(), 1);
-    sub.finish_by("TERM").expect_code(0);
+    assert_eq!(bell.spooled_count(), 1);
+    sub.signal_and_finish("TERM").expect_code(0);
     // By its own name it is.
-    let sub = bell.sub(&["--program", "bash"]);
-    until("a signal", || other.exists().then_some(()));
-    sub.finish_by("TERM").expect_code(0);
+    let sub = bell.start_sub(&["--program", "bash"]);
+    wait_until("a signal", || other.exists().then_some(()));
+    sub.signal_and_finish("TERM").expect_code(0);
     // It has heard nothing all the time.
     assert!(Path::new(&format!("/proc/{}/exe", sleep.id())).exists());
     let status = fs::read_to_string(format!("/proc/{}/status", sleep.id())).unwrap();
@@ -176,39 +177,39 @@ fn no_process_is_signalled_but_the_one_that_is_meant() {
 }
 
 #[test]
-fn what_finds_no_room_waits_at_the_broker() {
-    let mut bell = Bell::new();
-    let sub = bell.sub(&["--from", "first", "--spool-max", "10"]);
+fn events_beyond_spool_max_wait_at_the_broker() {
+    let mut bell = SpoolFixture::new();
+    let sub = bell.start_sub(&["--from", "first", "--spool-max", "10"]);
     bell.publish(25);
-    until("a full directory", || (bell.spooled() == 10).then_some(()));
-    let _crawler = bell.crawler();
-    bell.until_all_are_heard();
-    sub.finish_by("TERM").expect_code(0);
+    wait_until("a full directory", || (bell.spooled_count() == 10).then_some(()));
+    let _crawler = bell.start_crawler();
+    bell.wait_until_all_received();
+    sub.signal_and_finish("TERM").expect_code(0);
 }
 
 #[test]
-fn a_full_disk_is_emptied_by_the_program() {
-    let mut bell = Bell::new();
+fn spooling_resumes_when_the_program_frees_disk_space() {
+    let mut bell = SpoolFixture::new();
     let disk = SmallDisk::mount(1);
-    fs::create_dir(disk.path().join("spool")).unwrap();
-    std::os::unix::fs::symlink(disk.path().join("spool"), bell.path("spool")).unwrap();
-    let _crawler = bell.crawler();
+    fs::create_dir(disk.disk_path().join("spool")).unwrap();
+    std::os::unix::fs::symlink(disk.disk_path().join("spool"), bell.path("spool")).unwrap();
+    let _crawler = bell.start_crawler();
     // A page for each file, and for nothing else: those that fit come to be there before anybody is
     // signalled.
-    disk.fill_but(16 << 10);
+    disk.fill_except(16 << 10);
     bell.publish(20);
-    let sub = bell.sub(&["--from", "first"]);
-    sub.line_with("cannot write event ");
-    bell.until_all_are_heard();
-    sub.finish_by("TERM").expect_code(0);
+    let sub = bell.start_sub(&["--from", "first"]);
+    sub.wait_for_line_with("cannot write event ");
+    bell.wait_until_all_received();
+    sub.signal_and_finish("TERM").expect_code(0);
 }
 
 /// Whether somebody has seen what they were to see.
-type Until = Box<dyn Fn() -> bool + Send>;
+type Condition = Box<dyn Fn() -> bool + Send>;
 
 /// A broker that has these events after one another, each time from the first on, as it has not
 /// come to hear that anything was seen. With each connection it goes on when `is_over` says so.
-fn forgetful_broker(connections: Vec<(Vec<u64>, Until)>) -> (SocketAddr, JoinHandle<()>) {
+fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
@@ -226,14 +227,14 @@ fn forgetful_broker(connections: Vec<(Vec<u64>, Until)>) -> (SocketAddr, JoinHan
             for seq in seqs {
                 say(format!("MSG post-ready {seq} http://a.example/{seq}\r\n"));
             }
-            until("what was sent", || is_over().then_some(()));
+            wait_until("what was sent", || is_over().then_some(()));
         }
     });
     (address, thread)
 }
 
 #[test]
-fn what_a_broker_sends_again_is_not_put_there_again() {
+fn redelivered_events_are_not_spooled_twice() {
     let folder = TempDir::new().unwrap();
     let spool = folder.path().join("spool");
     let has = |seq: u64| {
@@ -245,41 +246,42 @@ fn what_a_broker_sends_again_is_not_put_there_again() {
         move || fs::remove_file(&file).is_ok()
     };
     let (address, broker) =
-        forgetful_broker(vec![(vec![1], Box::new(takes(1))), (vec![1, 2], Box::new(has(2)))]);
-    let mut command = tidings(folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
+        broker_without_cursors(vec![(vec![1], Box::new(takes(1))), (vec![1, 2], Box::new(has(2)))]);
+    let mut command = tidings_command(folder.path(), ["sub", "post-ready", "--signal", "USR1"]);
     let words = ["--pid-file", "none", "--spool", "spool", "--broker", &address.to_string()];
-    let _sub = Running::start(command.args(words));
+    let _sub = Process::start(command.args(words));
     broker.join().unwrap();
     assert!(!has(1)(), "it was taken");
 }
 
 #[test]
-fn a_second_crawler_is_refused_and_a_stale_pid_file_refuses_nobody() {
-    let server = Server::broker();
+fn a_pid_file_blocks_a_second_crawler_unless_it_is_stale() {
+    let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
     let pid_file = folder.path().join("crawl.pid");
     // Somebody who runs.
     fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
-    let words = ["crawl", "--broker", &server.text(), "--data", ".", "--pid-file", "crawl.pid"];
-    let start = || Running::start(&mut tidings(folder.path(), words));
+    let words =
+        ["crawl", "--broker", &server.address_text(), "--data", ".", "--pid-file", "crawl.pid"];
+    let start = || Process::start(&mut tidings_command(folder.path(), words));
     let first = start();
-    first.line_with("fetching for");
+    first.wait_for_line_with("fetching for");
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{}\n", first.id()));
     let refused = start().finish().expect_code(1);
     let (stderr, pid) = (refused.stderr(), first.id());
     assert!(stderr.contains(&format!("already running (pid {pid})")), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    first.finish_by("KILL");
+    first.signal_and_finish("KILL");
     assert!(pid_file.exists(), "nobody has removed it");
     let second = start();
-    second.line_with("fetching for");
-    second.finish_by("TERM").expect_code(0);
+    second.wait_for_line_with("fetching for");
+    second.signal_and_finish("TERM").expect_code(0);
     assert!(!pid_file.exists());
 
     // Also for a job.
     let origin = Origin::serve(Site { pages: 2, ..Site::default() });
     let url = origin.url(0, "/p/0");
     let words = ["crawl", &url, "--allow-private", "--data", "d", "--pid-file", "crawl.pid"];
-    Running::start(&mut tidings(folder.path(), words)).finish().expect_code(0);
+    Process::start(&mut tidings_command(folder.path(), words)).finish().expect_code(0);
     assert!(!pid_file.exists());
 }

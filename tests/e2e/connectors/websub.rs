@@ -5,212 +5,227 @@ use std::fs;
 use std::net::TcpListener;
 
 use crate::http::openapi;
-use crate::support::history::Heard;
-use crate::support::http::Http;
-use crate::support::openssl::hmac;
-use crate::support::process::{Server, at};
-use crate::support::receiver::Receiver;
-use crate::support::small_disk::SmallDisk;
-use crate::support::subscriber_scene::{
-    Form, Named, Scene, confirm, deliver, feed, signed, verify,
+use crate::support::callback_server::CallbackServer;
+use crate::support::feed_fixture::{
+    FeedFixture, FormFields, HubLink, body_signature, confirm_subscription, deliver, rss_feed,
+    send_verification,
 };
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::openssl::hmac;
+use crate::support::process::{Server, run_at};
+use crate::support::small_disk::SmallDisk;
+use crate::support::topic_history::ReceivedEvents;
+use crate::support::wait::wait_until;
 
 const RSS: &str = "Content-Type: application/rss+xml";
 
 // PROTOCOL: V2, V3, V4, V5, V7
 #[test]
-fn what_a_hub_delivers_is_announced_once_and_polling_is_the_fallback() {
-    let scene = Scene::start(&Named::InHead, &[]);
-    let form = scene.asked(0);
+fn delivered_items_are_announced_once_and_polling_is_the_fallback() {
+    let scene = FeedFixture::start(&HubLink::Header, &[]);
+    let form = scene.hub_request(0);
     let topic = scene.feed_url();
     assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", topic.as_str()));
     assert_eq!(form.get("hub.lease_seconds"), "864000");
-    let token = form.path().rsplit('/').next().unwrap().to_owned();
+    let token = form.callback_path().rsplit('/').next().unwrap().to_owned();
     assert!(token.len() == 64 && form.get("hub.secret").len() == 64, "nobody guesses them");
-    until("the first items", || (scene.announced("old") == 1).then_some(()));
+    wait_until("the first items", || (scene.published_count("old") == 1).then_some(()));
 
     // Who was not asked, or says something else, is told nothing.
-    let body = feed(&["one", "old"], "");
+    let body = rss_feed(&["one", "old"], "");
     let stranger = scene.http.get("/websub/0000");
     assert_eq!(stranger.status, 404);
     let guessed = "http://127.0.0.1:9/other";
     let long = "x".repeat(2_000);
     let wrong = [
-        verify(&scene, &form, "subscribe", guessed, "x", "100"),
-        verify(&scene, &form, "unsubscribe", &topic, "x", "100"),
-        verify(&scene, &form, "publish", &topic, "x", "100"),
-        verify(&scene, &form, "subscribe", &topic, "", "100"),
-        verify(&scene, &form, "subscribe", &topic, &long, "100"),
-        verify(&scene, &form, "subscribe", &topic, "x", "-1"),
-        deliver(&scene, &form, &body, &signed(&form, &body)),
-        scene.http.ask("DELETE", &form.path(), &[]),
+        send_verification(&scene, &form, "subscribe", guessed, "x", "100"),
+        send_verification(&scene, &form, "unsubscribe", &topic, "x", "100"),
+        send_verification(&scene, &form, "publish", &topic, "x", "100"),
+        send_verification(&scene, &form, "subscribe", &topic, "", "100"),
+        send_verification(&scene, &form, "subscribe", &topic, &long, "100"),
+        send_verification(&scene, &form, "subscribe", &topic, "x", "-1"),
+        deliver(&scene, &form, &body, &body_signature(&form, &body)),
+        scene.http.request("DELETE", &form.callback_path(), &[]),
     ];
     for got in &wrong {
         assert_eq!((got.status, &got.body), (404, &stranger.body));
     }
-    assert_eq!(scene.refused(), 1 + wrong.len());
-    assert_eq!(scene.announced("one"), 0);
+    assert_eq!(scene.rejected_notices(), 1 + wrong.len());
+    assert_eq!(scene.published_count("one"), 0);
 
-    confirm(&scene, &form, "864000");
-    assert_eq!(verify(&scene, &form, "subscribe", &topic, "x", "9").status, 200, "it knows");
-    scene.is_looked_at_every("4s");
-    assert!(scene.listed().contains(" by 127.0.0.1 for 9 d "), "{}", scene.listed());
+    confirm_subscription(&scene, &form, "864000");
+    assert_eq!(
+        send_verification(&scene, &form, "subscribe", &topic, "x", "9").status,
+        200,
+        "it knows"
+    );
+    scene.wait_for_poll_interval("4s");
+    assert!(scene.watch_list().contains(" by 127.0.0.1 for 9 d "), "{}", scene.watch_list());
 
     for (body, signature) in [
         (&*body, String::new()),
         (&body, format!("sha256={}", hmac("sha256", "guessed", &body))),
         (&body, format!("sha1={}", hmac("sha1", "guessed", &body))),
-        (&body, signed(&form, &body)[..40].to_owned()),
-        (&body[1..], signed(&form, &body)),
+        (&body, body_signature(&form, &body)[..40].to_owned()),
+        (&body[1..], body_signature(&form, &body)),
     ] {
         assert_eq!(deliver(&scene, &form, body, &signature).status, 404);
     }
     // What is signed by SHA-1 says that there is something, and not what.
-    let looks = scene.looks();
+    let looks = scene.poll_count();
     let sha1 = format!("sha1={}", hmac("sha1", form.get("hub.secret"), &body));
     assert_eq!(deliver(&scene, &form, &body, &sha1).status, 204);
-    until("a look at the feed", || (scene.looks() > looks).then_some(()));
-    assert_eq!(scene.announced("one"), 0);
+    wait_until("a look at the feed", || (scene.poll_count() > looks).then_some(()));
+    assert_eq!(scene.published_count("one"), 0);
     // The feed itself has not got it yet: it is the hub's delivery that is announced.
-    let got = deliver(&scene, &form, &body, &signed(&form, &body));
+    let got = deliver(&scene, &form, &body, &body_signature(&form, &body));
     assert_eq!((got.status, got.body.as_str()), (204, ""));
-    assert_eq!(scene.announced("one"), 1);
-    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 204, "again");
+    assert_eq!(scene.published_count("one"), 1);
+    assert_eq!(deliver(&scene, &form, &body, &body_signature(&form, &body)).status, 204, "again");
     // And the crawler finds it, too.
-    scene.write(&["one", "old"]);
-    let looks = scene.looks();
-    deliver(&scene, &form, &body, &signed(&form, &body));
-    until("a look at the feed", || (scene.looks() > looks).then_some(()));
+    scene.write_items(&["one", "old"]);
+    let looks = scene.poll_count();
+    deliver(&scene, &form, &body, &body_signature(&form, &body));
+    wait_until("a look at the feed", || (scene.poll_count() > looks).then_some(()));
     // Something else comes after that, so that it has been read.
-    let body = feed(&["two", "one", "old"], "");
-    deliver(&scene, &form, &body, &signed(&form, &body));
-    assert_eq!((scene.announced("one"), scene.announced("two")), (1, 1));
-    scene.write(&["two", "one", "old"]);
-    deliver(&scene, &form, &body, &signed(&form, &body));
-    scene.is_looked_at_every("4s");
+    let body = rss_feed(&["two", "one", "old"], "");
+    deliver(&scene, &form, &body, &body_signature(&form, &body));
+    assert_eq!((scene.published_count("one"), scene.published_count("two")), (1, 1));
+    scene.write_items(&["two", "one", "old"]);
+    deliver(&scene, &form, &body, &body_signature(&form, &body));
+    scene.wait_for_poll_interval("4s");
 
     // Nothing that was brought forward is still to come.
-    until("all looks", || {
-        let mut talk = Talk::client(scene.server.address);
-        (talk.ask_lines("GROUP tasks crawlers").len() == 1).then_some(())
+    wait_until("all looks", || {
+        let mut talk = LineConnection::connect_client(scene.server.address);
+        (talk.request_lines("GROUP tasks crawlers").len() == 1).then_some(())
     });
     // It falls silent: what it does not tell is found, and from then on it is looked for more
     // often.
-    let asked = scene.hub.told_so_far().len();
-    scene.write(&["three", "two", "one", "old"]);
-    until("what nobody has told", || (scene.announced("three") == 1).then_some(()));
-    until("looks as before", || (scene.every()? != "4s").then_some(()));
+    let asked = scene.hub.requests_so_far().len();
+    scene.write_items(&["three", "two", "one", "old"]);
+    wait_until("what nobody has told", || (scene.published_count("three") == 1).then_some(()));
+    wait_until("looks as before", || (scene.poll_interval()? != "4s").then_some(()));
     // It may have lost the subscription, so it is asked for the same once more. That it agrees is
     // no proof.
-    let again = scene.asked(asked);
-    assert_eq!((again.path(), again.get("hub.mode")), (form.path(), "subscribe"));
-    confirm(&scene, &again, "864000");
-    assert!(scene.listed().contains(" polled "), "{}", scene.listed());
+    let again = scene.hub_request(asked);
+    assert_eq!((again.callback_path(), again.get("hub.mode")), (form.callback_path(), "subscribe"));
+    confirm_subscription(&scene, &again, "864000");
+    assert!(scene.watch_list().contains(" polled "), "{}", scene.watch_list());
     for item in ["old", "one", "two", "three"] {
-        assert_eq!(scene.announced(item), 1, "{item}");
+        assert_eq!(scene.published_count(item), 1, "{item}");
     }
 }
 
 // PROTOCOL: V2, V3
 #[test]
-fn a_lease_is_renewed_while_the_feed_is_watched_and_outlives_the_broker() {
-    let mut scene = Scene::start(&Named::InFeed, &["--websub-lease", "5s"]);
-    let form = scene.asked(0);
-    confirm(&scene, &form, "5");
+fn a_lease_is_renewed_and_survives_a_restart() {
+    let mut scene = FeedFixture::start(&HubLink::Feed, &["--websub-lease", "5s"]);
+    let form = scene.hub_request(0);
+    confirm_subscription(&scene, &form, "5");
     // The same again, after most of it.
-    let again = scene.asked(1);
-    assert_eq!((again.path(), again.get("hub.mode")), (form.path(), "subscribe"));
-    confirm(&scene, &again, "1000");
+    let again = scene.hub_request(1);
+    assert_eq!((again.callback_path(), again.get("hub.mode")), (form.callback_path(), "subscribe"));
+    confirm_subscription(&scene, &again, "1000");
 
     let flags: Vec<_> = scene.flags.iter().map(String::as_str).collect();
     scene.server = scene.server.restart("KILL", &flags);
-    let body = feed(&["one"], "");
-    until("who takes it", || {
-        let got = scene.http.try_ask(
+    let body = rss_feed(&["one"], "");
+    wait_until("who takes it", || {
+        let got = scene.http.try_request(
             "POST",
-            &form.path(),
-            &["-H", RSS, "-H", &format!("X-Hub-Signature: {}", signed(&form, &body)), "-d", &body],
+            &form.callback_path(),
+            &[
+                "-H",
+                RSS,
+                "-H",
+                &format!("X-Hub-Signature: {}", body_signature(&form, &body)),
+                "-d",
+                &body,
+            ],
         );
         got.ok().filter(|got| got.status == 204)
     });
-    assert_eq!(scene.announced("one"), 1);
+    assert_eq!(scene.published_count("one"), 1);
 
     // A hub may change its mind.
-    let denied = format!("{}?hub.mode=denied&hub.topic={}", form.path(), scene.feed_url());
+    let denied = format!("{}?hub.mode=denied&hub.topic={}", form.callback_path(), scene.feed_url());
     assert_eq!(scene.http.get(&denied).status, 200);
-    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
+    assert_eq!(deliver(&scene, &form, &body, &body_signature(&form, &body)).status, 404);
 }
 
 // PROTOCOL: V6
 #[test]
-fn what_nobody_watches_any_more_is_unsubscribed() {
-    let scene = Scene::start(&Named::ByPage, &[]);
-    let form = scene.asked(0);
+fn a_feed_that_is_no_longer_watched_is_unsubscribed() {
+    let scene = FeedFixture::start(&HubLink::FeedPage, &[]);
+    let form = scene.hub_request(0);
     assert_eq!(form.get("hub.topic"), scene.feed_url());
-    confirm(&scene, &form, "100000");
-    scene.is_looked_at_every("4s");
-    at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
-    until("the end of it", || scene.every().is_none().then_some(()));
-    let body = feed(&["one"], "");
-    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 404);
-    assert_eq!(scene.announced("one"), 0);
-    let end = scene.asked(1);
-    assert_eq!((end.path(), end.get("hub.mode")), (form.path(), "unsubscribe"));
-    confirm(&scene, &end, "");
-    assert_eq!(scene.http.get(&form.path()).status, 404);
+    confirm_subscription(&scene, &form, "100000");
+    scene.wait_for_poll_interval("4s");
+    run_at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
+    wait_until("the end of it", || scene.poll_interval().is_none().then_some(()));
+    let body = rss_feed(&["one"], "");
+    assert_eq!(deliver(&scene, &form, &body, &body_signature(&form, &body)).status, 404);
+    assert_eq!(scene.published_count("one"), 0);
+    let end = scene.hub_request(1);
+    assert_eq!((end.callback_path(), end.get("hub.mode")), (form.callback_path(), "unsubscribe"));
+    confirm_subscription(&scene, &end, "");
+    assert_eq!(scene.http.get(&form.callback_path()).status, 404);
 }
 
 #[test]
-fn strangers_keep_no_hub_away_and_a_lost_book_is_begun_anew() {
-    let mut scene = Scene::start(&Named::InFeed, &[]);
-    let form = scene.asked(0);
-    confirm(&scene, &form, "100000");
-    until("too many of them", || (scene.http.get("/websub/guessed").status == 429).then_some(()));
-    let body = feed(&["one"], "");
+fn forged_deliveries_block_no_hub_and_a_lost_database_is_rebuilt() {
+    let mut scene = FeedFixture::start(&HubLink::Feed, &[]);
+    let form = scene.hub_request(0);
+    confirm_subscription(&scene, &form, "100000");
+    wait_until("too many of them", || {
+        (scene.http.get("/websub/guessed").status == 429).then_some(())
+    });
+    let body = rss_feed(&["one"], "");
     // Neither do those who have seen where it comes to.
-    until("too many of them", || {
+    wait_until("too many of them", || {
         (deliver(&scene, &form, &body, "sha256=00").status == 429).then_some(())
     });
-    assert_eq!(deliver(&scene, &form, &body, &signed(&form, &body)).status, 204);
+    assert_eq!(deliver(&scene, &form, &body, &body_signature(&form, &body)).status, 204);
     // Sixty a minute are enough, however well they are signed.
-    let statuses: Vec<_> =
-        (0..130).map(|_| deliver(&scene, &form, &body, &signed(&form, &body)).status).collect();
+    let statuses: Vec<_> = (0..130)
+        .map(|_| deliver(&scene, &form, &body, &body_signature(&form, &body)).status)
+        .collect();
     assert!(statuses.contains(&429), "{statuses:?}");
     let limited = scene.http.get("/stats").json()["notices"]["limited"].clone();
     assert!(limited.as_u64().unwrap() > 1, "{limited}");
 
     let flags: Vec<_> = scene.flags.iter().map(String::as_str).collect();
     let Server { process, folder, .. } = scene.server;
-    process.finish_by("KILL");
+    process.signal_and_finish("KILL");
     for file in ["websub.db", "websub.db-wal", "websub.db-shm"] {
         let _ = fs::remove_file(folder.path().join("tidings-data").join(file));
     }
     scene.server = Server::start_in(folder, &flags, |_| ());
-    let anew = scene.asked(1);
+    let anew = scene.hub_request(1);
     assert_eq!(anew.get("hub.topic"), form.get("hub.topic"));
-    assert_ne!(anew.path(), form.path());
+    assert_ne!(anew.callback_path(), form.callback_path());
 }
 
 // PROTOCOL: V4
 #[test]
-fn sha1_is_taken_where_that_was_said() {
-    let scene = Scene::start(&Named::InHead, &["--websub-sha1"]);
-    let form = scene.asked(0);
-    confirm(&scene, &form, "1000");
-    let body = feed(&["one"], "");
+fn sha1_signatures_require_a_flag() {
+    let scene = FeedFixture::start(&HubLink::Header, &["--websub-sha1"]);
+    let form = scene.hub_request(0);
+    confirm_subscription(&scene, &form, "1000");
+    let body = rss_feed(&["one"], "");
     let sha1 = |secret: &str| format!("sha1={}", hmac("sha1", secret, &body));
     assert_eq!(deliver(&scene, &form, &body, &sha1("guessed")).status, 404);
     assert_eq!(deliver(&scene, &form, &body, &sha1(form.get("hub.secret"))).status, 204);
-    assert_eq!(scene.announced("one"), 1);
+    assert_eq!(scene.published_count("one"), 1);
 }
 
 // PROTOCOL: V4
 #[test]
-fn a_cloud_says_that_there_is_something_new() {
-    let scene = Scene::start(&Named::Cloud, &[]);
-    let form = scene.asked(0);
+fn an_rsscloud_notice_triggers_a_fetch() {
+    let scene = FeedFixture::start(&HubLink::Cloud, &[]);
+    let form = scene.hub_request(0);
     assert_eq!((form.get("protocol"), form.get("url1")), ("http-post", scene.feed_url().as_str()));
     let path = form.get("path").to_owned();
     let port: u16 = form.get("port").parse().unwrap();
@@ -220,35 +235,36 @@ fn a_cloud_says_that_there_is_something_new() {
     assert_eq!((got.status, got.body.as_str()), (200, "abc"));
     let other = format!("{path}?url=http://127.0.0.1:9/&challenge=abc");
     assert_eq!(scene.http.get(&other).status, 404);
-    scene.is_looked_at_every("4s");
+    scene.wait_for_poll_interval("4s");
 
     let notify = |url: &str| {
         let form = format!("url={url}");
-        scene.http.with_body("POST", &path, "application/x-www-form-urlencoded", &[], &form).status
+        scene.http.send_body("POST", &path, "application/x-www-form-urlencoded", &[], &form).status
     };
     assert_eq!(notify("http://127.0.0.1:9/"), 404);
-    scene.write(&["one", "old"]);
+    scene.write_items(&["one", "old"]);
     assert_eq!(notify(&scene.feed_url()), 204);
-    until("the item", || (scene.announced("one") == 1).then_some(()));
-    scene.is_looked_at_every("4s");
+    wait_until("the item", || (scene.published_count("one") == 1).then_some(()));
+    scene.wait_for_poll_interval("4s");
 }
 
 #[test]
-fn a_cloud_is_left_without_a_word_when_nobody_watches_any_more() {
-    let scene = Scene::start(&Named::Cloud, &[]);
-    let path = scene.asked(0).get("path").to_owned();
-    scene.is_looked_at_every("4s");
-    at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
-    until("the end of it", || scene.every().is_none().then_some(()));
+fn an_rsscloud_registration_ends_silently_with_the_watch() {
+    let scene = FeedFixture::start(&HubLink::Cloud, &[]);
+    let path = scene.hub_request(0).get("path").to_owned();
+    scene.wait_for_poll_interval("4s");
+    run_at(&scene.server, &["watch-feed", &scene.feed_url(), "--stop"]).expect_code(0);
+    wait_until("the end of it", || scene.poll_interval().is_none().then_some(()));
     let url = format!("url={}", scene.feed_url());
     let kind = "application/x-www-form-urlencoded";
-    assert_eq!(scene.http.with_body("POST", &path, kind, &[], &url).status, 404);
+    assert_eq!(scene.http.send_body("POST", &path, kind, &[], &url).status, 404);
     assert_eq!(scene.http.get(&format!("{path}?{url}&challenge=abc")).status, 404);
     // There is no word for it, so it hears of us when the feed is watched again.
     let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
-    at(&scene.server, &[&["watch-feed", &scene.feed_url()][..], &often].concat()).expect_code(0);
-    scene.write(&["one", "old"]);
-    let again = scene.asked(1).get("path").to_owned();
+    run_at(&scene.server, &[&["watch-feed", &scene.feed_url()][..], &often].concat())
+        .expect_code(0);
+    scene.write_items(&["one", "old"]);
+    let again = scene.hub_request(1).get("path").to_owned();
     assert_ne!(again, path);
     assert_eq!(scene.http.get(&format!("{again}?{url}&challenge=abc")).body, "abc");
     assert_eq!(scene.http.get(&format!("{path}?{url}&challenge=abc")).status, 404, "it is gone");
@@ -256,45 +272,45 @@ fn a_cloud_is_left_without_a_word_when_nobody_watches_any_more() {
 
 /// What a crawler says which has found this hub, for a feed that is watched.
 #[track_caller]
-fn hub_found(server: &Server, feed: &str, hub: &str) {
-    let mut talk = Talk::client(server.address);
-    assert!(talk.ask(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
-    assert!(talk.ask(&format!("PUB hub-found {feed} hub={hub}")).starts_with("+OK"));
+fn publish_found_hub(server: &Server, feed: &str, hub: &str) {
+    let mut talk = LineConnection::connect_client(server.address);
+    assert!(talk.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
+    assert!(talk.request(&format!("PUB hub-found {feed} hub={hub}")).starts_with("+OK"));
 }
 
 /// An address for `--http`, and the URL for `--public-url`.
-fn free_http() -> (String, String) {
+fn free_http_address() -> (String, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"))
 }
 
 // PROTOCOL: V2
 #[test]
-fn a_hub_that_has_moved_is_asked_the_same_where_it_is_unless_that_is_inside() {
-    let (listen, public) = free_http();
-    let hub = Receiver::start();
+fn a_hub_redirect_is_followed_unless_it_leads_to_a_private_address() {
+    let (listen, public) = free_http_address();
+    let hub = CallbackServer::start();
     let allowed = "--allow-private=127.0.0.1/32";
     let server = Server::start(&["broker", "--http", &listen, "--public-url", &public, allowed]);
-    hub_found(&server, "http://blog.example/f", &hub.url("307", "hub"));
-    let told = hub.told(2);
+    publish_found_hub(&server, "http://blog.example/f", &hub.url("307", "hub"));
+    let told = hub.first_requests(2);
     assert_eq!([&*told[0].path, &told[1].path], ["/307/hub", "/202/moved"]);
     assert_eq!(told[0].body, told[1].body);
-    assert_eq!(Form::of(&told[1]).get("hub.mode"), "subscribe");
+    assert_eq!(FormFields::parse(&told[1]).get("hub.mode"), "subscribe");
     // By 308, to an address that is not allowed.
-    hub_found(&server, "http://blog.example/g", &hub.url("308", "hub"));
-    assert_eq!(hub.told(3)[2].path, "/308/hub");
-    server.process.line_with("127.0.0.2");
-    server.process.line_with("private");
-    assert_eq!(hub.told_so_far().len(), 3);
+    publish_found_hub(&server, "http://blog.example/g", &hub.url("308", "hub"));
+    assert_eq!(hub.first_requests(3)[2].path, "/308/hub");
+    server.process.wait_for_line_with("127.0.0.2");
+    server.process.wait_for_line_with("private");
+    assert_eq!(hub.requests_so_far().len(), 3);
 }
 
 // PROTOCOL: V4
 #[test]
-fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
-    let (listen, public) = free_http();
-    let hub = Receiver::start();
+fn a_delivery_on_a_full_disk_is_accepted_at_the_retry() {
+    let (listen, public) = free_http_address();
+    let hub = CallbackServer::start();
     let disk = SmallDisk::mount(24);
-    let server = disk.broker_with(&[
+    let server = disk.start_broker_with(&[
         "--http",
         &listen,
         "--public-url",
@@ -302,38 +318,38 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
         "--allow-private",
         "--hook-events=1",
     ]);
-    let http = Http::of(&server);
-    hub_found(&server, "http://blog.example/f", &hub.url("202", "hub"));
-    let form = Form::of(&hub.told(1)[0]);
+    let http = HttpClient::new(&server);
+    publish_found_hub(&server, "http://blog.example/f", &hub.url("202", "hub"));
+    let form = FormFields::parse(&hub.first_requests(1)[0]);
     let verification = format!(
         "{}?hub.mode=subscribe&hub.topic=http://blog.example/f&hub.challenge=abc&hub.lease_seconds=9999",
-        form.path()
+        form.callback_path()
     );
-    let book = disk.hold_database("websub.db");
+    let book = disk.lock_database("websub.db");
     assert_eq!(http.get(&verification).status, 503, "it cannot be noted");
     drop(book);
     assert_eq!(http.get(&verification).body, "abc");
     let deliver_all = |items: &[&str]| {
-        let body = feed(items, "");
-        let signature = format!("X-Hub-Signature: {}", signed(&form, &body));
-        http.with_body("POST", &form.path(), "application/rss+xml", &[&signature], &body)
+        let body = rss_feed(items, "");
+        let signature = format!("X-Hub-Signature: {}", body_signature(&form, &body));
+        http.send_body("POST", &form.callback_path(), "application/rss+xml", &[&signature], &body)
     };
     let deliver = |item| deliver_all(&[item]);
     assert_eq!(deliver("before").status, 204);
-    let mut talk = Talk::client(server.address);
-    disk.fill_but(0);
-    until("a full disk", || {
-        let answer = talk.ask(&format!("PUB log {}", "x".repeat(50_000)));
+    let mut talk = LineConnection::connect_client(server.address);
+    disk.fill_except(0);
+    wait_until("a full disk", || {
+        let answer = talk.request(&format!("PUB log {}", "x".repeat(50_000)));
         answer.starts_with("-ERR full").then_some(())
     });
-    let got = until("a delivery that is not taken", || {
+    let got = wait_until("a delivery that is not taken", || {
         let got = deliver("meanwhile");
         (got.status != 204).then_some(got)
     });
     assert_eq!((got.status, got.header("retry-after")), (503, Some("10")));
-    disk.make_room();
-    until("the hub's next try", || (deliver("meanwhile").status == 204).then_some(()));
-    let heard = Heard::all_of(server.address, "post-ready", "end-of-items").events;
+    disk.free_space();
+    wait_until("the hub's next try", || (deliver("meanwhile").status == 204).then_some(()));
+    let heard = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
     let of =
         |item: &str| heard.iter().filter(|(_, it)| it.contains(&format!(" item={item} "))).count();
     assert_eq!((of("before"), of("meanwhile")), (1, 1));
@@ -350,63 +366,68 @@ fn a_delivery_that_cannot_be_kept_is_heard_when_the_hub_comes_again() {
     // That is all that it may be answered, but for what others are.
     for method in ["GET", "POST"] {
         let elsewhere = ["--header", "Host: evil.example"];
-        assert_eq!(http.ask(method, &form.path(), &elsewhere).status, 403);
-        assert_eq!(http.ask(method, &form.path(), &[]).status, 404, "unsigned, or about nothing");
+        assert_eq!(http.request(method, &form.callback_path(), &elsewhere).status, 403);
+        assert_eq!(
+            http.request(method, &form.callback_path(), &[]).status,
+            404,
+            "unsigned, or about nothing"
+        );
     }
     let with_length = |length: &str| {
         let length = format!("content-length: {length}");
         let arguments = ["--header", &length, "--header", "expect:", "--data-binary", "x"];
-        http.ask("POST", &form.path(), &arguments).status
+        http.request("POST", &form.callback_path(), &arguments).status
     };
     assert_eq!((with_length("9"), with_length("99999999")), (408, 413));
-    until("too many deliveries", || (deliver("again").status == 429).then_some(()));
-    until("too many strangers", || (http.get("/websub/made-up").status == 429).then_some(()));
+    wait_until("too many deliveries", || (deliver("again").status == 429).then_some(()));
+    wait_until("too many strangers", || (http.get("/websub/made-up").status == 429).then_some(()));
     let path = "/websub/made-up";
-    let wrong = openapi::with_a_wrong_token(&[("GET", path), ("POST", path)]);
-    openapi::expect_all_below(&http, "/websub/", wrong);
+    let wrong = openapi::responses_to_a_wrong_token(&[("GET", path), ("POST", path)]);
+    openapi::expect_documented_below(&http, "/websub/", wrong);
 }
 
 // PROTOCOL: V2
 #[test]
-fn a_hub_that_refuses_is_followed_by_the_next_one_and_all_of_them_by_the_cloud() {
-    let scene = Scene::start(&Named::Several(&["403", "202", "500"]), &[]);
-    let told = scene.hub.told(2);
+fn refusing_hubs_fall_back_to_the_next_one_and_to_rsscloud() {
+    let scene = FeedFixture::start(&HubLink::SeveralHubs(&["403", "202", "500"]), &[]);
+    let told = scene.hub.first_requests(2);
     assert_eq!([&*told[0].path, &told[1].path], ["/403/403", "/202/202"]);
-    let (first, second) = (scene.asked(0), scene.asked(1));
+    let (first, second) = (scene.hub_request(0), scene.hub_request(1));
     assert_ne!(first.get("hub.secret"), second.get("hub.secret"), "the first one knows its own");
-    assert_eq!(scene.http.get(&first.path()).status, 404);
-    confirm(&scene, &second, "1000");
-    scene.is_looked_at_every("4s");
-    let body = feed(&["one", "old"], "");
-    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 204);
-    until("the first items", || (scene.announced("old") == 1).then_some(()));
-    assert_eq!(scene.announced("one"), 1);
+    assert_eq!(scene.http.get(&first.callback_path()).status, 404);
+    confirm_subscription(&scene, &second, "1000");
+    scene.wait_for_poll_interval("4s");
+    let body = rss_feed(&["one", "old"], "");
+    assert_eq!(deliver(&scene, &second, &body, &body_signature(&second, &body)).status, 204);
+    wait_until("the first items", || (scene.published_count("old") == 1).then_some(()));
+    assert_eq!(scene.published_count("one"), 1);
 
     // It, too, changes its mind. The third one has trouble, so the cloud is not asked yet.
-    let denied = format!("{}?hub.mode=denied&hub.topic={}", second.path(), scene.feed_url());
+    let denied =
+        format!("{}?hub.mode=denied&hub.topic={}", second.callback_path(), scene.feed_url());
     assert_eq!(scene.http.get(&denied).status, 200);
-    assert_eq!(scene.hub.told(3)[2].path, "/500/500");
-    assert_eq!(deliver(&scene, &second, &body, &signed(&second, &body)).status, 404);
+    assert_eq!(scene.hub.first_requests(3)[2].path, "/500/500");
+    assert_eq!(deliver(&scene, &second, &body, &body_signature(&second, &body)).status, 404);
     // Polling is as before.
-    until("looks as before", || (scene.every()? != "4s").then_some(()));
+    wait_until("looks as before", || (scene.poll_interval()? != "4s").then_some(()));
 
-    let scene = Scene::start(&Named::Several(&["403", "410"]), &[]);
-    let paths: Vec<_> = scene.hub.told(3).into_iter().map(|told| told.path).collect();
+    let scene = FeedFixture::start(&HubLink::SeveralHubs(&["403", "410"]), &[]);
+    let paths: Vec<_> = scene.hub.first_requests(3).into_iter().map(|told| told.path).collect();
     assert_eq!(paths, ["/403/403", "/410/410", "/200/cloud"]);
-    scene.is_looked_at_every("4s");
+    scene.wait_for_poll_interval("4s");
 }
 
 #[test]
-fn a_hub_inside_is_not_asked() {
+fn a_hub_at_a_private_address_is_not_contacted() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
-    let hub = Receiver::start();
+    let hub = CallbackServer::start();
     let flags = ["broker", "--http", &listen, "--public-url", &public];
     let server = Server::start(&flags);
-    let mut talk = Talk::client(server.address);
-    talk.ask("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    let mut talk = LineConnection::connect_client(server.address);
+    talk.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
     let found = format!("PUB hub-found http://blog.example/f hub={}", hub.url("202", "hub"));
-    assert!(talk.ask(&found).starts_with("+OK"));
-    server.process.line_with("private");
-    assert!(hub.told_so_far().is_empty());
+    assert!(talk.request(&found).starts_with("+OK"));
+    server.process.wait_for_line_with("private");
+    assert!(hub.requests_so_far().is_empty());
 }

@@ -5,45 +5,46 @@ use std::{env, fs};
 
 use tempfile::TempDir;
 
-use crate::support::history::Heard;
-use crate::support::process::{Server, run};
-use crate::support::publisher::Pipeline;
+use crate::support::line_connection::LineConnection;
+use crate::support::pipelined_publisher::PipelinedPublisher;
+use crate::support::process::{Server, run_tidings};
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::topic_history::ReceivedEvents;
+use crate::support::wait::wait_until;
 #[cfg(feature = "libzmq")]
-use crate::support::zmq::peer_with;
+use crate::support::zmq::start_peer_with;
 use crate::support::zmq::{
-    COUNTED, Counted, ZmqServer, endpoint, frames, keeps_up, message, next, peer,
+    PROGRESS_INTERVAL, ReceivedRuns, ZmqServer, frames, message, next_seq, printed_endpoint,
+    start_peer, wait_for_progress,
 };
 
 /// Publishes these of a topic, and waits until all are confirmed.
 #[track_caller]
 fn publish(server: &Server, topic: &str, payloads: impl Iterator<Item = String>) {
-    let mut pipeline = Pipeline::connect(server.address).unwrap();
+    let mut pipeline = PipelinedPublisher::connect(server.address).unwrap();
     for payload in payloads {
         pipeline.send([(topic.to_owned(), payload)]);
-        while pipeline.waiting() > 1_000 {
-            pipeline.answer().expect("a broker that answers");
+        while pipeline.pending_count() > 1_000 {
+            pipeline.read_outcomes().expect("a broker that answers");
         }
     }
-    for outcome in pipeline.all_answers() {
-        outcome.fate.expect("there is room");
+    for outcome in pipeline.read_all_outcomes() {
+        outcome.result.expect("there is room");
     }
 }
 
 /// An event of which the payload says its number.
-fn numbered(number: u64) -> String {
+fn numbered_payload(number: u64) -> String {
     format!("m{number} {}", "x".repeat(100))
 }
 
 // PROTOCOL: Z1, Z6, Z9
 #[test]
-fn messages_become_events_and_events_messages() {
+fn messages_are_converted_to_events_and_back() {
     let zmq = ZmqServer::start(&[]);
-    let subscriber = peer(&["sub", &zmq.publish, "lo", "new-url", "hello"]);
-    zmq.greet(&subscriber);
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "lo", "new-url", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     pusher.write(message(&["log", "one \u{c3}\u{a4}"]));
     pusher.write(message(&["other", "nobody asked for this"]));
     pusher.write(message(&["http://127.0.0.1:9/ source=python"]));
@@ -51,7 +52,7 @@ fn messages_become_events_and_events_messages() {
     pusher.close_stdin();
     let heard = |topic: &str, number: &str, payload: &str| {
         let wanted = vec![topic.to_owned(), number.to_owned(), payload.to_owned()];
-        subscriber.line(payload, |line| (frames(line)? == wanted).then_some(()));
+        subscriber.wait_for_line(payload, |line| (frames(line)? == wanted).then_some(()));
     };
     heard("log", "1", "one ä");
     heard("new-url", "1", "http://127.0.0.1:9/ source=python");
@@ -59,52 +60,53 @@ fn messages_become_events_and_events_messages() {
     assert!(!subscriber.has_printed("nobody asked"));
     pusher.finish().expect_code(0);
     // The same numbers as on the line port.
-    let log = Heard::all_of(zmq.server.address, "log", "end").events;
+    let log = ReceivedEvents::read_all(zmq.server.address, "log", "end").events;
     assert_eq!(log[1], (2, "  two\t ".to_owned()));
 }
 
 #[test]
-fn nothing_but_what_was_subscribed_to_is_sent() {
+fn only_subscribed_topics_are_sent() {
     let zmq = ZmqServer::start(&[]);
     // It does not filter what comes, as a SUB socket does.
-    let subscriber = peer(&["xsub", &zmq.publish, "lo", "hello"]);
-    zmq.greet(&subscriber);
-    let witness = peer(&["xsub", &zmq.publish, "", "hello"]);
-    zmq.greet(&witness);
+    let subscriber = start_peer(&["xsub", &zmq.pub_endpoint, "lo", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let witness = start_peer(&["xsub", &zmq.pub_endpoint, "", "hello"]);
+    zmq.wait_for_subscription(&witness);
     publish(&zmq.server, "other", ["nobody asked for this".to_owned()].into_iter());
-    witness.line_with("nobody asked for this");
+    witness.wait_for_line_with("nobody asked for this");
     publish(&zmq.server, "log", ["behind that".to_owned()].into_iter());
-    subscriber.line_with("behind that");
+    subscriber.wait_for_line_with("behind that");
     assert!(!subscriber.has_printed("nobody asked"));
 }
 
 // PROTOCOL: Z10
 #[test]
-fn who_pushes_to_ever_new_topics_leaves_half_of_them_to_others() {
+fn one_publisher_creates_at_most_half_of_the_topics() {
     const TOPICS_MAX: usize = 1_000;
     let zmq = ZmqServer::start(&["--sync=memory"]);
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     for n in 0..TOPICS_MAX {
         pusher.write(message(&[&format!("made-up-{n}"), "x"]));
     }
     pusher.write(message(&["new-url", "last"]));
-    let mut talk = Talk::client(zmq.server.address);
-    until("the last one", || (next(&mut talk, "new-url") == 2).then_some(()));
-    let made_up = talk.ask_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    wait_until("the last one", || (next_seq(&mut talk, "new-url") == 2).then_some(()));
+    let made_up =
+        talk.request_lines("TOPIC ls").iter().filter(|it| it.contains("made-up-")).count();
     assert_eq!(made_up, TOPICS_MAX / 2 - 3, "three are always there");
-    let line = zmq.server.process.line_with("messages dropped: ");
+    let line = zmq.server.process.wait_for_line_with("messages dropped: ");
     assert!(line.contains("a client that can only publish"), "{line}");
-    assert!(talk.ask("PUB post-ready x").starts_with("+OK"));
+    assert!(talk.request("PUB post-ready x").starts_with("+OK"));
     pusher.write(message(&["post-ready", "x"]));
-    until("a topic that is there", || (next(&mut talk, "post-ready") == 3).then_some(()));
+    wait_until("a topic that is there", || (next_seq(&mut talk, "post-ready") == 3).then_some(()));
 }
 
 // PROTOCOL: C9
 #[test]
-fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
+fn pushed_privileged_attributes_need_a_grant() {
     for (grant, taken) in [(&[][..], false), (&["--grant", "zmq=every"], true)] {
         let zmq = ZmqServer::start(grant);
-        let mut pusher = peer(&["push", &zmq.pull]);
+        let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
         pusher.write(message(&["log", "http://127.0.0.1:9/ every=1h"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ prio=5"]));
         pusher.write(message(&["log", "http://127.0.0.1:9/ job=theirs"]));
@@ -117,59 +119,59 @@ fn nobody_who_pushes_has_power_over_others_unless_that_was_granted() {
         pusher.write(message(&["job-done", "docs number=1"]));
         pusher.write(message(&["log", "last"]));
         pusher.close_stdin();
-        let log = until("what was sent last", || {
-            let log = Heard::all_of(zmq.server.address, "log", "end").events;
+        let log = wait_until("what was sent last", || {
+            let log = ReceivedEvents::read_all(zmq.server.address, "log", "end").events;
             let log = log.into_iter().map(|(_, payload)| payload).filter(|it| it != "end");
             Some(log.collect::<Vec<_>>()).filter(|log| log.contains(&"last".to_owned()))
         });
         let wanted = ["http://127.0.0.1:9/ every=1h", "last"];
         assert_eq!(log, wanted[usize::from(!taken)..]);
-        let mut talk = Talk::client(zmq.server.address);
-        let topics = talk.ask_lines("TOPIC ls").join("\n");
+        let mut talk = LineConnection::connect_client(zmq.server.address);
+        let topics = talk.request_lines("TOPIC ls").join("\n");
         assert!(!topics.contains("hub"), "{topics}");
-        assert_eq!(next(&mut talk, "job-done"), 1);
+        assert_eq!(next_seq(&mut talk, "job-done"), 1);
     }
 }
 
 // PROTOCOL: Z7
 #[test]
-fn what_comes_while_the_disk_is_full_is_published_when_there_is_room() {
+fn messages_pushed_on_a_full_disk_are_published_later() {
     let disk = SmallDisk::mount(24);
-    let server = disk.broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
-    let pull = endpoint(&server.process, "ZeroMQ publishers at ");
-    let mut talk = Talk::client(server.address);
-    assert!(talk.ask("PUB log before").starts_with("+OK"));
-    disk.fill_but(0);
-    until("a full disk", || {
-        let answer = talk.ask(&format!("PUB log {}", "x".repeat(50_000)));
+    let server = disk.start_broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
+    let pull = printed_endpoint(&server.process, "ZeroMQ publishers at ");
+    let mut talk = LineConnection::connect_client(server.address);
+    assert!(talk.request("PUB log before").starts_with("+OK"));
+    disk.fill_except(0);
+    wait_until("a full disk", || {
+        let answer = talk.request(&format!("PUB log {}", "x".repeat(50_000)));
         answer.starts_with("-ERR full").then_some(())
     });
-    let mut pusher = peer(&["push", &pull]);
+    let mut pusher = start_peer(&["push", &pull]);
     for n in 0..100 {
         pusher.write(message(&["log", &format!("pushed-{n}")]));
     }
-    server.process.line_with("has no room");
-    disk.make_room();
+    server.process.wait_for_line_with("has no room");
+    disk.free_space();
     let arrived = || {
-        let log = Heard::all_of(server.address, "log", "end").events;
+        let log = ReceivedEvents::read_all(server.address, "log", "end").events;
         log.into_iter().map(|(_, payload)| payload).filter(|it| it.starts_with("pushed-")).count()
     };
-    until("the line port to take events", || {
-        talk.ask("PUB log x").starts_with("+OK").then_some(())
+    wait_until("the line port to take events", || {
+        talk.request("PUB log x").starts_with("+OK").then_some(())
     });
-    until("all that was pushed", || (arrived() >= 100).then_some(()));
+    wait_until("all that was pushed", || (arrived() >= 100).then_some(()));
     pusher.write(message(&["log", "pushed-afterwards"]));
-    until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
+    wait_until("what is pushed afterwards", || (arrived() >= 101).then_some(()));
 }
 
 // PROTOCOL: Z6
 #[test]
-fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
+fn invalid_messages_are_dropped_and_others_are_published() {
     const BURST: usize = 100;
     let zmq = ZmqServer::start(&[]);
-    let mut talk = Talk::client(zmq.server.address);
-    assert!(talk.ask("TOPIC create log").starts_with("+OK"));
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    assert!(talk.request("TOPIC create log").starts_with("+OK"));
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     let long = "y".repeat(61_441);
     let wrong: [&[&str]; 12] = [
         &["log", "a\nPUB evil b"],
@@ -189,13 +191,13 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
         pusher.write(message(frames));
         pusher.write(message(&["log", &format!("m{number}")]));
     }
-    until("all events", || (next(&mut talk, "log") == 13).then_some(()));
-    let heard = Heard::all_of(zmq.server.address, "log", "end");
+    wait_until("all events", || (next_seq(&mut talk, "log") == 13).then_some(()));
+    let heard = ReceivedEvents::read_all(zmq.server.address, "log", "end");
     let payloads: Vec<_> = heard.events.into_iter().map(|(_, payload)| payload).collect();
     let mut expected: Vec<_> = (1..=wrong.len()).map(|number| format!("m{number}")).collect();
     expected.push("end".to_owned());
     assert_eq!(payloads, expected);
-    let topics = talk.ask_lines("TOPIC ls").join("\n");
+    let topics = talk.request_lines("TOPIC ls").join("\n");
     assert!(!topics.contains("evil"), "{topics}");
     // None of a burst is forgotten, though nothing behind it is wrong.
     let dropped = |line: &str| {
@@ -203,7 +205,7 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
         rest.split_once(';')?.0.parse::<usize>().ok()
     };
     let mut logged = 0;
-    zmq.server.process.line("the rest of what was dropped", |line| {
+    zmq.server.process.wait_for_line("the rest of what was dropped", |line| {
         logged += dropped(line).unwrap_or(0);
         (logged == wrong.len()).then_some(())
     });
@@ -213,8 +215,8 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
     pusher.write(message(&["log", "behind the burst"]));
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    until("the burst", || (next(&mut talk, "log") == 15).then_some(()));
-    let stderr = zmq.server.process.finish_by("TERM").expect_code(0).stderr();
+    wait_until("the burst", || (next_seq(&mut talk, "log") == 15).then_some(()));
+    let stderr = zmq.server.process.signal_and_finish("TERM").expect_code(0).stderr();
     assert_eq!(stderr.lines().filter_map(dropped).sum::<usize>(), wrong.len() + BURST, "{stderr}");
     let total = format!("13 published, {} dropped, 0 not confirmed", wrong.len() + BURST);
     assert!(stderr.contains(&total), "{stderr}");
@@ -223,39 +225,39 @@ fn what_is_no_event_is_dropped_and_leaves_its_neighbours_alone() {
 
 // PROTOCOL: Z3
 #[test]
-fn a_late_joiner_has_the_rest_from_the_line_port() {
+fn a_late_subscriber_replays_from_the_line_port() {
     let zmq = ZmqServer::start(&[]);
-    let early = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&early);
-    publish(&zmq.server, "t", (1..=500).map(numbered));
-    early.line_with("m500 ");
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    publish(&zmq.server, "t", (501..=600).map(numbered));
-    let first = subscriber.line("an event", |line| {
+    let early = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&early);
+    publish(&zmq.server, "t", (1..=500).map(numbered_payload));
+    early.wait_for_line_with("m500 ");
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    publish(&zmq.server, "t", (501..=600).map(numbered_payload));
+    let first = subscriber.wait_for_line("an event", |line| {
         let frames = frames(line)?;
         (frames[0] == "t").then(|| frames[1].parse::<u64>().unwrap())
     });
     assert_eq!(first, 501, "PUB keeps nothing for those who come later");
-    let mut replay = Talk::client(zmq.server.address);
+    let mut replay = LineConnection::connect_client(zmq.server.address);
     replay.send("SUB t from=1\n");
-    assert_eq!(replay.line(), "+OK");
+    assert_eq!(replay.read_line(), "+OK");
     for number in 1..first {
-        assert_eq!(replay.line(), format!("MSG t {number} {}", numbered(number)));
+        assert_eq!(replay.read_line(), format!("MSG t {number} {}", numbered_payload(number)));
     }
-    subscriber.line("the last event", |line| (frames(line)?[1] == "600").then_some(()));
+    subscriber.wait_for_line("the last event", |line| (frames(line)?[1] == "600").then_some(()));
 }
 
 // PROTOCOL: Z5
 #[test]
-fn topics_that_come_later_are_sent_from_their_first_event() {
+fn topics_created_later_are_sent_from_their_first_event() {
     let zmq = ZmqServer::start(&["--zmq-topics=new*,hello"]);
-    let subscriber = peer(&["sub", &zmq.publish, "", "hello"]);
-    zmq.greet(&subscriber);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
     publish(&zmq.server, "old-topic", ["nobody hears this".to_owned()].into_iter());
-    publish(&zmq.server, "new-topic", (1..=3).map(numbered));
+    publish(&zmq.server, "new-topic", (1..=3).map(numbered_payload));
     for number in ["1", "2", "3"] {
-        subscriber.line("an event", |line| {
+        subscriber.wait_for_line("an event", |line| {
             let frames = frames(line)?;
             (frames[0] == "new-topic" && frames[1] == number).then_some(())
         });
@@ -265,16 +267,16 @@ fn topics_that_come_later_are_sent_from_their_first_event() {
 
 // PROTOCOL: Z2, Z3
 #[test]
-fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
+fn every_loss_shows_in_the_seqs_and_the_replay_is_complete() {
     let count: u64 =
         env::var("TIDINGS_ZMQ_MESSAGES").map_or(100_000, |text| text.parse().expect("a number"));
     let bytes = usize::try_from(100_000_000 / count).unwrap().max(100);
     let zmq = ZmqServer::start(&["--sync=interval"]);
-    let subscriber = peer(&["count", &zmq.publish, "end", "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut pipeline = Pipeline::connect(zmq.server.address).unwrap();
-    let mut dozer = peer(&["doze", &zmq.publish, "end", "t", "hello"]);
-    zmq.greet(&dozer);
+    let subscriber = start_peer(&["count", &zmq.pub_endpoint, "end", "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut pipeline = PipelinedPublisher::connect(zmq.server.address).unwrap();
+    let mut dozer = start_peer(&["doze", &zmq.pub_endpoint, "end", "t", "hello"]);
+    zmq.wait_for_subscription(&dozer);
     // More than can wait for who does not read, however few there are.
     let payload = |number: u64| format!("m{number} {}", "x".repeat(bytes));
     // Half of them come from either side, and never more than a few before the reader has them:
@@ -282,34 +284,34 @@ fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
     let half = count / 2;
     for number in 1..=half {
         pipeline.send([("t".to_owned(), payload(number))]);
-        if number.is_multiple_of(COUNTED) || number == half {
-            while pipeline.waiting() > 0 {
-                pipeline.answer().expect("a broker that answers");
+        if number.is_multiple_of(PROGRESS_INTERVAL) || number == half {
+            while pipeline.pending_count() > 0 {
+                pipeline.read_outcomes().expect("a broker that answers");
             }
         }
-        keeps_up(&subscriber, number);
+        wait_for_progress(&subscriber, number);
     }
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     for number in half + 1..=count {
         pusher.write(message(&["t", &payload(number)]));
-        keeps_up(&subscriber, number);
+        wait_for_progress(&subscriber, number);
     }
     pusher.close_stdin();
     pusher.finish().expect_code(0);
-    let mut talk = Talk::client(zmq.server.address);
-    until("all events", || (next(&mut talk, "t") > count).then_some(()));
-    let kept_up = Counted::of(&subscriber, "t", &mut talk);
-    assert_eq!(kept_up.lost(count), 0, "{:?}", kept_up.runs);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut talk, "t") > count).then_some(()));
+    let kept_up = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    assert_eq!(kept_up.lost_count(count), 0, "{:?}", kept_up.runs);
     dozer.close_stdin();
-    let counted = Counted::of(&dozer, "t", &mut talk);
-    let lost = counted.lost(count);
+    let counted = ReceivedRuns::wait_for_end(&dozer, "t", &mut talk);
+    let lost = counted.lost_count(count);
     eprintln!(
         "{count} messages: who dozed lost {lost} of them, in {} holes",
         counted.runs.len() - 1
     );
     assert!(lost > 0, "who does not read loses something");
     // What is not in a run is lost, and all of it is in the replay.
-    let heard = Heard::all_of(zmq.server.address, "t", "last");
+    let heard = ReceivedEvents::read_all(zmq.server.address, "t", "last");
     assert!(heard.gaps.is_empty() && heard.lags.is_empty());
     for (number, text) in &heard.events[..usize::try_from(count).unwrap()] {
         assert_eq!(*text, payload(*number));
@@ -317,13 +319,13 @@ fn every_loss_shows_in_the_numbers_and_none_is_in_the_replay() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_an_error_of_the_start() {
+fn a_port_in_use_prevents_the_start() {
     let zmq = ZmqServer::start(&[]);
     let folder = TempDir::new().unwrap();
     for flag in ["--zmq-pub", "--zmq-pull"] {
-        let words = ["up", "--listen", "127.0.0.1:0", flag, &zmq.publish];
-        let ended = run(folder.path(), &words).expect_code(1);
-        let said = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.publish);
+        let words = ["up", "--listen", "127.0.0.1:0", flag, &zmq.pub_endpoint];
+        let ended = run_tidings(folder.path(), &words).expect_code(1);
+        let said = format!("tidings: ZeroMQ: cannot listen on {}: ", zmq.pub_endpoint);
         let stderr = ended.stderr();
         assert!(stderr.lines().any(|line| line.starts_with(&said)), "{stderr}");
         assert!(ended.stdout().is_empty(), "{:?}", ended.stdout());
@@ -344,10 +346,10 @@ fn with_a_key_only_those_who_know_it_are_talked_to() {
     let public = |command: &mut std::process::Command| {
         command.env("SERVER_KEY", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7");
     };
-    let without = peer(&["sub", &zmq.publish, "", "hello"]);
+    let without = start_peer(&["sub", &zmq.publish, "", "hello"]);
     let subscriber = peer_with(&["sub", &zmq.publish, "t", "hello"], public);
     zmq.greet(&subscriber);
-    let mut stranger = peer(&["push", &zmq.pull]);
+    let mut stranger = start_peer(&["push", &zmq.pull]);
     stranger.write(message(&["t", "of a stranger"]));
     let mut pusher = peer_with(&["push", &zmq.pull], public);
     pusher.write(message(&["t", "of a friend"]));
@@ -356,7 +358,7 @@ fn with_a_key_only_those_who_know_it_are_talked_to() {
 }
 
 #[test]
-fn a_key_that_is_none_or_cannot_be_used_is_an_error_of_the_start() {
+fn an_unusable_curve_key_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("key");
     let wrong = if cfg!(feature = "libzmq") { "of CURVE has 40" } else { "--features libzmq" };
@@ -366,7 +368,7 @@ fn a_key_that_is_none_or_cannot_be_used_is_an_error_of_the_start() {
         let key = file.display().to_string();
         let words =
             ["broker", "--listen=127.0.0.1:0", "--zmq-pub=tcp://127.0.0.1:0", "--zmq-key", &key];
-        let stderr = run(folder.path(), &words).expect_code(1).stderr();
+        let stderr = run_tidings(folder.path(), &words).expect_code(1).stderr();
         assert!(stderr.contains("tidings: ZeroMQ: ") && stderr.contains(reason), "{stderr}");
     }
 }

@@ -6,14 +6,15 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
+use crate::support::line_connection::LineConnection;
+use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::memory_bytes;
-use crate::support::publisher::Pipeline;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 #[cfg(not(feature = "libzmq"))]
-use crate::support::zmq::peer_with;
+use crate::support::zmq::start_peer_with;
 use crate::support::zmq::{
-    COUNTED, Counted, ZmqServer, child_of, frames, keeps_up, message, next, peer,
+    PROGRESS_INTERVAL, ReceivedRuns, ZmqServer, child_process_of, frames, message, next_seq,
+    start_peer, wait_for_progress,
 };
 
 /// All that the process can ever have.
@@ -23,34 +24,36 @@ const ADDRESS_SPACE_BYTES_MAX: u64 = 2 << 30;
 const MEMORY_MAX: u64 = 256 << 20;
 
 #[track_caller]
-fn signal(process: u32, name: &str) {
+fn send_signal(process: u32, name: &str) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status();
     assert!(sent.unwrap().success(), "kill -{name}");
 }
 
 /// Waits until another process has taken the place of this one.
 #[track_caller]
-fn replaced(zmq: &ZmqServer, old: u32) -> u32 {
-    until("another process", || child_of(zmq.server.process.id()).filter(|new| *new != old))
+fn wait_for_replacement(zmq: &ZmqServer, old: u32) -> u32 {
+    wait_until("another process", || {
+        child_process_of(zmq.server.process.id()).filter(|new| *new != old)
+    })
 }
 
 /// A greeting, on a connection that stays open.
 #[track_caller]
-fn greeted(endpoint: &str) -> TcpStream {
+fn connect_greeted(endpoint: &str) -> TcpStream {
     let address: SocketAddr = endpoint.strip_prefix("tcp://").unwrap().parse().unwrap();
     let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0];
     greeting.extend(b"NULL");
     greeting.resize(64, 0);
     // A process that was just started does not listen yet.
-    let mut stream = until("a socket", || TcpStream::connect(address).ok());
+    let mut stream = wait_until("a socket", || TcpStream::connect(address).ok());
     stream.write_all(&greeting).unwrap();
     stream
 }
 
 /// A greeting, and a frame that claims to have 2^46 bytes.
 #[track_caller]
-fn nine_bytes(endpoint: &str) -> TcpStream {
-    let mut stream = greeted(endpoint);
+fn send_oversized_frame_header(endpoint: &str) -> TcpStream {
+    let mut stream = connect_greeted(endpoint);
     stream.write_all(&[2, 0, 0, 0x40, 0, 0, 0, 0, 0]).unwrap();
     stream
 }
@@ -61,7 +64,7 @@ fn nine_bytes(endpoint: &str) -> TcpStream {
 #[track_caller]
 fn flood(endpoint: &str, kind: &str, flags: u8, first: u8) {
     const FRAME_BYTES: usize = 60_000;
-    let mut stream = greeted(endpoint);
+    let mut stream = connect_greeted(endpoint);
     let mut ready = b"\x05READY\x0bSocket-Type\0\0\0".to_vec();
     ready.push(u8::try_from(kind.len()).unwrap());
     ready.extend(kind.as_bytes());
@@ -80,38 +83,39 @@ fn flood(endpoint: &str, kind: &str, flags: u8, first: u8) {
 }
 
 #[test]
-fn frames_and_subscriptions_without_end_cost_nobody_an_event() {
+fn endless_frames_and_subscriptions_lose_no_event() {
     let zmq = ZmqServer::start(&[]);
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut talk = Talk::client(zmq.server.address);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
     // Long frames, of which each says that another one follows; and messages of one frame, each a
     // subscription.
-    for (number, (endpoint, kind, flags, first)) in
-        (1..).step_by(2).zip([(&zmq.pull, "PUSH", 3, b'm'), (&zmq.publish, "SUB", 2, 1)])
+    for (number, (endpoint, kind, flags, first)) in (1..)
+        .step_by(2)
+        .zip([(&zmq.pull_endpoint, "PUSH", 3, b'm'), (&zmq.pub_endpoint, "SUB", 2, 1)])
     {
-        let child = zmq.child();
-        assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        let child = zmq.bridge_process_id();
+        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
         flood(endpoint, kind, flags, first);
         // Its address space is bounded: it ends, or holds less than that.
-        let next = until("a process", || child_of(zmq.server.process.id()));
+        let next = wait_until("a process", || child_process_of(zmq.server.process.id()));
         eprintln!(
             "a flood of {kind}: {}",
             if next == child { "it lives" } else { "it was replaced" }
         );
         let number = number + 1;
-        assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
         for number in 1..=number {
-            subscriber.line(&format!("event {number}"), |line| {
+            subscriber.wait_for_line(&format!("event {number}"), |line| {
                 (frames(line)?[..] == ["t", &number.to_string(), &format!("m{number}")])
                     .then_some(())
             });
         }
-        let mut pusher = peer(&["push", &zmq.pull]);
+        let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
         pusher.write(message(&["other", "still taken"]));
-        until("an event", || {
-            (Talk::client(zmq.server.address)
-                .ask_lines("TOPIC ls")
+        wait_until("an event", || {
+            (LineConnection::connect_client(zmq.server.address)
+                .request_lines("TOPIC ls")
                 .iter()
                 .any(|it| it.contains("other")))
             .then_some(())
@@ -125,13 +129,13 @@ fn frames_and_subscriptions_without_end_cost_nobody_an_event() {
 fn nine_bytes_cost_libzmq_a_connection() {
     let zmq = ZmqServer::start(&[]);
     let child = zmq.child();
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
+    let subscriber = start_peer(&["sub", &zmq.publish, "t", "hello"]);
     zmq.greet(&subscriber);
     for endpoint in [&zmq.publish, &zmq.pull] {
-        let mut connection = nine_bytes(endpoint);
+        let mut connection = send_oversized_frame_header(endpoint);
         std::io::copy(&mut connection, &mut std::io::sink()).expect("it is closed");
     }
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let mut pusher = start_peer(&["push", &zmq.pull]);
     pusher.write(message(&["t", "still here"]));
     subscriber.line_with("still here");
     assert_eq!(zmq.child(), child);
@@ -139,81 +143,83 @@ fn nine_bytes_cost_libzmq_a_connection() {
 
 #[cfg(not(feature = "libzmq"))]
 #[test]
-fn nine_bytes_end_the_process_and_cost_nobody_an_event() {
+fn an_oversized_frame_restarts_the_process_without_loss() {
     let zmq = ZmqServer::start(&[]);
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut talk = Talk::client(zmq.server.address);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
     let mut number = 0;
-    for endpoint in [&zmq.publish, &zmq.pull] {
-        let child = zmq.child();
-        let _connection = nine_bytes(endpoint);
+    for endpoint in [&zmq.pub_endpoint, &zmq.pull_endpoint] {
+        let child = zmq.bridge_process_id();
+        let _connection = send_oversized_frame_header(endpoint);
         // The broker goes on: what it takes now comes when the next process is there.
-        until("the end of the process", || {
+        wait_until("the end of the process", || {
             number += 1;
-            assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
-            (child_of(zmq.server.process.id()) != Some(child)).then_some(())
+            assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+            (child_process_of(zmq.server.process.id()) != Some(child)).then_some(())
         });
-        zmq.server.process.line_with("the ZeroMQ process has ended (");
-        replaced(&zmq, child);
+        zmq.server.process.wait_for_line_with("the ZeroMQ process has ended (");
+        wait_for_replacement(&zmq, child);
         number += 1;
-        assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
     }
     let last = number;
     // Some may come twice, under their own numbers.
     for number in 1..=last {
-        subscriber.line(&format!("event {number}"), |line| {
+        subscriber.wait_for_line(&format!("event {number}"), |line| {
             let frames = frames(line)?;
             let same = frames[1] == number.to_string() && frames[2] == format!("m{number}");
             same.then_some(())
         });
     }
-    let mut pusher = peer(&["push", &zmq.pull]);
+    let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     pusher.write(message(&["t", "still here"]));
-    subscriber.line_with("still here");
+    subscriber.wait_for_line_with("still here");
 }
 
 #[cfg(not(feature = "libzmq"))]
 #[test]
-fn who_sends_heartbeats_is_cut_off_and_the_log_says_what_helps() {
+fn a_peer_with_heartbeats_is_disconnected_with_a_hint() {
     let zmq = ZmqServer::start(&[]);
-    let pusher = peer_with(&["push", &zmq.pull], |command| {
+    let pusher = start_peer_with(&["push", &zmq.pull_endpoint], |command| {
         command.env("HEARTBEAT_MS", "50");
     });
-    zmq.server.process.line_with("peers with heartbeats need a build with --features libzmq");
+    zmq.server
+        .process
+        .wait_for_line_with("peers with heartbeats need a build with --features libzmq");
     drop(pusher);
 }
 
 // PROTOCOL: Z4
 #[test]
-fn a_process_that_is_killed_goes_on_at_its_cursors() {
+fn a_killed_process_resumes_at_its_cursors() {
     let zmq = ZmqServer::start(&[]);
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut talk = Talk::client(zmq.server.address);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
     for number in 1..=30_u64 {
-        assert_eq!(talk.ask(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
+        assert_eq!(talk.request(&format!("PUB t m{number}")), format!("+OK {number} {number}"));
         if number % 10 == 5 {
-            let child = zmq.child();
-            signal(child, "KILL");
-            replaced(&zmq, child);
+            let child = zmq.bridge_process_id();
+            send_signal(child, "KILL");
+            wait_for_replacement(&zmq, child);
         }
     }
     for number in 1..=30 {
-        subscriber.line(&format!("event {number}"), |line| {
+        subscriber.wait_for_line(&format!("event {number}"), |line| {
             (frames(line)?[..] == ["t", &number.to_string(), &format!("m{number}")]).then_some(())
         });
     }
-    let name = fs::read_to_string(format!("/proc/{}/comm", zmq.child())).unwrap();
+    let name = fs::read_to_string(format!("/proc/{}/comm", zmq.bridge_process_id())).unwrap();
     assert_eq!(name, "tidings\n", "what people see");
-    let cursors = talk.ask_lines("TOPIC show t").join("\n");
+    let cursors = talk.request_lines("TOPIC show t").join("\n");
     assert!(cursors.contains("+ cursor zmq-pub "), "{cursors}");
 }
 
 #[test]
-fn the_process_ends_with_a_broker_that_is_killed_and_shares_nothing_with_it() {
+fn the_process_ends_with_its_broker_and_shares_no_socket() {
     let zmq = ZmqServer::start(&[]);
-    let child = zmq.child();
+    let child = zmq.bridge_process_id();
     let files = |id: u32| {
         let entries = fs::read_dir(format!("/proc/{id}/fd")).unwrap().flatten();
         entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect::<Vec<_>>()
@@ -224,42 +230,42 @@ fn the_process_ends_with_a_broker_that_is_killed_and_shares_nothing_with_it() {
         .filter(|file| files(zmq.server.process.id()).contains(file))
         .collect();
     assert!(shared.is_empty(), "{shared:?}");
-    zmq.server.process.finish_by("KILL");
-    until("its end", || (!fs::exists(format!("/proc/{child}")).unwrap()).then_some(()));
+    zmq.server.process.signal_and_finish("KILL");
+    wait_until("its end", || (!fs::exists(format!("/proc/{child}")).unwrap()).then_some(()));
 }
 
 #[test]
-fn who_does_not_read_delays_nobody_and_costs_no_memory() {
+fn stalled_subscribers_delay_no_other_and_use_little_memory() {
     const EVENTS: u64 = 60_000;
     let zmq = ZmqServer::start(&["--sync=interval"]);
     let stalled: Vec<_> = (0..3)
         .map(|_| {
-            let stalled = peer(&["stall", &zmq.publish, "t"]);
-            stalled.line_with("stalled");
+            let stalled = start_peer(&["stall", &zmq.pub_endpoint, "t"]);
+            stalled.wait_for_line_with("stalled");
             stalled
         })
         .collect();
-    let subscriber = peer(&["count", &zmq.publish, "end", "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut pipeline = Pipeline::connect(zmq.server.address).unwrap();
+    let subscriber = start_peer(&["count", &zmq.pub_endpoint, "end", "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut pipeline = PipelinedPublisher::connect(zmq.server.address).unwrap();
     for number in 1..=EVENTS {
         let payload = format!("m{number} {}", "x".repeat(4_000));
         pipeline.send([("t".to_owned(), payload)]);
-        if number.is_multiple_of(COUNTED) {
-            while pipeline.waiting() > 0 {
-                pipeline.answer().expect("a broker that answers");
+        if number.is_multiple_of(PROGRESS_INTERVAL) {
+            while pipeline.pending_count() > 0 {
+                pipeline.read_outcomes().expect("a broker that answers");
             }
         }
-        keeps_up(&subscriber, number);
+        wait_for_progress(&subscriber, number);
     }
-    let mut talk = Talk::client(zmq.server.address);
-    let counted = Counted::of(&subscriber, "t", &mut talk);
-    assert_eq!(counted.lost(EVENTS), 0, "{:?}", counted.runs);
-    let peak = memory_bytes(zmq.child(), "VmHWM:");
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    let counted = ReceivedRuns::wait_for_end(&subscriber, "t", &mut talk);
+    assert_eq!(counted.lost_count(EVENTS), 0, "{:?}", counted.runs);
+    let peak = memory_bytes(zmq.bridge_process_id(), "VmHWM:");
     eprintln!("at most {} MiB with {} MiB sent", peak >> 20, (EVENTS * 4_000) >> 20);
     assert!(peak < MEMORY_MAX, "{peak} bytes");
     if !cfg!(feature = "libzmq") {
-        zmq.server.process.line_with("ZeroMQ subscribers cut off: ");
+        zmq.server.process.wait_for_line_with("ZeroMQ subscribers cut off: ");
     }
     assert!(!zmq.server.process.has_printed("has ended"));
     drop(stalled);
@@ -267,36 +273,36 @@ fn who_does_not_read_delays_nobody_and_costs_no_memory() {
 
 // PROTOCOL: Z8
 #[test]
-fn publishers_wait_while_the_broker_does_not_take_anything() {
+fn publishers_wait_while_the_broker_is_stopped() {
     const EVENTS: u64 = 5_000;
     let zmq = ZmqServer::start(&["--sync=interval"]);
-    let child = zmq.child();
-    let subscriber = peer(&["sub", &zmq.publish, "hello"]);
-    zmq.greet(&subscriber);
+    let child = zmq.bridge_process_id();
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "hello"]);
+    zmq.wait_for_subscription(&subscriber);
     zmq.server.process.signal("STOP");
-    let flood = peer(&["flood", &zmq.pull, &EVENTS.to_string(), "8000"]);
-    flood.line_with("stands still");
+    let flood = start_peer(&["flood", &zmq.pull_endpoint, &EVENTS.to_string(), "8000"]);
+    flood.wait_for_line_with("stands still");
     let peak = memory_bytes(child, "VmHWM:");
     zmq.server.process.signal("CONT");
-    flood.line_with("sent");
+    flood.wait_for_line_with("sent");
     assert!(peak < MEMORY_MAX / 2, "{peak} bytes");
-    let mut talk = Talk::client(zmq.server.address);
-    until("all events", || (next(&mut talk, "flood") == EVENTS + 1).then_some(()));
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    wait_until("all events", || (next_seq(&mut talk, "flood") == EVENTS + 1).then_some(()));
 }
 
 #[test]
-fn subscribers_find_a_broker_again_that_was_started_anew() {
+fn subscribers_reconnect_to_a_restarted_broker() {
     let zmq = ZmqServer::start(&["--zmq-topics=t,hello"]);
-    let subscriber = peer(&["sub", &zmq.publish, "t", "hello"]);
-    zmq.greet(&subscriber);
-    let mut talk = Talk::client(zmq.server.address);
-    assert_eq!(talk.ask("PUB t m1"), "+OK 1 1");
-    subscriber.line_with("m1");
-    let flag = format!("--zmq-pub={}", zmq.publish);
+    let subscriber = start_peer(&["sub", &zmq.pub_endpoint, "t", "hello"]);
+    zmq.wait_for_subscription(&subscriber);
+    let mut talk = LineConnection::connect_client(zmq.server.address);
+    assert_eq!(talk.request("PUB t m1"), "+OK 1 1");
+    subscriber.wait_for_line_with("m1");
+    let flag = format!("--zmq-pub={}", zmq.pub_endpoint);
     let server = zmq.server.restart("TERM", &["broker", &flag]);
-    let mut talk = Talk::client(server.address);
-    until("a message of the new one", || {
-        assert!(talk.ask("PUB t later").starts_with("+OK"));
+    let mut talk = LineConnection::connect_client(server.address);
+    wait_until("a message of the new one", || {
+        assert!(talk.request("PUB t later").starts_with("+OK"));
         subscriber.has_printed("later").then_some(())
     });
 }

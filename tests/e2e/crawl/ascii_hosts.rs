@@ -6,19 +6,19 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::namespace::mount_flags;
-use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
-use crate::support::pages;
-use crate::support::process::{Running, tidings};
+use crate::support::namespace::unshare_flags;
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
+use crate::support::process::{Process, tidings_command};
 
 /// As the standard writes them.
 const HOSTS: [&str; 2] = ["xn--8i7caa.famitei.net", "a.b.c.xn--pokxncvks"];
 
 /// Each host has a page with links in several forms, and a redirect to its own name in upper case.
-fn answer(hit: &Hit) -> Option<Answer> {
+fn respond(hit: &Hit) -> Option<OriginResponse> {
     let authority = hit.header("Host")?.to_ascii_uppercase();
     match hit.path.as_str() {
-        "/" => Some(whole(
+        "/" => Some(full_response(
             "200 OK",
             "Content-Type: text/html\r\nSet-Cookie: a=b\r\n",
             &format!(
@@ -26,15 +26,17 @@ fn answer(hit: &Hit) -> Option<Answer> {
                  <a href='http://{authority}/whole'>x</a>"
             ),
         )),
-        "/moved" => Some(whole("302 Found", &format!("Location: http://{authority}/new\r\n"), "")),
-        "/sekou/all" | "/net" | "/whole" | "/new" => Some(html("<title>here</title>")),
+        "/moved" => {
+            Some(full_response("302 Found", &format!("Location: http://{authority}/new\r\n"), ""))
+        }
+        "/sekou/all" | "/net" | "/whole" | "/new" => Some(html_response("<title>here</title>")),
         _ => None,
     }
 }
 
 #[test]
 fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
-    let origin = Origin::serve_with(Site::default(), answer);
+    let origin = Origin::serve_with(Site::default(), respond);
     let seed = origin.url(0, "/");
     let folder = TempDir::new().unwrap();
     let (address, port) =
@@ -44,10 +46,10 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
 
     let seeds = HOSTS.map(|host| format!("http://{}:{port}/", host.to_ascii_uppercase()));
     let words = ["crawl", "--allow-private", "--cookies", "--quiet", &seeds[0], &seeds[1]];
-    let crawl = tidings(folder.path(), words);
+    let crawl = tidings_command(folder.path(), words);
     let mut inside = Command::new("unshare");
     let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
-    inside.args([mount_flags(), "sh", "-c", script, "sh"]).arg(&hosts);
+    inside.args([unshare_flags(), "sh", "-c", script, "sh"]).arg(&hosts);
     inside.arg(crawl.get_program()).args(crawl.get_args()).current_dir(folder.path());
     for (name, value) in crawl.get_envs() {
         match value {
@@ -55,9 +57,9 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
             None => inside.env_remove(name),
         };
     }
-    Running::start(&mut inside).finish().expect_code(0);
+    Process::start(&mut inside).finish().expect_code(0);
 
-    let record = origin.record();
+    let record = origin.request_log();
     for host in HOSTS {
         let authority = format!("{host}:{port}");
         let of_host = || record.0.iter().filter(|hit| hit.header("Host") == Some(&authority));
@@ -73,5 +75,5 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
     let stored =
         "select distinct substr(url, 1, instr(substr(url, 8), '/') + 7) from pages order by 1";
     let urls = HOSTS.map(|host| format!("http://{host}:{port}/"));
-    assert_eq!(pages::query(&data, stored).unwrap(), [urls[1].as_str(), urls[0].as_str()]);
+    assert_eq!(page_database::query(&data, stored).unwrap(), [urls[1].as_str(), urls[0].as_str()]);
 }

@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Running, run, tidings};
+use crate::support::process::{Process, run_tidings, tidings_command};
 
 /// What is read otherwise, as what, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
@@ -19,12 +19,12 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn the_tables_of_other_readers_are_read_in_the_encodings_that_they_name() {
+fn pages_are_decoded_in_the_expected_encodings() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charset/cases.jsonl");
     let cases = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let questions = cases.iter().map(|case| question(&case["body_b64"], &json!({})));
-    let answers = probe(questions);
+    let questions = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
+    let answers = probe_links(questions);
     assert_eq!(answers.len(), cases.len());
     let (mut right, mut wrong) = (0, Vec::new());
     for (case, answer) in cases.iter().zip(&answers) {
@@ -42,17 +42,17 @@ fn the_tables_of_other_readers_are_read_in_the_encodings_that_they_name() {
 }
 
 #[test]
-fn scripts_are_told_what_a_page_says() {
+fn probe_links_answers_in_json() {
     let page = "<title>A \u{e9}</title><link rel=canonical href=/c><a href=b>b</a><a rel=nofollow href=b>b</a>\
         <a href=mailto:x>m</a><meta name=robots content=noindex>";
     let body = json!(BASE64.encode(page.as_bytes()));
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
-    let mut wrong = question(&body, &json!({}));
+    let mut wrong = probe_input(&body, &json!({}));
     wrong["base"] = json!("mailto:x");
-    let answers = probe(
+    let answers = probe_links(
         [
-            question(&body, &headers),
-            question(&json!(""), &json!([["x-robots-tag", "none"]])),
+            probe_input(&body, &headers),
+            probe_input(&json!(""), &json!([["x-robots-tag", "none"]])),
             wrong,
         ]
         .into_iter(),
@@ -69,13 +69,13 @@ fn scripts_are_told_what_a_page_says() {
 }
 
 #[test]
-fn people_are_told_what_a_page_says() {
+fn probe_links_prints_text() {
     let folder = TempDir::new().unwrap();
     let page = "<meta charset=koi8-r><title>Page</title><link rel=alternate type=application/rss+xml href=feed>\
         <meta name=mybot content=none><a href=\"a\x1b[2J\">x</a>";
     fs::write(folder.path().join("page.html"), page).unwrap();
-    let told =
-        run(folder.path(), &["probe", "links", "page.html", "--agent", "mybot/1"]).expect_code(0);
+    let told = run_tidings(folder.path(), &["probe", "links", "page.html", "--agent", "mybot/1"])
+        .expect_code(0);
     let expected = "Page
   page       page.html, as if it were http://localhost/
   charset    KOI8-R
@@ -84,18 +84,18 @@ fn people_are_told_what_a_page_says() {
 1 link
   http://localhost/a%1B[2J  (nofollow)";
     assert_eq!(told.stdout().join("\n"), expected);
-    let missing = run(folder.path(), &["probe", "links", "none.html"]).expect_code(1);
+    let missing = run_tidings(folder.path(), &["probe", "links", "none.html"]).expect_code(1);
     assert!(missing.stderr().contains("cannot read none.html"), "{}", missing.stderr());
 }
 
-fn question(body: &Value, headers: &Value) -> Value {
+fn probe_input(body: &Value, headers: &Value) -> Value {
     json!({ "body_b64": body, "headers": headers, "base": "http://site.example/dir/page" })
 }
 
 #[track_caller]
-fn probe(questions: impl Iterator<Item = Value>) -> Vec<Value> {
+fn probe_links(questions: impl Iterator<Item = Value>) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Running::start(&mut tidings(folder.path(), ["probe", "links"]));
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", "links"]));
     for question in questions {
         probe.write(format!("{question}\n"));
     }

@@ -9,32 +9,37 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Running, run, tidings};
+use crate::support::process::{Process, run_tidings, tidings_command};
 
 /// Two crawls of different hosts, each with a data directory and lines of its own.
-fn crawled() -> (TempDir, Origin) {
+fn crawl_two_hosts() -> (TempDir, Origin) {
     let origin = Origin::serve(Site { hosts: 2, pages: 12, ..Site::default() });
     let folder = TempDir::new().unwrap();
     for (host, data) in [(0, "a"), (1, "b")] {
         let jsonl = format!("--jsonl={data}.jsonl");
         let words = ["crawl", "--allow-private", "--sqlite", &jsonl, "--data", data];
-        run(folder.path(), &[&words[..], &[&origin.url(host, "/p/0")]].concat()).expect_code(0);
+        run_tidings(folder.path(), &[&words[..], &[&origin.url(host, "/p/0")]].concat())
+            .expect_code(0);
     }
     (folder, origin)
 }
 
-fn lines(folder: &Path, file: &str) -> Vec<String> {
+fn read_file_lines(folder: &Path, file: &str) -> Vec<String> {
     fs::read_to_string(folder.join(file)).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn two_crawls_become_one_in_the_order_of_time() {
-    let (folder, _origin) = crawled();
+fn export_merges_two_crawls_by_time() {
+    let (folder, _origin) = crawl_two_hosts();
     let folder = folder.path();
-    let merged = run(folder, &["export", "a", "b/pages.db", "a.jsonl", "--merge"]).expect_code(0);
+    let merged =
+        run_tidings(folder, &["export", "a", "b/pages.db", "a.jsonl", "--merge"]).expect_code(0);
     let merged = merged.stdout();
     let expected: BTreeSet<_> =
-        [lines(folder, "a.jsonl"), lines(folder, "b.jsonl")].concat().into_iter().collect();
+        [read_file_lines(folder, "a.jsonl"), read_file_lines(folder, "b.jsonl")]
+            .concat()
+            .into_iter()
+            .collect();
     assert_eq!(merged.len(), 48);
     assert_eq!(merged.iter().cloned().collect::<BTreeSet<_>>(), expected);
     let times: Vec<String> = merged
@@ -45,16 +50,16 @@ fn two_crawls_become_one_in_the_order_of_time() {
         .collect();
     assert!(times.is_sorted(), "{times:?}");
     // Without it they are as they stand there; and the data directory is what is meant by nothing.
-    assert_eq!(run(folder, &["export", "a", "a.jsonl"]).expect_code(0).stdout().len(), 48);
+    assert_eq!(run_tidings(folder, &["export", "a", "a.jsonl"]).expect_code(0).stdout().len(), 48);
     assert_eq!(
-        run(folder, &["export", "--data", "b"]).expect_code(0).stdout(),
-        lines(folder, "b.jsonl")
+        run_tidings(folder, &["export", "--data", "b"]).expect_code(0).stdout(),
+        read_file_lines(folder, "b.jsonl")
     );
 
     let words = ["export", "a", "b", "--merge", "--output"];
-    let told = run(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
+    let told = run_tidings(folder, &[&words[..], &["all.jsonl"]].concat()).expect_code(0);
     assert!(told.stderr().contains("48 records of 48 in all.jsonl"), "{}", told.stderr());
-    assert_eq!(lines(folder, "all.jsonl"), merged);
+    assert_eq!(read_file_lines(folder, "all.jsonl"), merged);
     let python = Command::new("python3")
         .args(["-m", "json.tool", "--json-lines", "all.jsonl"])
         .current_dir(folder)
@@ -62,28 +67,28 @@ fn two_crawls_become_one_in_the_order_of_time() {
         .status()
         .unwrap();
     assert!(python.success());
-    run(folder, &[&words[..], &["all.db", "--format", "sqlite"]].concat()).expect_code(0);
+    run_tidings(folder, &[&words[..], &["all.db", "--format", "sqlite"]].concat()).expect_code(0);
     let query = "select count(*), count(distinct url), sum(status = 200) from pages";
     let sqlite3 =
         Command::new("sqlite3").args(["all.db", query]).current_dir(folder).output().unwrap();
     assert_eq!(String::from_utf8(sqlite3.stdout).unwrap(), "48|48|48\n");
-    assert_eq!(run(folder, &["export", "all.db"]).expect_code(0).stdout(), merged);
+    assert_eq!(run_tidings(folder, &["export", "all.db"]).expect_code(0).stdout(), merged);
 }
 
 #[test]
-fn what_cannot_be_exported_is_said_and_leaves_nothing() {
-    let (folder, _origin) = crawled();
+fn a_failed_export_is_reported_and_leaves_no_file() {
+    let (folder, _origin) = crawl_two_hosts();
     let folder = folder.path();
-    let refused = run(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
+    let refused = run_tidings(folder, &["export", "a", "c", "--output", "out"]).expect_code(1);
     assert!(refused.stderr().contains("c: No such file"), "{}", refused.stderr());
     assert!(!folder.join("out").exists());
-    let refused = run(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
+    let refused = run_tidings(folder, &["export", "a", "--output", "b.jsonl"]).expect_code(1);
     assert!(refused.stderr().contains("b.jsonl exists already"), "{}", refused.stderr());
-    run(folder, &["export", "a", "--format", "sqlite"]).expect_code(2);
+    run_tidings(folder, &["export", "a", "--format", "sqlite"]).expect_code(2);
 
-    let export = tidings(folder, ["export", "a", "b"]);
+    let export = tidings_command(folder, ["export", "a", "b"]);
     let mut shell = Command::new("bash");
     shell.args(["-c", "\"$0\" \"$@\" | head -1; exit ${PIPESTATUS[0]}"]);
     shell.arg(export.get_program()).args(export.get_args()).current_dir(folder);
-    assert_eq!(Running::start(&mut shell).finish().expect_code(0).stdout().len(), 1);
+    assert_eq!(Process::start(&mut shell).finish().expect_code(0).stdout().len(), 1);
 }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::support::hostile::{GOOD_PAGES, Hostile, Seen, WAYS, good_host};
-use crate::support::pages;
-use crate::support::process::{Server, at};
+use crate::support::hostile::{
+    GOOD_PAGES, HostileRequest, HostileServers, MISBEHAVIOURS, good_host,
+};
+use crate::support::page_database;
+use crate::support::process::{Server, run_at};
 
 /// What all of them together may cost in memory, beside the crawl itself.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
@@ -17,41 +19,41 @@ const GOOD_HOSTS: usize = 10;
 
 /// A good host is asked so many times as slowly at most as when all of them are good. What bad ones
 /// send costs this machine, which serves it, too, two or three times what good ones do.
-const SLOWER_MAX: u32 = 10;
+const SLOWDOWN_MAX: u32 = 10;
 
 /// One request to a bad host may take so long.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn whatever_servers_send_is_an_outcome_and_costs_little() {
-    assert!(WAYS.len() >= 50, "{} ways", WAYS.len());
-    let hostile = Hostile::serve();
+fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
+    assert!(MISBEHAVIOURS.len() >= 50, "{} ways", MISBEHAVIOURS.len());
+    let hostile = HostileServers::serve();
     let timeout = format!("{}s", TIMEOUT.as_secs());
-    let server = Server::up(&["--allow-private", "--quiet", "--timeout", &timeout]);
-    at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", &timeout]);
+    run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
     // What a crawl of as many good hosts takes.
-    let good = |hosts: Range<usize>| hosts.map(|host| hostile.good(host));
-    let others = 2 * GOOD_HOSTS..2 * GOOD_HOSTS + WAYS.len();
+    let good = |hosts: Range<usize>| hosts.map(|host| hostile.good_url(host));
+    let others = 2 * GOOD_HOSTS..2 * GOOD_HOSTS + MISBEHAVIOURS.len();
     let base: Vec<_> = good(others).chain(good(0..GOOD_HOSTS)).collect();
     // Each of them has a link to a page that is not there.
-    crawl(&server, &base).expect_code(1);
+    crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
 
-    let bad = WAYS.iter().map(|(way, _)| hostile.url(way));
+    let bad = MISBEHAVIOURS.iter().map(|(way, _)| hostile.url(way));
     let all: Vec<_> = bad.chain(good(GOOD_HOSTS..2 * GOOD_HOSTS)).collect();
-    crawl(&server, &all).expect_code(1);
+    crawl_seeds(&server, &all).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
 
     // Others are not waited for: who says nothing is still given time when the good ones are done.
-    let [calm, among_bad] =
-        [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS].map(|hosts| Pace::of(&hostile.seen(), hosts));
-    let given_up = hostile.left("silent").expect("it was given up");
-    assert!(among_bad.last < given_up, "{among_bad:?}, and {given_up:?}");
-    let (gap, most) = (among_bad.gap, calm.gap * SLOWER_MAX);
-    assert!(gap <= most, "{gap:?} from page to page, and {:?} among good ones", calm.gap);
+    let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
+        .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
+    let given_up = hostile.first_disconnect("silent").expect("it was given up");
+    assert!(among_bad.last_request < given_up, "{among_bad:?}, and {given_up:?}");
+    let (gap, most) = (among_bad.median_gap, calm.median_gap * SLOWDOWN_MAX);
+    assert!(gap <= most, "{gap:?} from page to page, and {:?} among good ones", calm.median_gap);
     let outcomes = outcomes(&server);
-    let wrong: Vec<_> = EXPECTED
+    let wrong: Vec<_> = EXPECTED_OUTCOMES
         .iter()
         .filter(|(way, expected)| {
             !expected.split('|').any(|end| outcomes[&hostile.url(way)] == end)
@@ -61,22 +63,22 @@ fn whatever_servers_send_is_an_outcome_and_costs_little() {
         })
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(EXPECTED.len(), WAYS.len(), "every way has its outcome");
+    assert_eq!(EXPECTED_OUTCOMES.len(), MISBEHAVIOURS.len(), "every way has its outcome");
 }
 
 /// What one server may hold of the memory, fifty hold together. So many wait for their share longer
 /// than they may.
 #[track_caller]
-fn fifty_of(way: &str) {
+fn crawl_fifty_hosts(way: &str) {
     const HOSTS: usize = 50;
-    let hostile = Hostile::serve();
-    let server = Server::up(&["--allow-private", "--quiet", "--timeout", "8s"]);
-    at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
-    let base: Vec<_> = (0..HOSTS).map(|host| hostile.good(host)).collect();
-    crawl(&server, &base).expect_code(1);
+    let hostile = HostileServers::serve();
+    let server = Server::start_up(&["--allow-private", "--quiet", "--timeout", "8s"]);
+    run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    let base: Vec<_> = (0..HOSTS).map(|host| hostile.good_url(host)).collect();
+    crawl_seeds(&server, &base).expect_code(1);
     let before = server.process.peak_memory_bytes();
-    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.one_of(way, host)).collect();
-    crawl(&server, &bad).expect_code(1);
+    let bad: Vec<_> = (0..HOSTS).map(|host| hostile.url_of_many(way, host)).collect();
+    crawl_seeds(&server, &bad).expect_code(1);
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
     eprintln!("{way}: {} KiB more", grown >> 10);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
@@ -88,53 +90,54 @@ fn fifty_of(way: &str) {
 }
 
 #[test]
-fn windows_of_many_decoders_share_their_memory() {
-    fifty_of("window-and-silence");
+fn many_decoders_share_the_memory_budget() {
+    crawl_fifty_hosts("window-and-silence");
 }
 
 #[test]
-fn links_of_many_pages_share_their_memory() {
-    fifty_of("links-and-silence");
+fn many_link_lists_share_the_memory_budget() {
+    crawl_fifty_hosts("links-and-silence");
 }
 
 /// How good hosts were asked, as they saw it.
 #[derive(Debug)]
-struct Pace {
+struct GoodHostPace {
     /// From one request to a host to the next: the middle one of all.
-    gap: Duration,
+    median_gap: Duration,
     /// The last request.
-    last: Duration,
+    last_request: Duration,
 }
 
-impl Pace {
+impl GoodHostPace {
     #[track_caller]
-    fn of(seen: &[Seen], hosts: Range<usize>) -> Self {
-        let (mut gaps, mut last) = (Vec::new(), Duration::ZERO);
+    fn measure(seen: &[HostileRequest], hosts: Range<usize>) -> Self {
+        let (mut gaps, mut last_request) = (Vec::new(), Duration::ZERO);
         for host in hosts {
-            let of_host = |seen: &&Seen| seen.host == good_host(host) && seen.path != "/robots.txt";
+            let of_host =
+                |seen: &&HostileRequest| seen.host == good_host(host) && seen.path != "/robots.txt";
             let mut times: Vec<_> = seen.iter().filter(of_host).map(|seen| seen.at).collect();
             times.sort();
             assert_eq!(times.len(), GOOD_PAGES + 1, "its pages and one that is not there");
-            last = last.max(times[GOOD_PAGES]);
+            last_request = last_request.max(times[GOOD_PAGES]);
             gaps.extend(times.array_windows().map(|[one, next]| next.saturating_sub(*one)));
         }
         gaps.sort();
-        Self { gap: gaps[gaps.len() / 2], last }
+        Self { median_gap: gaps[gaps.len() / 2], last_request }
     }
 }
 
 /// A job of these seeds with a bound for mazes.
 #[track_caller]
-fn crawl(server: &Server, seeds: &[String]) -> crate::support::process::Finished {
+fn crawl_seeds(server: &Server, seeds: &[String]) -> crate::support::process::ProcessOutput {
     let mut words = vec!["crawl", "--quiet", "--max-per-host", "25", "--scope", "host"];
     words.extend(seeds.iter().map(String::as_str));
-    crate::support::process::run(server.folder.path(), &words)
+    crate::support::process::run_tidings(server.folder.path(), &words)
 }
 
 /// Of each page, how it ended and why.
 fn outcomes(server: &Server) -> BTreeMap<String, String> {
     let sql = "select url, outcome || coalesce(' ' || reason, '') from pages";
-    let rows = pages::query(&server.data(), sql).unwrap();
+    let rows = page_database::query(&server.data_dir(), sql).unwrap();
     rows.iter()
         .map(|row| row.split_once('|').unwrap())
         .map(|(url, end)| (url.to_owned(), end.to_owned()))
@@ -143,7 +146,7 @@ fn outcomes(server: &Server) -> BTreeMap<String, String> {
 
 /// How the first page of each ends: outcome and reason. Where it depends on how fast this machine
 /// is, two of them.
-const EXPECTED: &[(&str, &str)] = &[
+const EXPECTED_OUTCOMES: &[(&str, &str)] = &[
     ("status-404", "failed status"),
     ("status-500", "failed try-later"),
     ("status-429-for-ever", "failed try-later"),

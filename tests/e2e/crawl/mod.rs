@@ -2,16 +2,16 @@
 
 mod ascii_hosts;
 mod charsets;
-mod conditional;
+mod conditional_requests;
 mod export;
 mod feeds;
 mod hostile_servers;
-mod kept_connections;
-mod notified;
+mod keep_alive;
 mod outputs;
-mod polite;
+mod politeness;
 mod probe_urls;
 mod proxies;
+mod published_feeds;
 mod python_docs;
 mod robots;
 mod scope;

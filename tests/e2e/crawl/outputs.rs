@@ -8,31 +8,31 @@ use tempfile::TempDir;
 
 use crate::support::origin::{Origin, Site};
 use crate::support::postgres::Postgres;
-use crate::support::process::{Running, Server, run, tidings};
-use crate::support::wait::until;
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
-fn site(pages: u32) -> Site {
+fn test_site(pages: u32) -> Site {
     Site { pages, robots: Some("User-agent: *\nDisallow: /private/\n"), ..Site::default() }
 }
 
 /// The URLs of pages that were fetched, as `psql` reads them.
-fn stored(postgres: &Postgres) -> Vec<String> {
+fn stored_urls(postgres: &Postgres) -> Vec<String> {
     postgres.query("select url from pages where outcome = 'done' order by url")
 }
 
 #[test]
-fn pages_are_rows_of_a_postgresql_database() {
-    let (postgres, origin) = (Postgres::start(), Origin::serve(site(40)));
+fn pages_are_stored_in_postgresql() {
+    let (postgres, origin) = (Postgres::start(), Origin::serve(test_site(40)));
     let folder = TempDir::new().unwrap();
     let words = ["crawl", "--allow-private", "--postgres", &postgres.url(), &origin.url(0, "/p/0")];
-    let finished = run(folder.path(), &words).expect_code(0);
+    let finished = run_tidings(folder.path(), &words).expect_code(0);
     assert!(finished.stdout().concat().contains("in postgres://127.0.0.1"), "it says where");
-    assert_eq!(stored(&postgres).len(), 40);
+    assert_eq!(stored_urls(&postgres).len(), 40);
     assert!(!folder.path().join("tidings-data/pages.db").exists(), "nobody asked for it");
     let links = "select jsonb_array_length(links), title, status, pass, attempt from pages where url like '%/p/1'";
     assert_eq!(postgres.query(links).len(), 1);
     // Another pass is other pages; the tables are there already.
-    run(folder.path(), &words).expect_code(0);
+    run_tidings(folder.path(), &words).expect_code(0);
     assert_eq!(
         postgres.query("select count(*), count(distinct page) from pages where outcome = 'done'"),
         ["80|80"]
@@ -41,46 +41,48 @@ fn pages_are_rows_of_a_postgresql_database() {
 }
 
 #[test]
-fn a_server_that_is_gone_stops_the_crawl_until_it_is_back() {
-    let (postgres, origin) = (Postgres::start(), Origin::serve(site(300)));
-    let server = Server::up(&["--allow-private", "--delay", "5ms", "--postgres", &postgres.url()]);
+fn a_stopped_database_pauses_the_crawl() {
+    let (postgres, origin) = (Postgres::start(), Origin::serve(test_site(300)));
+    let server =
+        Server::start_up(&["--allow-private", "--delay", "5ms", "--postgres", &postgres.url()]);
     let words = ["crawl", "--quiet", &origin.url(0, "/p/0")];
-    let job = Running::start(&mut tidings(server.folder.path(), words));
-    until("some pages are stored", || (stored(&postgres).len() > 20).then_some(()));
+    let job = Process::start(&mut tidings_command(server.folder.path(), words));
+    wait_until("some pages are stored", || (stored_urls(&postgres).len() > 20).then_some(()));
     postgres.crash();
-    server.process.line_with("fetched pages wait and no new tasks are taken");
-    postgres.go_on();
-    server.process.line_with("can be written again");
+    server.process.wait_for_line_with("fetched pages wait and no new tasks are taken");
+    postgres.start_server();
+    server.process.wait_for_line_with("can be written again");
     job.finish().expect_code(0);
-    let paths: BTreeSet<_> = stored(&postgres).into_iter().collect();
+    let paths: BTreeSet<_> = stored_urls(&postgres).into_iter().collect();
     assert_eq!(paths.len(), 300);
     assert_eq!(postgres.query("select count(*) from pages where outcome = 'done'"), ["300"]);
 }
 
 #[test]
-fn a_database_that_is_not_there_is_named_before_anything_is_fetched() {
-    let origin = Origin::serve(site(1));
+fn an_unreachable_database_is_reported_before_the_first_fetch() {
+    let origin = Origin::serve(test_site(1));
     let folder = TempDir::new().unwrap();
     let url = "postgres://nobody@127.0.0.1:1/none";
     let words = ["crawl", "--allow-private", "--postgres", url, &origin.url(0, "/p/0")];
-    let finished = run(folder.path(), &words).expect_code(1);
+    let finished = run_tidings(folder.path(), &words).expect_code(1);
     assert!(finished.stderr().contains("postgres://127.0.0.1:1/none: "), "{}", finished.stderr());
-    assert_eq!(origin.hits(), 0);
-    let finished = run(folder.path(), &["crawl", "--postgres", "nonsense", "http://a.example/"]);
+    assert_eq!(origin.request_count(), 0);
+    let finished =
+        run_tidings(folder.path(), &["crawl", "--postgres", "nonsense", "http://a.example/"]);
     assert!(finished.expect_code(2).stderr().contains("postgres://crawler@db.example.org/pages"));
 }
 
 #[test]
-fn a_program_is_run_for_each_page_without_a_shell() {
-    let origin = Origin::serve(site(12));
+fn exec_runs_a_program_for_each_page_without_a_shell() {
+    let origin = Origin::serve(test_site(12));
     let folder = TempDir::new().unwrap();
-    let program = script(
+    let program = write_script(
         folder.path(),
         "#!/bin/sh\ncp \"$PAGE_PATH\" \"bodies/$(basename \"$PAGE_URL\")\"\necho \"$PAGE_STATUS $PAGE_ID\" >> ids\n",
     );
     fs::create_dir(folder.path().join("bodies")).unwrap();
     let words = ["crawl", "--allow-private", "--exec", &program, &origin.url(0, "/p/0")];
-    run(folder.path(), &words).expect_code(0);
+    run_tidings(folder.path(), &words).expect_code(0);
     let body = fs::read_to_string(folder.path().join("bodies/7")).unwrap();
     assert!(body.contains("<title>Page 7 of 127.1.0.1</title>"), "{body}");
     assert_eq!(fs::read_dir(folder.path().join("bodies")).unwrap().count(), 12);
@@ -90,40 +92,42 @@ fn a_program_is_run_for_each_page_without_a_shell() {
 }
 
 #[test]
-fn a_page_that_a_program_refuses_is_tried_again() {
-    let origin = Origin::serve(site(1));
+fn a_page_that_a_program_rejects_is_retried() {
+    let origin = Origin::serve(test_site(1));
     let folder = TempDir::new().unwrap();
-    let program = script(
+    let program = write_script(
         folder.path(),
         "#!/bin/sh\necho $PAGE_ATTEMPT >> attempts\ntest \"$(wc -l < attempts)\" -ge 2\n",
     );
     let words = ["crawl", "--allow-private", "--exec", &program, &origin.url(0, "/p/0")];
-    run(folder.path(), &words).expect_code(0);
+    run_tidings(folder.path(), &words).expect_code(0);
     let attempts = fs::read_to_string(folder.path().join("attempts")).unwrap();
     let attempts: Vec<u32> = attempts.lines().map(|line| line.parse().unwrap()).collect();
     assert!(matches!(attempts[..], [first, second] if first < second), "{attempts:?}");
 }
 
 #[test]
-fn programs_end_with_the_crawl_and_none_is_begun_after_that() {
-    let origin = Origin::serve(Site { hosts: 20, ..site(1) });
+fn an_interrupted_crawl_kills_its_programs_and_starts_no_more() {
+    let origin = Origin::serve(Site { hosts: 20, ..test_site(1) });
     let folder = TempDir::new().unwrap();
-    let program = script(folder.path(), "#!/bin/sh\necho $$ >> pids\nexec sleep 1000\n");
+    let program = write_script(folder.path(), "#!/bin/sh\necho $$ >> pids\nexec sleep 1000\n");
     let words = ["crawl", "--allow-private", "--exec", &program].map(str::to_owned);
-    let crawl =
-        Running::start(&mut tidings(folder.path(), [words.to_vec(), origin.seeds()].concat()));
+    let crawl = Process::start(&mut tidings_command(
+        folder.path(),
+        [words.to_vec(), origin.seed_urls()].concat(),
+    ));
     let pids = || fs::read_to_string(folder.path().join("pids")).unwrap_or_default();
-    until("a program runs", || (!pids().is_empty()).then_some(()));
+    wait_until("a program runs", || (!pids().is_empty()).then_some(()));
     // Robots.txt and the page of each: all but the first have to wait for the programs.
     origin.wait_for_hits(40);
-    crawl.finish_by("INT").expect_code(130);
+    crawl.signal_and_finish("INT").expect_code(130);
     // One that was begun after that sleeps on.
-    until("no program is alive", || (!is_lived_in(folder.path())).then_some(()));
+    wait_until("no program is alive", || (!is_working_directory(folder.path())).then_some(()));
     assert!(pids().lines().count() <= 8, "only those that run at once: {}", pids());
 }
 
 /// Whether a process has this working directory.
-fn is_lived_in(folder: &Path) -> bool {
+fn is_working_directory(folder: &Path) -> bool {
     let folder = folder.canonicalize().unwrap();
     let processes = fs::read_dir("/proc").unwrap();
     let mut homes =
@@ -131,7 +135,7 @@ fn is_lived_in(folder: &Path) -> bool {
     homes.any(|home| home == folder)
 }
 
-pub(crate) fn script(folder: &Path, text: &str) -> String {
+pub(crate) fn write_script(folder: &Path, text: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("program");
     fs::write(&path, text).unwrap();

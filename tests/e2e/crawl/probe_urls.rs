@@ -7,19 +7,19 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Running, run, tidings};
+use crate::support::process::{Process, run_tidings, tidings_command};
 
 #[track_caller]
-fn read(file: &str) -> String {
+fn read_test_data(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Asks one question after the other, and returns the answers in their order.
 #[track_caller]
-fn probe(what: &str, questions: &[String]) -> Vec<Value> {
+fn run_probe(what: &str, questions: &[String]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut probe = Running::start(&mut tidings(folder.path(), ["probe", what]));
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", what]));
     probe.write(questions.join("\n"));
     let answers = probe.finish().expect_code(0).stdout();
     assert_eq!(answers.len(), questions.len());
@@ -29,23 +29,23 @@ fn probe(what: &str, questions: &[String]) -> Vec<Value> {
 /// The cases of a file of the standard's tests; its other elements are comments. Escapes of
 /// surrogates are kept as they are written, as `\\ud800` in a string: half of a pair is no text.
 #[track_caller]
-fn cases(file: &str) -> Vec<Value> {
-    let text = read(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
+fn read_cases(file: &str) -> Vec<Value> {
+    let text = read_test_data(file).replace("\\ud", "\\\\ud").replace("\\uD", "\\\\uD");
     let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
     cases.into_iter().filter(Value::is_object).collect()
 }
 
 /// A question with its surrogates as they were in the file.
-fn question(input: &Value, base: &Value) -> String {
+fn probe_input(input: &Value, base: &Value) -> String {
     let question = json!({ "input": input, "base": base }).to_string();
     question.replace("\\\\ud", "\\ud").replace("\\\\uD", "\\uD")
 }
 
 /// What the `url` crate makes otherwise of URLs that no crawler fetches: nearly all of `file:`,
 /// where hosts and drives meet.
-const OTHERWISE_FILE: usize = 39;
+const DIFFERING_FILE_URLS: usize = 39;
 /// And one where `C:` in a path is a drive to it, of a scheme that has none.
-const OTHERWISE: &str = "abc://x/y/z/";
+const DIFFERING_URL: &str = "abc://x/y/z/";
 
 /// Hosts that these files refuse and that the standard accepts since June 2026 (whatwg/url pull
 /// request 914): the files are older. An ASCII host is taken as it is, in lower case, although its
@@ -69,14 +69,14 @@ fn is_ascii_host(answer: &Value) -> bool {
 }
 
 #[test]
-fn urls_are_read_as_the_standard_says() {
-    let mut cases = cases("wpt/urltestdata.json");
-    cases.extend(self::cases("wpt/urltestdata-javascript-only.json"));
+fn urls_are_parsed_as_the_standard_requires() {
+    let mut cases = read_cases("wpt/urltestdata.json");
+    cases.extend(read_cases("wpt/urltestdata-javascript-only.json"));
     assert_eq!(cases.len(), 874);
     let questions: Vec<_> =
-        cases.iter().map(|case| question(&case["input"], &case["base"])).collect();
+        cases.iter().map(|case| probe_input(&case["input"], &case["base"])).collect();
     let (mut file_urls, mut ascii_hosts) = (0, 0);
-    for (case, answer) in cases.iter().zip(probe("url", &questions)) {
+    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
         let expected = &case["href"];
         if case["failure"] == true && is_ascii_host(&answer) {
             ascii_hosts += 1;
@@ -89,7 +89,7 @@ fn urls_are_read_as_the_standard_says() {
         } else if expected.as_str().unwrap().starts_with("file:") {
             file_urls += 1;
         } else {
-            assert_eq!(*expected, OTHERWISE, "{case}: {answer}");
+            assert_eq!(*expected, DIFFERING_URL, "{case}: {answer}");
         }
         // What can be fetched has a key, and nothing else has one.
         let href = answer["href"].as_str().unwrap_or_default();
@@ -103,18 +103,18 @@ fn urls_are_read_as_the_standard_says() {
         assert_eq!(answer["key"].is_string(), has_key, "{case}: {answer}");
         assert_eq!(answer["why"].is_string(), answer["key"].is_null(), "{case}: {answer}");
     }
-    assert_eq!(file_urls, OTHERWISE_FILE);
+    assert_eq!(file_urls, DIFFERING_FILE_URLS);
     assert_eq!(ascii_hosts, 8);
 }
 
 #[test]
-fn names_become_ascii_as_the_standard_says() {
-    let cases = cases("wpt/toascii.json");
+fn hosts_become_ascii_as_the_standard_requires() {
+    let cases = read_cases("wpt/toascii.json");
     assert_eq!(cases.len(), 87);
     let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
     let questions: Vec<_> =
-        cases.iter().map(|case| question(&url(case).into(), &Value::Null)).collect();
-    for (case, answer) in cases.iter().zip(probe("url", &questions)) {
+        cases.iter().map(|case| probe_input(&url(case).into(), &Value::Null)).collect();
+    for (case, answer) in cases.iter().zip(run_probe("url", &questions)) {
         // These inputs are in lower case.
         let is_newer = case["output"].is_null() && is_ascii_host(&answer);
         let host = if is_newer { &case["input"] } else { &case["output"] };
@@ -126,8 +126,8 @@ fn names_become_ascii_as_the_standard_says() {
 
 // PROTOCOL: U3
 #[test]
-fn domains_are_those_of_the_public_suffix_list() {
-    let table = read("psl/test_psl.txt");
+fn domains_follow_the_public_suffix_list() {
+    let table = read_test_data("psl/test_psl.txt");
     let pairs: Vec<_> = table
         .lines()
         .filter_map(|line| line.strip_prefix("checkPublicSuffix(")?.strip_suffix(");"))
@@ -136,38 +136,38 @@ fn domains_are_those_of_the_public_suffix_list() {
         .map(|(host, domain)| (host.trim_matches('\''), domain.trim_matches('\'')))
         .collect();
     assert_eq!(pairs.len(), 77);
-    let ask = |host: &str| question(&format!("http://{host}/").into(), &Value::Null);
+    let ask = |host: &str| probe_input(&format!("http://{host}/").into(), &Value::Null);
     let hosts: Vec<_> = pairs.iter().map(|(host, _)| ask(host)).collect();
     // The domains as hosts: a URL has names in lower case, and as Punycode.
     let domains: Vec<_> = pairs.iter().map(|(_, domain)| ask(domain)).collect();
     for ((pair, answer), domain) in
-        pairs.iter().zip(probe("url", &hosts)).zip(probe("url", &domains))
+        pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))
     {
         let expected = if pair.1 == "null" { &Value::Null } else { &domain["host"] };
         assert_eq!(answer["domain"], *expected, "{pair:?}: {answer}");
     }
     let without =
         ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
-    let questions = without.map(|url| question(&url.into(), &Value::Null));
-    for answer in probe("url", &questions) {
+    let questions = without.map(|url| probe_input(&url.into(), &Value::Null));
+    for answer in run_probe("url", &questions) {
         assert_eq!(answer["domain"], Value::Null, "{answer}");
     }
 }
 
 #[test]
-fn special_addresses_are_forbidden_and_their_neighbours_are_not() {
-    let table = read("addresses/addresses.csv");
+fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
+    let table = read_test_data("addresses/addresses.csv");
     let rows: Vec<Vec<&str>> =
         table.lines().skip(1).map(|line| line.splitn(3, ',').collect()).collect();
     assert_eq!(rows.len(), 126);
     let questions: Vec<_> =
         rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
-    for (row, answer) in rows.iter().zip(probe("address", &questions)) {
+    for (row, answer) in rows.iter().zip(run_probe("address", &questions)) {
         assert_eq!(answer["forbidden"], row[1] == "yes", "{row:?}: {answer}");
         assert_eq!(answer["why"].is_string(), row[1] == "yes", "{row:?}: {answer}");
     }
     for answer in
-        probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
+        run_probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
     {
         assert!(answer["error"].is_string(), "{answer}");
     }
@@ -185,7 +185,7 @@ fn keys_are_equal_for_equal_pages() {
         ("ä", "%c3%a4"),
         ("///example.org./b;jsessionid=1", "/b"),
     ] {
-        let answers = probe("url", &[ask(one), ask(other)]);
+        let answers = run_probe("url", &[ask(one), ask(other)]);
         assert_eq!(answers[0]["key"], answers[1]["key"], "{one} {other}");
         assert!(answers[0]["key"].is_string());
     }
@@ -197,15 +197,15 @@ fn keys_are_equal_for_equal_pages() {
         ("%2F", "/"),
         ("%2541", "%41"),
     ] {
-        let answers = probe("url", &[ask(one), ask(other)]);
+        let answers = run_probe("url", &[ask(one), ask(other)]);
         assert_ne!(answers[0]["key"], answers[1]["key"], "{one} {other}");
     }
 }
 
 #[test]
-fn a_person_is_told_in_lines() {
+fn probe_prints_one_line_per_field() {
     let folder = TempDir::new().unwrap();
-    let told = |words: &[&str]| run(folder.path(), words).expect_code(0).stdout();
+    let told = |words: &[&str]| run_tidings(folder.path(), words).expect_code(0).stdout();
     assert_eq!(
         told(&["probe", "url", "../c?utm_source=x#d", "https://www.example.co.uk/a/b"]),
         [
@@ -224,7 +224,7 @@ fn a_person_is_told_in_lines() {
         told(&["probe", "url", "mailto:a@example.org"])[1..],
         ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
     );
-    let wrong = run(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
+    let wrong = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
     assert!(wrong.contains("a b: not a URL"), "{wrong}");
     assert_eq!(told(&["probe", "address", "0x7f.1"]), ["127.0.0.1 is a loopback address: refused"]);
     let allowed = told(&["probe", "address", "localhost", "--allow-private"]);

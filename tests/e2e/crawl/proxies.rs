@@ -8,18 +8,18 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::callback_server::CallbackServer;
+use crate::support::feed_fixture::FormFields;
+use crate::support::line_connection::LineConnection;
 use crate::support::nginx::Nginx;
 use crate::support::openssl::openssl;
-use crate::support::origin::{Origin, Site, html};
-use crate::support::process::{Finished, Running, Server, tidings};
-use crate::support::receiver::Receiver;
-use crate::support::subscriber_scene::Form;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::origin::{Origin, Site, html_response};
+use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
+use crate::support::wait::wait_until;
 
 const LOGIN: &str = "user:p@ss";
 /// The same in a URL.
-const WRITTEN_LOGIN: &str = "user:p%40ss";
+const ENCODED_LOGIN: &str = "user:p%40ss";
 const SCHEMES: [&str; 3] = ["http", "socks5", "socks5h"];
 
 fn free_port() -> u16 {
@@ -28,7 +28,7 @@ fn free_port() -> u16 {
 
 /// A running proxy.
 struct Proxy {
-    process: Running,
+    process: Process,
     port: u16,
 }
 
@@ -41,8 +41,8 @@ impl Proxy {
         let mut command = Command::new(root.join("target/venv/bin/python"));
         let listen = format!("{scheme}://127.0.0.1:{port}#{LOGIN}");
         command.args(["-u", "-m", "pproxy", "-v", "-l", &listen]);
-        let process = Running::start(&mut command);
-        until("the proxy to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        let process = Process::start(&mut command);
+        wait_until("the proxy to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
         Self { process, port }
     }
 
@@ -52,33 +52,33 @@ impl Proxy {
 
     /// Waits until it was asked for this host and port.
     #[track_caller]
-    fn was_asked_for(&self, host: &str, port: u16) {
-        self.process.line_with(&format!("-> {host}:{port}"));
+    fn wait_for_request(&self, host: &str, port: u16) {
+        self.process.wait_for_line_with(&format!("-> {host}:{port}"));
     }
 }
 
 /// What the proxy is asked for by each of [`SCHEMES`] when it is to lead to `localhost`.
-const ASKED_FOR: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
+const REQUESTED_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "localhost"];
 
 #[track_caller]
-fn crawl(url: &str, proxy: &str, certificate: Option<&Path>) -> Finished {
+fn crawl_through(url: &str, proxy: &str, certificate: Option<&Path>) -> ProcessOutput {
     let folder = TempDir::new().unwrap();
     let words = ["crawl", url, "--allow-private", "--max-pages=1", "--json", "--proxy", proxy];
-    let mut command = tidings(folder.path(), words);
+    let mut command = tidings_command(folder.path(), words);
     command.envs(certificate.map(|file| ("SSL_CERT_FILE", file)));
-    Running::start(&mut command).finish()
+    Process::start(&mut command).finish()
 }
 
 /// What is said of the one page.
 #[track_caller]
-fn page(finished: &Finished) -> Value {
+fn page_result(finished: &ProcessOutput) -> Value {
     let lines = finished.stdout();
     let pages = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     pages.into_iter().find(|line| line["url"].is_string()).unwrap_or_else(|| panic!("{lines:?}"))
 }
 
 /// A server with TLS for `localhost` and 127.0.0.1 in front of another one, and its certificate.
-fn with_tls(to: u16) -> (Nginx, u16, PathBuf) {
+fn start_tls_server(to: u16) -> (Nginx, u16, PathBuf) {
     let (folder, port) = (TempDir::new().unwrap(), free_port());
     let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
     let [certificate, key] = files.clone().map(|file| file.display().to_string());
@@ -99,32 +99,34 @@ fn with_tls(to: u16) -> (Nginx, u16, PathBuf) {
 }
 
 #[test]
-fn a_crawler_fetches_by_http_and_socks_proxies_with_and_without_tls() {
-    let origin = Origin::serve_with(Site::default(), |_| Some(html("<title>seen</title>")));
+fn the_crawler_fetches_through_http_and_socks_proxies() {
+    let origin =
+        Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
     let plain = origin.url(0, "/page");
     let port: u16 = plain.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
-    let (_nginx, tls_port, certificate) = with_tls(port);
-    for (scheme, host) in SCHEMES.into_iter().zip(ASKED_FOR) {
+    let (_nginx, tls_port, certificate) = start_tls_server(port);
+    for (scheme, host) in SCHEMES.into_iter().zip(REQUESTED_HOSTS) {
         let proxy = Proxy::start(scheme);
-        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        let by = proxy.url(scheme, ENCODED_LOGIN);
         for (url, port) in [
             (format!("http://localhost:{port}/page"), port),
             (format!("https://localhost:{tls_port}/page"), tls_port),
         ] {
-            let page = page(&crawl(&url, &by, Some(&certificate)));
+            let page = page_result(&crawl_through(&url, &by, Some(&certificate)));
             assert_eq!(
                 (&page["status"], &page["title"]),
                 (&200.into(), &"seen".into()),
                 "{scheme}: {page}"
             );
-            proxy.was_asked_for(host, port);
+            proxy.wait_for_request(host, port);
         }
     }
 }
 
 #[test]
-fn a_proxy_that_refuses_is_named_without_its_password() {
-    let origin = Origin::serve_with(Site::default(), |_| Some(html("<title>seen</title>")));
+fn a_proxy_error_does_not_show_the_password() {
+    let origin =
+        Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
     let port = origin.url(0, "/").rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     for (scheme, url, said) in [
         ("http", format!("https://127.0.0.1:{port}/"), "proxy: "),
@@ -132,7 +134,7 @@ fn a_proxy_that_refuses_is_named_without_its_password() {
         ("socks5h", format!("http://127.0.0.1:{port}/"), "proxy: SOCKS error: "),
     ] {
         let proxy = Proxy::start(scheme);
-        let finished = crawl(&url, &proxy.url(scheme, "user:hush"), None);
+        let finished = crawl_through(&url, &proxy.url(scheme, "user:hush"), None);
         let (stdout, stderr) = (finished.stdout().join("\n"), finished.stderr());
         assert!(stdout.contains(said) && stdout.contains("\"proxy\""), "{scheme}: {stdout}");
         assert!(
@@ -140,60 +142,62 @@ fn a_proxy_that_refuses_is_named_without_its_password() {
             "{scheme}: {stdout} {stderr}"
         );
     }
-    assert!(origin.record().0.is_empty());
+    assert!(origin.request_log().0.is_empty());
     // Nothing is asked for that may not be, and the proxy finds out of no such name.
     let proxy = Proxy::start("socks5");
     let folder = TempDir::new().unwrap();
     for scheme in ["socks5", "socks5h"] {
-        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        let by = proxy.url(scheme, ENCODED_LOGIN);
         for host in ["localhost", "127.0.0.1", "[::1]"] {
             let url = format!("http://{host}:{port}/");
             let words = ["crawl", &url, "--max-pages=1", "--json", "--proxy", &by];
-            let finished = Running::start(&mut tidings(folder.path(), words)).finish();
-            let page = page(&finished);
+            let finished = Process::start(&mut tidings_command(folder.path(), words)).finish();
+            let page = page_result(&finished);
             assert_eq!(page["reason"], "address", "{scheme} {host}: {page}");
         }
     }
-    assert!(proxy.process.printed(|line| line.contains("->").then_some(())).is_none());
+    assert!(proxy.process.find_line(|line| line.contains("->").then_some(())).is_none());
 }
 
 #[test]
-fn a_hub_is_asked_by_http_and_socks_proxies_with_tls() {
-    let hub = Receiver::start();
-    let (_nginx, tls_port, certificate) = with_tls(hub.port);
-    for (n, (scheme, host)) in SCHEMES.into_iter().zip(ASKED_FOR).enumerate() {
+fn hub_requests_go_through_http_and_socks_proxies() {
+    let hub = CallbackServer::start();
+    let (_nginx, tls_port, certificate) = start_tls_server(hub.port);
+    for (n, (scheme, host)) in SCHEMES.into_iter().zip(REQUESTED_HOSTS).enumerate() {
         let proxy = Proxy::start(scheme);
         let http = format!("127.0.0.1:{}", free_port());
         let public = format!("http://{http}/");
-        let by = proxy.url(scheme, WRITTEN_LOGIN);
+        let by = proxy.url(scheme, ENCODED_LOGIN);
         let flags =
             ["broker", "--http", &http, "--public-url", &public, "--allow-private", "--proxy", &by];
         let server = Server::start_in(TempDir::new().unwrap(), &flags, |command| {
             command.env("SSL_CERT_FILE", &certificate);
         });
         let feed = format!("http://blog.example/{scheme}");
-        let mut talk = Talk::client(server.address);
-        assert!(talk.ask(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK"));
+        let mut talk = LineConnection::connect_client(server.address);
+        assert!(
+            talk.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
+        );
         let found = format!("PUB hub-found {feed} hub=https://localhost:{tls_port}/202/hub");
-        assert!(talk.ask(&found).starts_with("+OK"));
-        let form = Form::of(&hub.told(n + 1)[n]);
+        assert!(talk.request(&found).starts_with("+OK"));
+        let form = FormFields::parse(&hub.first_requests(n + 1)[n]);
         assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
         // A tunnel: what it carries is encrypted.
-        proxy.was_asked_for(host, tls_port);
+        proxy.wait_for_request(host, tls_port);
     }
     // A hub that may not be asked is not, and the proxy hears nothing of it.
     let proxy = Proxy::start("socks5");
     let http = format!("127.0.0.1:{}", free_port());
     let public = format!("http://{http}/");
-    let by = proxy.url("socks5", WRITTEN_LOGIN);
+    let by = proxy.url("socks5", ENCODED_LOGIN);
     let server =
         Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &by]);
-    let mut talk = Talk::client(server.address);
-    talk.ask("PUB new-url http://blog.example/f every=1h feed=10m-1d");
-    talk.ask(&format!(
+    let mut talk = LineConnection::connect_client(server.address);
+    talk.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
+    talk.request(&format!(
         "PUB hub-found http://blog.example/f hub=https://localhost:{tls_port}/202/hub"
     ));
-    server.process.line_with("private");
-    assert!(proxy.process.printed(|line| line.contains("->").then_some(())).is_none());
-    assert!(server.process.printed(|line| line.contains("ss@").then_some(())).is_none());
+    server.process.wait_for_line_with("private");
+    assert!(proxy.process.find_line(|line| line.contains("->").then_some(())).is_none());
+    assert!(server.process.find_line(|line| line.contains("ss@").then_some(())).is_none());
 }

@@ -10,28 +10,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-use crate::crawl::outputs::script;
+use crate::crawl::outputs::write_script;
 use crate::crawl::sinks::{json_urls, warc_urls};
 use crate::support::nginx::Nginx;
-use crate::support::pages;
+use crate::support::page_database;
 use crate::support::postgres::Postgres;
-use crate::support::process::{Running, Server, run};
+use crate::support::process::{Process, Server, run_tidings};
 
 /// From Debian's package python3-doc, which tests/run installs.
-const PAGES: &str = "/usr/share/doc/python3-doc/html";
+const DOCUMENTATION_DIR: &str = "/usr/share/doc/python3-doc/html";
 
 /// A line of the access log.
 #[derive(Debug)]
-struct Request {
+struct LoggedRequest {
     path: String,
     status: u16,
     is_html: bool,
-    /// In whole milliseconds since 1970, of one clock, cut and not rounded; see [`Request::parse`].
+    /// In whole milliseconds since 1970, of one clock, cut and not rounded; see [`LoggedRequest::parse`].
     start_unix_ms: u64,
     end_unix_ms: u64,
 }
 
-impl Request {
+impl LoggedRequest {
     /// `$msec` is the time at which nginx logged the request, after it had sent the last byte, and
     /// `$request_time` the time since it read the first one. nginx 1.22 reads both from one clock
     /// that it keeps in whole milliseconds, so their difference is the start exactly as that clock
@@ -44,37 +44,37 @@ impl Request {
         else {
             panic!("not a line of our format: {line}")
         };
-        let end_unix_ms = milliseconds(msec);
+        let end_unix_ms = parse_milliseconds(msec);
         Self {
             path: path.to_owned(),
             status: status.parse().unwrap(),
             is_html: content_type == "text/html",
-            start_unix_ms: end_unix_ms - milliseconds(request_time),
+            start_unix_ms: end_unix_ms - parse_milliseconds(request_time),
             end_unix_ms,
         }
     }
 }
 
 /// Seconds with three decimals, in milliseconds and without a detour by way of floating point.
-fn milliseconds(text: &str) -> u64 {
+fn parse_milliseconds(text: &str) -> u64 {
     let (seconds, thousandths) = text.split_once('.').unwrap();
     assert_eq!(thousandths.len(), 3, "{text}");
     seconds.parse::<u64>().unwrap() * 1000 + thousandths.parse::<u64>().unwrap()
 }
 
 /// nginx with the documentation.
-struct Documentation(Nginx);
+struct DocumentationServer(Nginx);
 
-impl Documentation {
+impl DocumentationServer {
     #[track_caller]
     fn serve() -> Self {
         assert!(
-            PathBuf::from(PAGES).join("index.html").exists(),
-            "no {PAGES}; tests/run installs what the tests need"
+            PathBuf::from(DOCUMENTATION_DIR).join("index.html").exists(),
+            "no {DOCUMENTATION_DIR}; tests/run installs what the tests need"
         );
         let log = "log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
             access_log access.log times;";
-        let server = format!("root {PAGES}; index index.html;");
+        let server = format!("root {DOCUMENTATION_DIR}; index index.html;");
         Self(Nginx::start(TempDir::new().unwrap(), log, &server))
     }
 
@@ -85,11 +85,11 @@ impl Documentation {
 
     /// Stops nginx, which then has logged everything that it served; in the order of the starts.
     #[track_caller]
-    fn requests(self) -> Vec<Request> {
+    fn stop_and_read_log(self) -> Vec<LoggedRequest> {
         let Nginx { process, folder, .. } = self.0;
-        process.finish_by("QUIT").expect_code(0);
+        process.signal_and_finish("QUIT").expect_code(0);
         let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
-        let mut requests: Vec<_> = log.lines().map(Request::parse).collect();
+        let mut requests: Vec<_> = log.lines().map(LoggedRequest::parse).collect();
         requests.sort_by_key(|request| request.start_unix_ms);
         requests
     }
@@ -97,8 +97,8 @@ impl Documentation {
 
 /// The paths of the HTML pages among the requests: what was answered with a page, not with an
 /// error.
-fn html(requests: &[Request]) -> BTreeSet<&str> {
-    let is_page = |request: &&Request| request.status == 200 && request.is_html;
+fn html_paths(requests: &[LoggedRequest]) -> BTreeSet<&str> {
+    let is_page = |request: &&LoggedRequest| request.status == 200 && request.is_html;
     requests.iter().filter(is_page).map(|request| request.path.as_str()).collect()
 }
 
@@ -106,42 +106,42 @@ fn html(requests: &[Request]) -> BTreeSet<&str> {
 /// each URL once, with the fragment dropped, and stays on the host. Told to leave out robots.txt,
 /// which is not there anyway.
 #[track_caller]
-fn reached_by_wget() -> Vec<Request> {
-    let documentation = Documentation::serve();
+fn crawl_with_wget() -> Vec<LoggedRequest> {
+    let documentation = DocumentationServer::serve();
     let folder = TempDir::new().unwrap();
     let mut wget = Command::new("wget");
     wget.args(["--recursive", "--level=inf", "--no-verbose", "--execute=robots=off", "--no-proxy"])
         .arg(documentation.url())
         .current_dir(folder.path());
-    let wget = Running::start(&mut wget).finish();
+    let wget = Process::start(&mut wget).finish();
     // 8: some links of the documentation lead nowhere.
     assert!(matches!(wget.code, Some(0 | 8)), "{}", wget.stderr());
-    documentation.requests()
+    documentation.stop_and_read_log()
 }
 
 #[test]
-fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_the_last() {
-    let wget = reached_by_wget();
-    let reference = html(&wget);
+fn the_crawl_fetches_every_page_that_wget_reaches_once() {
+    let wget = crawl_with_wget();
+    let reference = html_paths(&wget);
     assert!(reference.len() > 400, "only {} pages", reference.len());
 
-    let documentation = Documentation::serve();
-    let up = Server::up(&["--allow-private", "--delay", "0", "--quiet"]);
-    let broker = up.text();
+    let documentation = DocumentationServer::serve();
+    let up = Server::start_up(&["--allow-private", "--delay", "0", "--quiet"]);
+    let broker = up.address_text();
     let folder = up.folder.path();
-    let announced = Running::start(&mut crate::support::process::tidings(
+    let announced = Process::start(&mut crate::support::process::tidings_command(
         folder,
         ["sub", "job-done", "--from", "first", "--count", "2", "--broker", &broker],
     ));
-    let crawl = Running::start(&mut crate::support::process::tidings(
+    let crawl = Process::start(&mut crate::support::process::tidings_command(
         folder,
         ["crawl", &documentation.url(), "--broker", &broker],
     ));
-    let done = announced.stdout_lines(1).remove(0);
+    let done = announced.wait_for_stdout_lines(1).remove(0);
     let done_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let crawl = crawl.finish();
 
-    let requests = documentation.requests();
+    let requests = documentation.stop_and_read_log();
     let mut seen = BTreeSet::new();
     for request in &requests {
         assert!(seen.insert(&request.path), "twice: {request:?}");
@@ -150,7 +150,7 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
             "after the job was done: {request:?}"
         );
     }
-    let fetched = html(&requests);
+    let fetched = html_paths(&requests);
     let missing: Vec<_> = reference.difference(&fetched).collect();
     let more: Vec<_> = fetched.difference(&reference).collect();
     assert!(
@@ -165,32 +165,35 @@ fn every_page_that_wget_reaches_is_fetched_once_and_the_job_is_done_once_after_t
         assert!(done.split(' ').any(|found| found == word), "{word} in {done}");
     }
     let sql = "select count(*), count(distinct url) from pages where outcome = 'done' and content_type = 'text/html'";
-    let stored = pages::query(&folder.join("tidings-data"), sql).unwrap();
+    let stored = page_database::query(&folder.join("tidings-data"), sql).unwrap();
     assert_eq!(stored, [format!("{0}|{0}", reference.len())]);
 
     // Once: the second event of the topic is this one.
-    run(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
+    run_tidings(folder, &["pub", "job-done", "no more", "--broker", &broker]).expect_code(0);
     assert_eq!(announced.finish().expect_code(0).stdout(), [done, "no more".to_owned()]);
 }
 
 #[test]
-fn every_place_has_every_page_that_wget_reaches_once() {
-    let wget = reached_by_wget();
-    let reference = html(&wget);
-    let (documentation, postgres) = (Documentation::serve(), Postgres::start());
+fn every_sink_stores_every_page_that_wget_reaches_once() {
+    let wget = crawl_with_wget();
+    let reference = html_paths(&wget);
+    let (documentation, postgres) = (DocumentationServer::serve(), Postgres::start());
     let folder = TempDir::new().unwrap();
     let seed = documentation.url();
-    let program =
-        script(folder.path(), "#!/bin/sh\ntest -s \"$PAGE_PATH\" && echo \"$PAGE_URL\" >> done\n");
+    let program = write_script(
+        folder.path(),
+        "#!/bin/sh\ntest -s \"$PAGE_PATH\" && echo \"$PAGE_URL\" >> done\n",
+    );
     let words = ["crawl", "--allow-private", "--quiet", "--sqlite", "--jsonl=pages.jsonl"];
     let more = ["--warc=warc/docs", "--postgres", &postgres.url(), "--exec", &program, &seed];
-    let crawl = run(folder.path(), &[&words[..], &more].concat());
-    let requests = documentation.requests();
-    assert_eq!(html(&requests), reference);
+    let crawl = run_tidings(folder.path(), &[&words[..], &more].concat());
+    let requests = documentation.stop_and_read_log();
+    assert_eq!(html_paths(&requests), reference);
     let failed = requests.iter().any(|r| r.status >= 400 && r.path != "/robots.txt");
     assert_eq!(crawl.code, Some(i32::from(failed)), "{crawl:?}");
 
-    let sqlite = |sql: &str| pages::query(&folder.path().join("tidings-data"), sql).unwrap();
+    let sqlite =
+        |sql: &str| page_database::query(&folder.path().join("tidings-data"), sql).unwrap();
     let once = |urls: Vec<String>| {
         let count = urls.len();
         let once: BTreeMap<_, _> = urls.into_iter().map(|url| (url, 1)).collect();
@@ -217,15 +220,15 @@ fn every_place_has_every_page_that_wget_reaches_once() {
 #[test]
 fn the_delay_is_kept_between_all_requests() {
     const DELAY_MS: u64 = 200;
-    let documentation = Documentation::serve();
+    let documentation = DocumentationServer::serve();
     let folder = TempDir::new().unwrap();
     let url = documentation.url();
-    let crawl = run(
+    let crawl = run_tidings(
         folder.path(),
         &["crawl", &url, "--allow-private", "--delay", "200ms", "--max-pages", "30"],
     );
     crawl.expect_code(0);
-    let requests = documentation.requests();
+    let requests = documentation.stop_and_read_log();
     // Thirty pages, and robots.txt before them.
     assert_eq!(requests.len(), 31);
     for pair in requests.windows(2) {

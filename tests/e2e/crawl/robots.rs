@@ -9,17 +9,17 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::nc::nc_all;
-use crate::support::origin::{Origin, Site, whole};
-use crate::support::pages;
-use crate::support::process::{Running, Server, at, run, tidings};
-use crate::support::wait::until;
+use crate::support::nc::run_nc;
+use crate::support::origin::{Origin, Site, full_response};
+use crate::support::page_database;
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
 /// Asks the program everything at once.
 #[track_caller]
-fn probe(questions: &[Value]) -> Vec<Value> {
+fn probe_robots(questions: &[Value]) -> Vec<Value> {
     let folder = TempDir::new().unwrap();
-    let mut process = Running::start(&mut tidings(folder.path(), ["probe", "robots"]));
+    let mut process = Process::start(&mut tidings_command(folder.path(), ["probe", "robots"]));
     let lines =
         questions.iter().map(|question| format!("{question}\n")).collect::<Vec<_>>().concat();
     process.write(lines);
@@ -28,15 +28,15 @@ fn probe(questions: &[Value]) -> Vec<Value> {
 }
 
 /// A case of a table with the answer that is expected.
-struct Case {
+struct RobotsCase {
     name: String,
-    question: Value,
+    probe_input: Value,
     /// Of `allowed`, or of `delay`.
     key: &'static str,
     expected: Value,
 }
 
-fn cases() -> Vec<Case> {
+fn read_cases() -> Vec<RobotsCase> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/robots/tables.jsonl");
     let tables = fs::read_to_string(file).unwrap();
     let mut cases = Vec::new();
@@ -52,7 +52,7 @@ fn cases() -> Vec<Case> {
             }
             let [source, test] = ["source", "test"].map(|key| table[key].as_str().unwrap());
             let name = format!("{source}: {test}");
-            cases.push(Case { name, question, key, expected: expected.clone() });
+            cases.push(RobotsCase { name, probe_input: question, key, expected: expected.clone() });
         };
         for case in list("allowed") {
             add(&case[0], &case[1], "allowed", &case[2]);
@@ -64,7 +64,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn is_right(case: &Case, answer: &Value) -> bool {
+fn matches_expected(case: &RobotsCase, answer: &Value) -> bool {
     match (answer.get(case.key), &case.expected) {
         (None, expected) => case.key == "delay" && expected.is_null() && answer["error"].is_null(),
         (Some(found), expected) => {
@@ -74,19 +74,19 @@ fn is_right(case: &Case, answer: &Value) -> bool {
 }
 
 #[test]
-fn the_tables_of_other_parsers() {
-    let cases = cases();
-    let questions: Vec<_> = cases.iter().map(|case| case.question.clone()).collect();
-    let answers = probe(&questions);
+fn robots_rules_match_the_tables_of_other_parsers() {
+    let cases = read_cases();
+    let questions: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
+    let answers = probe_robots(&questions);
     assert_eq!(answers.len(), cases.len());
     let mut wrong: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
     for (case, answer) in cases.iter().zip(&answers) {
         let source = case.name.split(':').next().unwrap();
-        let right = is_right(case, answer);
+        let right = matches_expected(case, answer);
         counts.entry(source).or_default()[usize::from(!right)] += 1;
         if !right {
-            let text = format!("{} is {}, not {answer}", case.question, case.expected);
+            let text = format!("{} is {}, not {answer}", case.probe_input, case.expected);
             wrong.entry(&case.name).or_default().push(text);
         }
     }
@@ -136,7 +136,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
 ];
 
 #[test]
-fn a_person_is_told_where_it_was_found_and_which_line_decides() {
+fn probe_robots_names_the_file_and_the_deciding_line() {
     let site = Site {
         robots: Some(
             "User-agent: *\nDisallow: /private/\nCrawl-delay: 2.5\nSitemap: http://a.example/s\n",
@@ -147,7 +147,7 @@ fn a_person_is_told_where_it_was_found_and_which_line_decides() {
     let folder = TempDir::new().unwrap();
     let told = |url: &str, flags: &[&str]| {
         let words = [&["probe", "robots", url], flags].concat();
-        run(folder.path(), &words).expect_code(0).stdout()
+        run_tidings(folder.path(), &words).expect_code(0).stdout()
     };
     let found = format!("robots.txt   {} (HTTP 200, 79 B)", origin.url(0, "/robots.txt"));
     assert_eq!(
@@ -167,11 +167,11 @@ fn a_person_is_told_where_it_was_found_and_which_line_decides() {
         refused[1].starts_with("allowed      no: robots.txt could not be read: "),
         "{refused:?}"
     );
-    run(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
+    run_tidings(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
 }
 
 /// Whether it is known over restarts that this authority may be asked.
-fn is_remembered(data: &Path, origin: &Origin) -> Option<()> {
+fn is_robots_cached(data: &Path, origin: &Origin) -> Option<()> {
     let sql = "SELECT count(*) FROM state WHERE kind = 'robots' AND key = ?1";
     let key = format!("tidings {}", origin.url(0, ""));
     let database = Connection::open(data.join("crawler.db")).ok()?;
@@ -180,42 +180,42 @@ fn is_remembered(data: &Path, origin: &Origin) -> Option<()> {
 }
 
 #[test]
-fn a_crawler_that_was_killed_does_not_ask_for_robots_again() {
+fn a_killed_crawler_keeps_its_robots_cache() {
     let site =
         Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
     let origin = Origin::serve(site);
-    let asked = || origin.record().0.iter().filter(|hit| hit.path == "/robots.txt").count();
-    let up = Server::up(&["--allow-private"]);
-    let data = up.data();
-    nc_all(up.address, origin.url(0, "/p/0"));
-    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    until("a verdict on the disk", || is_remembered(&data, &origin));
+    let asked = || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
+    let up = Server::start_up(&["--allow-private"]);
+    let data = up.data_dir();
+    run_nc(up.address, origin.url(0, "/p/0"));
+    page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
+    wait_until("a verdict on the disk", || is_robots_cached(&data, &origin));
     let up = up.restart("KILL", &["up", "--allow-private"]);
-    nc_all(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
-    pages::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
-    pages::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
+    run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
+    page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
+    page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
     assert_eq!(asked(), 1);
-    assert!(!origin.record().paths().contains(&"/p/1"));
+    assert!(!origin.request_log().paths().contains(&"/p/1"));
     // Another agent is another crawler to the site.
     let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
-    nc_all(up.address, origin.url(0, "/p/0?again"));
-    pages::wait_for_rows(&data, "select url from pages", 4);
+    run_nc(up.address, origin.url(0, "/p/0?again"));
+    page_database::wait_for_rows(&data, "select url from pages", 4);
     assert_eq!(asked(), 2);
 }
 
 #[test]
-fn a_robots_txt_that_cannot_be_had_is_not_asked_for_with_every_page() {
+fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     const PAGES: usize = 40;
     let origin = Origin::serve_with(Site::default(), |hit| {
-        (hit.path == "/robots.txt").then(|| whole("503 Service Unavailable", "", ""))
+        (hit.path == "/robots.txt").then(|| full_response("503 Service Unavailable", "", ""))
     });
-    let up = Server::up(&["--allow-private"]);
-    at(&up, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    let up = Server::start_up(&["--allow-private"]);
+    run_at(&up, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
     let urls: Vec<_> = (0..PAGES).map(|page| origin.url(0, &format!("/p/{page}"))).collect();
-    nc_all(up.address, urls.join("\n"));
+    run_nc(up.address, urls.join("\n"));
     let sql = "select url from pages where outcome = 'failed' and reason = 'try-later'";
-    pages::wait_for_rows(&up.data(), sql, PAGES);
-    let record = origin.record();
+    page_database::wait_for_rows(&up.data_dir(), sql, PAGES);
+    let record = origin.request_log();
     assert!(record.paths().is_empty(), "{record:?}");
     // Again when some time has passed, which on a busy machine it may have.
     assert!(record.0.len() < PAGES / 2, "asked {} times", record.0.len());

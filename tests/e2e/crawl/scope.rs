@@ -3,85 +3,85 @@
 
 use tempfile::TempDir;
 
-use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
-use crate::support::process::{Running, Server, at, json_at, tidings};
-use crate::support::wait::until;
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::wait::wait_until;
 
 /// On the first host two pages that link to the second one, and a redirect there; on the second one
 /// a page that links to another of its own.
-fn answer(hit: &Hit) -> Option<Answer> {
+fn respond(hit: &Hit) -> Option<OriginResponse> {
     let (_, port) = hit.header("Host")?.split_once(':')?;
     let second = format!("http://{}:{port}", Site::host(1));
     match hit.path.as_str() {
-        "/early" | "/late" => Some(html(&format!("<a href='{second}/found'>x</a>"))),
-        "/moved" => Some(whole("302 Found", &format!("Location: {second}/start\r\n"), "")),
-        "/start" => Some(html("<a href='/found'>x</a>")),
-        "/alone" | "/found" => Some(html("<title>nothing more</title>")),
+        "/early" | "/late" => Some(html_response(&format!("<a href='{second}/found'>x</a>"))),
+        "/moved" => Some(full_response("302 Found", &format!("Location: {second}/start\r\n"), "")),
+        "/start" => Some(html_response("<a href='/found'>x</a>")),
+        "/alone" | "/found" => Some(html_response("<title>nothing more</title>")),
         _ => None,
     }
 }
 
 /// What the job `grown` fetches of such seeds, each of which is given when the ones before it are
 /// dealt with.
-fn fetched(seeds: &[(u16, &str)]) -> Vec<String> {
-    let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, answer);
-    let server = Server::up(&["--allow-private", "--quiet"]);
-    at(&server, &["job", "open", "grown", "scope=host"]).expect_code(0);
+fn fetched_paths(seeds: &[(u16, &str)]) -> Vec<String> {
+    let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, respond);
+    let server = Server::start_up(&["--allow-private", "--quiet"]);
+    run_at(&server, &["job", "open", "grown", "scope=host"]).expect_code(0);
     for (host, path) in seeds {
-        at(&server, &["job", "add", "grown", &origin.url(*host, path)]).expect_code(0);
-        until("the end of what is there", || {
-            let job = &json_at(&server, &["job", "show", "grown"])[0];
+        run_at(&server, &["job", "add", "grown", &origin.url(*host, path)]).expect_code(0);
+        wait_until("the end of what is there", || {
+            let job = &run_json_at(&server, &["job", "show", "grown"])[0];
             (job["pending"] == 0 && job["queued"] == 0 && job["processing"] == 0).then_some(())
         });
     }
-    at(&server, &["job", "close", "grown"]).expect_code(0);
-    at(&server, &["job", "wait", "grown"]).expect_code(0);
-    let record = origin.record();
+    run_at(&server, &["job", "close", "grown"]).expect_code(0);
+    run_at(&server, &["job", "wait", "grown"]).expect_code(0);
+    let record = origin.request_log();
     record.expect_no_duplicates();
     record.paths().into_iter().map(str::to_owned).collect()
 }
 
 #[test]
-fn a_further_seed_lets_in_what_was_found_before() {
-    let paths = fetched(&[(0, "/early"), (1, "/alone"), (0, "/late")]);
+fn a_later_seed_widens_the_scope_for_earlier_links() {
+    let paths = fetched_paths(&[(0, "/early"), (1, "/alone"), (0, "/late")]);
     assert_eq!(paths, ["/early", "/alone", "/late", "/found"]);
 }
 
 #[test]
-fn so_does_the_redirect_of_a_seed() {
-    let paths = fetched(&[(0, "/early"), (0, "/moved")]);
+fn a_redirected_seed_widens_the_scope_for_earlier_links() {
+    let paths = fetched_paths(&[(0, "/early"), (0, "/moved")]);
     assert_eq!(paths, ["/early", "/moved", "/start", "/found"]);
 }
 
 /// Seeds between the first one and the last one: while so many are on their way, a page is fetched
 /// many times.
-const BETWEEN: usize = 20_000;
+const SEEDS_BETWEEN: usize = 20_000;
 
 /// A page that links to the host of the last of many seeds, where nothing else does.
-fn answer_first(hit: &Hit) -> Option<Answer> {
+fn respond_to_first_seed(hit: &Hit) -> Option<OriginResponse> {
     let (_, port) = hit.header("Host")?.split_once(':')?;
     let last = format!("http://{}:{port}", Site::host(2));
     match hit.path.as_str() {
-        "/first" => Some(html(&format!("<a href='{last}/found'>x</a>"))),
+        "/first" => Some(html_response(&format!("<a href='{last}/found'>x</a>"))),
         "/robots.txt" => None,
-        _ => Some(html("<title>nothing more</title>")),
+        _ => Some(html_response("<title>nothing more</title>")),
     }
 }
 
 /// Crawls from so many seeds, with these words, and looks for what the first page links to.
 #[track_caller]
-fn expect_found_from_the_first(words: &[&str]) {
-    let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, answer_first);
-    let between = (0..BETWEEN).map(|n| origin.url(1, &format!("/{n}")));
+fn expect_link_of_first_seed_fetched(words: &[&str]) {
+    let origin = Origin::serve_with(Site { hosts: 3, ..Site::default() }, respond_to_first_seed);
+    let between = (0..SEEDS_BETWEEN).map(|n| origin.url(1, &format!("/{n}")));
     let (first, last) = (origin.url(0, "/first"), origin.url(2, "/last"));
     let seeds: Vec<String> = [first].into_iter().chain(between).chain([last]).collect();
     let folder = TempDir::new().unwrap();
     // Of the many, no more than two are fetched.
     let words = [&["crawl", "--seeds", "-", "--max-per-host", "2", "--quiet"], words].concat();
-    let mut crawl = Running::start(&mut tidings(folder.path(), words));
+    let mut crawl = Process::start(&mut tidings_command(folder.path(), words));
     crawl.write(seeds.join("\n"));
     crawl.finish().expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
     let paths = record.paths();
     assert!(paths.contains(&"/first") && paths.contains(&"/last"), "{paths:?}");
@@ -89,12 +89,12 @@ fn expect_found_from_the_first(words: &[&str]) {
 }
 
 #[test]
-fn no_page_is_fetched_before_all_seeds_are_there() {
-    expect_found_from_the_first(&["--allow-private"]);
+fn no_page_is_fetched_before_all_seeds_are_added() {
+    expect_link_of_first_seed_fetched(&["--allow-private"]);
 }
 
 #[test]
-fn nor_is_one_by_the_crawlers_of_another_broker() {
-    let server = Server::up(&["--allow-private", "--quiet"]);
-    expect_found_from_the_first(&["--broker", &server.text()]);
+fn crawlers_of_another_broker_wait_for_all_seeds() {
+    let server = Server::start_up(&["--allow-private", "--quiet"]);
+    expect_link_of_first_seed_fetched(&["--broker", &server.address_text()]);
 }

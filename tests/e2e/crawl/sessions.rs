@@ -6,92 +6,107 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 
-use crate::support::origin::{Answer, Hit, Origin, Site, html, whole};
-use crate::support::pages;
-use crate::support::process::{Server, run};
-use crate::support::seed::seed_from;
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
+use crate::support::process::{Server, run_tidings};
+use crate::support::seed::seed_from_env;
 
 /// Pages of a site by path.
 const PAGES: usize = 40;
 /// Pages of a list, each of which links to the next.
-const LIST: usize = 12;
+const LIST_PAGES: usize = 12;
 /// Products, half of which say the same, that they are sold out.
 const PRODUCTS: usize = 50;
 /// URLs that redirect to a page, with a new session.
-const MOVED: usize = 5;
+const REDIRECTS: usize = 5;
 /// All pages of a site, with `/`.
-const ALL: usize = 1 + PAGES + LIST + PRODUCTS;
+const ALL_PAGES: usize = 1 + PAGES + LIST_PAGES + PRODUCTS;
 /// Requests for pages of one site: each once with a session and once without, and what it takes to
 /// learn.
-const REQUESTS_MAX: usize = 3 * ALL;
+const REQUESTS_MAX: usize = 3 * ALL_PAGES;
 
 /// What the values look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Value {
+enum SessionFormat {
     Hex,
     Decimal,
     Uuid,
     Base64Url,
     Milliseconds,
     /// There is none: an honest site.
-    None,
+    NoSession,
 }
 
 /// In the order of the hosts.
-const VALUES: [Value; 6] =
-    [Value::Hex, Value::Decimal, Value::Uuid, Value::Base64Url, Value::Milliseconds, Value::None];
+const SESSION_FORMATS: [SessionFormat; 6] = [
+    SessionFormat::Hex,
+    SessionFormat::Decimal,
+    SessionFormat::Uuid,
+    SessionFormat::Base64Url,
+    SessionFormat::Milliseconds,
+    SessionFormat::NoSession,
+];
 
 /// One host, as it was drawn.
 #[derive(Debug, Clone)]
-struct Shop {
-    value: Value,
-    session: String,
-    page: String,
-    id: String,
+struct SessionSite {
+    format: SessionFormat,
+    session_param: String,
+    page_param: String,
+    id_param: String,
     /// Whether each link of a page has a session of its own.
-    one_per_link: bool,
+    has_session_per_link: bool,
     requests: usize,
     milliseconds: u64,
     rng: Rng,
 }
 
-impl Shop {
-    fn draw(value: Value, rng: &mut Rng) -> Self {
+impl SessionSite {
+    fn random(format: SessionFormat, rng: &mut Rng) -> Self {
         let mut names = BTreeSet::new();
         while names.len() < 3 {
             names.insert((0..rng.usize(2..8)).map(|_| rng.lowercase()).collect::<String>());
         }
         let mut names: Vec<String> = names.into_iter().collect();
         rng.shuffle(&mut names);
-        let [session, page, id] = names.try_into().unwrap();
+        let [session_param, page_param, id_param] = names.try_into().unwrap();
         let milliseconds = 1_750_000_000_000;
-        let one_per_link = rng.bool();
-        Self { value, session, page, id, one_per_link, requests: 0, milliseconds, rng: rng.fork() }
+        let has_session_per_link = rng.bool();
+        Self {
+            format,
+            session_param,
+            page_param,
+            id_param,
+            has_session_per_link,
+            requests: 0,
+            milliseconds,
+            rng: rng.fork(),
+        }
     }
 
-    fn value(&mut self) -> Option<String> {
+    fn next_session(&mut self) -> Option<String> {
         let rng = &mut self.rng;
-        Some(match self.value {
-            Value::Hex => format!("{:016x}", rng.u64(..)),
-            Value::Decimal => format!("{:08}", rng.u32(..100_000_000)),
-            Value::Uuid => uuid(rng.u128(..)),
-            Value::Base64Url => (0..22).map(|_| base64url(rng)).collect(),
-            Value::Milliseconds => {
+        Some(match self.format {
+            SessionFormat::Hex => format!("{:016x}", rng.u64(..)),
+            SessionFormat::Decimal => format!("{:08}", rng.u32(..100_000_000)),
+            SessionFormat::Uuid => uuid(rng.u128(..)),
+            SessionFormat::Base64Url => (0..22).map(|_| base64url(rng)).collect(),
+            SessionFormat::Milliseconds => {
                 self.milliseconds += rng.u64(1..2_000);
                 self.milliseconds.to_string()
             }
-            Value::None => return None,
+            SessionFormat::NoSession => return None,
         })
     }
 
     /// The page of a path without its session; nothing: there is none.
-    fn page(&mut self, path: &str) -> Option<(String, Vec<String>)> {
+    fn page_content(&mut self, path: &str) -> Option<(String, Vec<String>)> {
         let (number, id) =
-            (|text: &str| text.parse::<usize>().ok(), format!("/thing?{}=", self.id));
-        let list = |page: usize| format!("/list?{}={page}", self.page);
+            (|text: &str| text.parse::<usize>().ok(), format!("/thing?{}=", self.id_param));
+        let list = |page: usize| format!("/list?{}={page}", self.page_param);
         if path == "/" {
             let links = (0..PAGES / 2).map(|page| format!("/p/{page}"));
-            let moved = (0..MOVED).map(|page| format!("/moved/{page}"));
+            let moved = (0..REDIRECTS).map(|page| format!("/moved/{page}"));
             let links = links.chain(moved).chain([list(0), "/".to_owned()]);
             return Some(("A shop".to_owned(), links.collect()));
         }
@@ -102,44 +117,45 @@ impl Shop {
             return Some((text, links.chain(["/".to_owned()]).collect()));
         }
         if let Some(page) = path.strip_prefix(&list(0)[..list(0).len() - 1]).and_then(number) {
-            let things = (0..PRODUCTS).filter(|thing| thing % LIST == page);
+            let things = (0..PRODUCTS).filter(|thing| thing % LIST_PAGES == page);
             let links = things.map(|thing| format!("{id}{thing}")).chain(["/".to_owned()]);
-            let next = (page + 1 < LIST).then(|| list(page + 1));
-            return (page < LIST).then(|| ("Things".to_owned(), links.chain(next).collect()));
+            let next = (page + 1 < LIST_PAGES).then(|| list(page + 1));
+            return (page < LIST_PAGES).then(|| ("Things".to_owned(), links.chain(next).collect()));
         }
         let thing = path.strip_prefix(&id).and_then(number).filter(|thing| *thing < PRODUCTS)?;
         let text = if thing % 2 == 0 { "Sold out".to_owned() } else { word(thing) };
         Some((text, vec!["/".to_owned(), list(0)]))
     }
 
-    fn answer(&mut self, path: &str) -> Option<Answer> {
+    fn respond(&mut self, path: &str) -> Option<OriginResponse> {
         let path = self.without_session(path);
-        let mut session = self.value();
+        let mut session = self.next_session();
         if let Some(page) = path.strip_prefix("/moved/") {
-            let session = session.map(|value| format!("?{}={value}", self.session));
+            let session = session.map(|value| format!("?{}={value}", self.session_param));
             let target = format!("Location: /p/{page}{}\r\n", session.unwrap_or_default());
-            return Some(whole("302 Found", &target, ""));
+            return Some(full_response("302 Found", &target, ""));
         }
-        let (text, links) = self.page(&path)?;
+        let (text, links) = self.page_content(&path)?;
         self.requests += 1;
         let mut body = format!("<title>Shop</title><p>{text}</p>\n");
         // So that a crawl without an end ends, and the test fails.
         let is_over = self.requests > REQUESTS_MAX;
         for link in links.iter().filter(|_| !is_over) {
-            if self.one_per_link {
-                session = self.value();
+            if self.has_session_per_link {
+                session = self.next_session();
             }
             let mark = if link.contains('?') { "&amp;" } else { "?" };
-            let session = session.as_ref().map(|value| format!("{mark}{}={value}", self.session));
+            let session =
+                session.as_ref().map(|value| format!("{mark}{}={value}", self.session_param));
             let link = format!("{link}{}", session.unwrap_or_default());
             body.extend(["<a href=\"", &link, "\">a link</a>\n"]);
         }
-        Some(html(&body))
+        Some(html_response(&body))
     }
 
     fn without_session(&self, path: &str) -> String {
         let (place, query) = path.split_once('?').unwrap_or((path, ""));
-        let is_session = |pair: &&str| pair.split('=').next() == Some(&self.session);
+        let is_session = |pair: &&str| pair.split('=').next() == Some(&self.session_param);
         let left: Vec<_> = query.split('&').filter(|pair| !is_session(pair)).collect();
         let left = left.join("&");
         if left.is_empty() { place.to_owned() } else { format!("{place}?{left}") }
@@ -168,39 +184,43 @@ fn word(number: usize) -> String {
 }
 
 #[test]
-fn a_site_with_a_session_in_every_link_is_read_whole_and_ends() {
-    let seed = seed_from("TIDINGS_SESSIONS_SEED");
+fn a_site_with_session_ids_in_links_is_crawled_completely() {
+    let seed = seed_from_env("TIDINGS_SESSIONS_SEED");
     eprintln!("TIDINGS_SESSIONS_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
-    let shops = VALUES.map(|value| Shop::draw(value, &mut rng));
+    let shops = SESSION_FORMATS.map(|value| SessionSite::random(value, &mut rng));
     let shops = Arc::new(Mutex::new(shops));
     let origin = Origin::serve_with(Site::default(), {
         let shops = Arc::clone(&shops);
         move |hit: &Hit| {
             let number = usize::from(hit.host.octets()[3]) - 1;
-            shops.lock().unwrap()[number].answer(&hit.path)
+            shops.lock().unwrap()[number].respond(&hit.path)
         }
     });
-    let up = Server::up(&["--allow-private"]);
+    let up = Server::start_up(&["--allow-private"]);
     let seeds = (0..6).map(|host| origin.url(host, "/"));
     let words: Vec<String> = ["crawl".to_owned()].into_iter().chain(seeds).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    run(up.folder.path(), &words).expect_code(0);
+    run_tidings(up.folder.path(), &words).expect_code(0);
 
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
     let shops = shops.lock().unwrap();
     let mut read = BTreeMap::<_, BTreeSet<_>>::new();
-    for hit in record.pages().filter(|hit| !hit.path.starts_with("/moved/")) {
+    for hit in record.page_requests().filter(|hit| !hit.path.starts_with("/moved/")) {
         let number = usize::from(hit.host.octets()[3]) - 1;
         read.entry(number).or_default().insert(shops[number].without_session(&hit.path));
     }
     for (number, shop) in shops.iter().enumerate() {
-        assert_eq!(read[&number].len(), ALL, "{:?}: {:?}", shop.value, read[&number]);
-        let most = if shop.value == Value::None { ALL } else { REQUESTS_MAX };
-        assert!(shop.requests <= most, "{} requests for {ALL} pages of {shop:?}", shop.requests);
-        eprintln!("{:?}: {} requests for {ALL} pages", shop.value, shop.requests);
+        assert_eq!(read[&number].len(), ALL_PAGES, "{:?}: {:?}", shop.format, read[&number]);
+        let most = if shop.format == SessionFormat::NoSession { ALL_PAGES } else { REQUESTS_MAX };
+        assert!(
+            shop.requests <= most,
+            "{} requests for {ALL_PAGES} pages of {shop:?}",
+            shop.requests
+        );
+        eprintln!("{:?}: {} requests for {ALL_PAGES} pages", shop.format, shop.requests);
     }
     let traps = "select distinct reason from pages where outcome = 'trap'";
-    assert_eq!(pages::query(&up.data(), traps).unwrap(), ["session-id"]);
+    assert_eq!(page_database::query(&up.data_dir(), traps).unwrap(), ["session-id"]);
 }

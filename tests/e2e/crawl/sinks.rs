@@ -10,19 +10,19 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
-use crate::support::pages;
-use crate::support::process::{Running, Server, run, tidings};
+use crate::support::page_database;
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 
 const SITE: Site = Site {
     hosts: 20,
     pages: 10,
-    answer_after: Duration::from_millis(20),
+    response_delay: Duration::from_millis(20),
     robots: Some("User-agent: *\nDisallow: /private/\n"),
-    across: false,
+    links_across_hosts: false,
 };
 
 /// How often each URL is in a file of JSON lines, none of which may be torn.
@@ -39,7 +39,7 @@ pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
 }
 
 /// Lists the pages, and compares every digest of a response.
-const READ_WARC: &str = "
+const READ_WARC_SCRIPT: &str = "
 import base64, hashlib, sys
 from warcio.archiveiterator import ArchiveIterator
 for path in sys.argv[1:]:
@@ -74,7 +74,7 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
     };
     python(&["-m", "warcio.cli", "check"]);
     let mut urls = BTreeMap::new();
-    for line in python(&["-c", READ_WARC]).lines() {
+    for line in python(&["-c", READ_WARC_SCRIPT]).lines() {
         *urls.entry(line.to_owned()).or_default() += 1;
     }
     urls
@@ -82,37 +82,41 @@ pub(crate) fn warc_urls(folder: &Path) -> BTreeMap<String, u32> {
 
 /// A crawler for this broker that stores everywhere.
 #[track_caller]
-fn daemon(broker: &Server, folder: &Path, output: &Path) -> Running {
+fn start_storing_crawler(broker: &Server, folder: &Path, output: &Path) -> Process {
     let (jsonl, warc) = (output.join("pages.jsonl"), output.join("warc/crawl"));
     let mut words = ["crawl", "--allow-private", "--data", ".", "--sqlite", "--broker"]
         .map(str::to_owned)
         .to_vec();
-    words.push(broker.text());
+    words.push(broker.address_text());
     words.push(format!("--jsonl={}", jsonl.display()));
     words.push(format!("--warc={}", warc.display()));
-    let crawler = Running::start(&mut tidings(folder, words));
-    crawler.line_with("fetching for");
+    let crawler = Process::start(&mut tidings_command(folder, words));
+    crawler.wait_for_line_with("fetching for");
     // The mark is written when all files are there.
-    until("the files", || output.join("warc/crawl.mark").exists().then_some(()));
+    wait_until("the files", || output.join("warc/crawl.mark").exists().then_some(()));
     crawler
 }
 
 /// A job on all hosts of a site, at a broker whose group has this lease.
 #[track_caller]
-fn begin(origin: &Origin, lease: &str) -> (Server, Running) {
-    let broker = Server::broker();
-    let answer = Talk::client(broker.address)
-        .ask(&format!("GROUP create crawlers delay=20ms lease={lease}"));
+fn start_job(origin: &Origin, lease: &str) -> (Server, Process) {
+    let broker = Server::start_broker();
+    let answer = LineConnection::connect_client(broker.address)
+        .request(&format!("GROUP create crawlers delay=20ms lease={lease}"));
     assert!(answer.starts_with("+OK"), "{answer}");
-    let words = [vec!["crawl".to_owned(), "--broker".to_owned(), broker.text()], origin.seeds()];
-    let watcher = Running::start(&mut tidings(broker.folder.path(), words.concat()));
+    let words = [
+        vec!["crawl".to_owned(), "--broker".to_owned(), broker.address_text()],
+        origin.seed_urls(),
+    ];
+    let watcher = Process::start(&mut tidings_command(broker.folder.path(), words.concat()));
     (broker, watcher)
 }
 
 /// The page and what robots.txt forbids are stored; the database says which they are.
 #[track_caller]
 fn expect_each_once(site: &Site, folder: &Path, output: &Path) {
-    let stored = pages::query(folder, "select url from pages where outcome != 'retry'").unwrap();
+    let stored =
+        page_database::query(folder, "select url from pages where outcome != 'retry'").unwrap();
     let distinct: BTreeSet<_> = stored.iter().cloned().collect();
     assert_eq!(stored.len(), distinct.len());
     // The pages, and those that nobody may ask for: each page links to one.
@@ -123,15 +127,15 @@ fn expect_each_once(site: &Site, folder: &Path, output: &Path) {
 }
 
 #[test]
-fn every_place_has_the_same_pages() {
+fn all_sinks_store_the_same_pages() {
     let site = Site { hosts: 3, ..SITE };
     let origin = Origin::serve(site.clone());
     let folder = TempDir::new().unwrap();
     let mut words = vec!["crawl", "--allow-private", "--sqlite", "--jsonl=out/pages.jsonl"];
     words.push("--warc=out/warc/crawl");
-    let seeds = origin.seeds();
+    let seeds = origin.seed_urls();
     words.extend(seeds.iter().map(String::as_str));
-    let finished = run(folder.path(), &words).expect_code(0);
+    let finished = run_tidings(folder.path(), &words).expect_code(0);
     expect_each_once(&site, &folder.path().join("tidings-data"), &folder.path().join("out"));
     let summary = finished.stdout().pop().unwrap();
     let places =
@@ -140,11 +144,11 @@ fn every_place_has_the_same_pages() {
 }
 
 #[test]
-fn pages_on_standard_output_are_alone_there() {
+fn standard_output_contains_only_pages() {
     let origin = Origin::serve(Site { hosts: 1, ..SITE });
     let folder = TempDir::new().unwrap();
     let words = ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")];
-    let finished = run(folder.path(), &words).expect_code(0);
+    let finished = run_tidings(folder.path(), &words).expect_code(0);
     let urls = json_urls(&(finished.stdout().join("\n") + "\n"));
     assert_eq!(urls.len(), 2 * SITE.paths().len());
     assert!(urls.values().all(|count| *count == 1), "{urls:?}");
@@ -153,53 +157,53 @@ fn pages_on_standard_output_are_alone_there() {
 }
 
 #[test]
-fn a_reader_of_standard_output_that_has_enough_ends_the_crawl() {
+fn a_closed_standard_output_ends_the_crawl() {
     let origin = Origin::serve(Site { hosts: 1, pages: 1000, ..SITE });
     let folder = TempDir::new().unwrap();
-    let tidings = tidings(
+    let tidings = tidings_command(
         folder.path(),
         ["crawl", "--allow-private", "--jsonl", "-", &origin.url(0, "/p/0")],
     );
     let mut shell = Command::new("bash");
     shell.args(["-c", "\"$0\" \"$@\" | head -3; exit ${PIPESTATUS[0]}"]);
     shell.arg(tidings.get_program()).args(tidings.get_args()).current_dir(folder.path());
-    let finished = Running::start(&mut shell).finish().expect_code(0);
+    let finished = Process::start(&mut shell).finish().expect_code(0);
     assert_eq!(finished.stdout().len(), 3);
-    assert!(origin.record().paths().len() < 500);
+    assert!(origin.request_log().paths().len() < 500);
 }
 
 #[test]
-fn crawlers_that_are_killed_leave_every_page_once() {
+fn killed_crawlers_store_every_page_once() {
     let origin = Origin::serve(SITE);
-    let (broker, watcher) = begin(&origin, "2s");
+    let (broker, watcher) = start_job(&origin, "2s");
     let folder = TempDir::new().unwrap();
     let output = folder.path().join("out");
     for hits in [60, 110, 160] {
-        let crawler = daemon(&broker, folder.path(), &output);
+        let crawler = start_storing_crawler(&broker, folder.path(), &output);
         origin.wait_for_hits(hits);
-        crawler.finish_by("KILL");
+        crawler.signal_and_finish("KILL");
     }
-    let last = daemon(&broker, folder.path(), &output);
+    let last = start_storing_crawler(&broker, folder.path(), &output);
     watcher.finish().expect_code(0);
-    last.finish_by("TERM").expect_code(0);
+    last.signal_and_finish("TERM").expect_code(0);
     expect_each_once(&SITE, folder.path(), &output);
 }
 
 #[test]
-fn a_full_disk_stops_the_crawl_until_there_is_room() {
+fn a_full_disk_pauses_the_crawl_until_space_is_free() {
     let disk = SmallDisk::mount(8);
     let origin = Origin::serve(SITE);
-    let (broker, watcher) = begin(&origin, "1m");
+    let (broker, watcher) = start_job(&origin, "1m");
     let folder = TempDir::new().unwrap();
-    let output = disk.path().join("out");
-    let crawler = daemon(&broker, folder.path(), &output);
-    disk.fill_but(0);
-    crawler.line("a complaint", |line| {
+    let output = disk.disk_path().join("out");
+    let crawler = start_storing_crawler(&broker, folder.path(), &output);
+    disk.fill_except(0);
+    crawler.wait_for_line("a complaint", |line| {
         (line.contains("pages.jsonl: ") && line.contains("pages wait")).then_some(())
     });
-    disk.make_room();
-    crawler.line_with("can be written again");
+    disk.free_space();
+    crawler.wait_for_line_with("can be written again");
     watcher.finish().expect_code(0);
-    crawler.finish_by("TERM").expect_code(0);
+    crawler.signal_and_finish("TERM").expect_code(0);
     expect_each_once(&SITE, folder.path(), &output);
 }

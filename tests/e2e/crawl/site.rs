@@ -10,37 +10,37 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::origin::{Answer, BAD, Origin, Site, whole};
-use crate::support::pages;
-use crate::support::process::{Finished, Running, Server, run, tidings};
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::line_connection::LineConnection;
+use crate::support::origin::{BAD_PATHS, Origin, OriginResponse, Site, full_response};
+use crate::support::page_database;
+use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
 /// Crawls with a broker of its own, in an empty folder that goes with the result.
 #[track_caller]
-fn crawl(arguments: &[&str]) -> (TempDir, Finished) {
+fn crawl_site(arguments: &[&str]) -> (TempDir, ProcessOutput) {
     let folder = TempDir::new().unwrap();
-    let finished = run(folder.path(), &[&["crawl", "--allow-private"], arguments].concat());
+    let finished = run_tidings(folder.path(), &[&["crawl", "--allow-private"], arguments].concat());
     (folder, finished)
 }
 
 #[track_caller]
-fn stored(folder: &Path, sql: &str) -> Vec<String> {
-    pages::query(&folder.join("tidings-data"), sql).expect("there are pages")
+fn query_pages(folder: &Path, sql: &str) -> Vec<String> {
+    page_database::query(&folder.join("tidings-data"), sql).expect("there are pages")
 }
 
 #[test]
 fn a_whole_site_is_fetched_once_and_stored() {
     let site = Site { pages: 60, ..Site::default() };
     let origin = Origin::serve(site.clone());
-    let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
     record.expect_polite(Duration::ZERO);
     // The pages, and those below /private/ that each of them links to and no robots.txt forbids.
     assert_eq!(record.paths().len(), 120);
-    let found = stored(
+    let found = query_pages(
         folder.path(),
         "select count(*) from pages where outcome = 'done' and job is not null",
     );
@@ -50,19 +50,19 @@ fn a_whole_site_is_fetched_once_and_stored() {
 }
 
 #[test]
-fn many_hosts_are_one_job_and_each_is_asked_politely() {
+fn a_job_crawls_many_hosts_politely() {
     let site = Site {
         hosts: 30,
         pages: 4,
         robots: Some("User-agent: *\nDisallow: /private/\n"),
-        across: true,
-        answer_after: Duration::from_millis(20),
+        links_across_hosts: true,
+        response_delay: Duration::from_millis(20),
     };
     let origin = Origin::serve(site);
     let seed = origin.url(0, "/p/0");
-    let (_folder, finished) = crawl(&[&seed, "--scope", "any", "--delay", "50ms"]);
+    let (_folder, finished) = crawl_site(&[&seed, "--scope", "any", "--delay", "50ms"]);
     finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
     record.expect_none_under("/private/");
     record.expect_polite(Duration::from_millis(50));
@@ -71,44 +71,48 @@ fn many_hosts_are_one_job_and_each_is_asked_politely() {
 
 #[test]
 fn depth_counts_links_from_the_seed() {
-    let origin = Origin::serve(Site { pages: 31, robots: Some(FORBID), ..Site::default() });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--depth", "2"]);
+    let origin = Origin::serve(Site { pages: 31, robots: Some(FORBID_PRIVATE), ..Site::default() });
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--depth", "2"]);
     finished.expect_code(0);
-    let mut paths: Vec<_> = origin.record().paths().into_iter().map(str::to_owned).collect();
+    let mut paths: Vec<_> = origin.request_log().paths().into_iter().map(str::to_owned).collect();
     paths.sort();
     assert_eq!(paths, ["/p/0", "/p/1", "/p/2", "/p/3", "/p/4", "/p/5", "/p/6"]);
 }
 
 #[test]
-fn depth_zero_is_the_seeds_alone() {
+fn depth_zero_fetches_only_the_seeds() {
     let origin = Origin::serve(Site { pages: 9, ..Site::default() });
     let (_folder, finished) =
-        crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/p/5"), "--depth", "0"]);
+        crawl_site(&[&origin.url(0, "/p/0"), &origin.url(0, "/p/5"), "--depth", "0"]);
     finished.expect_code(0);
-    assert_eq!(origin.record().paths().len(), 2);
+    assert_eq!(origin.request_log().paths().len(), 2);
 }
 
 #[test]
-fn max_pages_is_kept_exactly() {
-    let origin = Origin::serve(Site { pages: 200, robots: Some(FORBID), ..Site::default() });
-    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--max-pages", "25"]);
+fn max_pages_is_an_exact_limit() {
+    let origin =
+        Origin::serve(Site { pages: 200, robots: Some(FORBID_PRIVATE), ..Site::default() });
+    let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--max-pages", "25"]);
     finished.expect_code(0);
-    assert_eq!(origin.record().paths().len(), 25);
-    assert_eq!(stored(folder.path(), "select count(*) from pages where outcome = 'done'"), ["25"]);
+    assert_eq!(origin.request_log().paths().len(), 25);
+    assert_eq!(
+        query_pages(folder.path(), "select count(*) from pages where outcome = 'done'"),
+        ["25"]
+    );
 }
 
 #[test]
-fn the_scope_is_the_host_unless_told_otherwise() {
+fn the_default_scope_is_the_host() {
     let origin = Origin::serve(Site {
         hosts: 3,
         pages: 3,
-        across: true,
-        robots: Some(FORBID),
+        links_across_hosts: true,
+        robots: Some(FORBID_PRIVATE),
         ..Site::default()
     });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     assert!(record.0.iter().all(|hit| hit.host == Site::host(0)), "{record:?}");
     assert_eq!(record.paths().len(), 3);
 }
@@ -116,62 +120,63 @@ fn the_scope_is_the_host_unless_told_otherwise() {
 #[test]
 fn a_prefix_scope_stays_below_the_seeds_path() {
     let origin = Origin::serve(Site { pages: 5, ..Site::default() });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
     finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_none_under("/private/");
     assert_eq!(record.paths().len(), 5);
 }
 
 #[test]
-fn what_robots_txt_forbids_is_never_fetched_and_is_no_failure() {
+fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     let robots = "User-agent: *\nDisallow: /p/1\nDisallow: /private/\nAllow: /p/11\n";
     let origin = Origin::serve(Site { pages: 12, robots: Some(robots), ..Site::default() });
-    let (folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_none_under("/private/");
     // Page 1 is out, so 3, 4 and what is below are not found; page 11 is below 5.
-    let mut paths: Vec<_> = record.distinct().into_iter().map(|(_, path)| path).collect();
+    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/11", "/p/2", "/p/5", "/p/6"]);
     let first = &record.0[0];
     assert_eq!(first.path, "/robots.txt");
     assert_eq!(record.0.iter().filter(|hit| hit.path == "/robots.txt").count(), 1);
-    let kept_out = stored(folder.path(), "select count(*) from pages where outcome = 'robots'");
+    let kept_out =
+        query_pages(folder.path(), "select count(*) from pages where outcome = 'robots'");
     assert_ne!(kept_out, ["0"]);
 }
 
 #[test]
-fn a_crawl_delay_in_robots_txt_is_kept() {
+fn a_crawl_delay_in_robots_txt_is_respected() {
     let robots = "User-agent: *\nCrawl-delay: 0.3\nDisallow: /private/\n";
     let origin = Origin::serve(Site { pages: 5, robots: Some(robots), ..Site::default() });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     finished.expect_code(0);
     // The gap between robots.txt and the first page counts as well: the delay is known by then.
-    origin.record().expect_polite(Duration::from_millis(300));
+    origin.request_log().expect_polite(Duration::from_millis(300));
 }
 
 #[test]
-fn redirects_end_where_they_lead_and_are_fetched_once() {
-    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID), ..Site::default() });
+fn redirects_and_their_targets_are_fetched_once() {
+    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let (_folder, finished) =
-        crawl(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
+        crawl_site(&[&origin.url(0, "/redirect/0"), &origin.url(0, "/redirect/2")]);
     finished.expect_code(0);
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
     record.expect_polite(Duration::ZERO);
     assert_eq!(record.paths().len(), 5);
 }
 
 #[test]
-fn a_failing_page_gives_exit_code_1() {
-    let origin = Origin::serve(Site { pages: 1, robots: Some(FORBID), ..Site::default() });
-    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
+fn a_failed_page_exits_with_code_1() {
+    let origin = Origin::serve(Site { pages: 1, robots: Some(FORBID_PRIVATE), ..Site::default() });
+    let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
     let finished = finished.expect_code(1);
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains("1 page, 1 failed"), "{summary}");
-    let failed = stored(
+    let failed = query_pages(
         folder.path(),
         "select status, outcome, error from pages where status is not 200 and outcome != 'robots'",
     );
@@ -179,114 +184,119 @@ fn a_failing_page_gives_exit_code_1() {
 }
 
 #[test]
-fn bad_sites_are_that_pages_failure_and_bounded() {
+fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     let origin = Origin::serve(Site { pages: 1, ..Site::default() });
-    let up = Server::up(&["--allow-private=127.0.0.0/8", "--timeout", "1s"]);
-    let crawl = run(
+    let up = Server::start_up(&["--allow-private=127.0.0.0/8", "--timeout", "1s"]);
+    let crawl = run_tidings(
         up.folder.path(),
-        &["crawl", &origin.url(0, "/bad/"), "--broker", &up.text(), "--depth", "1"],
+        &["crawl", &origin.url(0, "/bad/"), "--broker", &up.address_text(), "--depth", "1"],
     );
     crawl.expect_code(1);
     let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
-    let failed = stored(up.folder.path(), sql);
+    let failed = query_pages(up.folder.path(), sql);
     // Redirects and the page that is merely empty have not failed; what a redirect leads to may
     // have.
     let fine = ["loop", "nowhere", "elsewhere", "empty"];
-    for way in BAD.iter().filter(|way| !fine.contains(way)) {
+    for way in BAD_PATHS.iter().filter(|way| !fine.contains(way)) {
         let url = origin.url(0, &format!("/bad/{way}"));
         assert!(failed.contains(&url), "{way} is not among {failed:#?}");
     }
     let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
-    assert_eq!(stored(up.folder.path(), &empty), ["done"]);
-    origin.record().expect_polite(Duration::ZERO);
+    assert_eq!(query_pages(up.folder.path(), &empty), ["done"]);
+    origin.request_log().expect_polite(Duration::ZERO);
     // Sixteen gigabytes were on offer.
     let peak = up.process.peak_memory_bytes();
     assert!(peak < 400 << 20, "{peak} bytes");
     // And it still works.
     let url = origin.url(0, "/p/0");
-    Talk::peer(up.address).send(format!("{url}\n"));
-    assert!(up.process.line_with(&format!("{url} ")).contains("200"));
+    LineConnection::connect_peer(up.address).send(format!("{url}\n"));
+    assert!(up.process.wait_for_line_with(&format!("{url} ")).contains("200"));
 }
 
 #[test]
-fn a_host_that_is_down_is_its_pages_failure() {
+fn an_unreachable_host_fails_only_its_page() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (folder, finished) = crawl(&[&format!("http://{free}/")]);
+    let (folder, finished) = crawl_site(&[&format!("http://{free}/")]);
     finished.expect_code(1);
-    let failed = stored(folder.path(), "select distinct outcome, error is null from pages");
+    let failed = query_pages(folder.path(), "select distinct outcome, error is null from pages");
     assert_eq!(failed, ["failed|0"]);
 }
 
 #[test]
-fn a_job_is_handed_to_the_up_on_the_same_data_directory_and_announced_once() {
-    let origin = Origin::serve(Site { pages: 15, robots: Some(FORBID), ..Site::default() });
-    let up = Server::up(&["--allow-private"]);
-    let mut done = Talk::client(up.address);
-    assert!(done.ask("SUB job-done from=first").starts_with("+OK"));
+fn a_running_up_takes_the_job_and_publishes_job_done_once() {
+    let origin = Origin::serve(Site { pages: 15, robots: Some(FORBID_PRIVATE), ..Site::default() });
+    let up = Server::start_up(&["--allow-private"]);
+    let mut done = LineConnection::connect_client(up.address);
+    assert!(done.request("SUB job-done from=first").starts_with("+OK"));
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
         // No --broker and no --data: the same folder is enough.
-        let handed = run(up.folder.path(), &["crawl", &seed]).expect_code(0);
-        assert!(handed.stderr().contains(&up.text()), "{}", handed.stderr());
-        let event = done.line();
+        let handed = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+        assert!(handed.stderr().contains(&up.address_text()), "{}", handed.stderr());
+        let event = done.read_line();
         assert!(event.starts_with(&format!("MSG job-done {pass} ")), "{event}");
         for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
             assert!(event.split(' ').any(|found| found == word), "{word} in {event}");
         }
         // Counted when it was announced: the last page was not still to come.
-        let now = origin.record();
+        let now = origin.request_log();
         assert_eq!(now.paths().len(), 15 * pass);
         assert!(now.0.iter().all(|hit| hit.end.is_some()));
         assert_eq!(
-            stored(up.folder.path(), "select count(*) from pages where status = 200"),
+            query_pages(up.folder.path(), "select count(*) from pages where status = 200"),
             [(15 * pass).to_string()]
         );
     }
     // Once each: the next event of the topic is this one.
-    assert_eq!(Talk::client(up.address).ask("PUB job-done no more"), "+OK 3 1");
-    assert_eq!(done.line(), "MSG job-done 3 no more");
+    assert_eq!(
+        LineConnection::connect_client(up.address).request("PUB job-done no more"),
+        "+OK 3 1"
+    );
+    assert_eq!(done.read_line(), "MSG job-done 3 no more");
 }
 
 #[test]
-fn an_interrupted_crawl_says_so_with_its_exit_code() {
+fn an_interrupted_crawl_exits_with_code_130() {
     let origin = Origin::serve(Site {
         pages: 500,
-        answer_after: Duration::from_millis(20),
+        response_delay: Duration::from_millis(20),
         ..Site::default()
     });
     let folder = TempDir::new().unwrap();
-    let crawl = tidings(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
-    let crawl = Running::start(&mut { crawl });
+    let crawl =
+        tidings_command(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
+    let crawl = Process::start(&mut { crawl });
     origin.wait_for_hits(10);
-    let ended = crawl.finish_by("INT").expect_code(130);
+    let ended = crawl.signal_and_finish("INT").expect_code(130);
     assert!(ended.stderr().contains("interrupted"), "{}", ended.stderr());
 }
 
 #[test]
-fn an_interrupted_crawl_goes_on_where_it_was() {
+fn an_interrupted_crawl_resumes() {
     // As many again are linked to from these.
     const PAGES: u32 = 200;
     let origin = Origin::serve(Site {
         pages: PAGES / 2,
-        answer_after: Duration::from_millis(5),
+        response_delay: Duration::from_millis(5),
         ..Site::default()
     });
     let folder = TempDir::new().unwrap();
     let start = || {
-        let crawl = tidings(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
-        Running::start(&mut { crawl })
+        let crawl =
+            tidings_command(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
+        Process::start(&mut { crawl })
     };
     for (hits, signal) in [(30, "INT"), (80, "KILL"), (130, "TERM")] {
         let crawl = start();
         origin.wait_for_hits(hits);
-        crawl.finish_by(signal);
+        crawl.signal_and_finish(signal);
     }
     let summary = start().finish().expect_code(0).stdout().pop().unwrap();
     assert!(summary.contains(&format!("{PAGES} pages, 0 failed")), "{summary}");
     let pages = "select count(distinct url) from pages where status = 200";
-    assert_eq!(stored(folder.path(), pages), [PAGES.to_string()]);
+    assert_eq!(query_pages(folder.path(), pages), [PAGES.to_string()]);
     // What was in flight when it ended is asked for again, and nothing else.
-    let record = origin.record();
+    let record = origin.request_log();
     let paths = record.paths();
     let again = paths.len() - paths.iter().collect::<BTreeSet<_>>().len();
     assert!(again <= 6, "{again} requests were made again: {paths:?}");
@@ -295,8 +305,8 @@ fn an_interrupted_crawl_goes_on_where_it_was() {
 
 #[test]
 fn output_in_a_pipe_has_neither_colour_nor_progress() {
-    let origin = Origin::serve(Site { pages: 5, robots: Some(FORBID), ..Site::default() });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/p/0")]);
+    let origin = Origin::serve(Site { pages: 5, robots: Some(FORBID_PRIVATE), ..Site::default() });
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
     let finished = finished.expect_code(0);
     let all = finished.stdout().join("\n") + &finished.stderr();
     assert!(!all.contains(['\x1b', '\r']), "{all:?}");
@@ -311,11 +321,11 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
 }
 
 #[test]
-fn on_a_terminal_progress_is_redrawn_below_the_pages_and_gone_at_the_end() {
+fn a_terminal_shows_progress_below_the_pages() {
     let origin = Origin::serve(Site {
         pages: 40,
-        robots: Some(FORBID),
-        answer_after: Duration::from_millis(20),
+        robots: Some(FORBID_PRIVATE),
+        response_delay: Duration::from_millis(20),
         ..Site::default()
     });
     let folder = TempDir::new().unwrap();
@@ -335,10 +345,10 @@ fn on_a_terminal_progress_is_redrawn_below_the_pages_and_gone_at_the_end() {
 }
 
 #[test]
-fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
-    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID), ..Site::default() });
+fn json_output_has_an_object_for_each_page_and_a_summary() {
+    let origin = Origin::serve(Site { pages: 3, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let (_folder, finished) =
-        crawl(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page"), "--json"]);
+        crawl_site(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page"), "--json"]);
     let objects: Vec<Value> = finished
         .expect_code(1)
         .stdout()
@@ -364,7 +374,7 @@ fn for_machines_there_is_an_object_for_each_page_and_one_at_the_end() {
 }
 
 #[test]
-fn compressed_pages_count_as_what_they_are_and_as_what_came() {
+fn compressed_pages_count_decoded_and_wire_bytes() {
     let gzip = "printf '<title>Zeros</title>%02000d' 0 | gzip -9";
     let body = Command::new("sh").args(["-c", gzip]).output().unwrap().stdout;
     let head = format!(
@@ -374,53 +384,53 @@ fn compressed_pages_count_as_what_they_are_and_as_what_came() {
     let (wire, decoded) = (body.len(), "<title>Zeros</title>".len() + 2000);
     let whole = [head.into_bytes(), body].concat();
     let origin = Origin::serve_with(Site::default(), move |hit| {
-        (hit.path == "/zeros").then(|| Answer::Raw(whole.clone()))
+        (hit.path == "/zeros").then(|| OriginResponse::Raw(whole.clone()))
     });
-    let (_folder, finished) = crawl(&[&origin.url(0, "/zeros"), "--json"]);
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/zeros"), "--json"]);
     let lines = finished.expect_code(0).stdout();
     let objects: Vec<Value> =
         lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     for object in [&objects[0], &objects[1]["summary"]] {
         assert_eq!((&object["bytes"], &object["wire_bytes"]), (&decoded.into(), &wire.into()));
     }
-    let (_folder, finished) = crawl(&[&origin.url(0, "/zeros")]);
+    let (_folder, finished) = crawl_site(&[&origin.url(0, "/zeros")]);
     let lines = finished.expect_code(0).stdout();
     let answers = lines.iter().find(|line| line.starts_with("answers ")).unwrap();
     assert!(answers.contains(&format!("2.0 kB ({wire} B on the wire) in all")), "{answers}");
 }
 
 #[test]
-fn patterns_keep_links_out_and_no_seed() {
+fn patterns_filter_links_but_not_seeds() {
     let origin = Origin::serve(Site { pages: 15, ..Site::default() });
     let patterns = ["--include", "/p/", "--exclude", "*/2$", "--exclude", "/p/9,/p/1$"];
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/p/1")];
-    let (_folder, finished) = crawl(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
+    let (_folder, finished) = crawl_site(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
     finished.expect_code(0);
     // Below 2 are 5 and 6, and below those 11 to 14; 9 is below 4.
-    let record = origin.record();
-    let mut paths: Vec<_> = record.distinct().into_iter().map(|(_, path)| path).collect();
+    let record = origin.request_log();
+    let mut paths: Vec<_> = record.distinct_pages().into_iter().map(|(_, path)| path).collect();
     paths.retain(|path| path.starts_with("/p"));
     paths.sort_unstable();
     assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
 }
 
 #[test]
-fn a_header_for_one_server_goes_nowhere_else() {
+fn a_header_for_one_origin_is_sent_to_no_other() {
     const SECRET: &str = "Bearer for the first alone";
     let origin = Origin::serve_with(Site { hosts: 2, pages: 3, ..Site::default() }, |hit| {
         let (_, port) = hit.header("Host")?.split_once(':')?;
         let target = format!("Location: http://{}:{port}/p/0\r\n", Site::host(1));
-        (hit.path == "/away").then(|| whole("302 Found", &target, ""))
+        (hit.path == "/away").then(|| full_response("302 Found", &target, ""))
     });
     let header = format!("{}=Authorization: {SECRET}", origin.url(0, "").trim_end_matches('/'));
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/away")];
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("config.toml"), format!("header = ['{header}']\n")).unwrap();
     for words in [&["--header", &*header], &["--config", "config.toml"]] {
-        let before = origin.hits();
+        let before = origin.request_count();
         let job = ["crawl", "--allow-private", &seeds[0], &seeds[1]];
-        run(folder.path(), &[&job[..], words].concat()).expect_code(0);
-        let record = origin.record();
+        run_tidings(folder.path(), &[&job[..], words].concat()).expect_code(0);
+        let record = origin.request_log();
         let (first, second): (Vec<_>, Vec<_>) =
             record.0[before..].iter().partition(|hit| hit.host == Site::host(0));
         assert!(first.iter().all(|hit| hit.header("Authorization") == Some(SECRET)), "{first:#?}");
@@ -430,48 +440,50 @@ fn a_header_for_one_server_goes_nowhere_else() {
 }
 
 #[test]
-fn seeds_come_from_a_file_or_standard_input_and_each_host_gives_so_many_pages() {
+fn seeds_are_read_from_a_file_or_standard_input() {
     let origin =
-        Origin::serve(Site { hosts: 4, pages: 9, robots: Some(FORBID), ..Site::default() });
+        Origin::serve(Site { hosts: 4, pages: 9, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let folder = TempDir::new().unwrap();
     let seeds: String = (0..3).map(|host| origin.url(host, "/p/0") + "\n").collect();
     fs::write(folder.path().join("seeds"), format!("# three\n\n{seeds}")).unwrap();
     let words = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
-    run(folder.path(), &[&words[..], &[&origin.url(3, "/p/0")]].concat()).expect_code(0);
-    let record = origin.record();
+    run_tidings(folder.path(), &[&words[..], &[&origin.url(3, "/p/0")]].concat()).expect_code(0);
+    let record = origin.request_log();
     for host in 0..4 {
         let pages = record.0.iter().filter(|hit| hit.host == Site::host(host));
         assert_eq!(pages.filter(|hit| hit.path.starts_with("/p/")).count(), 4, "{record:?}");
     }
     // The same again, as it is typed in: one job more.
-    let mut piped =
-        tidings(folder.path(), ["crawl", "--allow-private", "--seeds", "-", "--depth", "0"]);
+    let mut piped = tidings_command(
+        folder.path(),
+        ["crawl", "--allow-private", "--seeds", "-", "--depth", "0"],
+    );
     let mut piped = piped.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     piped.stdin.take().unwrap().write_all(seeds.as_bytes()).unwrap();
     assert!(piped.wait().unwrap().success());
-    assert_eq!(origin.record().paths().len(), 4 * 4 + 3);
+    assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
     // Nothing is begun if one of them is none.
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
-    let refused = run(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
+    let refused = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
     let refused = refused.expect_code(2);
     assert!(refused.stderr().contains("seeds:4: nonsense is not a URL"), "{}", refused.stderr());
-    assert_eq!(origin.record().paths().len(), 4 * 4 + 3);
+    assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
 }
 
 #[test]
-fn a_job_ends_when_its_time_is_up() {
+fn a_job_ends_at_its_time_limit() {
     let origin = Origin::serve(Site { pages: 500, ..Site::default() });
     let seed = origin.url(0, "/p/0");
-    let (_folder, finished) = crawl(&[&seed, "--delay", "100ms", "--max-time", "1s"]);
+    let (_folder, finished) = crawl_site(&[&seed, "--delay", "100ms", "--max-time", "1s"]);
     let summary = finished.expect_code(0).stdout().pop().unwrap();
     assert!(summary.contains(" over budget"), "{summary}");
 }
 
 #[test]
-fn whoever_crawls_others_is_told_to_name_somebody() {
+fn crawling_other_sites_without_a_contact_warns() {
     let warned = |words: &[&str]| {
         let folder = TempDir::new().unwrap();
-        let stderr = run(folder.path(), &[&["crawl"], words].concat()).stderr();
+        let stderr = run_tidings(folder.path(), &[&["crawl"], words].concat()).stderr();
         stderr.matches("--contact URL|MAIL").count()
     };
     // These are private, so that none of them is asked.
@@ -483,13 +495,14 @@ fn whoever_crawls_others_is_told_to_name_somebody() {
 }
 
 #[test]
-fn the_data_directory_is_made_where_it_is_asked_for() {
+fn the_data_directory_is_created() {
     let origin = Origin::serve(Site::default());
-    let (folder, finished) = crawl(&[&origin.url(0, "/p/0"), "--depth", "0", "--data", "a/b/c"]);
+    let (folder, finished) =
+        crawl_site(&[&origin.url(0, "/p/0"), "--depth", "0", "--data", "a/b/c"]);
     finished.expect_code(0);
     let file = folder.path().join("a/b/c/pages.db");
-    assert!(until("the database", || fs::metadata(&file).ok()).len() > 0);
+    assert!(wait_until("the database", || fs::metadata(&file).ok()).len() > 0);
     assert!(!folder.path().join("tidings-data").exists());
 }
 
-const FORBID: &str = "User-agent: *\nDisallow: /private/\n";
+const FORBID_PRIVATE: &str = "User-agent: *\nDisallow: /private/\n";

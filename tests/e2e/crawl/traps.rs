@@ -5,16 +5,16 @@ use std::time::SystemTime;
 
 use tempfile::TempDir;
 
-use crate::support::origin::{Answer, Hit, Origin, Site, html};
-use crate::support::pages;
-use crate::support::process::{Server, run};
-use crate::support::talk::{Talk, value};
+use crate::support::line_connection::{LineConnection, value};
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, html_response};
+use crate::support::page_database;
+use crate::support::process::{Server, run_tidings};
 
 /// Addresses at which the site says the same.
-const MIRRORS: usize = 60;
+const MIRROR_COUNT: usize = 60;
 const SECONDS_OF_YEAR: u64 = 31_556_952;
 
-fn this_year() -> u64 {
+fn current_year() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     1970 + now.as_secs() / SECONDS_OF_YEAR
 }
@@ -30,18 +30,18 @@ fn links(paths: impl IntoIterator<Item = String>) -> String {
 }
 
 /// The pages of five years, which are all there are.
-fn archive() -> impl Iterator<Item = String> {
+fn archive_paths() -> impl Iterator<Item = String> {
     (2010..2015).flat_map(|year| (1..=12).map(move |month| format!("/archive/{year}/{month:02}")))
 }
 
-fn page(hit: &Hit, sessions: &AtomicU64) -> Option<Answer> {
+fn respond(hit: &Hit, sessions: &AtomicU64) -> Option<OriginResponse> {
     let path = hit.path.as_str();
     let body = if path == "/" {
-        let mirrors = (0..MIRRORS).map(|number| format!("/mirror-{}/", word(number)));
+        let mirrors = (0..MIRROR_COUNT).map(|number| format!("/mirror-{}/", word(number)));
         let others = ["/archive/", "/grow/", "/deep/", "/shop/"].map(str::to_owned);
-        links(mirrors.chain(others).chain([format!("/calendar/{}/01", this_year())]))
+        links(mirrors.chain(others).chain([format!("/calendar/{}/01", current_year())]))
     } else if path == "/archive/" {
-        links(archive())
+        links(archive_paths())
     } else if path.starts_with("/archive/") {
         String::new()
     } else if let Some(month) = path.strip_prefix("/calendar/") {
@@ -56,25 +56,26 @@ fn page(hit: &Hit, sessions: &AtomicU64) -> Option<Answer> {
         let session = sessions.fetch_add(1, Ordering::SeqCst);
         links([format!("/shop/?zenid={session:032x}")])
     } else if path.starts_with("/mirror-") {
-        return Some(html("<title>Nothing here</title> <a href=\"more/\">more</a>"));
+        return Some(html_response("<title>Nothing here</title> <a href=\"more/\">more</a>"));
     } else {
         return None;
     };
-    Some(html(&format!("<title>{path}</title>\n{body}")))
+    Some(html_response(&format!("<title>{path}</title>\n{body}")))
 }
 
 #[test]
-fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
+fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     let sessions = AtomicU64::new(0);
-    let origin = Origin::serve_with(Site::default(), move |hit| page(hit, &sessions));
-    let up = Server::up(&["--allow-private"]);
-    let mut done = Talk::client(up.address);
-    assert!(done.ask("SUB job-done from=first").starts_with("+OK"));
-    let finished = run(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
+    let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
+    let up = Server::start_up(&["--allow-private"]);
+    let mut done = LineConnection::connect_client(up.address);
+    assert!(done.request("SUB job-done from=first").starts_with("+OK"));
+    let finished = run_tidings(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
 
-    let record = origin.record();
+    let record = origin.request_log();
     record.expect_no_duplicates();
-    let asked = |prefix: &str| record.pages().filter(|hit| hit.path.starts_with(prefix)).count();
+    let asked =
+        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
     // Five years ahead of this one.
     assert_eq!(asked("/calendar/"), 6 * 12);
     // A segment may be there three times.
@@ -84,10 +85,10 @@ fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
     // The page without a session, and three with one.
     assert_eq!(asked("/shop/"), 1 + 3);
     // Links of the first twenty are followed at most.
-    assert!(asked("/mirror-") <= MIRRORS + 20, "{}", asked("/mirror-"));
-    assert_eq!(asked("/archive/"), 1 + archive().count());
+    assert!(asked("/mirror-") <= MIRROR_COUNT + 20, "{}", asked("/mirror-"));
+    assert_eq!(asked("/archive/"), 1 + archive_paths().count());
 
-    let stored = |sql: &str| pages::query(&up.data(), sql).unwrap();
+    let stored = |sql: &str| page_database::query(&up.data_dir(), sql).unwrap();
     let traps = stored("select reason, count(*) from pages where outcome = 'trap' group by reason");
     let named = |name: &str| {
         let found = traps.iter().find_map(|row| row.strip_prefix(&format!("{name}|")));
@@ -96,33 +97,34 @@ fn a_crawl_of_a_site_without_an_end_ends_and_has_its_honest_part_whole() {
     for name in ["calendar", "repeated-segments", "deep-path", "session-id"] {
         assert_eq!(named(name), 1, "{name}: {traps:?}");
     }
-    assert!(named("same-content") + named("soft-not-found") >= MIRRORS - 20, "{traps:?}");
+    assert!(named("same-content") + named("soft-not-found") >= MIRROR_COUNT - 20, "{traps:?}");
     let honest = "select count(*) from pages where outcome = 'done' and url like '%/archive/%'";
-    assert_eq!(stored(honest), [(1 + archive().count()).to_string()]);
+    assert_eq!(stored(honest), [(1 + archive_paths().count()).to_string()]);
 
     let sum = stored("select count(*) from pages where outcome = 'trap'").remove(0);
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains(&format!(", {sum} in traps")), "{summary}");
-    assert_eq!(value(&done.line(), "trap"), sum);
+    assert_eq!(value(&done.read_line(), "trap"), sum);
 }
 
 #[test]
-fn an_operator_says_what_a_trap_is() {
+fn trap_limits_are_configurable() {
     let asked = |flags: &[&str]| {
         let sessions = AtomicU64::new(0);
-        let origin = Origin::serve_with(Site::default(), move |hit| page(hit, &sessions));
+        let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
         let folder = TempDir::new().unwrap();
         let seed = origin.url(0, "/");
         let words = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
-        run(folder.path(), &words).expect_code(0);
+        run_tidings(folder.path(), &words).expect_code(0);
         let data = folder.path().join("tidings-data");
         let traps = "select distinct reason from pages where outcome = 'trap' order by reason";
-        (origin, pages::query(&data, traps).unwrap())
+        (origin, page_database::query(&data, traps).unwrap())
     };
     let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
     let (origin, traps) = asked(&limits);
-    let record = origin.record();
-    let count = |prefix: &str| record.pages().filter(|hit| hit.path.starts_with(prefix)).count();
+    let record = origin.request_log();
+    let count =
+        |prefix: &str| record.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
     assert_eq!(count("/shop/"), 1, "with a session the URL is too long");
     assert_eq!(count("/deep/"), 7);
     assert_eq!(count("/grow/"), 2);
@@ -131,5 +133,5 @@ fn an_operator_says_what_a_trap_is() {
         assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
     }
     let (origin, traps) = asked(&["--no-traps", "--max-pages=300"]);
-    assert_eq!((origin.record().pages().count(), traps), (300, Vec::new()));
+    assert_eq!((origin.request_log().page_requests().count(), traps), (300, Vec::new()));
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const MARK: &str = "// PROTOCOL: ";
+const CITATION_PREFIX: &str = "// PROTOCOL: ";
 
 #[test]
 fn every_numbered_sentence_is_cited_by_a_test() {
@@ -15,7 +15,7 @@ fn every_numbered_sentence_is_cited_by_a_test() {
     let mut citations: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong = Vec::new();
     for path in sources() {
-        let source = read(&path);
+        let source = read_source(&path);
         for cited in cited_by_tests(&source) {
             match cited {
                 Ok(names) => names.into_iter().for_each(|name| {
@@ -38,7 +38,7 @@ fn every_sentence_that_code_cites_exists() {
     let sentences = sentences();
     let mut citations = 0;
     for path in sources() {
-        for name in cited_by_code(&read(&path)) {
+        for name in cited_by_code(&read_source(&path)) {
             assert!(sentences.contains(name), "{}: no sentence [{name}]", path.display());
             citations += 1;
         }
@@ -47,7 +47,7 @@ fn every_sentence_that_code_cites_exists() {
 }
 
 #[test]
-fn citations_stand_above_tests_and_nowhere_else() {
+fn citations_are_valid_only_above_tests() {
     let found = |source: &'static str| cited_by_tests(source).collect::<Vec<_>>();
     let test = "    // PROTOCOL: S3, L10\n    #[cfg(unix)]\n    #[tokio::test(start_paused = true)]\n    async fn a() {";
     assert_eq!(found(test), [Ok(vec!["S3", "L10"])]);
@@ -67,10 +67,10 @@ fn citations_stand_above_tests_and_nowhere_else() {
 
 /// The names of all numbered sentences, such as `S3`. Each stands for one sentence.
 fn sentences() -> BTreeSet<String> {
-    let text = read(&repository().join("protocol/PROTOCOL.md"));
+    let text = read_source(&repository().join("protocol/PROTOCOL.md"));
     let mut sentences = BTreeSet::new();
     let names = text.lines().filter_map(|line| line.strip_prefix("- [")?.split_once("] "));
-    for (name, _) in names.filter(|(name, _)| is_name(name)) {
+    for (name, _) in names.filter(|(name, _)| is_sentence_name(name)) {
         assert!(sentences.insert(name.to_owned()), "two sentences are called [{name}]");
     }
     sentences
@@ -80,11 +80,11 @@ fn sentences() -> BTreeSet<String> {
 fn cited_by_tests(source: &str) -> impl Iterator<Item = Result<Vec<&str>, String>> {
     let lines: Vec<_> = source.lines().map(str::trim).collect();
     (0..lines.len()).filter_map(move |at| {
-        let names: Vec<_> = lines[at].strip_prefix(MARK)?.split(", ").collect();
+        let names: Vec<_> = lines[at].strip_prefix(CITATION_PREFIX)?.split(", ").collect();
         let attributes = lines[at + 1..].iter().take_while(|line| line.starts_with("#["));
         let is_test = |line: &&str| line.starts_with("#[test]") || line.contains("::test");
         let is_once = names.iter().collect::<BTreeSet<_>>().len() == names.len();
-        let is_good = names.iter().all(|name| is_name(name)) && is_once;
+        let is_good = names.iter().all(|name| is_sentence_name(name)) && is_once;
         Some(if is_good && attributes.copied().any(|line| is_test(&line)) {
             Ok(names)
         } else {
@@ -96,11 +96,11 @@ fn cited_by_tests(source: &str) -> impl Iterator<Item = Result<Vec<&str>, String
 /// The sentences in every `[S3]` of a source.
 fn cited_by_code(source: &str) -> impl Iterator<Item = &str> {
     let bracketed = source.split('[').skip(1).filter_map(|rest| rest.split_once(']'));
-    bracketed.map(|(name, _)| name).filter(|name| is_name(name))
+    bracketed.map(|(name, _)| name).filter(|name| is_sentence_name(name))
 }
 
 /// A capital letter and a number.
-fn is_name(name: &str) -> bool {
+fn is_sentence_name(name: &str) -> bool {
     let number = name.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -132,6 +132,6 @@ fn repository() -> &'static Path {
 }
 
 #[track_caller]
-fn read(path: &Path) -> String {
+fn read_source(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

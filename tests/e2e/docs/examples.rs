@@ -7,93 +7,96 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::nc::nc_all;
-use crate::support::origin::{Origin, Site, html};
-use crate::support::process::{Running, Server, at};
-use crate::support::wait::until;
+use crate::support::nc::run_nc;
+use crate::support::origin::{Origin, Site, html_response};
+use crate::support::process::{Process, Server, run_at};
+use crate::support::wait::wait_until;
 
-const CLIENTS: [(&str, &str); 4] = [
+const EXAMPLE_CLIENTS: [(&str, &str); 4] = [
     ("bash", "client.sh"),
     ("python3", "client.py"),
     ("node", "client.mjs"),
     ("perl", "client.pl"),
 ];
 
-fn example(name: &str) -> PathBuf {
+fn example_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
 /// One of the clients, with arguments.
 #[track_caller]
-fn client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) -> Running {
+fn start_client(server: &Server, (program, file): (&str, &str), arguments: &[&str]) -> Process {
     let mut command = Command::new(program);
-    command.arg(example(file)).args(arguments).env("TIDINGS_BROKER", server.text());
-    Running::start(&mut command)
+    command.arg(example_path(file)).args(arguments).env("TIDINGS_BROKER", server.address_text());
+    Process::start(&mut command)
 }
 
 /// Nothing but bash: no other program can be found.
 #[test]
 fn bash_needs_no_other_program() {
-    let server = Server::broker();
-    let bash = Running::start(Command::new("sh").args(["-c", "command -v bash"])).finish().stdout();
+    let server = Server::start_broker();
+    let bash = Process::start(Command::new("sh").args(["-c", "command -v bash"])).finish().stdout();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&bash[0]);
-        command.arg(example("client.sh")).args(arguments);
-        command.env("TIDINGS_BROKER", server.text()).env("PATH", "/nowhere");
-        Running::start(&mut command)
+        command.arg(example_path("client.sh")).args(arguments);
+        command.env("TIDINGS_BROKER", server.address_text()).env("PATH", "/nowhere");
+        Process::start(&mut command)
     };
     let ended = run(&["publish", "alone", "one", "two"]).finish().expect_code(0);
     assert_eq!((ended.stdout(), ended.stderr()), (vec!["2 confirmed".to_owned()], String::new()));
     let listener = run(&["listen", "alone", "first"]);
-    listener.line_with("2 two");
+    listener.wait_for_line_with("2 two");
 }
 
 #[test]
 fn every_client_publishes_and_is_confirmed() {
-    let server = Server::broker();
-    for of in CLIENTS {
+    let server = Server::start_broker();
+    for of in EXAMPLE_CLIENTS {
         let topic = of.0;
         let events = ["http://a.example/ x=1", "two  words ", "+OK 9 9", "ünïcode \u{2028} *?"];
-        let ended = client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
+        let ended =
+            start_client(&server, of, &[&["publish", topic], &events[..]].concat()).finish();
         assert_eq!(ended.stdout(), ["4 confirmed"], "{topic}: {}", ended.stderr());
         ended.expect_code(0);
         let asked = format!("SUB {topic} from=first\nQUIT\n");
-        let heard = nc_all(server.address, asked);
+        let heard = run_nc(server.address, asked);
         let payloads: Vec<_> = heard
             .iter()
             .filter_map(|line| line.strip_prefix(&format!("MSG {topic} "))?.split_once(' '))
             .map(|(_, payload)| payload)
             .collect();
         assert_eq!(payloads, events, "{topic}");
-        let refused = client(&server, of, &["publish", topic, "fine", "no \u{1} control"]).finish();
+        let refused =
+            start_client(&server, of, &["publish", topic, "fine", "no \u{1} control"]).finish();
         assert!(refused.stderr().contains("-ERR control n=2"), "{topic}: {}", refused.stderr());
         assert_ne!(refused.code, Some(0), "{topic}");
     }
 }
 
 #[test]
-fn every_client_listens_from_where_it_is_told() {
-    let server = Server::broker();
-    nc_all(server.address, "PUB t one\nPUB t two words \nPUB t http://a.example/ x=1\nQUIT\n");
-    for of in CLIENTS {
-        let listening = client(&server, of, &["listen", "t", "2"]);
+fn every_client_listens_from_the_requested_position() {
+    let server = Server::start_broker();
+    run_nc(server.address, "PUB t one\nPUB t two words \nPUB t http://a.example/ x=1\nQUIT\n");
+    for of in EXAMPLE_CLIENTS {
+        let listening = start_client(&server, of, &["listen", "t", "2"]);
         assert_eq!(
-            listening.stdout_lines(2),
+            listening.wait_for_stdout_lines(2),
             ["2 two words ", "3 http://a.example/ x=1"],
             "{}",
             of.0
         );
     }
-    let all: Vec<_> = CLIENTS.map(|of| client(&server, of, &["listen", "t", "first"])).into();
+    let all: Vec<_> =
+        EXAMPLE_CLIENTS.map(|of| start_client(&server, of, &["listen", "t", "first"])).into();
     for listening in &all {
-        listening.stdout_lines(3);
+        listening.wait_for_stdout_lines(3);
     }
-    nc_all(server.address, "PUB t \u{fc}\nQUIT\n");
-    for (listening, of) in all.into_iter().zip(CLIENTS) {
-        assert_eq!(listening.stdout_lines(4)[3], "4 \u{fc}", "{}", of.0);
+    run_nc(server.address, "PUB t \u{fc}\nQUIT\n");
+    for (listening, of) in all.into_iter().zip(EXAMPLE_CLIENTS) {
+        assert_eq!(listening.wait_for_stdout_lines(4)[3], "4 \u{fc}", "{}", of.0);
     }
-    for of in CLIENTS {
-        let refused = client(&server, of, &["listen", "t", "soon"]).finish();
+    for of in EXAMPLE_CLIENTS {
+        let refused = start_client(&server, of, &["listen", "t", "soon"]).finish();
         assert!(refused.stderr().contains("-ERR bad-argument"), "{}: {}", of.0, refused.stderr());
         assert_ne!(refused.code, Some(0), "{}", of.0);
     }
@@ -102,22 +105,22 @@ fn every_client_listens_from_where_it_is_told() {
 #[test]
 fn a_scrapy_spider_takes_its_requests_from_a_group() {
     let pages = |path: &str| match path {
-        "/" => html("<a href=/a>a</a> <a href=/b>b</a> <a href=/>home</a>"),
-        "/a" => html("<a href=/b>b</a> <a href=/c>c</a>"),
-        _ => html("<p>nothing more"),
+        "/" => html_response("<a href=/a>a</a> <a href=/b>b</a> <a href=/>home</a>"),
+        "/a" => html_response("<a href=/b>b</a> <a href=/c>c</a>"),
+        _ => html_response("<p>nothing more"),
     };
     let origin = Origin::serve_with(Site::default(), move |hit| Some(pages(&hit.path)));
-    let server = Server::broker();
+    let server = Server::start_broker();
     let scrapy = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/scrapy");
     assert!(scrapy.exists(), "tests/run installs Scrapy");
     let mut command = Command::new(scrapy);
-    command.arg("runspider").arg(example("scrapy_spider.py"));
-    command.args(["-a", &format!("broker={}", server.text()), "-O", "pages.jsonl"]);
+    command.arg("runspider").arg(example_path("scrapy_spider.py"));
+    command.args(["-a", &format!("broker={}", server.address_text()), "-O", "pages.jsonl"]);
     command.current_dir(server.folder.path());
-    let spider = Running::start(&mut command);
-    let crawled = at(&server, &["crawl", &origin.url(0, "/"), "--quiet"]).expect_code(0);
+    let spider = Process::start(&mut command);
+    let crawled = run_at(&server, &["crawl", &origin.url(0, "/"), "--quiet"]).expect_code(0);
     assert!(crawled.stdout().iter().any(|line| line.contains("4 pages")), "{:?}", crawled.stdout());
-    spider.finish_by("TERM");
+    spider.signal_and_finish("TERM");
     let text = std::fs::read_to_string(server.folder.path().join("pages.jsonl")).unwrap();
     let stored: BTreeSet<String> = text
         .lines()
@@ -128,8 +131,8 @@ fn a_scrapy_spider_takes_its_requests_from_a_group() {
     let wanted = ["/", "/a", "/b", "/c"].map(|path| origin.url(0, path));
     assert_eq!(stored, wanted.into());
     // Each was asked for once, as the group gave each out once.
-    until("the record", || (origin.record().0.len() >= 4).then_some(()));
-    let mut asked: Vec<_> = origin.record().0.iter().map(|hit| hit.path.clone()).collect();
+    wait_until("the record", || (origin.request_log().0.len() >= 4).then_some(()));
+    let mut asked: Vec<_> = origin.request_log().0.iter().map(|hit| hit.path.clone()).collect();
     asked.sort();
     assert_eq!(asked, ["/", "/a", "/b", "/c"]);
 }

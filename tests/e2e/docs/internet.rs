@@ -10,8 +10,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::docs::pages::{Block, blocks, is_same_shape};
-use crate::support::process::Running;
+use crate::docs::pages::{CodeBlock, code_blocks, is_same_shape};
+use crate::support::process::Process;
 
 const PAGE: &str = "docs/internet.md";
 
@@ -19,22 +19,22 @@ const PAGE: &str = "docs/internet.md";
 const PROMPTS: [(&str, &str); 2] = [("broker# ", ""), ("elsewhere$ ", "elsewhere ")];
 
 /// Blocks that are for those who have a name in the real network.
-const NOT_RUN: [&str; 1] = ["certbot "];
+const SKIPPED_BLOCKS: [&str; 1] = ["certbot "];
 
 #[test]
-fn the_page_goes_as_it_is_shown_from_the_first_command_to_the_last() {
-    let mut machines = Machines::start();
+fn every_command_of_the_page_runs_as_shown() {
+    let mut machines = TestMachines::start();
     let (mut commands, mut files) = (0, 0);
-    for block in blocks(PAGE) {
-        let place = format!("{PAGE}:{}", block.at);
+    for block in code_blocks(PAGE) {
+        let place = format!("{PAGE}:{}", block.first_line);
         if block.kind == "console" {
-            commands += machines.follow(&place, &block);
-        } else if let Some(path) = named_file(&block.before) {
-            machines.write(&path, &block);
+            commands += machines.run_block(&place, &block);
+        } else if let Some(path) = named_file(&block.preceding_line) {
+            machines.write_file(&path, &block);
             files += 1;
         } else {
             let line = &block.lines[0];
-            assert!(NOT_RUN.iter().any(|word| line.starts_with(word)), "{place}: {line}");
+            assert!(SKIPPED_BLOCKS.iter().any(|word| line.starts_with(word)), "{place}: {line}");
         }
     }
     assert!(commands >= 60 && files >= 6, "{commands} commands and {files} files");
@@ -62,15 +62,15 @@ fn named_file(line: &str) -> Option<PathBuf> {
 }
 
 /// Two machines: one with a broker, and one elsewhere.
-struct Machines {
-    shell: Running,
+struct TestMachines {
+    shell: Process,
     /// Lines printed before the present command.
-    printed: usize,
+    printed_lines: usize,
     commands: usize,
     folder: TempDir,
 }
 
-impl Machines {
+impl TestMachines {
     #[track_caller]
     fn start() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -101,22 +101,22 @@ impl Machines {
         }
         // It would end its first line in a second write, behind what others print meanwhile.
         command.env_remove("PYTHONUNBUFFERED");
-        let shell = Running::start(&mut command);
-        shell.line_with("ready");
-        let mut machines = Self { shell, printed: 0, commands: 0, folder };
+        let shell = Process::start(&mut command);
+        shell.wait_for_line_with("ready");
+        let mut machines = Self { shell, printed_lines: 0, commands: 0, folder };
         let units = units.display();
         machines.shell.write(format!("python3 {manager} serve {units} &\n"));
-        machines.shell.line_with("the manager listens");
+        machines.shell.wait_for_line_with("the manager listens");
         // The blog of which the page speaks.
         let site = "python3 -u -m http.server 80 --bind 192.0.2.99 --directory site";
         machines.shell.write(format!("ip netns exec elsewhere {site} &\n"));
-        machines.shell.line_with("Serving HTTP");
+        machines.shell.wait_for_line_with("Serving HTTP");
         machines
     }
 
     /// Runs the commands of a block, and returns how many there were.
     #[track_caller]
-    fn follow(&mut self, place: &str, block: &Block) -> usize {
+    fn run_block(&mut self, place: &str, block: &CodeBlock) -> usize {
         let prompt = |line: &str| {
             let of = |(prompt, machine): &(_, &'static str)| {
                 Some((line.strip_prefix(*prompt)?, *machine))
@@ -143,26 +143,29 @@ impl Machines {
         self.commands += 1;
         let done = format!("-- command {} is done: ", self.commands);
         self.shell.write(format!("{machine}{command}\n{machine}echo \"{done}$status\"\n"));
-        let line = self.shell.line_with(&done);
+        let line = self.shell.wait_for_line_with(&done);
         if shown.is_empty() {
             assert_eq!(line, format!("{done}0"), "{place}: {command}");
         }
-        let ended = self.shell.lines_in_order(self.printed, &[line], |wanted, line| wanted == line);
-        let at = self.shell.lines_in_order(self.printed, shown, is_same_shape);
+        let ended =
+            self.shell.wait_for_lines_in_order(self.printed_lines, &[line], |wanted, line| {
+                wanted == line
+            });
+        let at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
         assert!(
             at <= ended,
             "{place}: {command} has not printed {shown:#?}, but what came later did"
         );
-        self.printed = ended;
+        self.printed_lines = ended;
     }
 
     /// Writes a file as an editor on the broker's machine would: as root, and not into a folder
     /// that nobody has made.
     #[track_caller]
-    fn write(&mut self, path: &Path, block: &Block) {
+    fn write_file(&mut self, path: &Path, block: &CodeBlock) {
         let text = self.folder.path().join("text");
         fs::write(&text, block.lines.join("\n") + "\n").unwrap();
         let command = format!("cat {} > {}", text.display(), path.display());
-        self.run("", &command, &[], &format!("{PAGE}:{}", block.at));
+        self.run("", &command, &[], &format!("{PAGE}:{}", block.first_line));
     }
 }

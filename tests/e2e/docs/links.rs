@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use crate::docs::pages::pages;
 
 /// In bytes. A front page is read in one go.
-const README_MAX: usize = 10_000;
+const README_BYTES_MAX: usize = 10_000;
 
 /// In bytes. A page that is longer covers more than one task of a reader.
-const PAGE_MAX: usize = 15_000;
+const PAGE_BYTES_MAX: usize = 15_000;
 
 #[test]
-fn every_link_of_every_page_leads_somewhere() {
+fn every_link_of_every_page_has_a_target() {
     let mut documents = Vec::new();
     find_documents(Path::new(env!("CARGO_MANIFEST_DIR")), &mut documents);
     let mut links = 0;
     let mut broken = Vec::new();
     for document in &documents {
-        for link in links_of(&read(document)) {
+        for link in links_of(&read_document(document)) {
             links += 1;
-            if let Err(reason) = check(document, &link) {
+            if let Err(reason) = check_link(document, &link) {
                 broken.push(format!("{}: {link}: {reason}", document.display()));
             }
         }
@@ -34,8 +34,8 @@ fn every_link_of_every_page_leads_somewhere() {
 fn no_page_is_too_long() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     for page in pages().iter().filter(|page| !page.starts_with("protocol/")) {
-        let max = if page == "README.md" { README_MAX } else { PAGE_MAX };
-        let bytes = read(&repository.join(page)).len();
+        let max = if page == "README.md" { README_BYTES_MAX } else { PAGE_BYTES_MAX };
+        let bytes = read_document(&repository.join(page)).len();
         assert!(bytes <= max, "{page} has {bytes} bytes, over the limit of {max}");
     }
 }
@@ -44,7 +44,7 @@ fn no_page_is_too_long() {
 fn the_index_and_the_book_list_every_page_of_the_manual() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     for list in ["docs/index.md", "docs/SUMMARY.md"] {
-        let links = links_of(&read(&repository.join(list)));
+        let links = links_of(&read_document(&repository.join(list)));
         for page in pages().iter().filter_map(|page| page.strip_prefix("docs/")) {
             let is_list = page == "index.md" || page == "SUMMARY.md";
             assert!(is_list || links.iter().any(|link| link == page), "{list} lacks {page}");
@@ -53,7 +53,7 @@ fn the_index_and_the_book_list_every_page_of_the_manual() {
 }
 
 #[test]
-fn anchors_are_those_that_web_sites_make() {
+fn anchors_match_those_of_github_and_mdbook() {
     let text = "# Top\n## What `sync=` means\n```\n# no heading\n```\n## Don't, ever\n## Top\n";
     let expected = ["top", "what-sync-means", "dont-ever", "top-1"];
     assert_eq!(anchors_of(text), BTreeSet::from(expected.map(str::to_owned)));
@@ -74,7 +74,7 @@ fn find_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
     }
 }
 
-fn check(document: &Path, link: &str) -> Result<(), &'static str> {
+fn check_link(document: &Path, link: &str) -> Result<(), &'static str> {
     if ["https://", "http://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
         return Ok(());
     }
@@ -87,7 +87,7 @@ fn check(document: &Path, link: &str) -> Result<(), &'static str> {
         return Err("there is no such file");
     }
     match anchor {
-        Some(anchor) if !anchors_of(&read(&target)).contains(anchor) => {
+        Some(anchor) if !anchors_of(&read_document(&target)).contains(anchor) => {
             Err("the page has no such heading")
         }
         _ => Ok(()),
@@ -130,6 +130,6 @@ fn prose_of(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[track_caller]
-fn read(path: &Path) -> String {
+fn read_document(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

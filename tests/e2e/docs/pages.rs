@@ -17,25 +17,25 @@ use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use crate::support::process::{Running, Server, run, tidings};
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
 /// Ports in the documents. Each page gets free ones in their place.
 const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
 
 /// Flags in the pages that belong to cargo, to a script of the repository or to certbot.
-const FLAGS_OF_OTHERS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
+const FOREIGN_FLAGS: [&str; 4] = ["--no-default-features", "--features", "--quick", "--only"];
 
 /// What stands between two fences of a document.
-pub(crate) struct Block {
+pub(crate) struct CodeBlock {
     /// The word behind the opening fence.
     pub(crate) kind: String,
     /// The number of the first line.
-    pub(crate) at: usize,
+    pub(crate) first_line: usize,
     pub(crate) lines: Vec<String>,
     /// The last line of text before it.
-    pub(crate) before: String,
+    pub(crate) preceding_line: String,
 }
 
 /// The pages that a reader follows, by their paths in the repository.
@@ -54,12 +54,12 @@ pub(crate) fn pages() -> Vec<String> {
     pages
 }
 
-pub(crate) fn blocks(file: &str) -> Vec<Block> {
+pub(crate) fn code_blocks(file: &str) -> Vec<CodeBlock> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut blocks = Vec::new();
-    let (mut open, mut before): (Option<Block>, _) = (None, "");
+    let (mut open, mut before): (Option<CodeBlock>, _) = (None, "");
     for (number, line) in (1..).zip(text.lines()) {
         match (&mut open, line.strip_prefix("```")) {
             (Some(_), Some(_)) => blocks.extend(open.take()),
@@ -67,7 +67,12 @@ pub(crate) fn blocks(file: &str) -> Vec<Block> {
             (None, Some(kind)) => {
                 let kind = kind.to_owned();
                 let before = before.to_owned();
-                open = Some(Block { kind, at: number + 1, lines: Vec::new(), before });
+                open = Some(CodeBlock {
+                    kind,
+                    first_line: number + 1,
+                    lines: Vec::new(),
+                    preceding_line: before,
+                });
             }
             (None, None) if line.is_empty() => {}
             (None, None) => before = line,
@@ -78,11 +83,11 @@ pub(crate) fn blocks(file: &str) -> Vec<Block> {
 }
 
 #[test]
-fn every_session_in_the_specification_goes_as_it_is_shown() {
+fn every_session_of_the_specification_runs_as_shown() {
     let mut sessions = 0;
-    for block in blocks("protocol/PROTOCOL.md") {
+    for block in code_blocks("protocol/PROTOCOL.md") {
         if block.lines.iter().any(|line| line.starts_with("C: ") || line.starts_with("B: ")) {
-            replay(&block);
+            run_session(&block);
             sessions += 1;
         }
     }
@@ -90,14 +95,14 @@ fn every_session_in_the_specification_goes_as_it_is_shown() {
 }
 
 #[test]
-fn every_shell_example_goes_as_it_is_shown() {
+fn every_shell_example_runs_as_shown() {
     let pages = pages();
     let mut commands = 0;
     // Most of the time a page waits for a broker or a clock, so several run at once.
     for group in pages.chunks(3) {
         thread::scope(|scope| {
             let followed: Vec<_> =
-                group.iter().map(|page| (page, scope.spawn(|| follow(page)))).collect();
+                group.iter().map(|page| (page, scope.spawn(|| run_page(page)))).collect();
             for (page, followed) in followed {
                 commands += followed.join().unwrap_or_else(|_| panic!("{page} failed, see above"));
             }
@@ -107,18 +112,18 @@ fn every_shell_example_goes_as_it_is_shown() {
 }
 
 /// Runs the shell examples of a page and returns their number.
-fn follow(page: &str) -> usize {
-    let mut shell = Shell::start();
+fn run_page(page: &str) -> usize {
+    let mut shell = PageShell::start();
     if page.starts_with("protocol") {
         // A reader of the specification has a broker already.
         shell.run(page, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
     }
     let mut commands = 0;
-    for block in blocks(page) {
-        let place = format!("{page}:{}", block.at);
+    for block in code_blocks(page) {
+        let place = format!("{page}:{}", block.first_line);
         if block.kind.is_empty() {
             // Output of a program in the background.
-            shell.expect(&place, &block.lines);
+            shell.expect_lines(&place, &block.lines);
         }
         let mut lines = block.lines.iter().peekable();
         while let Some(line) = lines.next() {
@@ -135,16 +140,20 @@ fn follow(page: &str) -> usize {
 /// Blocks of `sh` need more machines or more time than a test has. Their commands are not run, but
 /// each must exist with its flags.
 #[test]
-fn every_other_command_exists_as_it_is_shown() {
+fn every_other_command_exists_with_its_flags() {
     let folder = TempDir::new().unwrap();
     let mut commands = 0;
     for page in pages() {
-        for block in blocks(&page).iter().filter(|block| block.kind == "sh") {
+        for block in code_blocks(&page).iter().filter(|block| block.kind == "sh") {
             for line in block.lines.join("\n").replace("\\\n", " ").lines() {
                 let shown = line.split_once(" #").map_or(line, |(command, _)| command);
                 for command in shown.split(" | ") {
                     commands += 1;
-                    exists(folder.path(), &format!("{page}:{}", block.at), command);
+                    expect_command_exists(
+                        folder.path(),
+                        &format!("{page}:{}", block.first_line),
+                        command,
+                    );
                 }
             }
         }
@@ -155,8 +164,8 @@ fn every_other_command_exists_as_it_is_shown() {
 /// Checks that a command has a subcommand and flags like these, or that a script of the repository
 /// is there.
 #[track_caller]
-fn exists(folder: &Path, place: &str, command: &str) {
-    let mut words = words_of(command);
+fn expect_command_exists(folder: &Path, place: &str, command: &str) {
+    let mut words = shell_words(command);
     // What follows belongs to the shell or to another program.
     let end = words.iter().position(|word| ["<", ">", ">>", "&", "--exec"].contains(&&**word));
     words.truncate(end.unwrap_or(words.len()));
@@ -164,7 +173,7 @@ fn exists(folder: &Path, place: &str, command: &str) {
     if program == "tidings" {
         eprintln!("{place}: {command}");
         let arguments = arguments.iter().map(String::as_str).chain(["--help"]);
-        run(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
+        run_tidings(folder, &arguments.collect::<Vec<_>>()).expect_code(0);
     } else if program.contains('/') && !program.starts_with(['/', '#']) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(program);
         assert!(path.is_file(), "{place}: there is no {program}");
@@ -172,7 +181,7 @@ fn exists(folder: &Path, place: &str, command: &str) {
 }
 
 /// The words of a command, as a shell splits them: quotes of both kinds hold blanks together.
-fn words_of(command: &str) -> Vec<String> {
+fn shell_words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in command.chars().chain([' ']) {
         match quote {
@@ -190,8 +199,8 @@ fn words_of(command: &str) -> Vec<String> {
 /// to that one.
 #[test]
 fn every_flag_that_a_page_names_exists() {
-    let helps = helps();
-    let all: BTreeSet<_> = helps.values().flat_map(|help| flags_of(help)).collect();
+    let helps = help_texts();
+    let all: BTreeSet<_> = helps.values().flat_map(|help| long_flags(help)).collect();
     let mut flags = 0;
     for page in pages() {
         for code in inline_code(&page) {
@@ -199,12 +208,12 @@ fn every_flag_that_a_page_names_exists() {
             let command =
                 (1..=words.len().min(3)).rev().find_map(|n| helps.get(&words[..n].join(" ")));
             let known = match command {
-                Some(help) => flags_of(help).collect(),
+                Some(help) => long_flags(help).collect(),
                 None if code.starts_with("--") => all.clone(),
                 // Of another program, or of the protocol.
                 None => continue,
             };
-            for flag in flags_of(&code).filter(|flag| !FLAGS_OF_OTHERS.contains(flag)) {
+            for flag in long_flags(&code).filter(|flag| !FOREIGN_FLAGS.contains(flag)) {
                 assert!(known.contains(flag), "{page}: `{code}`: there is no {flag}");
                 flags += 1;
             }
@@ -214,13 +223,13 @@ fn every_flag_that_a_page_names_exists() {
 }
 
 /// The help of `tidings` and of each of its commands, by the words of the command.
-fn helps() -> BTreeMap<String, String> {
+fn help_texts() -> BTreeMap<String, String> {
     let folder = TempDir::new().unwrap();
     let mut helps = BTreeMap::new();
     let mut open = vec!["tidings".to_owned()];
     while let Some(command) = open.pop() {
         let arguments: Vec<_> = command.split(' ').skip(1).chain(["--help"]).collect();
-        let help = run(folder.path(), &arguments).expect_code(0).stdout();
+        let help = run_tidings(folder.path(), &arguments).expect_code(0).stdout();
         let is_title = |line: &&String| line.ends_with("ommands:");
         let commands = help.iter().skip_while(|line| !is_title(line)).skip(1);
         for line in commands.take_while(|line| line.starts_with("  ")) {
@@ -236,7 +245,7 @@ fn helps() -> BTreeMap<String, String> {
 }
 
 /// The long flags in a text, without their values.
-fn flags_of(text: &str) -> impl Iterator<Item = &str> {
+fn long_flags(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     words.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
@@ -251,7 +260,7 @@ fn inline_code(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_file_that_a_document_names_is_there() {
+fn every_file_that_a_document_names_exists() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = [
         "bench/",
@@ -279,7 +288,7 @@ fn every_file_that_a_document_names_is_there() {
 }
 
 #[test]
-fn every_promise_is_shown_by_a_test() {
+fn every_test_that_the_threat_model_names_exists() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = ["tests/e2e", "broker/src", "src", "subscriber/src", "connectors/src"];
     let mut code = String::new();
@@ -307,17 +316,17 @@ fn every_promise_is_shown_by_a_test() {
 /// A bash for the examples of one document, in a folder of its own with the repository's examples/
 /// in it, where the ports of the document stand for free ones and `tidings` is the binary under
 /// test.
-struct Shell {
-    bash: Running,
+struct PageShell {
+    bash: Process,
     /// Lines printed before the present command.
-    printed: usize,
+    printed_lines: usize,
     commands: usize,
     /// Each port of the document, and the free port that stands for it.
     ports: Vec<(&'static str, u16)>,
     _folder: TempDir,
 }
 
-impl Shell {
+impl PageShell {
     #[track_caller]
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
@@ -325,7 +334,7 @@ impl Shell {
         let broker = format!("127.0.0.1:{}", ports[0].1);
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
         symlink(examples, folder.path().join("examples")).unwrap();
-        let binary = tidings(folder.path(), [""; 0]);
+        let binary = tidings_command(folder.path(), [""; 0]);
         let binaries =
             Path::new(binary.get_program()).parent().unwrap().to_str().unwrap().to_owned();
         let mut bash = Command::new("bash");
@@ -339,7 +348,13 @@ impl Shell {
             .current_dir(folder.path())
             // With everything that it starts in the background, so that all of it can be ended.
             .process_group(0);
-        Self { bash: Running::start(&mut bash), printed: 0, commands: 0, ports, _folder: folder }
+        Self {
+            bash: Process::start(&mut bash),
+            printed_lines: 0,
+            commands: 0,
+            ports,
+            _folder: folder,
+        }
     }
 
     /// Runs a command and waits until it is done and has printed what is shown; other lines may
@@ -349,28 +364,31 @@ impl Shell {
         eprintln!("{place}: {command}");
         self.commands += 1;
         let done = format!("-- command {} is done", self.commands);
-        self.bash.write(format!("{}\n", self.here(command)));
+        self.bash.write(format!("{}\n", self.with_local_ports(command)));
         if command.contains("http.server") {
             // It says nothing before it is asked something.
             let site = self.ports[1].1;
-            until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
+            wait_until("the site to be served", || TcpStream::connect(("127.0.0.1", site)).ok());
         }
         self.bash.write(format!("echo '{done}'\n"));
-        let ended = self.bash.lines_in_order(self.printed, &[done], |wanted, line| wanted == line);
-        self.bash.lines_in_order(self.printed, shown, is_same_shape);
-        self.printed = ended;
+        let ended =
+            self.bash.wait_for_lines_in_order(self.printed_lines, &[done], |wanted, line| {
+                wanted == line
+            });
+        self.bash.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
+        self.printed_lines = ended;
     }
 
     /// Waits until these lines have been printed, by whatever was started so far.
     #[track_caller]
-    fn expect(&self, place: &str, shown: &[String]) {
+    fn expect_lines(&self, place: &str, shown: &[String]) {
         eprintln!("{place}: expecting {shown:#?}");
-        self.bash.lines_in_order(0, shown, is_same_shape);
+        self.bash.wait_for_lines_in_order(0, shown, is_same_shape);
     }
 
     /// The text with the ports that are used here. Only whole numbers are replaced: a free port may
     /// contain `8000`.
-    fn here(&self, text: &str) -> String {
+    fn with_local_ports(&self, text: &str) -> String {
         let mut here = String::new();
         let mut number = String::new();
         for c in text.chars().map(Some).chain([None]) {
@@ -390,13 +408,13 @@ impl Shell {
 }
 
 /// One session. What it takes for granted is prepared first: events, jobs, membership.
-fn replay(block: &Block) {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
-    prepare(&server, &mut client, &block.lines.join("\n"));
+fn run_session(block: &CodeBlock) {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    prepare_session(&server, &mut client, &block.lines.join("\n"));
     let mut ids = BTreeMap::new();
     let mut said = String::new();
-    for (number, line) in (block.at..).zip(&block.lines) {
+    for (number, line) in (block.first_line..).zip(&block.lines) {
         let place = format!("PROTOCOL.md:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
             let words: Vec<_> =
@@ -406,8 +424,8 @@ fn replay(block: &Block) {
         } else if let Some(shown) = line.strip_prefix("B: ") {
             // In one go, or what is folded into one answer would be up to chance.
             client.send(std::mem::take(&mut said));
-            let heard = client.line();
-            bind(shown, &heard, &mut ids);
+            let heard = client.read_line();
+            bind_ids(shown, &heard, &mut ids);
             assert_same_shape(&place, shown, &heard);
         } else {
             panic!("{place}: neither client nor broker: {line}");
@@ -415,7 +433,7 @@ fn replay(block: &Block) {
     }
 }
 
-impl Drop for Shell {
+impl Drop for PageShell {
     fn drop(&mut self) {
         let group = format!("kill -KILL -{}", self.bash.id());
         let _ = Command::new("sh").args(["-c", &group]).status();
@@ -425,11 +443,11 @@ impl Drop for Shell {
 /// A free port below those of outgoing connections, so that none of them takes it before a program
 /// of the page listens.
 fn free_port() -> u16 {
-    static TRIED: AtomicU16 = AtomicU16::new(0);
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     // Another run of the tests on this machine begins elsewhere.
     let first = 20_000 + u16::try_from(process::id() % 1_000).unwrap() * 12;
     loop {
-        let port = first + TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = first + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
         assert!(port < 32_768, "no port is free from {first} on");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
@@ -438,11 +456,11 @@ fn free_port() -> u16 {
 }
 
 /// Makes what the session begins with.
-fn prepare(server: &Server, client: &mut Talk, block: &str) {
-    let mut other = Talk::client(server.address);
+fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
+    let mut other = LineConnection::connect_client(server.address);
     let mut setup = |commands: &[&str]| {
         for command in commands {
-            let answer = other.ask(command);
+            let answer = other.request(command);
             assert!(answer.starts_with("+OK"), "{command}: {answer}");
         }
     };
@@ -456,13 +474,13 @@ fn prepare(server: &Server, client: &mut Talk, block: &str) {
         } else {
             setup(&["PUB new-url http://example.org/old"]);
         }
-        assert!(client.ask("JOIN crawlers credit=1").starts_with("+OK"));
+        assert!(client.request("JOIN crawlers credit=1").starts_with("+OK"));
     }
 }
 
 /// Remembers which real task an id of the document stands for, and which real number that of an
 /// event.
-fn bind(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
+fn bind_ids(shown: &str, heard: &str, ids: &mut BTreeMap<String, String>) {
     let is_event = shown.starts_with("MSG ");
     for (at, (shown, heard)) in shown.split(' ').zip(heard.split(' ')).enumerate() {
         if shown.starts_with("crawlers:") || is_event && at == 2 {

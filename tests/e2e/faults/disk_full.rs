@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::support::history::{Delivery, Heard, History};
-use crate::support::nc::nc_all;
+use crate::support::line_connection::{FAREWELL, LineConnection};
+use crate::support::nc::run_nc;
+use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::Server;
-use crate::support::publisher::Pipeline;
 use crate::support::small_disk::SmallDisk;
-use crate::support::talk::{FAREWELL, Talk};
-use crate::support::wait::until;
+use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
+use crate::support::wait::wait_until;
 
 const TOPIC: &str = "new-url";
 
@@ -19,30 +19,30 @@ const EVENT_BYTES: usize = 1_000;
 
 /// A producer, and what became of everything that it published.
 struct Producer {
-    pipeline: Pipeline,
-    said: u64,
+    pipeline: PipelinedPublisher,
+    next_number: u64,
     refused: Vec<String>,
-    history: Arc<Mutex<History>>,
+    history: Arc<Mutex<TopicHistory>>,
 }
 
 impl Producer {
-    fn connect(server: &Server, history: &Arc<Mutex<History>>) -> Self {
-        let pipeline = Pipeline::connect(server.address).unwrap();
-        Self { pipeline, said: 0, refused: Vec::new(), history: Arc::clone(history) }
+    fn connect(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> Self {
+        let pipeline = PipelinedPublisher::connect(server.address).unwrap();
+        Self { pipeline, next_number: 0, refused: Vec::new(), history: Arc::clone(history) }
     }
 
     /// Publishes some at once; returns whether any was refused, which can only be for want of room.
     #[track_caller]
     fn publish(&mut self, count: u64) -> bool {
-        let events: Vec<_> = (self.said..self.said + count)
+        let events: Vec<_> = (self.next_number..self.next_number + count)
             .map(|n| (TOPIC.to_owned(), format!("p-{n} {}", "x".repeat(EVENT_BYTES))))
             .collect();
-        self.said += count;
+        self.next_number += count;
         self.pipeline.send(events);
         let before = self.refused.len();
-        for outcome in self.pipeline.all_answers() {
-            match outcome.fate {
-                Ok(seq) => self.history.lock().unwrap().confirm(outcome.payload, seq),
+        for outcome in self.pipeline.read_all_outcomes() {
+            match outcome.result {
+                Ok(seq) => self.history.lock().unwrap().record_confirmation(outcome.payload, seq),
                 Err(code) => {
                     assert_eq!(code, "full");
                     self.refused.push(outcome.payload);
@@ -54,39 +54,39 @@ impl Producer {
 
     #[track_caller]
     fn publish_until_refused(&mut self) {
-        until("a full disk", || self.publish(50).then_some(()));
+        wait_until("a full disk", || self.publish(50).then_some(()));
     }
 }
 
 /// Subscribes, and puts what it hears into the history until the broker is gone.
-fn listen(server: &Server, history: &Arc<Mutex<History>>) -> thread::JoinHandle<()> {
-    let mut client = Talk::client(server.address);
-    assert!(client.ask(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+fn start_listener(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> thread::JoinHandle<()> {
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
     let history = Arc::clone(history);
     thread::spawn(move || {
-        while let Some(line) = client.next_line() {
-            history.lock().unwrap().heard(Delivery::parse(TOPIC, &line));
+        while let Some(line) = client.try_read_line() {
+            history.lock().unwrap().record_delivery(Delivery::parse(TOPIC, &line));
         }
     })
 }
 
 /// Hears everything from the first event to the last one that was confirmed.
 #[track_caller]
-fn expect_readers_are_served(server: &Server, history: &Mutex<History>) {
-    let mut client = Talk::client(server.address);
-    assert!(client.ask(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
-    let last = history.lock().unwrap().newest_confirmed().expect("events were confirmed");
+fn expect_readers_are_served(server: &Server, history: &Mutex<TopicHistory>) {
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+    let last = history.lock().unwrap().highest_confirmed_seq().expect("events were confirmed");
     let mut next = 1;
     while next <= last {
-        let delivery = Delivery::parse(TOPIC, &client.line());
-        next = delivery.follows(next);
-        history.lock().unwrap().heard(delivery);
+        let delivery = Delivery::parse(TOPIC, &client.read_line());
+        next = delivery.expect_next_seq(next);
+        history.lock().unwrap().record_delivery(delivery);
     }
 }
 
 #[track_caller]
 fn expect_no_farewell(server: &Server) {
-    let heard = nc_all(server.address, "not to be kept");
+    let heard = run_nc(server.address, "not to be kept");
     assert!(heard.iter().all(|line| line != FAREWELL), "{heard:?}");
 }
 
@@ -94,100 +94,104 @@ fn expect_no_farewell(server: &Server) {
 #[test]
 fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart() {
     let disk = SmallDisk::mount(48);
-    let server = disk.broker();
-    let history = Arc::new(Mutex::new(History::of(TOPIC)));
-    let listener = listen(&server, &history);
-    let mut reader = Talk::client(server.address);
-    assert!(reader.ask(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    let server = disk.start_broker();
+    let history = Arc::new(Mutex::new(TopicHistory::new(TOPIC)));
+    let listener = start_listener(&server, &history);
+    let mut reader = LineConnection::connect_client(server.address);
+    assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
     let mut producer = Producer::connect(&server, &history);
     assert!(!producer.publish(500), "there is room");
 
     // Room for some events beyond what the broker leaves free.
-    disk.fill_but(6 << 20);
+    disk.fill_except(6 << 20);
     producer.publish_until_refused();
     expect_no_farewell(&server);
     expect_readers_are_served(&server, &history);
     // The reserve is for what must be written even now.
     reader.send(format!("SEEN {TOPIC} 400\n"));
-    while !reader.line().starts_with("+OK") {}
-    let mut client = Talk::client(server.address);
-    let shown = client.ask_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
+    while !reader.read_line().starts_with("+OK") {}
+    let mut client = LineConnection::connect_client(server.address);
+    let shown = client.request_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
     assert!(shown.contains(" state=full"), "{shown}");
 
     // Not a byte is left.
-    disk.fill_but(0);
-    assert!(producer.publish(10) && client.ask("PUB another x").starts_with("-ERR full"));
+    disk.fill_except(0);
+    assert!(producer.publish(10) && client.request("PUB another x").starts_with("-ERR full"));
     expect_no_farewell(&server);
     expect_readers_are_served(&server, &history);
 
-    disk.make_room();
-    until("room again", || (!producer.publish(1)).then_some(()));
+    disk.free_space();
+    wait_until("room again", || (!producer.publish(1)).then_some(()));
     assert!(!producer.publish(500), "there is room again");
-    let heard = nc_all(server.address, "nc-1");
+    let heard = run_nc(server.address, "nc-1");
     assert_eq!(heard.last().unwrap(), FAREWELL);
-    history.lock().unwrap().confirm("nc-1".to_owned(), None);
-    server.process.finish_by("KILL");
+    history.lock().unwrap().record_confirmation("nc-1".to_owned(), None);
+    server.process.signal_and_finish("KILL");
     listener.join().unwrap();
 
-    let server = disk.broker();
-    let heard = Heard::all_of(server.address, TOPIC, "end-1");
+    let server = disk.start_broker();
+    let heard = ReceivedEvents::read_all(server.address, TOPIC, "end-1");
     let refused =
         |payload: &String| payload == "not to be kept" || producer.refused.contains(payload);
     assert!(!heard.events.iter().any(|(_, payload)| refused(payload)), "refused, and kept");
-    history.lock().unwrap().check(heard);
-    let mut reader = Talk::client(server.address);
-    assert!(reader.ask(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
-    assert!(reader.line().starts_with(&format!("MSG {TOPIC} 401 ")));
+    history.lock().unwrap().check_contents(heard);
+    let mut reader = LineConnection::connect_client(server.address);
+    assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    assert!(reader.read_line().starts_with(&format!("MSG {TOPIC} 401 ")));
 }
 
 #[test]
 fn a_broker_starts_on_a_full_disk_and_serves_what_is_there() {
     let disk = SmallDisk::mount(48);
-    let server = disk.broker();
-    let history = Arc::new(Mutex::new(History::of(TOPIC)));
+    let server = disk.start_broker();
+    let history = Arc::new(Mutex::new(TopicHistory::new(TOPIC)));
     let mut producer = Producer::connect(&server, &history);
     assert!(!producer.publish(500), "there is room");
-    server.process.finish_by("KILL");
-    disk.fill_but(0);
-    let server = disk.broker();
+    server.process.signal_and_finish("KILL");
+    disk.fill_except(0);
+    let server = disk.start_broker();
     expect_readers_are_served(&server, &history);
-    producer.pipeline = Pipeline::connect(server.address).unwrap();
+    producer.pipeline = PipelinedPublisher::connect(server.address).unwrap();
     producer.publish_until_refused();
-    disk.make_room();
-    until("room again", || (!producer.publish(1)).then_some(()));
-    history.lock().unwrap().check(Heard::all_of(server.address, TOPIC, "end-1"));
+    disk.free_space();
+    wait_until("room again", || (!producer.publish(1)).then_some(()));
+    history.lock().unwrap().check_contents(ReceivedEvents::read_all(
+        server.address,
+        TOPIC,
+        "end-1",
+    ));
 }
 
 // PROTOCOL: T14
 #[test]
-fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_after() {
+fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
     let disk = SmallDisk::mount(48);
-    let server = disk.broker();
-    let mut boss = Talk::client(server.address);
-    assert!(boss.ask("GROUP create crawlers delay=0").starts_with("+OK"));
+    let server = disk.start_broker();
+    let mut boss = LineConnection::connect_client(server.address);
+    assert!(boss.request("GROUP create crawlers delay=0").starts_with("+OK"));
     for page in 1..=3 {
-        assert!(boss.ask(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
+        assert!(boss.request(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
     }
-    let mut worker = Talk::client(server.address);
+    let mut worker = LineConnection::connect_client(server.address);
     worker.send("JOIN crawlers credit=2\n");
     let mut task = || {
-        let mut line = worker.line();
+        let mut line = worker.read_line();
         while !line.starts_with("TASK ") {
-            line = worker.line();
+            line = worker.read_line();
         }
         line.split(' ').nth(1).unwrap().to_owned()
     };
     let (first, second) = (task(), task());
 
     // Topics leave 3 MiB of this disk to what must be written even now.
-    disk.fill_but(2 << 20);
+    disk.fill_except(2 << 20);
     let refused = |answer: String| answer.starts_with("-ERR full").then_some(());
     let event = format!("PUB others {}", "x".repeat(10 * EVENT_BYTES));
-    until("topics to be full", || refused(boss.ask(&event)));
+    wait_until("topics to be full", || refused(boss.request(&event)));
     worker.send(format!("ACK {first}\n"));
     let mut third = String::new();
     for _ in 0..2 {
-        let line = worker.line();
+        let line = worker.read_line();
         match line.strip_prefix("TASK ") {
             Some(task) => third = task.split(' ').next().unwrap().to_owned(),
             None => assert!(line.starts_with(&format!("+OK {first} ")), "{line}"),
@@ -195,25 +199,25 @@ fn a_group_works_on_when_topics_are_full_stands_still_when_all_is_and_goes_on_af
     }
 
     // Not a byte is left. What a worker says waits; what people ask is refused.
-    disk.fill_but(0);
+    disk.fill_except(0);
     // There may be room in the log's file that was taken in advance.
     let mut jobs = 0..;
-    until("a standstill", || {
+    wait_until("a standstill", || {
         let some: Vec<_> = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
         // What was decided before it was known that there is no room is answered when there is.
-        Talk::client(server.address).send(some.concat());
-        refused(boss.ask("GROUP show crawlers"))
+        LineConnection::connect_client(server.address).send(some.concat());
+        refused(boss.request("GROUP show crawlers"))
     });
     worker.send(format!("ACK {second}\nACK {third}\n"));
-    assert!(boss.ask("JOB open another").starts_with("-ERR full"));
-    disk.make_room();
+    assert!(boss.request("JOB open another").starts_with("-ERR full"));
+    disk.free_space();
     for task in [&second, &third] {
-        let answer = worker.line();
+        let answer = worker.read_line();
         assert!(answer.starts_with(&format!("+OK {task} ")), "{answer}");
     }
-    assert!(boss.ask("GROUP show crawlers").contains(" completed=3 "));
-    server.process.finish_by("KILL");
-    let server = disk.broker();
-    let shown = Talk::client(server.address).ask("GROUP show crawlers");
+    assert!(boss.request("GROUP show crawlers").contains(" completed=3 "));
+    server.process.signal_and_finish("KILL");
+    let server = disk.start_broker();
+    let shown = LineConnection::connect_client(server.address).request("GROUP show crawlers");
     assert!(shown.contains(" completed=3 "), "{shown}");
 }

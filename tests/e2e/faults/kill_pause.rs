@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use tempfile::TempDir;
 
+use crate::support::line_connection::{LineConnection, value};
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Running, Server, crawler};
-use crate::support::seed::{number_from, seed_from};
-use crate::support::talk::{Talk, value};
-use crate::support::wait::until;
+use crate::support::process::{Process, Server, start_crawler};
+use crate::support::seed::{number_from_env, seed_from_env};
+use crate::support::wait::wait_until;
 
 const DELAY: Duration = Duration::from_millis(100);
 
@@ -30,36 +30,36 @@ const SITE: Site = Site {
     hosts: 20,
     pages: 30,
     robots: Some("User-agent: *\nDisallow: /private/\n"),
-    answer_after: Duration::from_millis(40),
-    across: true,
+    response_delay: Duration::from_millis(40),
+    links_across_hosts: true,
 };
 
 /// Kills and pauses of one broker.
-const FAULTS: u64 = 30;
+const FAULTS_PER_BROKER: u64 = 30;
 
 #[test]
 fn thirty_kills_and_pauses_break_no_promise() {
-    let seed = seed_from("TIDINGS_FAULTS_SEED");
-    let mut left = number_from("TIDINGS_FAULTS").unwrap_or(FAULTS);
+    let seed = seed_from_env("TIDINGS_FAULTS_SEED");
+    let mut left = number_from_env("TIDINGS_FAULTS").unwrap_or(FAULTS_PER_BROKER);
     let began = Instant::now();
     for seed in seed.. {
-        let faults = left.min(FAULTS);
+        let faults = left.min(FAULTS_PER_BROKER);
         if faults == 0 {
             break;
         }
         eprintln!("TIDINGS_FAULTS_SEED={seed} TIDINGS_FAULTS={faults} after {:?}", began.elapsed());
-        let mut crawl = Crawl::begin(Rng::with_seed(seed));
-        while crawl.counts.faults() < faults {
-            crawl.work_on();
-            crawl.fault();
+        let mut crawl = FaultyCrawl::start(Rng::with_seed(seed));
+        while crawl.counts.total() < faults {
+            crawl.wait_for_requests();
+            crawl.inject_fault();
         }
-        crawl.end();
+        crawl.finish();
         left -= faults;
     }
 }
 
 /// A broker, its workers, and what they crawl.
-struct Crawl {
+struct FaultyCrawl {
     rng: Rng,
     origin: Origin,
     /// None only while it is being started.
@@ -68,10 +68,10 @@ struct Crawl {
     /// Jobs so far, of which the last one goes on.
     jobs: u32,
     /// Asks about it, as long as this broker lives.
-    client: Option<Talk>,
+    client: Option<LineConnection>,
     /// What is to come next, last one first.
-    faults: Vec<Fault>,
-    counts: Counts,
+    next_faults: Vec<Fault>,
+    counts: FaultCounts,
 }
 
 #[derive(Clone, Copy)]
@@ -88,39 +88,39 @@ impl Fault {
 }
 
 struct Worker {
-    process: Running,
+    process: Process,
     data: TempDir,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct FaultCounts {
     killed_workers: u64,
     killed_brokers: u64,
     paused_workers: u64,
     paused_brokers: u64,
     /// Pauses of workers that had to be short.
-    short: u64,
+    aborted_pauses: u64,
 }
 
-impl Counts {
-    fn faults(&self) -> u64 {
+impl FaultCounts {
+    fn total(&self) -> u64 {
         self.killed_workers + self.killed_brokers + self.paused_workers + self.paused_brokers
     }
 }
 
-impl Crawl {
+impl FaultyCrawl {
     #[track_caller]
-    fn begin(rng: Rng) -> Self {
-        let server = Server::broker();
+    fn start(rng: Rng) -> Self {
+        let server = Server::start_broker();
         let (delay, lease) = (DELAY.as_millis(), LEASE.as_millis());
         // Whatever is killed or cut off is neither the page's fault nor a reason to wait for long.
         let patient = "max-attempts=100 max-losses=100 backoff=100ms";
         let settings = format!("GROUP create crawlers delay={delay}ms lease={lease}ms {patient}");
-        let answer = Talk::client(server.address).ask(&settings);
+        let answer = LineConnection::connect_client(server.address).request(&settings);
         assert!(answer.starts_with("+OK"), "{answer}");
         let workers = (0..WORKERS).map(|_| {
             let data = TempDir::new().unwrap();
-            Worker { process: crawler(server.address, data.path()), data }
+            Worker { process: start_crawler(server.address, data.path()), data }
         });
         Self {
             rng,
@@ -129,8 +129,8 @@ impl Crawl {
             server: Some(server),
             jobs: 0,
             client: None,
-            faults: Vec::new(),
-            counts: Counts::default(),
+            next_faults: Vec::new(),
+            counts: FaultCounts::default(),
         }
     }
 
@@ -141,18 +141,20 @@ impl Crawl {
     #[track_caller]
     fn ask(&mut self, command: &str) -> Vec<String> {
         let address = self.server().address;
-        self.client.get_or_insert_with(|| Talk::client(address)).ask_lines(command)
+        self.client
+            .get_or_insert_with(|| LineConnection::connect_client(address))
+            .request_lines(command)
     }
 
     /// Has some requests be made. There is always a job that is not done.
     #[track_caller]
-    fn work_on(&mut self) {
-        let goal = self.origin.hits() + self.rng.usize(1..60);
-        until("requests", || {
+    fn wait_for_requests(&mut self) {
+        let goal = self.origin.request_count() + self.rng.usize(1..60);
+        wait_until("requests", || {
             if self.is_done() {
                 self.open_job();
             }
-            (self.origin.hits() >= goal).then_some(())
+            (self.origin.request_count() >= goal).then_some(())
         });
     }
 
@@ -177,7 +179,7 @@ impl Crawl {
 
     /// One thing that goes wrong; now and then another one meanwhile.
     #[track_caller]
-    fn fault(&mut self) {
+    fn inject_fault(&mut self) {
         let at = self.rng.usize(..WORKERS);
         match self.next_fault() {
             Fault::KillWorker => self.kill_worker(at),
@@ -189,11 +191,11 @@ impl Crawl {
 
     /// Each of them, in any order, before one comes again.
     fn next_fault(&mut self) -> Fault {
-        if self.faults.is_empty() {
-            self.faults = Fault::ALL.to_vec();
-            self.rng.shuffle(&mut self.faults);
+        if self.next_faults.is_empty() {
+            self.next_faults = Fault::ALL.to_vec();
+            self.rng.shuffle(&mut self.next_faults);
         }
-        self.faults.pop().expect("it was filled")
+        self.next_faults.pop().expect("it was filled")
     }
 
     /// Kills a worker, and starts it anew where it stored.
@@ -202,8 +204,8 @@ impl Crawl {
         self.counts.killed_workers += 1;
         let address = self.server().address;
         let Worker { process, data } = self.workers.remove(at);
-        expect_no_panic(process);
-        self.workers.insert(at, Worker { process: crawler(address, data.path()), data });
+        kill_without_panic(process);
+        self.workers.insert(at, Worker { process: start_crawler(address, data.path()), data });
     }
 
     #[track_caller]
@@ -211,7 +213,7 @@ impl Crawl {
         self.counts.killed_brokers += 1;
         self.client = None;
         let server = self.server.take().expect("it is not being started");
-        self.server = Some(server.restart_here("KILL", &["broker"]));
+        self.server = Some(server.restart_at_same_address("KILL", &["broker"]));
     }
 
     /// Has a worker stand still for longer than its leases. In the end it finds tasks that are
@@ -219,13 +221,13 @@ impl Crawl {
     #[track_caller]
     fn pause_worker(&mut self, at: usize) {
         self.workers[at].process.signal("STOP");
-        if !self.nobody_is_about_to_ask() {
+        if !self.has_no_pending_request() {
             self.workers[at].process.signal("CONT");
-            self.counts.short += 1;
+            self.counts.aborted_pauses += 1;
             return;
         }
         self.counts.paused_workers += 1;
-        let (before, after) = self.longer_than_a_lease();
+        let (before, after) = self.split_pause();
         thread::sleep(before);
         match self.rng.u8(..4) {
             0 => return self.kill_worker(at),
@@ -242,7 +244,7 @@ impl Crawl {
     fn pause_broker(&mut self, at: usize) {
         self.counts.paused_brokers += 1;
         self.server().process.signal("STOP");
-        let (before, after) = self.longer_than_a_lease();
+        let (before, after) = self.split_pause();
         thread::sleep(before);
         match self.rng.u8(..4) {
             0 => self.kill_worker(at),
@@ -254,7 +256,7 @@ impl Crawl {
     }
 
     /// A time, in two parts.
-    fn longer_than_a_lease(&mut self) -> (Duration, Duration) {
+    fn split_pause(&mut self) -> (Duration, Duration) {
         let (leases, part) = (1.0 + self.rng.f64() / 4.0, self.rng.f64());
         (LEASE.mul_f64(leases * part), LEASE.mul_f64(leases * (1.0 - part)))
     }
@@ -268,7 +270,7 @@ impl Crawl {
     /// which takes no longer than a moment of those that work. What the worker is sent from then on
     /// it finds to be old.
     #[track_caller]
-    fn nobody_is_about_to_ask(&mut self) -> bool {
+    fn has_no_pending_request(&mut self) -> bool {
         let stopped = Instant::now();
         while stopped.elapsed() < LEASE / 4 {
             let mut tasks = self.ask("GROUP tasks crawlers state=processing limit=1000");
@@ -278,7 +280,8 @@ impl Crawl {
                 let held = LEASE.saturating_sub(lease_left);
                 let host = value(task, "key").parse().unwrap();
                 // The request before its own was longer ago by a delay.
-                let asked = self.origin.asked_ago(host).is_some_and(|ago| ago < held + DELAY / 2);
+                let asked =
+                    self.origin.last_request_age(host).is_some_and(|ago| ago < held + DELAY / 2);
                 held + DELAY / 2 > stopped.elapsed() && !asked
             };
             if !tasks.iter().any(may_come) {
@@ -291,12 +294,12 @@ impl Crawl {
 
     /// Waits for the end of the last job and judges everything.
     #[track_caller]
-    fn end(mut self) {
+    fn finish(mut self) {
         let began = Instant::now();
         let wait = format!("JOB wait job-{}", self.jobs);
         let answer = self.ask(&wait);
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
-        let record = self.origin.record();
+        let record = self.origin.request_log();
         eprintln!(
             "{} requests for {} jobs with {:?}; the last one ended after {:?}",
             record.0.len(),
@@ -307,16 +310,16 @@ impl Crawl {
         record.expect_polite(DELAY);
         record.expect_none_under("/private/");
         let pages = usize::from(SITE.hosts) * usize::try_from(SITE.pages).unwrap();
-        assert_eq!(record.distinct().len(), pages);
-        assert!(record.pages().count() >= pages * usize::try_from(self.jobs).unwrap());
+        assert_eq!(record.distinct_pages().len(), pages);
+        assert!(record.page_requests().count() >= pages * usize::try_from(self.jobs).unwrap());
 
-        let mut client = Talk::client(self.server().address);
+        let mut client = LineConnection::connect_client(self.server().address);
         // Of another connection: it is the last event on the topic.
         let answer = self.ask("PUB job-done no-more");
         assert!(answer[0].starts_with("+OK"), "{answer:?}");
-        assert_eq!(client.ask("SUB job-done from=first"), "+OK");
+        assert_eq!(client.request("SUB job-done from=first"), "+OK");
         let done: Vec<_> = std::iter::from_fn(|| {
-            let line = client.line();
+            let line = client.read_line();
             (!line.ends_with(" no-more")).then_some(line)
         })
         .collect();
@@ -327,14 +330,14 @@ impl Crawl {
             assert!(line.contains(&counts), "{done:#?}");
         }
         for worker in self.workers {
-            expect_no_panic(worker.process);
+            kill_without_panic(worker.process);
         }
     }
 }
 
 /// Kills it. It has not failed by itself before.
 #[track_caller]
-fn expect_no_panic(process: Running) {
-    let stderr = process.finish_by("KILL").stderr();
+fn kill_without_panic(process: Process) {
+    let stderr = process.signal_and_finish("KILL").stderr();
     assert!(!stderr.contains("panicked"), "{stderr}");
 }

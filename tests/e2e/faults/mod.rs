@@ -1,13 +1,13 @@
 //! Kills, failing disks, damaged files and changes of the clock.
 
+mod bit_flips;
 mod clock;
-pub(crate) mod damaged;
+pub(crate) mod damage;
 mod disk_full;
-mod disks;
-mod durable;
-mod flips;
+mod durability;
+mod failing_disks;
 mod kill;
 mod kill_pause;
 mod restart;
 mod restart_large;
-mod trace;
+mod syscall_trace;

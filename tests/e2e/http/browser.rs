@@ -7,19 +7,19 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::http::Http;
+use crate::support::http_client::HttpClient;
 use crate::support::nginx::Nginx;
-use crate::support::process::{Running, Server};
-use crate::support::wait::until;
+use crate::support::process::{Process, Server};
+use crate::support::wait::wait_until;
 
-const PAGE: &str = r"<!doctype html><title>Listens</title><script>
+const LISTENING_PAGE: &str = r"<!doctype html><title>Listens</title><script>
 const source = new EventSource('/topics/log/events?from=first');
 const say = text => fetch('/topics/heard', { method: 'POST', body: text });
 source.onmessage = event => say(event.lastEventId + ' ' + event.data);
 </script>";
 
 /// A page of another site, which tries to publish, and to listen.
-const STRANGER: &str = r"<!doctype html><title>Strange</title><script>
+const CROSS_SITE_PAGE: &str = r"<!doctype html><title>Strange</title><script>
 const at = 'http://BROKER/topics/log';
 fetch(at, { method: 'POST', mode: 'no-cors', body: 'forged by fetch' });
 const source = new EventSource(at + '/events?from=first');
@@ -31,7 +31,7 @@ source.onerror = () => fetch('/refused');
 
 /// Chromium with a profile of its own, at a page.
 #[track_caller]
-fn browse(url: &str, profile: &TempDir) -> Running {
+fn start_chromium(url: &str, profile: &TempDir) -> Process {
     let mut command = Command::new("chromium");
     command.args([
         "--headless",
@@ -47,20 +47,20 @@ fn browse(url: &str, profile: &TempDir) -> Running {
     ]);
     command.args(["--disable-dev-shm-usage", "--remote-debugging-port=0"]);
     command.arg(format!("--user-data-dir={}", profile.path().display())).arg(url);
-    Running::start(&mut command)
+    Process::start(&mut command)
 }
 
-fn heard(http: &Http) -> Vec<Value> {
+fn received_by_page(http: &HttpClient) -> Vec<Value> {
     let page = http.get("/topics/heard?from=first&wait=0").json();
     page["events"].as_array().unwrap().iter().map(|event| event["payload"].clone()).collect()
 }
 
 #[test]
-fn an_event_source_hears_everything_once_also_when_its_connection_breaks() {
-    let server = Server::broker();
-    let http = Http::of(&server);
+fn an_event_source_receives_each_event_once_across_reconnects() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
     let (folder, profile) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    fs::write(folder.path().join("index.html"), PAGE).unwrap();
+    fs::write(folder.path().join("index.html"), LISTENING_PAGE).unwrap();
     // A stream that is silent for two seconds is broken off here, and the browser comes back.
     let proxy = format!(
         "root {}; location /topics/ {{
@@ -75,7 +75,7 @@ fn an_event_source_hears_everything_once_also_when_its_connection_breaks() {
         "log_format who '$http_last_event_id'; access_log access.log who;",
         &proxy,
     );
-    let _browser = browse(&nginx.url(), &profile);
+    let _browser = start_chromium(&nginx.url(), &profile);
     let log = nginx.folder.path().join("access.log");
     let came_back_behind = |last: &str| {
         let log = fs::read_to_string(&log).unwrap_or_default();
@@ -83,36 +83,36 @@ fn an_event_source_hears_everything_once_also_when_its_connection_breaks() {
     };
     let mut wanted = Vec::new();
     for n in 1..=3 {
-        http.post("/topics/log", &format!("http://a.example/{n}"));
+        http.post_lines("/topics/log", &format!("http://a.example/{n}"));
         wanted.push(json!(format!("{n} http://a.example/{n}")));
-        until("the browser to hear it", || (heard(&http).len() >= n).then_some(()));
-        until("a break", || came_back_behind(&n.to_string()));
+        wait_until("the browser to hear it", || (received_by_page(&http).len() >= n).then_some(()));
+        wait_until("a break", || came_back_behind(&n.to_string()));
     }
-    assert_eq!(heard(&http), wanted);
+    assert_eq!(received_by_page(&http), wanted);
 }
 
 #[test]
-fn a_page_of_another_site_neither_publishes_nor_hears() {
-    let server = Server::broker();
-    let http = Http::of(&server);
-    http.post("/topics/log", "secret");
+fn a_page_of_another_site_can_neither_publish_nor_read() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    http.post_lines("/topics/log", "secret");
     let (folder, profile) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let page = STRANGER.replace("BROKER", http.authority());
+    let page = CROSS_SITE_PAGE.replace("BROKER", http.authority());
     fs::write(folder.path().join("index.html"), page).unwrap();
     let site = format!("root {};", folder.path().display());
     let nginx = Nginx::start(folder, "access_log access.log;", &site);
-    let before = refused(&http);
+    let before = rejected_requests(&http);
     // Another origin: here the other name of the same machine.
     let url =
         format!("http://localhost:{}/", nginx.port).replace("localhost", "stranger.localhost");
-    let _browser = browse(&url, &profile);
-    until("three refusals", || (refused(&http) >= before + 3).then_some(()));
+    let _browser = start_chromium(&url, &profile);
+    wait_until("three refusals", || (rejected_requests(&http) >= before + 3).then_some(()));
     let log = fs::read_to_string(nginx.folder.path().join("access.log")).unwrap();
     assert!(!log.contains("/stolen"), "{log}");
     let events = http.get("/topics/log?from=first").json()["events"].clone();
     assert_eq!(events, json!([{ "seq": 1, "payload": "secret" }]));
 }
 
-fn refused(http: &Http) -> u64 {
+fn rejected_requests(http: &HttpClient) -> u64 {
     http.get("/stats").json()["refused"].as_u64().unwrap()
 }

@@ -1,7 +1,7 @@
 //! The HTTP interface and webhooks.
 
 mod browser;
-pub(crate) mod disk;
-mod hooks;
+pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;
+mod webhooks;

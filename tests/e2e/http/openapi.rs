@@ -12,23 +12,23 @@ use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::access::tokens::broker;
-use crate::faults::damaged;
-use crate::http::disk as http_disk;
-use crate::support::http::{Answered, Http};
-use crate::support::process::{Running, Server};
-use crate::support::talk::Talk;
-use crate::support::wait::{PATIENCE, until};
+use crate::faults::damage;
+use crate::http::disk_faults as http_disk;
+use crate::support::http_client::{HttpClient, HttpExchange};
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, Server};
+use crate::support::wait::{WAIT_TIMEOUT, wait_until};
 
 /// A token that nobody has.
-const WRONG: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const UNKNOWN_TOKEN: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// What the sender of the webhook shows.
-pub(crate) const HOOK_SECRET: &str = "X-Token: a secret of a form";
+pub(crate) const HOOK_SECRET_HEADER: &str = "X-Token: a secret of a form";
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
 /// Method, path and status of everything that is documented.
-fn documented(description: &Value) -> BTreeSet<(String, String, u16)> {
+fn documented_responses(description: &Value) -> BTreeSet<(String, String, u16)> {
     let mut all = BTreeSet::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
         for method in METHODS {
@@ -42,7 +42,7 @@ fn documented(description: &Value) -> BTreeSet<(String, String, u16)> {
 }
 
 /// The path of the description that a path in a request is one of.
-fn template(description: &Value, path: &str) -> Option<String> {
+fn path_template(description: &Value, path: &str) -> Option<String> {
     let words: Vec<_> = path.split('/').collect();
     let fits = |template: &&String| {
         let parts: Vec<_> = template.split('/').collect();
@@ -56,78 +56,87 @@ fn template(description: &Value, path: &str) -> Option<String> {
 
 // PROTOCOL: H1
 #[test]
-fn every_status_that_is_documented_is_produced_and_no_other() {
-    let (_folder, config) = hooked();
+fn exactly_the_documented_statuses_are_produced() {
+    let (_folder, config) = hook_config();
     let server = Server::start(&["broker", "--config", &config]);
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let description = http.get("/openapi.json").json();
-    let wanted = documented(&description);
+    let wanted = documented_responses(&description);
 
-    everybody(&http, &description);
-    hooks(&http);
-    topics(&http);
-    groups(&http, &server);
-    jobs(&http, &server);
-    limits(&http);
-    let mut answers = http.seen();
+    cover_common_responses(&http, &description);
+    cover_hooks(&http);
+    cover_topics(&http);
+    cover_groups(&http, &server);
+    cover_jobs(&http, &server);
+    cover_limits(&http);
+    let mut answers = http.exchanges();
     // Most of this is waiting for disks that are slow on purpose.
     thread::scope(|scope| {
         let others = [
-            scope.spawn(|| behind_tokens(&wanted, &config)),
-            scope.spawn(|| http_disk::without_room(&description)),
-            scope.spawn(|| http_disk::that_fails(&description)),
-            scope.spawn(|| damaged::refused(&description)),
-            scope.spawn(http_disk::that_is_slow),
+            scope.spawn(|| responses_behind_tokens(&wanted, &config)),
+            scope.spawn(|| http_disk::responses_on_a_full_disk(&description)),
+            scope.spawn(|| http_disk::responses_with_failing_syncs(&description)),
+            scope.spawn(|| damage::responses_with_a_damaged_group(&description)),
+            scope.spawn(http_disk::responses_with_slow_syncs),
         ];
         for other in others {
             answers.extend(other.join().unwrap());
         }
     });
 
-    expect_all(&description, &wanted, answers);
+    expect_documented(&description, &wanted, answers);
 }
 
 /// What is answered to these methods and paths, with a token that is wrong, by a broker that has a
 /// hub and is told by others, and knows somebody: also where no token is needed nobody comes in
 /// with that.
 #[track_caller]
-pub(crate) fn with_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<Answered> {
+pub(crate) fn responses_to_a_wrong_token(asked: &[(&str, &str)]) -> BTreeSet<HttpExchange> {
     let flags = ["--public-url", "http://127.0.0.1/", "--hub", "http://blog.example/"];
     let (server, _) = broker([("she", &["hub"])], &flags);
-    let http = Http::of(&server);
-    let wrong = format!("Authorization: Bearer {WRONG}");
+    let http = HttpClient::new(&server);
+    let wrong = format!("Authorization: Bearer {UNKNOWN_TOKEN}");
     for (method, path) in asked {
-        assert_eq!(http.ask(method, path, &["--header", &wrong]).status, 401, "{method} {path}");
+        assert_eq!(
+            http.request(method, path, &["--header", &wrong]).status,
+            401,
+            "{method} {path}"
+        );
     }
-    http.seen()
+    http.exchanges()
 }
 
 /// Has the answers of a broker to what begins so, and those of `others`, be all that it documents
 /// of that, and as it says.
 #[track_caller]
-pub(crate) fn expect_all_below(http: &Http, prefix: &str, others: BTreeSet<Answered>) {
+pub(crate) fn expect_documented_below(
+    http: &HttpClient,
+    prefix: &str,
+    others: BTreeSet<HttpExchange>,
+) {
     let description = http.get("/openapi.json").json();
-    let wanted =
-        documented(&description).into_iter().filter(|(_, path, _)| path.starts_with(prefix));
-    let answers = http.seen().into_iter().chain(others);
+    let wanted = documented_responses(&description)
+        .into_iter()
+        .filter(|(_, path, _)| path.starts_with(prefix));
+    let answers = http.exchanges().into_iter().chain(others);
     let answers = answers.filter(|answer| answer.path.starts_with(prefix));
-    expect_all(&description, &wanted.collect(), answers.collect());
+    expect_documented(&description, &wanted.collect(), answers.collect());
 }
 
 #[track_caller]
-fn expect_all(
+fn expect_documented(
     description: &Value,
     wanted: &BTreeSet<(String, String, u16)>,
-    answers: BTreeSet<Answered>,
+    answers: BTreeSet<HttpExchange>,
 ) {
     let answers: Vec<_> = answers
         .into_iter()
         .filter_map(|answer| {
-            Some(Answered { path: template(description, &answer.path)?, ..answer })
+            Some(HttpExchange { path: path_template(description, &answer.path)?, ..answer })
         })
         .filter(|answer| METHODS.contains(&answer.method.to_lowercase().as_str()))
         .collect();
-    let key = |answer: &Answered| (answer.method.clone(), answer.path.clone(), answer.status);
+    let key = |answer: &HttpExchange| (answer.method.clone(), answer.path.clone(), answer.status);
     let seen: BTreeSet<_> = answers.iter().map(key).collect();
     let missing: Vec<_> = wanted.difference(&seen).collect();
     let unknown: Vec<_> = seen.difference(wanted).filter(|(_, _, status)| *status != 405).collect();
@@ -136,18 +145,18 @@ fn expect_all(
         missing.is_empty() && unknown.is_empty(),
         "not produced: {missing:?}; not documented: {unknown:?}"
     );
-    expect_as_described(description, answers.iter().filter(|answer| answer.status != 405));
+    expect_schemas(description, answers.iter().filter(|answer| answer.status != 405));
 }
 
 /// Has every answer judged by the schema that the description has for its status.
 #[track_caller]
-fn expect_as_described<'a>(description: &Value, answers: impl Iterator<Item = &'a Answered>) {
+fn expect_schemas<'a>(description: &Value, answers: impl Iterator<Item = &'a HttpExchange>) {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
     assert!(std::path::Path::new(python).exists(), "tests/run installs schemathesis");
     let mut file = NamedTempFile::new().unwrap();
     writeln!(file, "{description}").unwrap();
     let mut count = 0;
-    for Answered { method, path, status, kind, body } in answers {
+    for HttpExchange { method, path, status, content_type: kind, body } in answers {
         let answer = json!({
             "method": method, "path": path, "status": status, "kind": kind, "body": body
         });
@@ -156,15 +165,15 @@ fn expect_as_described<'a>(description: &Value, answers: impl Iterator<Item = &'
     }
     let mut command = Command::new(python);
     command.args(["-c", include_str!("../support/schemas.py")]).arg(file.path());
-    let judged = Running::start(&mut command).finish().expect_code(0);
+    let judged = Process::start(&mut command).finish().expect_code(0);
     let verdict = judged.stdout().join("\n");
     assert_eq!(verdict, format!("{count} answers are as described"));
 }
 
 #[test]
-fn every_schema_is_closed_or_says_what_it_is_a_map_of() {
-    let server = Server::broker();
-    let description = Http::of(&server).get("/openapi.json").json();
+fn every_schema_is_closed_or_a_typed_map() {
+    let server = Server::start_broker();
+    let description = HttpClient::new(&server).get("/openapi.json").json();
     // What OpenAPI has below these is its own, and for anybody to extend.
     let openapi = "/paths//openapi.json/";
     let (mut open, mut objects) = (Vec::new(), 0);
@@ -187,7 +196,7 @@ fn every_schema_is_closed_or_says_what_it_is_a_map_of() {
 }
 
 /// What is the same for everything that can be asked.
-fn everybody(http: &Http, description: &Value) {
+fn cover_common_responses(http: &HttpClient, description: &Value) {
     let mut with_body = Vec::new();
     for (path, methods) in description["paths"].as_object().unwrap() {
         let path = path
@@ -199,21 +208,21 @@ fn everybody(http: &Http, description: &Value) {
         for method in METHODS.map(str::to_uppercase) {
             let operation = &methods[method.to_lowercase()];
             if operation.is_null() {
-                let answer = http.ask(&method, path, &[]);
+                let answer = http.request(&method, path, &[]);
                 assert_eq!(answer.status, 405, "{method} {path}");
                 assert!(answer.header("allow").is_some(), "{method} {path}");
                 continue;
             }
-            let unknown = http.ask(&method, &format!("{path}?no-such=1"), &[]);
+            let unknown = http.request(&method, &format!("{path}?no-such=1"), &[]);
             assert_eq!(unknown.status, 400, "{method} {path}: {}", unknown.body);
-            let elsewhere = http.ask(&method, path, &["--header", "Host: evil.example"]);
+            let elsewhere = http.request(&method, path, &["--header", "Host: evil.example"]);
             assert_eq!(elsewhere.status, 403, "{method} {path}");
             for answer in [&unknown, &elsewhere] {
                 assert!(answer.json()["message"].is_string() && answer.json()["code"].is_string());
             }
             if !operation["requestBody"].is_null() {
                 if !path.starts_with("/hooks/") {
-                    bodies(http, &method, path);
+                    cover_bodies(http, &method, path);
                 }
                 with_body.push((method, path.to_owned()));
             }
@@ -222,7 +231,7 @@ fn everybody(http: &Http, description: &Value) {
     thread::scope(|scope| {
         // Each takes as long as a body may be silent.
         for (method, path) in &with_body {
-            scope.spawn(move || silent(http, method, path));
+            scope.spawn(move || send_unfinished_body(http, method, path));
         }
     });
     for path in ["/", "/health", "/ready", "/stats", "/topics", "/groups", "/openapi.json"] {
@@ -236,9 +245,12 @@ fn everybody(http: &Http, description: &Value) {
 
 /// What is answered to everything that is documented where one has to log in: without a token, with
 /// one that is good for nothing of it, with wrong ones, and when there were too many of these.
-fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTreeSet<Answered> {
+fn responses_behind_tokens(
+    wanted: &BTreeSet<(String, String, u16)>,
+    config: &str,
+) -> BTreeSet<HttpExchange> {
     let (server, [hers]) = broker([("she", &["hub"])], &["--config", config]);
-    let http = Http::of(&server);
+    let http = HttpClient::new(&server);
     let named = [
         ("{topic}", "t"),
         ("{group}", "g"),
@@ -257,12 +269,12 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
     let ask = |method: &str, path: &str, token: Option<&str>| {
         let header = token.map(|token| format!("Authorization: Bearer {token}"));
         let words: Vec<_> = header.iter().flat_map(|header| ["--header", header]).collect();
-        http.ask(method, path, &words).status
+        http.request(method, path, &words).status
     };
     let mut failures = 0;
     for (method, path) in &all {
         if is_open(path) {
-            assert_eq!(ask(method, path, Some(WRONG)), 401, "{method} {path}");
+            assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 401, "{method} {path}");
             failures += 1;
         } else {
             assert_eq!(ask(method, path, None), 401, "{method} {path}");
@@ -272,20 +284,20 @@ fn behind_tokens(wanted: &BTreeSet<(String, String, u16)>, config: &str) -> BTre
     thread::scope(|scope| {
         // Each of them is answered later than the one before.
         for _ in failures..10 {
-            scope.spawn(|| ask("GET", "/health", Some(WRONG)));
+            scope.spawn(|| ask("GET", "/health", Some(UNKNOWN_TOKEN)));
         }
     });
     for (method, path) in &all {
-        assert_eq!(ask(method, path, Some(WRONG)), 429, "{method} {path}");
+        assert_eq!(ask(method, path, Some(UNKNOWN_TOKEN)), 429, "{method} {path}");
     }
-    http.seen()
+    http.exchanges()
 }
 
 /// The configuration of a webhook, of which the sender is known by a token.
-pub(crate) fn hooked() -> (TempDir, String) {
+pub(crate) fn hook_config() -> (TempDir, String) {
     let folder = TempDir::new().unwrap();
     let [secret, config] = ["secret", "hooks.toml"].map(|name| folder.path().join(name));
-    std::fs::write(&secret, HOOK_SECRET.trim_start_matches("X-Token: ")).unwrap();
+    std::fs::write(&secret, HOOK_SECRET_HEADER.trim_start_matches("X-Token: ")).unwrap();
     let recipe = format!(
         "[[hook]]
         name = 'h'
@@ -305,13 +317,13 @@ pub(crate) fn hooked() -> (TempDir, String) {
 
 /// What its sender sends.
 #[track_caller]
-pub(crate) fn send_hook(http: &Http, kind: &str, body: &str) -> u16 {
+pub(crate) fn send_hook(http: &HttpClient, kind: &str, body: &str) -> u16 {
     let kind = format!("content-type: {kind}");
-    let from = ["--header", HOOK_SECRET, "--header", &kind, "--data-binary", body];
-    http.ask("POST", "/hooks/h", &from).status
+    let from = ["--header", HOOK_SECRET_HEADER, "--header", &kind, "--data-binary", body];
+    http.request("POST", "/hooks/h", &from).status
 }
 
-fn hooks(http: &Http) {
+fn cover_hooks(http: &HttpClient) {
     let send = |kind: &str, body: &str| send_hook(http, kind, body);
     let json = "application/json";
     assert_eq!(send(json, r#"{"url":"http://a.example/1"}"#), 200);
@@ -319,15 +331,15 @@ fn hooks(http: &Http) {
     assert_eq!(send(json, r#"{"url":"#), 400);
     assert_eq!(send("image/png", "x"), 415);
     assert_eq!(send("application/json; charset=latin1", "{}"), 415);
-    assert_eq!(http.send("POST", "/hooks/h", "{}").status, 404, "without the token");
+    assert_eq!(http.send_json("POST", "/hooks/h", "{}").status, 404, "without the token");
     let long = ["--header", "content-length: 4194305", "--header", "expect:", "--data-binary", "x"];
-    assert_eq!(http.ask("POST", "/hooks/h", &long).status, 413);
-    let flood = (0..80).map(|_| http.send("POST", "/hooks/h", "{}").status);
+    assert_eq!(http.request("POST", "/hooks/h", &long).status, 413);
+    let flood = (0..80).map(|_| http.send_json("POST", "/hooks/h", "{}").status);
     assert!(flood.into_iter().any(|status| status == 429));
 }
 
 /// What can be wrong with any body.
-fn bodies(http: &Http, method: &str, path: &str) {
+fn cover_bodies(http: &HttpClient, method: &str, path: &str) {
     let json = "content-type: application/json";
     for wrong in [
         ["content-type: image/png", "accept: */*"],
@@ -336,66 +348,73 @@ fn bodies(http: &Http, method: &str, path: &str) {
     ] {
         let headers = wrong.iter().flat_map(|header| ["--header", header]);
         let request: Vec<_> = headers.chain(["--data-binary", "{}"]).collect();
-        assert_eq!(http.ask(method, path, &request).status, 415, "{method} {path} {wrong:?}");
+        assert_eq!(http.request(method, path, &request).status, 415, "{method} {path} {wrong:?}");
     }
     let json = ["--header", "content-type: application/json", "--header", "expect:"];
     let long =
         [json.as_slice(), &["--header", "content-length: 4194305", "--data-binary", "x"]].concat();
-    assert_eq!(http.ask(method, path, &long).status, 413, "{method} {path}");
+    assert_eq!(http.request(method, path, &long).status, 413, "{method} {path}");
     // Announced, and then not sent.
     let silent =
         [json.as_slice(), &["--header", "content-length: 9", "--data-binary", "{"]].concat();
-    assert_eq!(http.ask(method, path, &silent).status, 408, "{method} {path}");
+    assert_eq!(http.request(method, path, &silent).status, 408, "{method} {path}");
 }
 
 /// A body that was announced, and then not sent.
-fn silent(http: &Http, method: &str, path: &str) {
+fn send_unfinished_body(http: &HttpClient, method: &str, path: &str) {
     let json = ["--header", "content-type: application/json", "--header", "expect:"];
     let length = ["--header", "content-length: 9", "--data-binary", "{"];
-    let answer = http.ask(method, path, &[json.as_slice(), &length].concat());
+    let answer = http.request(method, path, &[json.as_slice(), &length].concat());
     assert_eq!(answer.status, 408, "{method} {path}: {}", answer.body);
 }
 
-fn topics(http: &Http) {
-    assert_eq!(http.post("/topics/t", "one").status, 200);
+fn cover_topics(http: &HttpClient) {
+    assert_eq!(http.post_lines("/topics/t", "one").status, 200);
     assert_eq!(http.get("/topics/t?from=first&limit=1&wait=0").status, 200);
     assert_eq!(http.get("/topics/t?from=99").status, 409);
-    assert_eq!(http.ask("GET", "/topics/t/events?from=99", &[]).status, 409);
-    let stream = http.ask("GET", "/topics/job-done/events", &["--range", "0-1", "--max-time", "1"]);
+    assert_eq!(http.request("GET", "/topics/t/events?from=99", &[]).status, 409);
+    let stream =
+        http.request("GET", "/topics/job-done/events", &["--range", "0-1", "--max-time", "1"]);
     assert_eq!(stream.status, 200);
     assert_eq!(http.get("/topics/t/state").status, 200);
     assert_eq!(http.get("/topics/none/state").status, 404);
-    assert_eq!(http.send("PUT", "/topics/t", r#"{"retain-age":"1h"}"#).status, 200);
-    assert_eq!(http.send("PUT", "/topics/t", r#"{"sync":"memory"}"#).status, 409);
+    assert_eq!(http.send_json("PUT", "/topics/t", r#"{"retain-age":"1h"}"#).status, 200);
+    assert_eq!(http.send_json("PUT", "/topics/t", r#"{"sync":"memory"}"#).status, 409);
     let key = |body| ["--header", "Idempotency-Key: k", "--data-binary", body];
-    assert_eq!(http.ask("POST", "/topics/t", &key("a")).status, 200);
-    assert_eq!(http.ask("POST", "/topics/t", &key("b")).status, 422);
-    let later = http.post("/topics/t", "http://a.example/ every=1h");
+    assert_eq!(http.request("POST", "/topics/t", &key("a")).status, 200);
+    assert_eq!(http.request("POST", "/topics/t", &key("b")).status, 422);
+    let later = http.post_lines("/topics/t", "http://a.example/ every=1h");
     assert_eq!(later.status, 200, "granted by default");
-    assert_eq!(http.ask("DELETE", "/topics/new-url", &[]).status, 409);
-    assert_eq!(http.ask("DELETE", "/topics/none", &[]).status, 404);
-    assert_eq!(http.ask("DELETE", "/topics/t", &[]).status, 204);
+    assert_eq!(http.request("DELETE", "/topics/new-url", &[]).status, 409);
+    assert_eq!(http.request("DELETE", "/topics/none", &[]).status, 404);
+    assert_eq!(http.request("DELETE", "/topics/t", &[]).status, 204);
 }
 
-fn groups(http: &Http, server: &Server) {
-    assert_eq!(http.send("PUT", "/groups/g", r#"{"topics":["work"],"key":"none"}"#).status, 200);
-    assert_eq!(http.send("PUT", "/groups/g", r#"{"max-attempts":1,"lease":"1s"}"#).status, 200);
-    assert_eq!(http.post("/topics/work", "a task").status, 200);
-    until("the task", || (http.get("/groups/g/tasks").json()["matched"] == 1).then_some(()));
-    assert_eq!(http.send("PUT", "/groups/g", r#"{"key":"host"}"#).status, 409);
-    let mut worker = Talk::client(server.address);
-    worker.ask("JOIN g");
-    let id = worker.line().split(' ').nth(1).unwrap().to_owned();
-    assert_eq!(http.ask("DELETE", "/groups/g", &[]).status, 409);
-    worker.ask(&format!("NACK {id} reason=broken"));
+fn cover_groups(http: &HttpClient, server: &Server) {
+    assert_eq!(
+        http.send_json("PUT", "/groups/g", r#"{"topics":["work"],"key":"none"}"#).status,
+        200
+    );
+    assert_eq!(
+        http.send_json("PUT", "/groups/g", r#"{"max-attempts":1,"lease":"1s"}"#).status,
+        200
+    );
+    assert_eq!(http.post_lines("/topics/work", "a task").status, 200);
+    wait_until("the task", || (http.get("/groups/g/tasks").json()["matched"] == 1).then_some(()));
+    assert_eq!(http.send_json("PUT", "/groups/g", r#"{"key":"host"}"#).status, 409);
+    let mut worker = LineConnection::connect_client(server.address);
+    worker.request("JOIN g");
+    let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
+    assert_eq!(http.request("DELETE", "/groups/g", &[]).status, 409);
+    worker.request(&format!("NACK {id} reason=broken"));
     for path in ["", "/tasks", "/keys", "/schedules", "/dead"] {
         assert_eq!(http.get(&format!("/groups/g{path}")).status, 200, "{path}");
         assert_eq!(http.get(&format!("/groups/none{path}")).status, 404, "{path}");
     }
     assert_eq!(http.get("/groups/g/dead").json()["dead"][0]["reason"], "max-attempts");
     let act = |action: &str| {
-        assert_eq!(http.ask("POST", &format!("/groups/none/{action}"), &[]).status, 404);
-        let done = http.ask("POST", &format!("/groups/g/{action}"), &[]);
+        assert_eq!(http.request("POST", &format!("/groups/none/{action}"), &[]).status, 404);
+        let done = http.request("POST", &format!("/groups/g/{action}"), &[]);
         assert_eq!(done.status, 200, "{action}: {}", done.body);
         done.json()
     };
@@ -412,65 +431,75 @@ fn groups(http: &Http, server: &Server) {
     assert_eq!(state(), json!([true, 1, 0]), "nothing is handed out while it is paused");
     act("resume");
     assert_eq!(state()[0], false);
-    let id = worker.line().split(' ').nth(1).unwrap().to_owned();
-    worker.ask(&format!("NACK {id} reason=broken"));
+    let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
+    worker.request(&format!("NACK {id} reason=broken"));
     assert_eq!(state(), json!([false, 0, 1]));
     assert_eq!(act("dead/drop")["dropped"], 1);
     assert_eq!(state(), json!([false, 0, 0]));
     drop(worker);
-    assert_eq!(http.post("/topics/work", "more\nand more").status, 200);
-    until("the tasks", || (state() == json!([false, 2, 0])).then_some(()));
+    assert_eq!(http.post_lines("/topics/work", "more\nand more").status, 200);
+    wait_until("the tasks", || (state() == json!([false, 2, 0])).then_some(()));
     act("purge");
     assert_eq!(state(), json!([false, 0, 0]));
-    until("the end of the group", || {
-        (http.ask("DELETE", "/groups/g", &[]).status == 204).then_some(())
+    wait_until("the end of the group", || {
+        (http.request("DELETE", "/groups/g", &[]).status == 204).then_some(())
     });
-    assert_eq!(http.ask("DELETE", "/groups/g", &[]).status, 404);
+    assert_eq!(http.request("DELETE", "/groups/g", &[]).status, 404);
 }
 
-fn jobs(http: &Http, server: &Server) {
+fn cover_jobs(http: &HttpClient, server: &Server) {
     let open = r#"{"job":"j","urls":["http://a.example/"],"max-depth":3,"include":["/a","/b"]}"#;
-    let job = http.send("POST", "/jobs", open);
+    let job = http.send_json("POST", "/jobs", open);
     assert_eq!(job.status, 200);
     assert_eq!(http.get("/jobs/j?wait=10ms").json()["include"], serde_json::json!(["/a", "/b"]));
-    assert_eq!(http.send("POST", "/jobs", r#"{"job":"j"}"#).status, 409);
-    assert_eq!(http.send("POST", "/jobs?group=none", r#"{"job":"j"}"#).status, 404);
+    assert_eq!(http.send_json("POST", "/jobs", r#"{"job":"j"}"#).status, 409);
+    assert_eq!(http.send_json("POST", "/jobs?group=none", r#"{"job":"j"}"#).status, 404);
     assert_eq!(http.get("/explain?what=http://a.example/").status, 200);
     assert_eq!(http.get("/explain?what=http://b.example/").status, 404);
     assert_eq!(http.get("/explain").status, 400);
-    assert_eq!(http.send("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status, 200);
     assert_eq!(
-        http.send("POST", "/jobs/none/urls", r#"{"urls":["http://b.example/"]}"#).status,
+        http.send_json("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status,
+        200
+    );
+    assert_eq!(
+        http.send_json("POST", "/jobs/none/urls", r#"{"urls":["http://b.example/"]}"#).status,
         404
     );
     for action in ["pause", "resume", "close", "cancel"] {
-        assert_eq!(http.ask("POST", &format!("/jobs/j/{action}"), &[]).status, 200, "{action}");
-        assert_eq!(http.ask("POST", &format!("/jobs/none/{action}"), &[]).status, 404, "{action}");
+        assert_eq!(http.request("POST", &format!("/jobs/j/{action}"), &[]).status, 200, "{action}");
+        assert_eq!(
+            http.request("POST", &format!("/jobs/none/{action}"), &[]).status,
+            404,
+            "{action}"
+        );
     }
-    assert_eq!(http.send("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status, 409);
+    assert_eq!(
+        http.send_json("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status,
+        409
+    );
     for action in ["pause", "resume"] {
-        assert_eq!(http.ask("POST", &format!("/jobs/j/{action}"), &[]).status, 409, "{action}");
+        assert_eq!(http.request("POST", &format!("/jobs/j/{action}"), &[]).status, 409, "{action}");
     }
     assert_eq!(http.get("/jobs/none").status, 404);
     assert_eq!(http.get("/jobs").json()["jobs"][0]["state"], "done");
-    assert_eq!(http.ask("DELETE", "/jobs/j", &[]).status, 204);
-    assert_eq!(http.ask("DELETE", "/jobs/j", &[]).status, 404);
-    let mut talk = Talk::client(server.address);
-    talk.ask("JOB open k");
-    assert_eq!(http.ask("DELETE", "/jobs/k", &[]).status, 409);
+    assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 204);
+    assert_eq!(http.request("DELETE", "/jobs/j", &[]).status, 404);
+    let mut talk = LineConnection::connect_client(server.address);
+    talk.request("JOB open k");
+    assert_eq!(http.request("DELETE", "/jobs/k", &[]).status, 409);
 }
 
 /// As many topics, and groups, as there may be.
-fn limits(http: &Http) {
+fn cover_limits(http: &HttpClient) {
     let stream = TcpStream::connect(http.authority()).unwrap();
-    fill(stream, "topics", "{}");
-    assert_eq!(http.send("PUT", "/topics/more", "{}").status, 429);
-    assert_eq!(http.post("/topics/more", "x").status, 429);
-    assert_eq!(http.send("PUT", "/groups/more", r#"{"topics":["more"]}"#).status, 429);
+    create_until_limited(stream, "topics", "{}");
+    assert_eq!(http.send_json("PUT", "/topics/more", "{}").status, 429);
+    assert_eq!(http.post_lines("/topics/more", "x").status, 429);
+    assert_eq!(http.send_json("PUT", "/groups/more", r#"{"topics":["more"]}"#).status, 429);
 }
 
 /// Makes them until there may be no more, over one connection.
-fn fill(mut stream: TcpStream, what: &str, body: &str) {
+fn create_until_limited(mut stream: TcpStream, what: &str, body: &str) {
     use std::io::{BufRead, BufReader};
     let mut answers = BufReader::new(stream.try_clone().unwrap());
     for n in 0..1_100 {
@@ -499,57 +528,57 @@ fn fill(mut stream: TcpStream, what: &str, body: &str) {
     panic!("there is no end to {what}");
 }
 
-fn setting(name: &str, default: &str) -> String {
+fn env_or(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
 /// Has the broker be one that is used: what the examples of the description name is there. As long
 /// as somebody is a member of the group it is not deleted, and neither is its topic.
 #[track_caller]
-fn busy(http: &Http, server: &Server) -> Talk {
-    let mut worker = Talk::client(server.address);
+fn prepare_broker(http: &HttpClient, server: &Server) -> LineConnection {
+    let mut worker = LineConnection::connect_client(server.address);
     let group = r#"{"topics":["new-url"],"max-attempts":1,"delay":"0"}"#;
-    assert_eq!(http.send("PUT", "/groups/crawlers", group).status, 200);
+    assert_eq!(http.send_json("PUT", "/groups/crawlers", group).status, 200);
     let urls: Vec<_> = (0..5).map(|n| format!("http://a.example/{n}")).collect();
-    assert_eq!(http.post("/topics/new-url", &urls.join("\n")).status, 200);
-    assert_eq!(http.post("/topics/new-url", "http://a.example/ every=1h").status, 200);
-    worker.ask("JOIN crawlers credit=2");
+    assert_eq!(http.post_lines("/topics/new-url", &urls.join("\n")).status, 200);
+    assert_eq!(http.post_lines("/topics/new-url", "http://a.example/ every=1h").status, 200);
+    worker.request("JOIN crawlers credit=2");
     for _ in 0..2 {
-        let id = worker.line().split(' ').nth(1).unwrap().to_owned();
+        let id = worker.read_line().split(' ').nth(1).unwrap().to_owned();
         worker.send(format!("NACK {id} reason=broken\n"));
-        while !worker.line().starts_with("+OK") {}
+        while !worker.read_line().starts_with("+OK") {}
     }
-    until("dead letters", || {
+    wait_until("dead letters", || {
         (http.get("/groups/crawlers/dead").json()["matched"] == 2).then_some(())
     });
     let job = r#"{"job":"docs","urls":["http://b.example/docs/"]}"#;
-    assert_eq!(http.send("POST", "/jobs", job).status, 200);
+    assert_eq!(http.send_json("POST", "/jobs", job).status, 200);
     worker
 }
 
 #[test]
 fn schemathesis_finds_no_failure() {
-    let (_folder, config) = hooked();
+    let (_folder, config) = hook_config();
     let server = Server::start(&["broker", "--config", &config]);
-    let http = Http::of(&server);
-    let _worker = busy(&http, &server);
+    let http = HttpClient::new(&server);
+    let _worker = prepare_broker(&http, &server);
     let root = env!("CARGO_MANIFEST_DIR");
     let program = format!("{root}/target/venv/bin/schemathesis");
     assert!(std::path::Path::new(&program).exists(), "tests/run installs schemathesis");
     let config = format!("{root}/tests/schemathesis.toml");
-    let examples = setting("TIDINGS_SCHEMATHESIS_EXAMPLES", "25");
-    let patience = PATIENCE + Duration::from_secs(2 * examples.parse::<u64>().unwrap());
+    let examples = env_or("TIDINGS_SCHEMATHESIS_EXAMPLES", "25");
+    let patience = WAIT_TIMEOUT + Duration::from_secs(2 * examples.parse::<u64>().unwrap());
     let mut command = Command::new(program);
     command
-        .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base)])
+        .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base_url)])
         .args(["--exclude-path", "/topics/{topic}/events", "--max-examples"])
         .arg(examples)
         // The same every time, but for `.ci/long`.
-        .args(["--seed", &setting("TIDINGS_SCHEMATHESIS_SEED", "20261122")])
+        .args(["--seed", &env_or("TIDINGS_SCHEMATHESIS_SEED", "20261122")])
         .args(["--phases", "examples,coverage,fuzzing", "--generation-database", "none"])
         .args(["--suppress-health-check", "all", "--request-timeout", "20", "--no-color"])
         .current_dir(server.folder.path());
-    let finished = Running::start(&mut command).finish_within(patience);
+    let finished = Process::start(&mut command).finish_within(patience);
     let report = finished.stdout().join("\n");
     assert_eq!(finished.code, Some(0), "{report}\n{}", finished.stderr());
     let number = |before: &str, after: &str| {

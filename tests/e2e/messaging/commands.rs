@@ -1,13 +1,13 @@
 //! The commands, as somebody without our client sends them.
 
-use crate::support::nc::nc_all;
+use crate::support::line_connection::{FAREWELL, LineConnection};
+use crate::support::nc::run_nc;
 use crate::support::process::Server;
-use crate::support::talk::{FAREWELL, Talk};
 
 #[test]
-fn a_whole_session_with_netcat() {
-    let server = Server::broker();
-    let output = nc_all(
+fn netcat_runs_a_whole_session() {
+    let server = Server::start_broker();
+    let output = run_nc(
         server.address,
         "HELLO name=me echo=42\r\nPUB t hello world\nPUB t again\nPING\nSUB t from=first\nQUIT\n",
     );
@@ -26,9 +26,9 @@ fn a_whole_session_with_netcat() {
 }
 
 #[test]
-fn every_verb_is_known_from_the_first_version() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn every_verb_is_recognized() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     let understood = [
         "PUB t payload",
         "SUB t",
@@ -42,38 +42,38 @@ fn every_verb_is_known_from_the_first_version() {
         "HELP",
     ];
     for command in understood {
-        let answer = client.ask_lines(command);
+        let answer = client.request_lines(command);
         let last = answer.last().unwrap();
         assert!(last.starts_with("+OK") || last.starts_with("PONG "), "{command}: {answer:?}");
     }
     let id = "crawlers:1.1.1";
     for command in [format!("ACK {id}"), format!("NACK {id} after=1s"), format!("TOUCH {id}")] {
-        let answer = client.ask(&command);
+        let answer = client.request(&command);
         assert!(answer.starts_with("-ERR stale"), "{command}: {answer}");
     }
     // LINK has no answer: the next line is that of PING.
     client.send(format!("LINK {id} http://a.example/\n"));
-    assert!(client.ask("PING").starts_with("PONG clock="));
-    let explained = client.ask_lines("EXPLAIN http://a.example/");
+    assert!(client.request("PING").starts_with("PONG clock="));
+    let explained = client.request_lines("EXPLAIN http://a.example/");
     assert!(!explained[0].starts_with("-ERR unknown-command"), "{explained:?}");
-    assert!(client.ask("QUIT").starts_with("+OK"));
+    assert!(client.request("QUIT").starts_with("+OK"));
     client.expect_closed();
 }
 
 // PROTOCOL: S16
 #[test]
-fn a_token_is_as_good_as_none_where_nobody_needs_one() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
-    let answer = client.ask("HELLO token=secret");
+fn a_token_is_accepted_when_access_control_is_off() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    let answer = client.request("HELLO token=secret");
     assert!(answer.starts_with("+OK tidings "), "{answer}");
 }
 
 // PROTOCOL: S14
 #[test]
-fn a_refused_command_leaves_the_connection_open() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn a_rejected_command_keeps_the_connection_open() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     for command in [
         "NONSENSE",
         "pub t lower case",
@@ -86,75 +86,75 @@ fn a_refused_command_leaves_the_connection_open() {
         "JOB fly away",
         "GROUP set crawlers delay=soon",
     ] {
-        let answer = client.ask(command);
+        let answer = client.request(command);
         let code = answer.strip_prefix("-ERR ").and_then(|rest| rest.split(' ').next());
         let code = code.unwrap_or_else(|| panic!("{command}: {answer}"));
         let is_word = !code.is_empty() && code.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         assert!(is_word, "{command}: {answer}");
-        assert!(client.ask("PING").starts_with("PONG "), "after {command}");
+        assert!(client.request("PING").starts_with("PONG "), "after {command}");
     }
 }
 
 #[test]
-fn sixteen_lines_in_a_row_that_are_no_command_close() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn sixteen_unknown_commands_in_a_row_close_the_connection() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     for _ in 0..15 {
-        assert!(client.ask("NONSENSE").starts_with("-ERR unknown-command"));
+        assert!(client.request("NONSENSE").starts_with("-ERR unknown-command"));
     }
-    assert!(client.ask("PING").starts_with("PONG "));
+    assert!(client.request("PING").starts_with("PONG "));
     client.send("NONSENSE\n".repeat(20));
-    let answers = client.lines_to_end();
+    let answers = client.read_to_end();
     assert!((15..=17).contains(&answers.len()), "{answers:?}");
 }
 
 #[test]
-fn a_client_that_sends_headers_is_closed() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn http_headers_close_a_client_connection() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     client.send("Host: localhost:12345\r\nPUB t unheard\r\n");
-    let answers = client.lines_to_end();
+    let answers = client.read_to_end();
     assert!(answers.iter().all(|answer| answer.starts_with("-ERR ")), "{answers:?}");
-    let mut other = Talk::client(server.address);
-    assert_eq!(other.ask("PUB t first"), "+OK 1 1");
+    let mut other = LineConnection::connect_client(server.address);
+    assert_eq!(other.request("PUB t first"), "+OK 1 1");
 }
 
 // PROTOCOL: D4
 #[test]
-fn a_subscription_begins_where_it_is_told() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn a_subscription_starts_at_the_requested_position() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     for n in 1..=5 {
-        assert_eq!(client.ask(&format!("PUB t event {n}")), format!("+OK {n} {n}"));
+        assert_eq!(client.request(&format!("PUB t event {n}")), format!("+OK {n} {n}"));
     }
     let from = [("first", 1), ("last", 5), ("3", 3), ("-2", 4), ("2020-01-01T00:00:00Z", 1)];
     for (from, first) in from {
-        let mut subscriber = Talk::client(server.address);
-        let answer = subscriber.ask(&format!("SUB t from={from}"));
+        let mut subscriber = LineConnection::connect_client(server.address);
+        let answer = subscriber.request(&format!("SUB t from={from}"));
         assert!(answer.starts_with("+OK"), "{from}: {answer}");
         for n in first..=5 {
-            assert_eq!(subscriber.line(), format!("MSG t {n} event {n}"), "from={from}");
+            assert_eq!(subscriber.read_line(), format!("MSG t {n} event {n}"), "from={from}");
         }
     }
-    let mut late = Talk::client(server.address);
-    assert!(late.ask("SUB t").starts_with("+OK"));
-    assert_eq!(client.ask("PUB t event 6"), "+OK 6 6");
-    assert_eq!(late.line(), "MSG t 6 event 6");
-    assert!(late.ask("UNSUB t").starts_with("+OK"));
-    assert_eq!(client.ask("PUB t event 7"), "+OK 7 7");
-    assert!(late.ask("PING").starts_with("PONG "));
+    let mut late = LineConnection::connect_client(server.address);
+    assert!(late.request("SUB t").starts_with("+OK"));
+    assert_eq!(client.request("PUB t event 6"), "+OK 6 6");
+    assert_eq!(late.read_line(), "MSG t 6 event 6");
+    assert!(late.request("UNSUB t").starts_with("+OK"));
+    assert_eq!(client.request("PUB t event 7"), "+OK 7 7");
+    assert!(late.request("PING").starts_with("PONG "));
 }
 
 #[test]
 fn confirmations_count_the_publishes_of_the_connection() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
-    let mut other = Talk::client(server.address);
-    assert_eq!(other.ask("PUB t from another connection"), "+OK 1 1");
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    let mut other = LineConnection::connect_client(server.address);
+    assert_eq!(other.request("PUB t from another connection"), "+OK 1 1");
     client.send("PUB t x\n".repeat(1000));
     let mut confirmed = 0;
     while confirmed < 1000 {
-        let answer = client.line();
+        let answer = client.read_line();
         let numbers: Vec<u64> = answer.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
         assert_eq!(numbers[0], numbers[1] + 1, "{answer}");
         assert!(numbers[1] > confirmed, "{answer} after {confirmed}");
@@ -164,12 +164,12 @@ fn confirmations_count_the_publishes_of_the_connection() {
 }
 
 #[test]
-fn a_refused_publish_is_named_and_counted() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn a_rejected_publish_is_numbered_and_counted() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     client.send("PUB t one\nPUB bad/topic x\nPUB t \u{1}\nPUB t four\nPING\n");
     let lines: Vec<_> =
-        std::iter::from_fn(|| Some(client.line()).filter(|line| !line.starts_with("PONG ")))
+        std::iter::from_fn(|| Some(client.read_line()).filter(|line| !line.starts_with("PONG ")))
             .collect();
     assert_eq!(lines.first().unwrap(), "+OK 1 1", "{lines:?}");
     assert_eq!(lines.last().unwrap(), "+OK 2 4", "{lines:?}");
@@ -179,92 +179,92 @@ fn a_refused_publish_is_named_and_counted() {
 }
 
 #[test]
-fn the_last_command_may_lack_its_line_end() {
-    let server = Server::broker();
-    let output = nc_all(server.address, "PUB t as printf sends it");
+fn the_last_command_needs_no_line_ending() {
+    let server = Server::start_broker();
+    let output = run_nc(server.address, "PUB t as printf sends it");
     assert!(output.contains(&"+OK 1 1".to_owned()), "{output:?}");
     assert_ne!(output.last().unwrap(), "Connected.  (PID 1)");
-    let mut client = Talk::client(server.address);
-    assert!(client.ask("SUB t from=first").starts_with("+OK"));
-    assert_eq!(client.line(), "MSG t 1 as printf sends it");
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("SUB t from=first").starts_with("+OK"));
+    assert_eq!(client.read_line(), "MSG t 1 as printf sends it");
 }
 
 // PROTOCOL: L5
 #[test]
-fn ctrl_d_ends_a_client_too() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+fn ctrl_d_closes_a_client_connection() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     client.send(b"PING\n\x04");
-    let lines = client.lines_to_end();
+    let lines = client.read_to_end();
     assert!(lines[0].starts_with("PONG "), "{lines:?}");
     assert!(lines.len() == 1 || lines[1..] == [FAREWELL], "{lines:?}");
 }
 
 #[test]
-fn a_crawler_by_hand_works_through_a_job() {
-    let server = Server::broker();
-    let mut watcher = Talk::client(server.address);
-    assert!(watcher.ask("SUB job-done from=first").starts_with("+OK"));
-    let mut boss = Talk::client(server.address);
+fn a_hand_written_crawler_completes_a_job() {
+    let server = Server::start_broker();
+    let mut watcher = LineConnection::connect_client(server.address);
+    assert!(watcher.request("SUB job-done from=first").starts_with("+OK"));
+    let mut boss = LineConnection::connect_client(server.address);
     for command in [
         "GROUP create crawlers delay=0",
         "JOB open j scope=host depth=1",
         "PUB new-url http://a.example/ job=j",
         "JOB close j",
     ] {
-        let answer = boss.ask(command);
+        let answer = boss.request(command);
         assert!(answer.starts_with("+OK"), "{command}: {answer}");
     }
 
-    let mut worker = Talk::client(server.address);
-    assert!(worker.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    let mut worker = LineConnection::connect_client(server.address);
+    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
     let first = Task::read(&mut worker);
     assert_eq!(first.url, "http://a.example/");
     let id = &first.id;
     worker.send(format!("LINK {id} http://a.example/child\n"));
     worker.send(format!("LINK {id} http://a.example/child#again\n"));
     worker.send(format!("LINK {id} http://b.example/out-of-scope\n"));
-    let answer = worker.ask(&format!("ACK {id}"));
+    let answer = worker.request(&format!("ACK {id}"));
     assert!(answer.starts_with(&format!("+OK {id} new=1 ")), "{answer}");
 
     let second = Task::read(&mut worker);
     assert_eq!(second.url, "http://a.example/child");
-    assert!(worker.ask(&format!("ACK {id}")).starts_with("-ERR stale"));
+    assert!(worker.request(&format!("ACK {id}")).starts_with("-ERR stale"));
     let id = &second.id;
     worker.send(format!("LINK {id} http://a.example/too/deep\n"));
-    let answer = worker.ask(&format!("ACK {id}"));
+    let answer = worker.request(&format!("ACK {id}"));
     assert!(answer.starts_with(&format!("+OK {id} new=0 ")), "{answer}");
 
-    let done = watcher.line();
+    let done = watcher.read_line();
     assert!(done.starts_with("MSG job-done 1 j "), "{done}");
     for count in ["completed=2", "failed=0", "result=done"] {
         assert!(done.split(' ').any(|word| word == count), "{count} in {done}");
     }
     // Once: the next event of the topic is this one.
-    assert_eq!(boss.ask("PUB job-done no more"), "+OK 2 2");
-    assert_eq!(watcher.line(), "MSG job-done 2 no more");
+    assert_eq!(boss.request("PUB job-done no more"), "+OK 2 2");
+    assert_eq!(watcher.read_line(), "MSG job-done 2 no more");
 }
 
 // PROTOCOL: C5, T9
 #[test]
-fn a_member_that_comes_back_gets_its_task_again() {
-    let server = Server::broker();
-    let mut boss = Talk::client(server.address);
-    assert!(boss.ask("PUB new-url http://a.example/").starts_with("+OK"));
+fn a_reconnecting_member_receives_its_task_again() {
+    let server = Server::start_broker();
+    let mut boss = LineConnection::connect_client(server.address);
+    assert!(boss.request("PUB new-url http://a.example/").starts_with("+OK"));
     let identity = "0123456789abcdef0123456789abcdef";
     let hello = format!("HELLO echo=x resume={identity}");
-    let mut before = Talk::peer(server.address);
-    assert!(before.ask(&hello).starts_with("+OK"));
-    assert!(before.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    let mut before = LineConnection::connect_peer(server.address);
+    assert!(before.request(&hello).starts_with("+OK"));
+    assert!(before.request("JOIN crawlers credit=1").starts_with("+OK"));
     let task = Task::read(&mut before);
 
-    let mut after = Talk::peer(server.address);
-    assert!(after.ask(&hello).starts_with("+OK"));
-    assert!(before.line().starts_with("-ERR replaced"));
+    let mut after = LineConnection::connect_peer(server.address);
+    assert!(after.request(&hello).starts_with("+OK"));
+    assert!(before.read_line().starts_with("-ERR replaced"));
     before.expect_closed();
-    assert!(after.ask("JOIN crawlers credit=1").starts_with("+OK"));
+    assert!(after.request("JOIN crawlers credit=1").starts_with("+OK"));
     assert_eq!(Task::read(&mut after).id, task.id);
-    assert!(after.ask(&format!("ACK {}", task.id)).starts_with("+OK"));
+    assert!(after.request(&format!("ACK {}", task.id)).starts_with("+OK"));
 }
 
 /// A `TASK <id> <clock> <lease> <url> ..` line.
@@ -275,8 +275,8 @@ struct Task {
 
 impl Task {
     #[track_caller]
-    fn read(worker: &mut Talk) -> Self {
-        let line = worker.line();
+    fn read(worker: &mut LineConnection) -> Self {
+        let line = worker.read_line();
         let words: Vec<_> = line.split(' ').collect();
         assert!(words[0] == "TASK" && words.len() >= 5, "{line}");
         Self { id: words[1].to_owned(), url: words[4].to_owned() }

@@ -1,9 +1,9 @@
 //! Topics, publishers and subscribers.
 
 mod commands;
-mod newest;
-mod notifier;
+mod newest_events;
+mod peers;
 mod pubsub;
 mod readers;
 mod topics;
-mod unix;
+mod unix_socket;

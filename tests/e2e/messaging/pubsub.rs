@@ -6,30 +6,35 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use crate::support::process::{Running, Server, run, tidings};
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
 #[test]
-fn arguments_are_events() {
-    let server = Server::broker();
+fn arguments_are_published_as_events() {
+    let server = Server::start_broker();
     let folder = server.folder.path();
-    let published = run(folder, &["pub", "t", "one", "two words", "--broker", &server.text()]);
+    let published =
+        run_tidings(folder, &["pub", "t", "one", "two words", "--broker", &server.address_text()]);
     assert!(published.expect_code(0).stderr().contains("2 confirmed"));
-    let seen =
-        run(folder, &["sub", "t", "--from", "first", "--count", "2", "--broker", &server.text()]);
+    let seen = run_tidings(
+        folder,
+        &["sub", "t", "--from", "first", "--count", "2", "--broker", &server.address_text()],
+    );
     assert_eq!(seen.expect_code(0).stdout(), ["one", "two words"]);
 }
 
 #[test]
 fn lines_of_standard_input_arrive_in_order_and_are_counted() {
-    let server = Server::broker();
+    let server = Server::start_broker();
     let folder = server.folder.path();
     let count = "20000";
-    let sub = ["sub", "t", "--from", "first", "--count", count, "--broker", &server.text()];
-    let subscriber = Running::start(&mut tidings(folder, sub));
-    let mut publisher =
-        Running::start(&mut tidings(folder, ["pub", "t", "--broker", &server.text()]));
+    let sub = ["sub", "t", "--from", "first", "--count", count, "--broker", &server.address_text()];
+    let subscriber = Process::start(&mut tidings_command(folder, sub));
+    let mut publisher = Process::start(&mut tidings_command(
+        folder,
+        ["pub", "t", "--broker", &server.address_text()],
+    ));
     let lines: Vec<_> = (0..20_000).map(|n| format!("line {n} of many")).collect();
     publisher.write(lines.join("\n"));
     let ended = publisher.finish().expect_code(0);
@@ -38,13 +43,23 @@ fn lines_of_standard_input_arrive_in_order_and_are_counted() {
 }
 
 #[test]
-fn json_has_number_payload_and_attributes() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
-    client.ask("PUB t text with \"quotes\"");
-    client.ask("PUB t http://a.example/ job=j colour=blue");
-    let sub = ["sub", "t", "--json", "--from", "first", "--count", "2", "--broker", &server.text()];
-    let lines = run(server.folder.path(), &sub).expect_code(0).stdout();
+fn json_output_has_seq_payload_and_attributes() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB t text with \"quotes\"");
+    client.request("PUB t http://a.example/ job=j colour=blue");
+    let sub = [
+        "sub",
+        "t",
+        "--json",
+        "--from",
+        "first",
+        "--count",
+        "2",
+        "--broker",
+        &server.address_text(),
+    ];
+    let lines = run_tidings(server.folder.path(), &sub).expect_code(0).stdout();
     let events: Vec<serde_json::Value> =
         lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0]["seq"], 1);
@@ -55,30 +70,30 @@ fn json_has_number_payload_and_attributes() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_sub_quietly() {
-    let server = Server::broker();
+fn a_closed_pipe_ends_sub_without_an_error() {
+    let server = Server::start_broker();
     let binary = env!("CARGO_BIN_EXE_tidings");
-    let mut client = Talk::client(server.address);
+    let mut client = LineConnection::connect_client(server.address);
     for n in 1..=1000 {
-        client.ask(&format!("PUB t {n}"));
+        client.request(&format!("PUB t {n}"));
     }
     let line = format!(
         "'{binary}' sub t --from first --broker {} 2>&1 | head -n 1; echo ${{PIPESTATUS[0]}}",
-        server.text()
+        server.address_text()
     );
-    let shell = Running::start(std::process::Command::new("bash").args(["-c", &line]));
+    let shell = Process::start(std::process::Command::new("bash").args(["-c", &line]));
     // `head` is gone after its first line, which `sub` notices with the next thing it writes.
-    assert_eq!(shell.stdout_lines(1)[0], "1");
-    client.ask("PUB t one more, so that there is a next thing");
+    assert_eq!(shell.wait_for_stdout_lines(1)[0], "1");
+    client.request("PUB t one more, so that there is a next thing");
     assert_eq!(shell.finish().expect_code(0).stdout(), ["1", "0"]);
 }
 
 #[test]
-fn refused_lines_are_named_and_the_others_are_published() {
-    let server = Server::broker();
-    let mut publisher = Running::start(&mut tidings(
+fn rejected_lines_are_reported_and_the_others_are_published() {
+    let server = Server::start_broker();
+    let mut publisher = Process::start(&mut tidings_command(
         server.folder.path(),
-        ["pub", "t", "--broker", &server.text()],
+        ["pub", "t", "--broker", &server.address_text()],
     ));
     publisher.write(b"good\nbad \x01 control\n\xff not UTF-8\n");
     publisher.write(["x".repeat(100_000).as_bytes(), b"\nlast\n"].concat());
@@ -87,30 +102,30 @@ fn refused_lines_are_named_and_the_others_are_published() {
     for part in ["line 2", "line 3", "line 4", "2 confirmed", "3 rejected"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
-    let mut client = Talk::client(server.address);
-    assert!(client.ask("SUB t from=first").starts_with("+OK"));
-    assert_eq!(client.line(), "MSG t 1 good");
-    assert_eq!(client.line(), "MSG t 2 last");
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("SUB t from=first").starts_with("+OK"));
+    assert_eq!(client.read_line(), "MSG t 1 good");
+    assert_eq!(client.read_line(), "MSG t 2 last");
 }
 
 #[test]
-fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confirmed() {
-    let server = Server::broker();
+fn a_killed_broker_fails_pub_with_the_confirmed_count() {
+    let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
-    let mut listener = Talk::client(server.address);
-    assert!(listener.ask("SUB t").starts_with("+OK"));
-    let mut publisher = Running::start(&mut tidings(
+    let mut listener = LineConnection::connect_client(server.address);
+    assert!(listener.request("SUB t").starts_with("+OK"));
+    let mut publisher = Process::start(&mut tidings_command(
         folder.path(),
-        ["pub", "t", "--retry", "0", "--broker", &server.text()],
+        ["pub", "t", "--retry", "0", "--broker", &server.address_text()],
     ));
     for n in 1..=100 {
         publisher.write(format!("line {n}\n"));
-        assert_eq!(listener.line(), format!("MSG t {n} line {n}"));
+        assert_eq!(listener.read_line(), format!("MSG t {n} line {n}"));
     }
-    server.process.finish_by("KILL");
+    server.process.signal_and_finish("KILL");
     publisher.write("never to arrive\n".repeat(100));
     let ended = publisher.finish().expect_code(1);
-    let confirmed = confirmed(&ended.stderr());
+    let confirmed = confirmed_count(&ended.stderr());
     // The last confirmation may have been lost with the broker; those of lines that came before
     // were read since.
     assert!((1..=100).contains(&confirmed), "{}", ended.stderr());
@@ -118,7 +133,7 @@ fn a_broker_killed_in_the_middle_fails_the_publisher_who_says_how_much_was_confi
 
 /// The number before the word `confirmed`.
 #[track_caller]
-fn confirmed(text: &str) -> u64 {
+fn confirmed_count(text: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).collect();
     let pairs = words.windows(2).filter(|pair| pair[1] == "confirmed");
     let number = pairs.filter_map(|pair| pair[0].parse().ok()).next_back();
@@ -126,7 +141,7 @@ fn confirmed(text: &str) -> u64 {
 }
 
 #[test]
-fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
+fn confirmations_before_a_close_are_counted_exactly() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     // A broker that confirms three of the publishes it is sent, and goes.
@@ -145,22 +160,23 @@ fn what_a_broker_confirmed_before_it_closed_is_counted_exactly() {
         answer("+OK 3 3\r\n".to_owned());
     });
     let folder = TempDir::new().unwrap();
-    let ended = run(
+    let ended = run_tidings(
         folder.path(),
         &["pub", "t", "1", "2", "3", "4", "5", "--retry", "0", "--broker", &address],
     );
     broker.join().unwrap();
     let ended = ended.expect_code(1);
-    assert_eq!(confirmed(&ended.stderr()), 3, "{}", ended.stderr());
+    assert_eq!(confirmed_count(&ended.stderr()), 3, "{}", ended.stderr());
     assert!(ended.stderr().contains("line 4"), "{}", ended.stderr());
 }
 
 #[test]
-fn no_broker_is_one_line_that_says_what_to_do() {
+fn an_unreachable_broker_is_a_one_line_error() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let folder = TempDir::new().unwrap();
     for command in [&["pub", "t", "x"][..], &["sub", "t"]] {
-        let failed = run(folder.path(), &[command, &["--broker", &free]].concat()).expect_code(1);
+        let failed =
+            run_tidings(folder.path(), &[command, &["--broker", &free]].concat()).expect_code(1);
         let stderr = failed.stderr();
         assert!(stderr.lines().count() == 1, "{stderr}");
         assert!(stderr.contains(&free) && stderr.contains("--broker"), "{stderr}");
@@ -168,50 +184,50 @@ fn no_broker_is_one_line_that_says_what_to_do() {
 }
 
 #[test]
-fn sub_says_when_the_broker_goes_and_where_to_resume() {
-    let server = Server::broker();
+fn sub_reports_a_lost_broker_and_where_to_resume() {
+    let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
-    let subscriber = Running::start(&mut tidings(
+    let subscriber = Process::start(&mut tidings_command(
         folder.path(),
-        ["sub", "t", "--from", "first", "--broker", &server.text()],
+        ["sub", "t", "--from", "first", "--broker", &server.address_text()],
     ));
-    Talk::client(server.address).ask("PUB t one");
-    assert_eq!(subscriber.stdout_lines(1), ["one"]);
-    server.process.finish_by("TERM").expect_code(0);
+    LineConnection::connect_client(server.address).request("PUB t one");
+    assert_eq!(subscriber.wait_for_stdout_lines(1), ["one"]);
+    server.process.signal_and_finish("TERM").expect_code(0);
     let ended = subscriber.finish().expect_code(1);
     assert!(ended.stderr().contains("--from 2"), "{}", ended.stderr());
 }
 
 /// Waits until the cursor `me` on `t` is shown like this.
 #[track_caller]
-fn until_cursor(server: &Server, like: &str) {
-    let mut client = Talk::client(server.address);
-    until("the cursor to get there", || {
-        let shown = client.ask_lines("TOPIC show t");
+fn wait_for_cursor(server: &Server, like: &str) {
+    let mut client = LineConnection::connect_client(server.address);
+    wait_until("the cursor to get there", || {
+        let shown = client.request_lines("TOPIC show t");
         let me = shown.iter().find(|line| line.starts_with("+ cursor me "))?;
         me.contains(like).then_some(())
     });
 }
 
 #[test]
-fn a_sub_that_is_killed_resumes_behind_what_it_has_printed() {
-    let server = Server::broker();
-    let broker = server.text();
+fn a_killed_sub_resumes_after_its_last_printed_event() {
+    let server = Server::start_broker();
+    let broker = server.address_text();
     let sub = |flags: &[&str]| {
         let words = [&["sub", "t", "--as", "me", "--broker", &broker], flags].concat();
-        Running::start(&mut tidings(server.folder.path(), words))
+        Process::start(&mut tidings_command(server.folder.path(), words))
     };
-    let mut client = Talk::client(server.address);
+    let mut client = LineConnection::connect_client(server.address);
     for n in 1..=3 {
-        client.ask(&format!("PUB t {n}"));
+        client.request(&format!("PUB t {n}"));
     }
     let killed = sub(&["--from", "first"]);
-    assert_eq!(killed.stdout_lines(3), ["1", "2", "3"]);
-    until_cursor(&server, " next=4 behind=0 held=yes ");
-    killed.finish_by("KILL");
-    until_cursor(&server, " next=4 behind=0 held=no ");
+    assert_eq!(killed.wait_for_stdout_lines(3), ["1", "2", "3"]);
+    wait_for_cursor(&server, " next=4 behind=0 held=yes ");
+    killed.signal_and_finish("KILL");
+    wait_for_cursor(&server, " next=4 behind=0 held=no ");
     for n in 4..=6 {
-        client.ask(&format!("PUB t {n}"));
+        client.request(&format!("PUB t {n}"));
     }
     // `--from` is for a new cursor.
     let resumed = sub(&["--from", "first", "--count", "2"]).finish().expect_code(0);
@@ -221,12 +237,12 @@ fn a_sub_that_is_killed_resumes_behind_what_it_has_printed() {
 }
 
 #[test]
-fn a_cursor_keeps_up_with_events_that_stream_in_and_survives_the_broker() {
-    let server = Server::broker();
+fn a_durable_cursor_survives_a_broker_crash() {
+    let server = Server::start_broker();
     let count = 20_000;
-    let mut publisher = Running::start(&mut tidings(
+    let mut publisher = Process::start(&mut tidings_command(
         server.folder.path(),
-        ["pub", "t", "--quiet", "--broker", &server.text()],
+        ["pub", "t", "--quiet", "--broker", &server.address_text()],
     ));
     let lines: Vec<_> = (1..=count).map(|n| n.to_string()).collect();
     publisher.write(lines.join("\n"));
@@ -234,8 +250,10 @@ fn a_cursor_keeps_up_with_events_that_stream_in_and_survives_the_broker() {
     let sub = |server: &Server, from: u64, to: u64| {
         let count = (to - from + 1).to_string();
         let words = ["sub", "t", "--as", "me", "--from", "first", "--count", &count];
-        let printed =
-            run(server.folder.path(), &[&words[..], &["--broker", &server.text()]].concat());
+        let printed = run_tidings(
+            server.folder.path(),
+            &[&words[..], &["--broker", &server.address_text()]].concat(),
+        );
         let numbers = (from..=to).map(|n| n.to_string());
         assert!(printed.expect_code(0).stdout().into_iter().eq(numbers), "{from} to {to}");
     };
@@ -245,22 +263,22 @@ fn a_cursor_keeps_up_with_events_that_stream_in_and_survives_the_broker() {
 }
 
 #[test]
-fn a_cursor_is_one_subscribers_until_another_takes_it_over() {
-    let server = Server::broker();
-    let broker = server.text();
+fn a_durable_cursor_has_one_subscriber_until_a_takeover() {
+    let server = Server::start_broker();
+    let broker = server.address_text();
     let words = ["sub", "t", "--as", "me", "--broker", &broker];
-    let first = Running::start(&mut tidings(server.folder.path(), words));
-    let mut client = Talk::client(server.address);
-    client.ask("PUB t one");
-    until_cursor(&server, " held=yes ");
-    let second = run(server.folder.path(), &words).expect_code(1);
+    let first = Process::start(&mut tidings_command(server.folder.path(), words));
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB t one");
+    wait_for_cursor(&server, " held=yes ");
+    let second = run_tidings(server.folder.path(), &words).expect_code(1);
     assert!(second.stderr().contains("uses cursor me"), "{}", second.stderr());
     let takes = [&words[..], &["--takeover"]].concat();
-    let third = Running::start(&mut tidings(server.folder.path(), takes));
+    let third = Process::start(&mut tidings_command(server.folder.path(), takes));
     let ended = first.finish().expect_code(1).stderr();
     assert!(ended.contains("resume with --as me"), "{ended}");
-    client.ask("PUB t two");
-    third.line_with("two");
-    let stopped = third.finish_by("TERM").expect_code(0);
+    client.request("PUB t two");
+    third.wait_for_line_with("two");
+    let stopped = third.signal_and_finish("TERM").expect_code(0);
     assert_eq!(stopped.stdout().last().unwrap(), "two");
 }

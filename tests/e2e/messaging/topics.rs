@@ -8,24 +8,27 @@ use std::{fs, thread};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Finished, Running, Server, run, tidings};
-use crate::support::talk::Talk;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 
 /// `tidings topic <words>` at this broker.
 #[track_caller]
-fn topic(server: &Server, words: &[&str]) -> Finished {
-    run(server.folder.path(), &[&["topic"], words, &["--broker", &server.text()]].concat())
+fn run_topic(server: &Server, words: &[&str]) -> ProcessOutput {
+    run_tidings(
+        server.folder.path(),
+        &[&["topic"], words, &["--broker", &server.address_text()]].concat(),
+    )
 }
 
 /// What it prints, one JSON object a line.
 #[track_caller]
-fn topic_json(server: &Server, words: &[&str], code: i32) -> Vec<Value> {
-    let lines = topic(server, &[words, &["--json"]].concat()).expect_code(code).stdout();
+fn run_topic_json(server: &Server, words: &[&str], code: i32) -> Vec<Value> {
+    let lines = run_topic(server, &[words, &["--json"]].concat()).expect_code(code).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The one file of a topic's log.
-fn segment(data: &Path, topic: &str) -> PathBuf {
+fn segment_file(data: &Path, topic: &str) -> PathBuf {
     let files = fs::read_dir(data.join("topics").join(topic)).unwrap();
     let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
@@ -34,7 +37,7 @@ fn segment(data: &Path, topic: &str) -> PathBuf {
 
 /// Flips a bit of the payload that holds this text.
 #[track_caller]
-fn damage(path: &Path, text: &str) {
+fn flip_bit_of(path: &Path, text: &str) {
     let mut bytes = fs::read(path).unwrap();
     let at = bytes.windows(text.len()).position(|bytes| bytes == text.as_bytes()).unwrap();
     bytes[at] ^= 0x01;
@@ -43,18 +46,18 @@ fn damage(path: &Path, text: &str) {
 
 // PROTOCOL: R7
 #[test]
-fn topics_are_made_changed_shown_and_deleted_and_a_restart_changes_nothing() {
-    let server = Server::broker();
-    let made = topic(&server, &["create", "t", "retain-bytes=2m"]).expect_code(0);
+fn topics_and_their_settings_survive_a_restart() {
+    let server = Server::start_broker();
+    let made = run_topic(&server, &["create", "t", "retain-bytes=2m"]).expect_code(0);
     assert_eq!(made.stdout(), ["t sync=always retain-bytes=2m retain-age=30d"]);
-    let again = topic(&server, &["create", "t"]).expect_code(1);
+    let again = run_topic(&server, &["create", "t"]).expect_code(1);
     assert!(again.stderr().contains("exists already"), "{}", again.stderr());
-    topic(&server, &["set", "t", "retain-age=1d", "sync=interval"]).expect_code(0);
-    topic(&server, &["create", "m", "sync=memory"]).expect_code(0);
-    Talk::client(server.address).ask("PUB t one");
+    run_topic(&server, &["set", "t", "retain-age=1d", "sync=interval"]).expect_code(0);
+    run_topic(&server, &["create", "m", "sync=memory"]).expect_code(0);
+    LineConnection::connect_client(server.address).request("PUB t one");
 
     let server = server.restart("TERM", &["broker"]);
-    let shown = &topic_json(&server, &["show", "t"], 0)[0];
+    let shown = &run_topic_json(&server, &["show", "t"], 0)[0];
     for (key, value) in [
         ("topic", json!("t")),
         ("next", json!(2)),
@@ -67,114 +70,117 @@ fn topics_are_made_changed_shown_and_deleted_and_a_restart_changes_nothing() {
     ] {
         assert_eq!(shown[key], value, "{key} in {shown}");
     }
-    let listed = topic_json(&server, &["ls"], 0);
+    let listed = run_topic_json(&server, &["ls"], 0);
     let listed: Vec<_> = listed.iter().map(|topic| (&topic["topic"], &topic["sync"])).collect();
     let (always, interval, memory) = (json!("always"), json!("interval"), json!("memory"));
     let names = ["dead-letter", "job-done", "m", "new-url", "t"].map(|name| json!(name));
     let syncs = [&always, &always, &memory, &always, &interval];
     assert_eq!(listed, names.iter().zip(syncs).collect::<Vec<_>>());
 
-    assert_eq!(topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);
-    topic(&server, &["show", "t"]).expect_code(1);
+    assert_eq!(run_topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);
+    run_topic(&server, &["show", "t"]).expect_code(1);
     let server = server.restart("KILL", &["broker"]);
-    topic(&server, &["show", "t"]).expect_code(1);
+    run_topic(&server, &["show", "t"]).expect_code(1);
     // Numbers of a topic that is deleted are not given again.
-    let answer = Talk::client(server.address).ask("PUB t two");
+    let answer = LineConnection::connect_client(server.address).request("PUB t two");
     assert_eq!(answer, "+OK 2 1");
 }
 
 #[test]
-fn the_flags_of_a_broker_are_what_topics_without_settings_are_told() {
+fn broker_flags_are_the_defaults_of_topics() {
     let server = Server::start(&["broker", "--sync", "memory", "--retain-age", "2h"]);
-    let shown = &topic_json(&server, &["show", "new-url"], 0)[0];
+    let shown = &run_topic_json(&server, &["show", "new-url"], 0)[0];
     assert_eq!((&shown["sync"], &shown["retain-age"]), (&json!("memory"), &json!("2h")));
-    assert!(!server.data().join("topics").exists());
+    assert!(!server.data_dir().join("topics").exists());
 }
 
 #[test]
-fn a_person_sees_tables() {
-    let server = Server::broker();
-    Talk::client(server.address).ask("PUB t one");
-    let listed = topic(&server, &["ls"]).expect_code(0).stdout();
+fn topic_commands_print_tables() {
+    let server = Server::start_broker();
+    LineConnection::connect_client(server.address).request("PUB t one");
+    let listed = run_topic(&server, &["ls"]).expect_code(0).stdout();
     assert!(listed[0].starts_with("TOPIC ") && listed[0].ends_with(" STATE"), "{listed:#?}");
     let line = listed.iter().find(|line| line.starts_with("t ")).unwrap();
     assert!(line.ends_with("always  ok"), "{line}");
-    let shown = topic(&server, &["show", "t"]).expect_code(0).stdout();
+    let shown = run_topic(&server, &["show", "t"]).expect_code(0).stdout();
     assert!(shown.contains(&"  next          2".to_owned()), "{shown:#?}");
 }
 
 #[test]
 fn cursors_are_listed_and_forgotten() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
-    client.ask("PUB t one");
-    client.ask("PUB t two");
-    assert_eq!(client.ask("SUB t as=indexer from=first"), "+OK");
-    assert_eq!((client.line(), client.line()), ("MSG t 1 one".into(), "MSG t 2 two".into()));
-    assert_eq!(client.ask("SEEN t 1"), "+OK");
-    let shown = &topic_json(&server, &["show", "t"], 0)[0]["cursors"][0];
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    client.request("PUB t one");
+    client.request("PUB t two");
+    assert_eq!(client.request("SUB t as=indexer from=first"), "+OK");
+    assert_eq!(
+        (client.read_line(), client.read_line()),
+        ("MSG t 1 one".into(), "MSG t 2 two".into())
+    );
+    assert_eq!(client.request("SEEN t 1"), "+OK");
+    let shown = &run_topic_json(&server, &["show", "t"], 0)[0]["cursors"][0];
     let found = ["name", "next", "behind", "held"].map(|key| shown[key].clone());
     assert_eq!(found, [json!("indexer"), json!(2), json!(1), json!("yes")]);
-    let people = topic(&server, &["show", "t"]).expect_code(0).stdout();
+    let people = run_topic(&server, &["show", "t"]).expect_code(0).stdout();
     assert!(people.iter().any(|line| line.starts_with("indexer ")), "{people:#?}");
 
-    topic(&server, &["forget", "t", "indexer"]).expect_code(1);
-    assert_eq!(client.ask("UNSUB t"), "+OK");
-    topic(&server, &["forget", "t", "indexer"]).expect_code(0);
-    assert_eq!(topic_json(&server, &["show", "t"], 0)[0]["cursors"], json!([]));
+    run_topic(&server, &["forget", "t", "indexer"]).expect_code(1);
+    assert_eq!(client.request("UNSUB t"), "+OK");
+    run_topic(&server, &["forget", "t", "indexer"]).expect_code(0);
+    assert_eq!(run_topic_json(&server, &["show", "t"], 0)[0]["cursors"], json!([]));
 }
 
 // PROTOCOL: R8, R9
 #[test]
 fn verify_finds_a_flipped_bit_with_and_without_a_broker() {
-    let server = Server::broker();
-    let mut client = Talk::client(server.address);
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
     for n in 1..=9 {
         // Each confirmed before the next one: a batch of its own.
-        assert_eq!(client.ask(&format!("PUB t event-{n}")), format!("+OK {n} {n}"));
+        assert_eq!(client.request(&format!("PUB t event-{n}")), format!("+OK {n} {n}"));
     }
-    let whole = topic(&server, &["verify"]).expect_code(0).stdout();
+    let whole = run_topic(&server, &["verify"]).expect_code(0).stdout();
     assert!(whole.iter().any(|line| line.starts_with("t: 1 file, 9 events, ")), "{whole:#?}");
 
-    let data = server.data();
+    let data = server.data_dir();
     let offline = ["topic", "verify", "--data", "tidings-data"];
-    let refused = run(server.folder.path(), &offline).expect_code(1);
+    let refused = run_tidings(server.folder.path(), &offline).expect_code(1);
     let pid = format!("(pid {})", server.process.id());
     assert!(refused.stderr().contains(&pid), "{}", refused.stderr());
 
     let Server { process, folder, .. } = server;
-    process.finish_by("KILL");
-    run(folder.path(), &offline).expect_code(0);
-    damage(&segment(&data, "t"), "event-4");
-    let before = fs::read(segment(&data, "t")).unwrap();
-    let found = run(folder.path(), &offline).expect_code(1).stdout().join("\n");
+    process.signal_and_finish("KILL");
+    run_tidings(folder.path(), &offline).expect_code(0);
+    flip_bit_of(&segment_file(&data, "t"), "event-4");
+    let before = fs::read(segment_file(&data, "t")).unwrap();
+    let found = run_tidings(folder.path(), &offline).expect_code(1).stdout().join("\n");
     for part in
         ["t: 1 file, 8 events, ", "event 4 cannot be read (1 of 9 in this file)", "the 8 other"]
     {
         assert!(found.contains(part), "{part} in {found}");
     }
-    assert!(fs::read(segment(&data, "t")).unwrap() == before, "verifying changed the file");
+    assert!(fs::read(segment_file(&data, "t")).unwrap() == before, "verifying changed the file");
 
     let server = Server::start_in(folder, &["broker"], |_| ());
-    let found = &topic_json(&server, &["verify", "t"], 1)[0];
+    let found = &run_topic_json(&server, &["verify", "t"], 1)[0];
     assert_eq!(found["damaged"], json!(true));
     assert_eq!(
         (&found["files"][0]["events"], &found["files"][0]["ranges"]),
         (&json!(8), &json!([[4, 4]]))
     );
     // The others are served, and what is missing is named.
-    let mut client = Talk::client(server.address);
-    assert_eq!(client.ask("SUB t from=3"), "+OK");
-    let heard = [(); 3].map(|()| client.line());
+    let mut client = LineConnection::connect_client(server.address);
+    assert_eq!(client.request("SUB t from=3"), "+OK");
+    let heard = [(); 3].map(|()| client.read_line());
     assert_eq!(heard, ["MSG t 3 event-3", "LAG t 4 4", "MSG t 5 event-5"]);
 }
 
 #[test]
-fn one_broker_at_a_time_works_in_a_data_directory() {
-    let server = Server::broker();
+fn a_data_directory_is_locked_by_one_broker() {
+    let server = Server::start_broker();
     for command in ["broker", "up"] {
         let refused =
-            run(server.folder.path(), &[command, "--listen", "127.0.0.1:0"]).expect_code(1);
+            run_tidings(server.folder.path(), &[command, "--listen", "127.0.0.1:0"]).expect_code(1);
         let wanted = format!(
             "tidings: ./tidings-data is in use by another tidings (pid {}); stop it or use --data \
              with another directory",
@@ -189,40 +195,41 @@ fn one_broker_at_a_time_works_in_a_data_directory() {
 
 /// A broker on the same port and data as one that has ended.
 #[track_caller]
-fn start_again(folder: &TempDir, address: &str) -> Running {
-    let broker = Running::start(&mut tidings(folder.path(), ["broker", "--listen", address]));
-    broker.line_with("listening on ");
+fn restart_broker(folder: &TempDir, address: &str) -> Process {
+    let broker =
+        Process::start(&mut tidings_command(folder.path(), ["broker", "--listen", address]));
+    broker.wait_for_line_with("listening on ");
     broker
 }
 
 // PROTOCOL: A8, P5
 #[test]
-fn a_publisher_outlives_its_broker_and_every_event_is_there_once() {
-    let server = Server::broker();
-    let address = server.text();
-    let mut listener = Talk::client(server.address);
-    assert_eq!(listener.ask("SUB t"), "+OK");
+fn a_publisher_survives_a_broker_restart_without_duplicates() {
+    let server = Server::start_broker();
+    let address = server.address_text();
+    let mut listener = LineConnection::connect_client(server.address);
+    assert_eq!(listener.request("SUB t"), "+OK");
     let folder = TempDir::new().unwrap();
     let mut publisher =
-        Running::start(&mut tidings(folder.path(), ["pub", "t", "--broker", &address]));
+        Process::start(&mut tidings_command(folder.path(), ["pub", "t", "--broker", &address]));
     let lines = |from: u32| (from..from + 2000).map(|n| format!("http://a.example/{n}\n"));
     publisher.write(lines(0).collect::<String>());
     // Some of it has been heard, is on its way to the disk, and is confirmed or not.
-    while !listener.line().contains("http://a.example/1000 ") {}
+    while !listener.read_line().contains("http://a.example/1000 ") {}
     let Server { process, folder: data, .. } = server;
-    process.finish_by("KILL");
+    process.signal_and_finish("KILL");
     publisher.write(lines(2000).collect::<String>());
-    publisher.line_with("unconfirmed, reconnecting for up to 30s");
-    let broker = start_again(&data, &address);
+    publisher.wait_for_line_with("unconfirmed, reconnecting for up to 30s");
+    let broker = restart_broker(&data, &address);
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("4,000 confirmed"), "{}", ended.stderr());
 
-    let mut client = Talk::client(address.parse().unwrap());
-    client.ask("PUB t the end");
-    assert_eq!(client.ask("SUB t from=first"), "+OK");
+    let mut client = LineConnection::connect_client(address.parse().unwrap());
+    client.request("PUB t the end");
+    assert_eq!(client.request("SUB t from=first"), "+OK");
     let mut kept = Vec::new();
     loop {
-        let line = client.line();
+        let line = client.read_line();
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["MSG", _, _, "the", "end"] => break,
             ["MSG", _, _, target, id] if id.starts_with("id=") => kept.push(format!("{target}\n")),
@@ -236,7 +243,7 @@ fn a_publisher_outlives_its_broker_and_every_event_is_there_once() {
 }
 
 /// A broker that greets whoever comes first, is told its lines, and is gone when `serve` returns.
-fn stub(
+fn start_stub_broker(
     serve: impl FnOnce(&mut dyn Iterator<Item = String>, &dyn Fn(&str)) + Send + 'static,
 ) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -257,14 +264,14 @@ fn stub(
 }
 
 #[test]
-fn a_publisher_gives_up_after_a_while_and_says_what_is_confirmed() {
-    let address = stub(|lines, say| {
+fn a_publisher_stops_retrying_and_reports_confirmed_events() {
+    let address = start_stub_broker(|lines, say| {
         assert_eq!(lines.take(3).count(), 3);
         say("-ERR full n=2 no room\r\n+OK 1 1\r\n");
     });
     let folder = TempDir::new().unwrap();
     let words = ["pub", "t", "one", "two", "three", "--retry", "200ms", "--broker", &address];
-    let ended = run(folder.path(), &words).expect_code(1);
+    let ended = run_tidings(folder.path(), &words).expect_code(1);
     let stderr = ended.stderr();
     for part in ["1 event unconfirmed", "no connection within 200ms", "1 confirmed", "line 3 is"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
@@ -272,44 +279,47 @@ fn a_publisher_gives_up_after_a_while_and_says_what_is_confirmed() {
 }
 
 #[test]
-fn without_retries_events_are_sent_as_they_are() {
-    let server = Server::broker();
-    let address = server.text();
+fn ids_are_added_only_for_retries() {
+    let server = Server::start_broker();
+    let address = server.address_text();
     let folder = server.folder.path();
-    run(folder, &["pub", "t", "/a", "text", "--retry", "0", "--broker", &address]).expect_code(0);
-    run(folder, &["pub", "t", "/a id=mine", "text", "/b", "--broker", &address]).expect_code(0);
+    run_tidings(folder, &["pub", "t", "/a", "text", "--retry", "0", "--broker", &address])
+        .expect_code(0);
+    run_tidings(folder, &["pub", "t", "/a id=mine", "text", "/b", "--broker", &address])
+        .expect_code(0);
     let words = ["sub", "t", "--from", "first", "--count", "5", "--broker", &address];
-    let stored = run(folder, &words).expect_code(0).stdout();
+    let stored = run_tidings(folder, &words).expect_code(0).stdout();
     assert_eq!(stored[..4], ["/a", "text", "/a id=mine", "text"]);
     assert!(stored[4].starts_with("/b id=") && stored[4].ends_with("-3"), "{stored:?}");
 }
 
 #[test]
-fn what_has_no_id_may_be_there_twice_and_that_is_said() {
+fn possible_duplicates_without_an_id_are_reported() {
     // It takes two events, and is gone without a word about them.
-    let address = stub(|lines, _say| assert_eq!(lines.take(2).count(), 2));
+    let address = start_stub_broker(|lines, _say| assert_eq!(lines.take(2).count(), 2));
     let folder = TempDir::new().unwrap();
     let words = ["pub", "t", "just text", "/a/path", "--broker", &address];
-    let publisher = Running::start(&mut tidings(folder.path(), words));
-    publisher.line_with("2 events unconfirmed");
-    let _broker = start_again(&folder, &address);
-    let said = publisher.line_with("reconnected");
+    let publisher = Process::start(&mut tidings_command(folder.path(), words));
+    publisher.wait_for_line_with("2 events unconfirmed");
+    let _broker = restart_broker(&folder, &address);
+    let said = publisher.wait_for_line_with("reconnected");
     assert!(said.contains("sending 2 events; 1 without an id may be stored twice"), "{said}");
     let ended = publisher.finish().expect_code(0);
     assert!(ended.stderr().contains("2 confirmed"), "{}", ended.stderr());
 }
 
 #[test]
-fn a_stray_file_among_the_topics_keeps_nobody_from_starting() {
-    let server = Server::broker();
-    topic(&server, &["create", "news"]).expect_code(0);
-    let topics = server.data().join("topics");
+fn a_stray_file_among_the_topics_is_ignored() {
+    let server = Server::start_broker();
+    run_topic(&server, &["create", "news"]).expect_code(0);
+    let topics = server.data_dir().join("topics");
     let Server { process, folder, .. } = server;
-    process.finish_by("TERM").expect_code(0);
+    process.signal_and_finish("TERM").expect_code(0);
     fs::write(topics.join("notes.txt"), "no topic").unwrap();
     let server = Server::start_in(folder, &["broker"], |_| ());
-    let warned = server.process.line_with("this is not the directory of a topic; it is ignored");
+    let warned =
+        server.process.wait_for_line_with("this is not the directory of a topic; it is ignored");
     assert!(warned.contains("notes.txt"), "{warned}");
-    topic(&server, &["show", "news"]).expect_code(0);
+    run_topic(&server, &["show", "news"]).expect_code(0);
     assert_eq!(fs::read_to_string(topics.join("notes.txt")).unwrap(), "no topic");
 }

@@ -6,18 +6,18 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::support::process::{Finished, Running, Server, tidings};
+use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 
 /// Runs `tidings config WHAT` in a folder with this file and these variables.
 #[track_caller]
-fn config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> Finished {
-    let mut command = tidings(folder, [&["config"], words].concat());
+fn run_config(folder: &Path, words: &[&str], environment: &[(&str, &str)]) -> ProcessOutput {
+    let mut command = tidings_command(folder, [&["config"], words].concat());
     command.env_remove("TIDINGS_HTTP").envs(environment.iter().copied());
-    Running::start(&mut command).finish()
+    Process::start(&mut command).finish()
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn every_mistake_is_reported_with_its_position() {
     let folder = TempDir::new().unwrap();
     let file = "lissen = 1\ndelay = 'soon'\n[crawl]\ndepth = 'x'\n[nowhere]\na = 1\n";
     fs::write(folder.path().join("c.toml"), file).unwrap();
@@ -27,7 +27,7 @@ fn every_mistake_is_told_with_its_place() {
         ("TIDINGS_LISTN", "1"),
         ("TIDINGS_LOG", "=="),
     ];
-    let ended = config(folder.path(), &["check", "--config", "c.toml"], &environment);
+    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &environment);
     let ended = ended.expect_code(2);
     let stderr = ended.stderr();
     for place in [
@@ -48,46 +48,47 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
-fn what_is_right_is_said_in_one_line() {
+fn a_valid_configuration_is_reported_in_one_line() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("c.toml"), "delay = '2s'\n[crawl]\ndepth = 3\n").unwrap();
-    let ended = config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
+    let ended = run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(0);
     assert_eq!(ended.stdout(), ["c.toml: valid for tidings up, 2 keys"]);
     assert_eq!(ended.stderr(), "");
-    let ended = config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
+    let ended = run_config(folder.path(), &["check", "topic", "create"], &[]).expect_code(0);
     let expected = "no configuration file; the environment is valid for tidings topic create";
     assert_eq!(ended.stdout(), [expected]);
     for wrong in [&["check", "nonsense"][..], &["show", "zmq"], &["check", "--config", "none"]] {
-        let ended = config(folder.path(), wrong, &[]).expect_code(2);
+        let ended = run_config(folder.path(), wrong, &[]).expect_code(2);
         assert_eq!(ended.stderr().lines().count(), 1, "{ended:?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was started");
 }
 
 #[test]
-fn what_is_wrong_only_together_is_found_too() {
+fn conflicting_settings_are_reported() {
     let folder = TempDir::new().unwrap();
     let hook = "http = 'off'\n[[hook]]\nname = 'a'\nsecret-env = 'HOOK_SECRET'\nsignature = 'github'\n\
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
     fs::write(folder.path().join("c.toml"), hook).unwrap();
     let check = ["check", "broker", "--config", "c.toml"];
-    let ended = config(folder.path(), &check, &[]).expect_code(2);
+    let ended = run_config(folder.path(), &check, &[]).expect_code(2);
     assert!(ended.stderr().contains("HOOK_SECRET"), "{ended:?}");
-    let ended = config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
+    let ended = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
     let said = ended.stderr();
     assert!(
         said.contains("a secret of 4 bytes can be guessed") && !said.contains("hush"),
         "{said}"
     );
-    let ended = config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
-        .expect_code(2);
+    let ended =
+        run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
+            .expect_code(2);
     assert!(ended.stderr().contains("--http off"), "{ended:?}");
     fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
-    config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
+    run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
         .expect_code(0);
 }
 
-const FILE: &str = r#"
+const CONFIG_FILE: &str = r#"
 allow-private = ["10.0.0.0/8", "127.0.0.1"]
 agent = "bot \"x\" \\"
 delay = "2s"
@@ -116,10 +117,10 @@ depth = 3
 "#;
 
 #[test]
-fn what_is_shown_is_a_file_that_comes_to_the_same() {
+fn config_show_prints_an_equivalent_file() {
     let folder = TempDir::new().unwrap();
     // Tables of lists stand below all keys at the top.
-    let file = FILE.replace("[up]", "[crawl]\ndepth = 3\n\n[up]");
+    let file = CONFIG_FILE.replace("[up]", "[crawl]\ndepth = 3\n\n[up]");
     let file = file.rsplit_once("\n[crawl]").unwrap().0.replace("[[feed]]", "[[up.feed]]");
     let file = file.replace("[[hook]]", "[[up.hook]]");
     fs::write(folder.path().join("c.toml"), file).unwrap();
@@ -127,7 +128,7 @@ fn what_is_shown_is_a_file_that_comes_to_the_same() {
     let environment = [("TIDINGS_LISTEN", "127.0.0.1:7"), ("TIDINGS_QUIET", "yes")];
     let show = |file: &str, environment: &[(&str, &str)]| {
         let words = ["show", "up", "--config", file];
-        config(folder.path(), &words, environment).expect_code(0).stdout()
+        run_config(folder.path(), &words, environment).expect_code(0).stdout()
     };
     let first = show("c.toml", &environment);
     for line in [
@@ -161,20 +162,20 @@ fn what_is_shown_is_a_file_that_comes_to_the_same() {
     assert_eq!(values(&first), values(&second));
     // And with that it starts.
     let server = Server::start_in(folder, &["up", "--config", "d.toml"], |_| ());
-    server.process.finish_by("TERM").expect_code(0);
+    server.process.signal_and_finish("TERM").expect_code(0);
 }
 
 #[test]
-fn what_is_shown_of_any_subcommand_is_fine() {
+fn config_show_output_is_valid_for_every_subcommand() {
     let folder = TempDir::new().unwrap();
     for names in ["broker", "crawl", "sub", "watch", "topic create", "bench fan-out", "bridge zmq"]
     {
         let words: Vec<_> = ["show"].into_iter().chain(names.split(' ')).collect();
-        let shown = config(folder.path(), &words, &[]).expect_code(0).stdout();
+        let shown = run_config(folder.path(), &words, &[]).expect_code(0).stdout();
         assert!(shown.contains(&format!("[{}]", names.replace(' ', "."))), "{shown:#?}");
         fs::write(folder.path().join("c.toml"), shown.join("\n")).unwrap();
         let words: Vec<_> =
             ["check", "--config", "c.toml"].into_iter().chain(names.split(' ')).collect();
-        config(folder.path(), &words, &[]).expect_code(0);
+        run_config(folder.path(), &words, &[]).expect_code(0);
     }
 }

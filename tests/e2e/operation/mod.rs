@@ -2,8 +2,8 @@
 
 mod bench;
 mod config;
-mod newcomer;
-mod operate;
+mod first_use;
+mod operator;
 mod reload;
 mod systemd;
 mod up;

@@ -6,133 +6,135 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use crate::support::line_connection::LineConnection;
 use crate::support::process::Server;
-use crate::support::talk::Talk;
-use crate::support::wait::until;
+use crate::support::wait::wait_until;
 
 /// A server with a configuration file, and a connection that stays open.
-struct Configured {
+struct ConfiguredServer {
     server: Server,
     file: PathBuf,
-    talk: Talk,
+    connection: LineConnection,
 }
 
-impl Configured {
+impl ConfiguredServer {
     #[track_caller]
     fn start(subcommand: &str, text: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("c.toml");
         fs::write(&file, text).unwrap();
         let server = Server::start_in(folder, &[subcommand, "--config", "c.toml"], |_| ());
-        let talk = Talk::client(server.address);
-        Self { server, file, talk }
+        let connection = LineConnection::connect_client(server.address);
+        Self { server, file, connection }
     }
 
     /// Another file, and the signal.
     #[track_caller]
-    fn change(&self, text: &str) {
+    fn change_config(&self, text: &str) {
         fs::write(&self.file, text).unwrap();
         self.server.process.signal("HUP");
     }
 
     /// Asks again and again until the answer begins so.
     #[track_caller]
-    fn until_answered(&mut self, command: &str, beginning: &str) {
-        until(&format!("{command}: {beginning}"), || {
-            self.talk.ask(command).starts_with(beginning).then_some(())
+    fn wait_for_response(&mut self, command: &str, beginning: &str) {
+        wait_until(&format!("{command}: {beginning}"), || {
+            self.connection.request(command).starts_with(beginning).then_some(())
         });
     }
 }
 
-const EVERY: &str = "PUB new-url http://a.example/ every=1h id=1";
+const SCHEDULE_COMMAND: &str = "PUB new-url http://a.example/ every=1h id=1";
 
 #[test]
-fn what_may_change_changes_and_connections_stay() {
+fn reloadable_settings_change_while_connections_stay_open() {
     for subcommand in ["broker", "up"] {
-        let mut it = Configured::start(subcommand, "log = 'info'\n");
-        it.until_answered(EVERY, "+OK");
-        it.change("grant = ['line=prio']\nlog = 'info'\n");
-        it.until_answered(EVERY, "-ERR denied");
-        let line = it.server.process.line_with("configuration reloaded");
+        let mut it = ConfiguredServer::start(subcommand, "log = 'info'\n");
+        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
+        it.change_config("grant = ['line=prio']\nlog = 'info'\n");
+        it.wait_for_response(SCHEDULE_COMMAND, "-ERR denied");
+        let line = it.server.process.wait_for_line_with("configuration reloaded");
         assert!(line.contains(r#"["grant"]"#), "{line}");
 
         // A mistake changes nothing, and its place is said.
-        it.change("grant = ['line=every']\ndelay = 'soon'\n");
-        let line = it.server.process.line_with("configuration not reloaded");
+        it.change_config("grant = ['line=every']\ndelay = 'soon'\n");
+        let line = it.server.process.wait_for_line_with("configuration not reloaded");
         assert!(line.contains("c.toml:2:9: `delay`"), "{line}");
-        assert!(it.talk.ask(EVERY).starts_with("-ERR denied"));
+        assert!(it.connection.request(SCHEDULE_COMMAND).starts_with("-ERR denied"));
 
-        it.change("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
-        it.until_answered(EVERY, "+OK");
+        it.change_config("log-lines = true\n\n[broker]\nthreads = 1\n[up]\nthreads = 1\n");
+        it.wait_for_response(SCHEDULE_COMMAND, "+OK");
         let at = if subcommand == "broker" { 4 } else { 6 };
-        let line = it.server.process.line_with("takes effect at the next start");
+        let line = it.server.process.wait_for_line_with("takes effect at the next start");
         assert!(line.contains(&format!("`threads` changed in c.toml:{at}")), "{line}");
-        it.talk.send("PING once-more\n");
-        it.server.process.line_with("once-more");
-        it.server.process.finish_by("TERM").expect_code(0);
+        it.connection.send("PING once-more\n");
+        it.server.process.wait_for_line_with("once-more");
+        it.server.process.signal_and_finish("TERM").expect_code(0);
     }
 }
 
 #[test]
-fn the_delay_between_two_requests_and_webhooks_change() {
+fn delay_and_webhooks_are_reloadable() {
     const HOOK: &str = "[[hook]]\nname = 'a'\nsecret-file = 'secret'\nsignature = 'github'\n\
                         url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let mut it = Configured::start("broker", "delay = '2s'\n");
-    let delay = |talk: &mut Talk| talk.ask_lines("GROUP show crawlers").concat();
-    assert!(delay(&mut it.talk).contains("delay=2s"));
+    let mut it = ConfiguredServer::start("broker", "delay = '2s'\n");
+    let delay = |talk: &mut LineConnection| talk.request_lines("GROUP show crawlers").concat();
+    assert!(delay(&mut it.connection).contains("delay=2s"));
     let secret = it.server.folder.path().join("secret");
     fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
-    it.change(&format!("delay = '3s'\n{HOOK}"));
-    until("the new delay", || delay(&mut it.talk).contains("delay=3s").then_some(()));
-    it.change(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
-    let line = it.server.process.line_with("configuration not reloaded");
+    it.change_config(&format!("delay = '3s'\n{HOOK}"));
+    wait_until("the new delay", || delay(&mut it.connection).contains("delay=3s").then_some(()));
+    it.change_config(&format!("delay = '3s'\n{}", HOOK.replace("'secret'", "'none'")));
+    let line = it.server.process.wait_for_line_with("configuration not reloaded");
     assert!(line.contains("none"), "{line}");
-    it.change("");
-    until("the usual delay", || delay(&mut it.talk).contains("delay=default").then_some(()));
+    it.change_config("");
+    wait_until("the usual delay", || {
+        delay(&mut it.connection).contains("delay=default").then_some(())
+    });
 }
 
 #[test]
-fn limits_change_for_who_is_connected_and_who_comes() {
+fn limits_change_for_open_and_new_connections() {
     const COUNTED: &str = "log = 'info'\nlimit-loopback = true\n";
-    let mut it = Configured::start("broker", COUNTED);
-    assert!(it.talk.ask("SUB a").starts_with("+OK"));
+    let mut it = ConfiguredServer::start("broker", COUNTED);
+    assert!(it.connection.request("SUB a").starts_with("+OK"));
     let address = it.server.address;
-    let greeting = || Talk::unread(address).line();
+    let greeting = || LineConnection::connect(address).read_line();
     assert!(greeting().starts_with("Connected."));
     let limited = "limit = ['source.connections=1', 'source.subscriptions=1']\n";
-    it.change(&format!("{COUNTED}{limited}"));
-    let line = it.server.process.line_with("configuration reloaded");
+    it.change_config(&format!("{COUNTED}{limited}"));
+    let line = it.server.process.wait_for_line_with("configuration reloaded");
     assert!(line.contains(r#"["limit"]"#), "{line}");
     let refused = "-ERR limit the address 127.0.0.1 has reached its limit of 1 connections";
-    until("no more connections", || greeting().starts_with(refused).then_some(()));
+    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
     // Who is there keeps what it has, and gets no more.
-    let said = it.talk.ask("SUB b");
+    let said = it.connection.request("SUB b");
     assert!(
         said.starts_with(
             "-ERR limit the address 127.0.0.1 has reached its limit of 1 subscriptions"
         ),
         "{said}"
     );
-    it.change(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
-    it.until_answered("SUB b", "+OK");
-    it.change(&format!("{COUNTED}{limited}"));
-    until("no more connections", || greeting().starts_with(refused).then_some(()));
+    it.change_config(&format!("{COUNTED}limit = ['source.subscriptions=none']\n"));
+    it.wait_for_response("SUB b", "+OK");
+    it.change_config(&format!("{COUNTED}{limited}"));
+    wait_until("no more connections", || greeting().starts_with(refused).then_some(()));
     // What is limited may stay so, when this machine is not counted any more.
-    it.change(&format!("log = 'info'\n{limited}"));
-    it.server.process.line_with(r#"["limit-loopback"]"#);
+    it.change_config(&format!("log = 'info'\n{limited}"));
+    it.server.process.wait_for_line_with(r#"["limit-loopback"]"#);
     assert!(greeting().starts_with("Connected."));
 }
 
 #[test]
-fn without_a_file_the_signal_ends_nobody() {
+fn sighup_without_a_file_keeps_connections_open() {
     for subcommand in ["broker", "up"] {
         let server = Server::start_with(&[subcommand], |command| {
             command.env("TIDINGS_LOG", "info");
         });
-        let mut talk = Talk::client(server.address);
+        let mut talk = LineConnection::connect_client(server.address);
         server.process.signal("HUP");
-        server.process.line_with("configuration reloaded; changed: []");
-        assert!(talk.ask("PUB t x").starts_with("+OK"));
-        server.process.finish_by("TERM").expect_code(0);
+        server.process.wait_for_line_with("configuration reloaded; changed: []");
+        assert!(talk.request("PUB t x").starts_with("+OK"));
+        server.process.signal_and_finish("TERM").expect_code(0);
     }
 }

@@ -7,18 +7,18 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::process::{Running, tidings};
-use crate::support::talk::Talk;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, tidings_command};
 
-fn packaging(file: &str) -> PathBuf {
+fn packaging_file(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
 }
 
 #[test]
-fn the_unit_gives_up_what_it_does_not_need() {
+fn the_systemd_unit_drops_unneeded_privileges() {
     let checked = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--no-pager"])
-        .arg(packaging("tidings.service"))
+        .arg(packaging_file("tidings.service"))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&checked.stdout);
@@ -28,17 +28,17 @@ fn the_unit_gives_up_what_it_does_not_need() {
 }
 
 #[test]
-fn the_units_are_what_systemd_understands_and_tidings_too() {
+fn systemd_and_tidings_accept_the_units() {
     let folder = TempDir::new().unwrap();
-    let text = fs::read_to_string(packaging("tidings.service")).unwrap();
+    let text = fs::read_to_string(packaging_file("tidings.service")).unwrap();
     let command = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let words: Vec<_> = command.split_whitespace().skip(1).collect();
-    let mut help = tidings(folder.path(), words.iter().copied().chain(["--help"]));
-    Running::start(&mut help).finish().expect_code(0);
+    let mut help = tidings_command(folder.path(), words.iter().copied().chain(["--help"]));
+    Process::start(&mut help).finish().expect_code(0);
     // With the program of which it speaks, as it is not installed here.
     let program = command.split_whitespace().next().unwrap();
     for unit in ["tidings.service", "tidings.socket", "tidings-http.socket"] {
-        let text = fs::read_to_string(packaging(unit)).unwrap().replace(program, "/bin/true");
+        let text = fs::read_to_string(packaging_file(unit)).unwrap().replace(program, "/bin/true");
         fs::write(folder.path().join(unit), text).unwrap();
     }
     let units = ["tidings.service", "tidings.socket", "tidings-http.socket"];
@@ -51,12 +51,12 @@ fn the_units_are_what_systemd_understands_and_tidings_too() {
 }
 
 /// Who looks after the program.
-struct Manager {
-    process: Running,
+struct ServiceManager {
+    process: Process,
     sockets: Vec<SocketAddr>,
 }
 
-impl Manager {
+impl ServiceManager {
     #[track_caller]
     fn start(folder: &Path, names: &str, words: &[&str]) -> Self {
         Self::start_at("127.0.0.1", folder, names, words)
@@ -64,16 +64,16 @@ impl Manager {
 
     #[track_caller]
     fn start_at(host: &str, folder: &Path, names: &str, words: &[&str]) -> Self {
-        let program = tidings(folder, words);
+        let program = tidings_command(folder, words);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/manager.py");
         let mut python = Command::new("python3");
         // A watchdog of a fifth of a second.
         python.arg(script).args(["200000", names]).arg(program.get_program());
         python.args(program.get_args()).current_dir(folder).env_remove("TIDINGS_HTTP");
         python.env("MANAGER_HOST", host);
-        let process = Running::start(&mut python);
+        let process = Process::start(&mut python);
         let sockets = names.split(',').map(|name| {
-            let line = process.line_with(&format!("socket {name} "));
+            let line = process.wait_for_line_with(&format!("socket {name} "));
             line.rsplit(' ').next().unwrap().parse().unwrap()
         });
         let sockets = sockets.collect();
@@ -82,27 +82,27 @@ impl Manager {
 }
 
 #[test]
-fn it_takes_the_sockets_and_says_what_it_does() {
+fn tidings_uses_passed_sockets_and_notifies_systemd() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("c.toml"), "log = 'info'\n").unwrap();
         let words = [subcommand, "--config", "c.toml"];
-        let mut manager = Manager::start(folder.path(), "line,http", &words);
-        manager.process.line_with("READY=1");
-        let mut talk = Talk::client(manager.sockets[0]);
-        assert!(talk.ask("PUB t x").starts_with("+OK"));
+        let mut manager = ServiceManager::start(folder.path(), "line,http", &words);
+        manager.process.wait_for_line_with("READY=1");
+        let mut talk = LineConnection::connect_client(manager.sockets[0]);
+        assert!(talk.request("PUB t x").starts_with("+OK"));
         let health = format!("http://{}/health", manager.sockets[1]);
         let curl = Command::new("curl").args(["-sSf", &health]).status().unwrap();
         assert!(curl.success());
-        manager.process.line_with("WATCHDOG=1");
+        manager.process.wait_for_line_with("WATCHDOG=1");
         manager.process.write("HUP\n");
-        manager.process.line_with("RELOADING=1");
-        manager.process.line_with("MONOTONIC_USEC=");
-        manager.process.line_with("configuration reloaded");
-        assert!(talk.ask("PUB t x").starts_with("+OK"));
+        manager.process.wait_for_line_with("RELOADING=1");
+        manager.process.wait_for_line_with("MONOTONIC_USEC=");
+        manager.process.wait_for_line_with("configuration reloaded");
+        assert!(talk.request("PUB t x").starts_with("+OK"));
         manager.process.write("TERM\n");
-        manager.process.line_with("STOPPING=1");
-        manager.process.line_with("exit 0");
+        manager.process.wait_for_line_with("STOPPING=1");
+        manager.process.wait_for_line_with("exit 0");
         let said = manager.process.finish().expect_code(0).stdout();
         let ready = said.iter().filter(|line| *line == "READY=1").count();
         assert_eq!(ready, 2, "once at first, and once behind RELOADING: {said:#?}");
@@ -115,34 +115,36 @@ fn it_takes_the_sockets_and_says_what_it_does() {
 }
 
 #[test]
-fn a_socket_that_other_machines_reach_is_refused_whatever_the_flags_say() {
+fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
         let words = [subcommand, "--listen", "127.0.0.1:0", "--http", "off"];
-        let manager = Manager::start_at("0.0.0.0", folder.path(), "line", &words);
-        let said = manager.process.line_with("is open to other machines");
+        let manager = ServiceManager::start_at("0.0.0.0", folder.path(), "line", &words);
+        let said = manager.process.wait_for_line_with("is open to other machines");
         assert!(said.contains("tidings token create"), "{said}");
-        manager.process.line_with("exit 2");
+        manager.process.wait_for_line_with("exit 2");
     }
 }
 
 #[test]
-fn one_socket_may_be_passed_and_an_unknown_one_is_refused() {
+fn one_passed_socket_is_enough_and_unknown_names_are_rejected() {
     let folder = TempDir::new().unwrap();
     let words = ["broker", "--http", "off"];
-    let mut manager = Manager::start(folder.path(), "line", &words);
-    manager.process.line_with("READY=1");
-    assert!(Talk::client(manager.sockets[0]).ask("PUB t x").starts_with("+OK"));
+    let mut manager = ServiceManager::start(folder.path(), "line", &words);
+    manager.process.wait_for_line_with("READY=1");
+    assert!(
+        LineConnection::connect_client(manager.sockets[0]).request("PUB t x").starts_with("+OK")
+    );
     manager.process.write("TERM\n");
-    manager.process.line_with("exit 0");
+    manager.process.wait_for_line_with("exit 0");
 
     for (names, words, reason) in [
         ("telnet", &["broker"][..], "line or http"),
         ("line,line", &["broker"], "another passed socket has this name"),
         ("http", &["broker", "--http", "off"], "--http off"),
     ] {
-        let manager = Manager::start(folder.path(), names, words);
-        manager.process.line_with(reason);
-        manager.process.line_with("exit 2");
+        let manager = ServiceManager::start(folder.path(), names, words);
+        manager.process.wait_for_line_with(reason);
+        manager.process.wait_for_line_with("exit 2");
     }
 }

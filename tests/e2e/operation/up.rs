@@ -2,38 +2,39 @@
 
 use std::time::Duration;
 
-use crate::support::nc::nc_all;
+use crate::support::line_connection::{FAREWELL, LineConnection};
+use crate::support::nc::run_nc;
 use crate::support::origin::{Origin, Site};
-use crate::support::pages;
-use crate::support::process::{Server, run, tidings};
-use crate::support::talk::{FAREWELL, Talk};
+use crate::support::page_database;
+use crate::support::process::{Server, run_tidings, tidings_command};
 
 /// The promise is a second; a machine that also compiles and tests is given a little more.
-const STOP_MAX: Duration = Duration::from_secs(3);
+const STOP_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_url_typed_into_netcat_becomes_a_stored_page() {
     let origin = Origin::serve(Site { pages: 7, ..Site::default() });
-    let up = Server::up(&["--allow-private"]);
+    let up = Server::start_up(&["--allow-private"]);
     let url = origin.url(0, "/p/0");
-    let output = nc_all(up.address, format!("{url}\n"));
+    let output = run_nc(up.address, format!("{url}\n"));
     assert_eq!(output.last().unwrap(), FAREWELL);
 
-    let shown = up.process.line_with(&url);
+    let shown = up.process.wait_for_line_with(&url);
     for part in ["200", "\"Page 0 of 127.1.0.1\"", " links "] {
         assert!(shown.contains(part), "{part} in {shown:?}");
     }
     let data = up.folder.path().join("tidings-data");
     let sql = "select url, status, content_type, title, outcome, error is null from pages";
     assert_eq!(
-        pages::wait_for_rows(&data, sql, 1),
+        page_database::wait_for_rows(&data, sql, 1),
         [format!("{url}|200|text/html; charset=utf-8|Page 0 of 127.1.0.1|done|1")]
     );
 
     let explain = |url: &str| {
         let broker = up.address.to_string();
         let data = data.to_str().unwrap();
-        run(up.folder.path(), &["explain", url, "--broker", &broker, "--data", data]).expect_code(1)
+        run_tidings(up.folder.path(), &["explain", url, "--broker", &broker, "--data", data])
+            .expect_code(1)
     };
     let fetched = explain(&url).stdout();
     assert!(
@@ -41,139 +42,139 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
         "{fetched:?}"
     );
     let missing = origin.url(0, "/not/there");
-    assert_eq!(nc_all(up.address, format!("{missing}\n")).last().unwrap(), FAREWELL);
-    pages::wait_for_rows(&data, sql, 2);
+    assert_eq!(run_nc(up.address, format!("{missing}\n")).last().unwrap(), FAREWELL);
+    page_database::wait_for_rows(&data, sql, 2);
     let failed = explain(&missing).stdout();
     assert!(failed[0].starts_with(&format!("{missing} failed with status 404")), "{failed:?}");
     let never = explain(&origin.url(0, "/p/5"));
     assert!(never.stdout().is_empty() && !never.stderr().is_empty(), "{never:?}");
 
-    let ended = up.process.finish_by("INT").expect_code(0);
-    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
+    let ended = up.process.signal_and_finish("INT").expect_code(0);
+    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
     // Stopped, so nothing can come any more: only these pages were fetched, none that they link to.
-    assert_eq!(origin.record().paths(), ["/p/0", "/not/there"]);
-    let head = &origin.record().0[0].head;
+    assert_eq!(origin.request_log().paths(), ["/p/0", "/not/there"]);
+    let head = &origin.request_log().0[0].head;
     assert!(head.to_ascii_lowercase().contains("\r\nuser-agent: tidings/"), "{head}");
 }
 
 #[test]
 fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
-    let up = Server::up(&[]);
+    let up = Server::start_up(&[]);
     // The subscription of `up` may begin after the first of them.
     for _ in 0..20 {
-        nc_all(up.address, "example.com/x\n");
+        run_nc(up.address, "example.com/x\n");
     }
-    up.process.line_with("not a URL: example.com/x, did you mean http://example.com/x ?");
+    up.process.wait_for_line_with("not a URL: example.com/x, did you mean http://example.com/x ?");
 }
 
 #[test]
-fn it_says_where_it_listens_where_it_stores_and_what_to_type_next() {
-    let up = Server::up(&[]);
-    let next = up.process.line_with("nc -N ");
+fn up_prints_its_address_its_data_directory_and_a_next_command() {
+    let up = Server::start_up(&[]);
+    let next = up.process.wait_for_line_with("nc -N ");
     assert!(next.contains(&format!("127.0.0.1 {}", up.address.port())), "{next}");
-    up.process.line_with("tidings-data");
-    let ended = up.process.finish_by("TERM").expect_code(0);
-    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
+    up.process.wait_for_line_with("tidings-data");
+    let ended = up.process.signal_and_finish("TERM").expect_code(0);
+    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
 }
 
 #[test]
-fn it_stops_at_once_while_requests_are_open_and_peers_are_connected() {
+fn up_stops_promptly_with_open_requests_and_peers() {
     let origin = Origin::serve(Site { hosts: 20, ..Site::default() });
-    let up = Server::up(&["--allow-private"]);
-    let mut peer = Talk::peer(up.address);
+    let up = Server::start_up(&["--allow-private"]);
+    let mut peer = LineConnection::connect_peer(up.address);
     for host in 0..20 {
         peer.send(format!("{}\n", origin.url(host, "/bad/silent")));
     }
     // Twenty for robots.txt, twenty that are never answered.
     origin.wait_for_hits(40);
-    let ended = up.process.finish_by("INT").expect_code(0);
-    assert!(ended.took < STOP_MAX, "{:?}", ended.took);
-    peer.lines_to_end();
+    let ended = up.process.signal_and_finish("INT").expect_code(0);
+    assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
+    peer.read_to_end();
 }
 
 #[test]
-fn private_addresses_are_refused_with_an_error_that_names_the_flag() {
+fn private_addresses_are_rejected_and_the_error_names_the_flag() {
     let origin = Origin::serve(Site::default());
-    let up = Server::up(&[]);
+    let up = Server::start_up(&[]);
     let url = origin.url(0, "/p/0");
-    nc_all(up.address, &url);
-    let shown = up.process.line_with(&url);
+    run_nc(up.address, &url);
+    let shown = up.process.wait_for_line_with(&url);
     assert!(shown.contains("--allow-private"), "{shown}");
     let data = up.folder.path().join("tidings-data");
-    let rows = pages::wait_for_rows(&data, "select outcome, error from pages", 1);
+    let rows = page_database::wait_for_rows(&data, "select outcome, error from pages", 1);
     assert!(rows[0].starts_with("failed|") && rows[0].contains("--allow-private"), "{rows:?}");
-    assert!(origin.record().0.is_empty());
+    assert!(origin.request_log().0.is_empty());
 }
 
 #[test]
 fn only_the_allowed_networks_are_fetched() {
     let origin = Origin::serve(Site { hosts: 2, ..Site::default() });
-    let up = Server::up(&["--allow-private=127.1.0.2/32"]);
+    let up = Server::start_up(&["--allow-private=127.1.0.2/32"]);
     let (refused, fetched) = (origin.url(0, "/p/0"), origin.url(1, "/p/0"));
-    nc_all(up.address, format!("{refused}\n{fetched}\n"));
-    assert!(up.process.line_with(&refused).contains("--allow-private"));
-    assert!(up.process.line_with(&fetched).contains("200"));
-    assert!(origin.record().0.iter().all(|hit| hit.host == Site::host(1)));
+    run_nc(up.address, format!("{refused}\n{fetched}\n"));
+    assert!(up.process.wait_for_line_with(&refused).contains("--allow-private"));
+    assert!(up.process.wait_for_line_with(&fetched).contains("200"));
+    assert!(origin.request_log().0.iter().all(|hit| hit.host == Site::host(1)));
 }
 
 #[test]
-fn text_that_is_no_url_is_a_dead_letter_with_its_reason() {
+fn text_that_is_not_a_url_becomes_a_dead_letter() {
     let origin = Origin::serve(Site::default());
-    let up = Server::up(&["--allow-private"]);
-    let mut letters = Talk::client(up.address);
-    assert!(letters.ask("SUB dead-letter from=first").starts_with("+OK"));
-    let mut peer = Talk::peer(up.address);
-    nc_all(up.address, "no url at all\n");
+    let up = Server::start_up(&["--allow-private"]);
+    let mut letters = LineConnection::connect_client(up.address);
+    assert!(letters.request("SUB dead-letter from=first").starts_with("+OK"));
+    let mut peer = LineConnection::connect_peer(up.address);
+    run_nc(up.address, "no url at all\n");
     // A fine event all the same.
-    assert_eq!(peer.line(), "no url at all");
-    let letter = letters.line();
+    assert_eq!(peer.read_line(), "no url at all");
+    let letter = letters.read_line();
     assert!(letter.starts_with("MSG dead-letter 1 "), "{letter}");
     assert!(letter.contains("no url at all") && letter.contains("reason"), "{letter}");
     // The crawler goes on.
     let url = origin.url(0, "/p/0");
-    nc_all(up.address, &url);
-    up.process.line_with(&url);
+    run_nc(up.address, &url);
+    up.process.wait_for_line_with(&url);
 }
 
 #[test]
-fn the_same_url_announced_twice_is_fetched_twice() {
+fn a_url_published_twice_is_fetched_twice() {
     let origin = Origin::serve(Site::default());
-    let up = Server::up(&["--allow-private"]);
+    let up = Server::start_up(&["--allow-private"]);
     let url = origin.url(0, "/p/0");
     let data = up.folder.path().join("tidings-data");
     for times in 1..=2 {
-        nc_all(up.address, &url);
-        pages::wait_for_rows(&data, "select url from pages", times);
+        run_nc(up.address, &url);
+        page_database::wait_for_rows(&data, "select url from pages", times);
     }
-    assert_eq!(origin.record().paths(), ["/p/0", "/p/0"]);
+    assert_eq!(origin.request_log().paths(), ["/p/0", "/p/0"]);
 }
 
 #[test]
 fn a_redirect_is_followed_without_a_job() {
     let origin = Origin::serve(Site { pages: 1, ..Site::default() });
-    let up = Server::up(&["--allow-private"]);
-    nc_all(up.address, origin.url(0, "/chain/3"));
-    up.process.line_with("The end of the chain");
-    assert_eq!(origin.record().paths(), ["/chain/3", "/chain/2", "/chain/1", "/chain/0"]);
-    origin.record().expect_polite(Duration::ZERO);
+    let up = Server::start_up(&["--allow-private"]);
+    run_nc(up.address, origin.url(0, "/chain/3"));
+    up.process.wait_for_line_with("The end of the chain");
+    assert_eq!(origin.request_log().paths(), ["/chain/3", "/chain/2", "/chain/1", "/chain/0"]);
+    origin.request_log().expect_polite(Duration::ZERO);
 }
 
 #[test]
-fn the_port_in_use_is_named_with_the_way_out() {
-    let first = Server::broker();
-    let address = first.text();
-    let second = run(first.folder.path(), &["up", "--listen", &address, "--data", "other"]);
+fn a_port_in_use_is_reported_with_the_flag_to_change_it() {
+    let first = Server::start_broker();
+    let address = first.address_text();
+    let second = run_tidings(first.folder.path(), &["up", "--listen", &address, "--data", "other"]);
     assert_ne!(second.code, Some(0));
     let stderr = second.stderr();
     assert!(stderr.contains(&address) && stderr.contains("--listen"), "{stderr}");
 }
 
 #[test]
-fn without_a_subcommand_it_is_up() {
+fn the_default_subcommand_is_up() {
     let folder = tempfile::TempDir::new().unwrap();
-    let mut command = tidings(folder.path(), ["--listen", "127.0.0.1:0"]);
-    let process = crate::support::process::Running::start(&mut command);
-    process.line_with("listening on 127.0.0.1:");
-    process.line_with("nc -N ");
-    process.finish_by("INT").expect_code(0);
+    let mut command = tidings_command(folder.path(), ["--listen", "127.0.0.1:0"]);
+    let process = crate::support::process::Process::start(&mut command);
+    process.wait_for_line_with("listening on 127.0.0.1:");
+    process.wait_for_line_with("nc -N ");
+    process.signal_and_finish("INT").expect_code(0);
 }

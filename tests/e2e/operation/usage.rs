@@ -6,10 +6,10 @@ use std::fs;
 use tempfile::TempDir;
 
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Server, run};
+use crate::support::process::{Server, run_tidings};
 
 #[test]
-fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
+fn an_invalid_flag_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
     let mistakes: [&[&str]; 18] = [
         &["up", "--no-such-flag"],
@@ -32,7 +32,7 @@ fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
         &["dead", "drop"],
     ];
     for arguments in mistakes {
-        let ended = run(folder.path(), arguments);
+        let ended = run_tidings(folder.path(), arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:#?}");
         assert!(ended.stdout().is_empty(), "{arguments:?}: {ended:#?}");
         assert_eq!(ended.stderr().lines().count(), 1, "{arguments:?}: {ended:#?}");
@@ -41,7 +41,7 @@ fn a_wrong_flag_or_address_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn an_unknown_key_in_the_configuration_is_refused_with_its_place() {
+fn an_unknown_configuration_key_is_rejected_with_its_position() {
     let folder = TempDir::new().unwrap();
     let cases = [
         ("listen = \"127.0.0.1:0\"\nlissen = 1\n", "tidings.toml:2:1", "lissen"),
@@ -52,7 +52,7 @@ fn an_unknown_key_in_the_configuration_is_refused_with_its_place() {
     ];
     for (text, place, name) in cases {
         fs::write(folder.path().join("tidings.toml"), text).unwrap();
-        let ended = run(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
+        let ended = run_tidings(folder.path(), &["up", "--config", "tidings.toml"]).expect_code(2);
         let stderr = ended.stderr();
         assert!(stderr.contains(place) && stderr.contains(name), "{text:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -60,20 +60,20 @@ fn an_unknown_key_in_the_configuration_is_refused_with_its_place() {
 }
 
 #[test]
-fn flags_environment_and_file_in_this_order() {
+fn flags_override_the_environment_and_the_file() {
     let origin = Origin::serve(Site { pages: 20, ..Site::default() });
     let fetched = |file: &str, environment: Option<&str>, flags: &[&str]| {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("c.toml"), file).unwrap();
         let url = origin.url(0, "/p/0");
         let words = [&["crawl", &url, "--config", "c.toml"], flags].concat();
-        let mut command = crate::support::process::tidings(folder.path(), words);
+        let mut command = crate::support::process::tidings_command(folder.path(), words);
         if let Some(value) = environment {
             command.env("TIDINGS_MAX_PAGES", value);
         }
-        let before = origin.record().paths().len();
-        crate::support::process::Running::start(&mut command).finish().expect_code(0);
-        origin.record().paths().len() - before
+        let before = origin.request_log().paths().len();
+        crate::support::process::Process::start(&mut command).finish().expect_code(0);
+        origin.request_log().paths().len() - before
     };
     let file = "allow-private = true\n[crawl]\nmax-pages = 3\n";
     assert_eq!(fetched(file, None, &[]), 3);
@@ -82,46 +82,48 @@ fn flags_environment_and_file_in_this_order() {
 }
 
 #[test]
-fn the_configuration_counts_for_every_subcommand_that_has_the_flag() {
-    let server = Server::broker();
+fn the_configuration_applies_to_every_subcommand_with_the_flag() {
+    let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
-    let file = format!("broker = \"{}\"\nmax-pages = 3\n", server.text());
+    let file = format!("broker = \"{}\"\nmax-pages = 3\n", server.address_text());
     fs::write(folder.path().join("c.toml"), file).unwrap();
-    run(folder.path(), &["pub", "t", "x", "--config", "c.toml"]).expect_code(0);
-    let seen =
-        run(folder.path(), &["sub", "t", "--from", "first", "--count", "1", "--config", "c.toml"]);
+    run_tidings(folder.path(), &["pub", "t", "x", "--config", "c.toml"]).expect_code(0);
+    let seen = run_tidings(
+        folder.path(),
+        &["sub", "t", "--from", "first", "--count", "1", "--config", "c.toml"],
+    );
     assert_eq!(seen.expect_code(0).stdout(), ["x"]);
 }
 
 #[test]
-fn help_and_version_are_no_mistakes() {
+fn help_and_version_exit_with_code_0() {
     let folder = TempDir::new().unwrap();
     for arguments in [&["--help"][..], &["crawl", "--help"], &["--version"]] {
-        let told = run(folder.path(), arguments).expect_code(0);
+        let told = run_tidings(folder.path(), arguments).expect_code(0);
         assert!(!told.stdout().is_empty() && told.stderr().is_empty(), "{told:#?}");
     }
 }
 
 #[test]
-fn what_ls_lists_list_lists_too() {
+fn list_is_an_alias_of_ls() {
     let folder = TempDir::new().unwrap();
     for what in ["topic", "group", "job", "dead"] {
         let [short, long] =
-            ["ls", "list"].map(|action| run(folder.path(), &[what, action, "--help"]));
+            ["ls", "list"].map(|action| run_tidings(folder.path(), &[what, action, "--help"]));
         assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{what}");
     }
 }
 
 #[test]
-fn flags_that_would_have_no_effect_are_refused() {
-    let server = Server::broker();
+fn flags_without_effect_are_rejected() {
+    let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
-    let broker = server.text();
+    let broker = server.address_text();
     for arguments in [
         &["crawl", "--broker", &broker, "--depth", "2"][..],
         &["crawl", "http://127.0.0.1/", "--broker", &broker, "--delay", "1s"],
     ] {
-        let ended = run(folder.path(), arguments).expect_code(2);
+        let ended = run_tidings(folder.path(), arguments).expect_code(2);
         assert!(ended.stderr().contains(arguments[arguments.len() - 2]), "{}", ended.stderr());
     }
 }

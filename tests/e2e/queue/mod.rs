@@ -1,9 +1,9 @@
 //! Groups, jobs, tasks and dead letters.
 
-mod done;
+mod group_commands;
+mod group_exec;
 mod groups;
-mod manage;
-mod poison;
+mod job_completion;
+mod poison_task;
 mod python_worker;
-mod repaired;
-mod share;
+mod retried_pages;

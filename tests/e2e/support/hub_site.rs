@@ -11,46 +11,46 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::http::{Got, Http};
+use super::http_client::{HttpClient, HttpResponse};
 use super::nginx::Nginx;
-use super::process::{Running, Server, at, json_at};
-use super::wait::until;
+use super::process::{Process, Server, run_at, run_json_at};
+use super::wait::wait_until;
 
-pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
-pub(crate) const PUBLIC: &str = "https://blog.example/tidings/";
+pub(crate) const FORM_CONTENT_TYPE: &str = "application/x-www-form-urlencoded";
+pub(crate) const PUBLIC_URL: &str = "https://blog.example/tidings/";
 
 /// A site, its hub, and who subscribes there.
-pub(crate) struct Site {
+pub(crate) struct HubSite {
     pub(crate) server: Server,
-    pub(crate) http: Http,
+    pub(crate) http: HttpClient,
     pub(crate) nginx: Nginx,
-    pub(crate) subscribers: Subscribers,
+    pub(crate) subscribers: SubscriberServer,
     pub(crate) arguments: Vec<String>,
 }
 
 /// Where all subscribers are.
-pub(crate) struct Subscribers {
-    pub(crate) process: Running,
+pub(crate) struct SubscriberServer {
+    pub(crate) process: Process,
     pub(crate) port: u16,
 }
 
-impl Subscribers {
+impl SubscriberServer {
     #[track_caller]
     pub(crate) fn start() -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/subscriber.py");
-        let process = Running::start(Command::new("python3").arg(file));
-        let port = process.line("the port", |line| line.parse().ok());
+        let process = Process::start(Command::new("python3").arg(file));
+        let port = process.wait_for_line("the port", |line| line.parse().ok());
         Self { process, port }
     }
 
-    pub(crate) fn callback(&self, path: &str) -> String {
+    pub(crate) fn callback_url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
     /// All requests with this method to a subscriber so far.
     pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Value> {
         let mut found = Vec::new();
-        self.process.printed(|line| -> Option<()> {
+        self.process.find_line(|line| -> Option<()> {
             let request: Value = serde_json::from_str(line).unwrap();
             if request["method"] == method && request["path"] == path {
                 found.push(request);
@@ -61,29 +61,29 @@ impl Subscribers {
     }
 
     /// What a subscriber was sent so far.
-    pub(crate) fn bodies(&self, path: &str) -> Vec<String> {
+    pub(crate) fn received_bodies(&self, path: &str) -> Vec<String> {
         let text = |request: &Value| request["body"].as_str().unwrap().to_owned();
         self.requests("POST", path).iter().map(text).collect()
     }
 
     /// Waits for so many requests, and returns the last one.
     #[track_caller]
-    pub(crate) fn nth(&self, method: &str, path: &str, count: usize) -> Value {
-        until(&format!("{count} {method} of {path}"), || {
+    pub(crate) fn wait_for_request(&self, method: &str, path: &str, count: usize) -> Value {
+        wait_until(&format!("{count} {method} of {path}"), || {
             self.requests(method, path).get(count - 1).cloned()
         })
     }
 }
 
-impl Site {
+impl HubSite {
     #[track_caller]
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::with(arguments, |arguments| Server::start(&[&["broker"], arguments].concat()))
+        Self::start_with(arguments, |arguments| Server::start(&[&["broker"], arguments].concat()))
     }
 
     /// With a broker that is started so.
     #[track_caller]
-    pub(crate) fn with(arguments: &[&str], start: impl FnOnce(&[&str]) -> Server) -> Self {
+    pub(crate) fn start_with(arguments: &[&str], start: impl FnOnce(&[&str]) -> Server) -> Self {
         let folder = TempDir::new().unwrap();
         let root = folder.path().display().to_string();
         let moved = "location /moved { return 301 $scheme://$http_host/feed.xml; }
@@ -91,23 +91,23 @@ impl Site {
             location /round { return 302 $scheme://$http_host/round; }";
         let nginx = Nginx::start(folder, "", &format!("root {root}; {moved}"));
         let prefix = nginx.url();
-        let fixed = ["--public-url", PUBLIC, "--hub", &prefix];
+        let fixed = ["--public-url", PUBLIC_URL, "--hub", &prefix];
         // All of them come from one address.
         let rate =
             if arguments.contains(&"--hub-rate") { &[][..] } else { &["--hub-rate", "100000"] };
         let all = fixed.iter().chain(arguments).chain(rate);
         let arguments: Vec<_> = all.map(|word| (*word).to_owned()).collect();
-        let server = start(&words(&arguments));
-        let http = Http::of(&server);
-        Self { server, http, nginx, subscribers: Subscribers::start(), arguments }
+        let server = start(&as_strs(&arguments));
+        let http = HttpClient::new(&server);
+        Self { server, http, nginx, subscribers: SubscriberServer::start(), arguments }
     }
 
     /// With a group that tries again at once, and gives up after so many attempts.
     #[track_caller]
-    pub(crate) fn quick(attempts: u32, arguments: &[&str]) -> Self {
+    pub(crate) fn start_with_fast_retries(attempts: u32, arguments: &[&str]) -> Self {
         let site = Self::start(&[&["--allow-private=127.0.0.0/8"], arguments].concat());
         let attempts = format!("max-attempts={attempts}");
-        at(&site.server, &["group", "set", "hub", "backoff=1ms", &attempts]).expect_code(0);
+        run_at(&site.server, &["group", "set", "hub", "backoff=1ms", &attempts]).expect_code(0);
         site
     }
 
@@ -115,41 +115,41 @@ impl Site {
     #[track_caller]
     pub(crate) fn restart(self, signal: &str) -> Self {
         let Self { server, http: _, nginx, subscribers, arguments } = self;
-        let words = [&["broker"], &words(&arguments)[..]].concat();
+        let words = [&["broker"], &as_strs(&arguments)[..]].concat();
         let server = server.restart(signal, &words);
-        Self { http: Http::of(&server), server, nginx, subscribers, arguments }
+        Self { http: HttpClient::new(&server), server, nginx, subscribers, arguments }
     }
 
-    pub(crate) fn feed(&self, name: &str) -> String {
+    pub(crate) fn feed_url(&self, name: &str) -> String {
         format!("{}{name}", self.nginx.url())
     }
 
     #[track_caller]
-    pub(crate) fn post(&self, path: &str, fields: &[(&str, &str)]) -> Got {
+    pub(crate) fn post_form(&self, path: &str, fields: &[(&str, &str)]) -> HttpResponse {
         let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let each = fields.iter().flat_map(|field| ["--data-urlencode", field]);
-        self.http.ask("POST", path, &each.collect::<Vec<_>>())
+        self.http.request("POST", path, &each.collect::<Vec<_>>())
     }
 
     #[track_caller]
-    pub(crate) fn wish(
+    pub(crate) fn request_subscription(
         &self,
         mode: &str,
         feed: &str,
         subscriber: &str,
         further: &[(&str, &str)],
-    ) -> Got {
-        let (topic, callback) = (self.feed(feed), self.subscribers.callback(subscriber));
+    ) -> HttpResponse {
+        let (topic, callback) = (self.feed_url(feed), self.subscribers.callback_url(subscriber));
         let fields = [("hub.mode", mode), ("hub.topic", &topic), ("hub.callback", &callback)];
-        self.post("/hub", &[&fields[..], further].concat())
+        self.post_form("/hub", &[&fields[..], further].concat())
     }
 
     /// Subscribes, and waits until that is so.
     #[track_caller]
     pub(crate) fn subscribe(&self, feed: &str, subscriber: &str, more: &[(&str, &str)]) {
         let before = self.subscriptions(feed, subscriber);
-        assert_eq!(self.wish("subscribe", feed, subscriber, more).status, 202);
-        until("the subscription", || {
+        assert_eq!(self.request_subscription("subscribe", feed, subscriber, more).status, 202);
+        wait_until("the subscription", || {
             let now = self.subscriptions(feed, subscriber);
             (now.len() == 1 && now != before).then_some(())
         });
@@ -161,48 +161,48 @@ impl Site {
             JOIN topics ON topics.id = topic WHERE url = ?1 AND callback = ?2";
         let database = self.database();
         let mut statement = database.prepare(sql).unwrap();
-        let key = [self.feed(feed), self.subscribers.callback(subscriber)];
+        let key = [self.feed_url(feed), self.subscribers.callback_url(subscriber)];
         let rows = statement.query_map(key, |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         rows.map(Result::unwrap).collect()
     }
 
     pub(crate) fn database(&self) -> Connection {
-        let file = self.server.data().join("hub.db");
+        let file = self.server.data_dir().join("hub.db");
         let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
         database.busy_timeout(Duration::from_mins(1)).unwrap();
         database
     }
 
     /// Changes a feed, and says nothing.
-    pub(crate) fn write(&self, feed: &str, text: &str) {
+    pub(crate) fn write_feed(&self, feed: &str, text: &str) {
         fs::write(self.nginx.folder.path().join(feed), text).unwrap();
     }
 
     /// Changes a feed, and says so.
     #[track_caller]
-    pub(crate) fn publish(&self, feed: &str, text: &str) {
-        self.write(feed, text);
-        let ping = [("hub.mode", "publish"), ("hub.url", &self.feed(feed))];
-        assert_eq!(self.post("/hub", &ping).status, 202);
+    pub(crate) fn publish_feed(&self, feed: &str, text: &str) {
+        self.write_feed(feed, text);
+        let ping = [("hub.mode", "publish"), ("hub.url", &self.feed_url(feed))];
+        assert_eq!(self.post_form("/hub", &ping).status, 202);
     }
 
     /// How a group does.
     #[track_caller]
-    pub(crate) fn group(&self, name: &str) -> Value {
-        json_at(&self.server, &["group", "show", name]).remove(0)
+    pub(crate) fn group_status(&self, name: &str) -> Value {
+        run_json_at(&self.server, &["group", "show", name]).remove(0)
     }
 
     /// What `GET /stats` says of the hub.
     #[track_caller]
-    pub(crate) fn counts(&self) -> Value {
+    pub(crate) fn hub_counts(&self) -> Value {
         self.http.get("/stats").json()["hub"].clone()
     }
 
     /// Waits until the hub has nothing to do.
     #[track_caller]
-    pub(crate) fn idle(&self) {
-        until("the hub to be idle", || {
-            let mut groups = ["hub", "hub-verify"].map(|name| self.group(name)).into_iter();
+    pub(crate) fn wait_until_idle(&self) {
+        wait_until("the hub to be idle", || {
+            let mut groups = ["hub", "hub-verify"].map(|name| self.group_status(name)).into_iter();
             groups.all(|group| group["waiting"] == 0 && group["processing"] == 0).then_some(())
         });
     }
@@ -214,23 +214,28 @@ impl Site {
             for part in 0..4 {
                 scope.spawn(move || {
                     for number in (part..count).step_by(4) {
-                        let got = self.wish("subscribe", feed, &format!("/ok/{number}"), &[]);
+                        let got = self.request_subscription(
+                            "subscribe",
+                            feed,
+                            &format!("/ok/{number}"),
+                            &[],
+                        );
                         assert_eq!(got.status, 202);
                     }
                 });
             }
         });
         let sql = "SELECT count(*) FROM subscriptions";
-        until("all subscriptions", || {
+        wait_until("all subscriptions", || {
             let all: i64 = self.database().query_row(sql, [], |row| row.get(0)).unwrap();
             (usize::try_from(all) == Ok(count)).then_some(())
         });
     }
 
     /// How many subscribers have been sent this.
-    pub(crate) fn told(&self, body: &str) -> usize {
+    pub(crate) fn notified_count(&self, body: &str) -> usize {
         let mut paths = BTreeSet::new();
-        self.subscribers.process.printed(|line| -> Option<()> {
+        self.subscribers.process.find_line(|line| -> Option<()> {
             if line.contains("\"POST\"") {
                 let request: Value = serde_json::from_str(line).unwrap();
                 if request["body"] == body {
@@ -243,6 +248,6 @@ impl Site {
     }
 }
 
-fn words(arguments: &[String]) -> Vec<&str> {
+fn as_strs(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }

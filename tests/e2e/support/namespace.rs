@@ -6,7 +6,7 @@ use std::process::Command;
 ///
 /// Without a user namespace only root may mount; in some containers root may only with one.
 #[track_caller]
-pub(crate) fn mount_flags() -> &'static str {
+pub(crate) fn unshare_flags() -> &'static str {
     let allowed = |flags: &&str| {
         Command::new("unshare").args([flags, "true"]).output().unwrap().status.success()
     };

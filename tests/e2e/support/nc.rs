@@ -3,19 +3,19 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use super::process::Running;
+use super::process::Process;
 
 /// OpenBSD's netcat, with its flags before the address.
 #[track_caller]
-pub(crate) fn nc(address: SocketAddr, flags: &[&str]) -> Running {
+pub(crate) fn start_nc(address: SocketAddr, flags: &[&str]) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    Running::start(Command::new("nc").args(flags).args([host, port]))
+    Process::start(Command::new("nc").args(flags).args([host, port]))
 }
 
 /// `printf INPUT | nc -N`: all that came back, line by line and without carriage returns.
 #[track_caller]
-pub(crate) fn nc_all(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String> {
-    let mut nc = nc(address, &["-N"]);
+pub(crate) fn run_nc(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String> {
+    let mut nc = start_nc(address, &["-N"]);
     nc.write(input);
     let finished = nc.finish().expect_code(0);
     finished.stdout().iter().map(|line| line.trim_end_matches('\r').to_owned()).collect()
@@ -23,9 +23,9 @@ pub(crate) fn nc_all(address: SocketAddr, input: impl AsRef<[u8]>) -> Vec<String
 
 /// A telnet session with the address, past telnet's own three lines.
 #[track_caller]
-pub(crate) fn telnet(address: SocketAddr) -> Running {
+pub(crate) fn start_telnet(address: SocketAddr) -> Process {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let telnet = Running::start(Command::new("telnet").args([host, port]));
-    telnet.line_with("Escape character is");
+    let telnet = Process::start(Command::new("telnet").args([host, port]));
+    telnet.wait_for_line_with("Escape character is");
     telnet
 }

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::process::Running;
-use super::wait::until;
+use super::process::Process;
+use super::wait::wait_until;
 
 /// A running nginx; its logs and temporary files are in the folder.
 #[derive(Debug)]
 pub(crate) struct Nginx {
-    pub(crate) process: Running,
+    pub(crate) process: Process,
     pub(crate) folder: TempDir,
     pub(crate) port: u16,
 }
@@ -42,8 +42,8 @@ impl Nginx {
             .expect("nginx is installed by tests/run");
         let mut command = Command::new(program);
         command.args(["-e", "stderr", "-c", "nginx.conf", "-p"]).arg(folder.path());
-        let process = Running::start(&mut command);
-        until("nginx to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        let process = Process::start(&mut command);
+        wait_until("nginx to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
         Self { process, folder, port }
     }
 

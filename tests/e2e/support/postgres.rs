@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::wait::until;
+use super::wait::wait_until;
 
 /// A running server. Stopped when dropped.
 #[derive(Debug)]
@@ -29,27 +29,32 @@ impl Postgres {
             "chown postgres: tests/run installs the server, and with it that user"
         );
         let server = Self { folder, port };
-        server.run("initdb", &["--auth=trust", "--no-sync", "--username=tidings", "--pgdata"]);
-        server.go_on();
+        server.run_program(
+            "initdb",
+            &["--auth=trust", "--no-sync", "--username=tidings", "--pgdata"],
+        );
+        server.start_server();
         server
     }
 
     /// Starts the server, and waits until it lets somebody in.
     #[track_caller]
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn start_server(&self) {
         let options = format!("-p {} -k {} -c fsync=off", self.port, self.folder.path().display());
         let log = self.folder.path().join("log").display().to_string();
-        self.run(
+        self.run_program(
             "pg_ctl",
             &["--wait", "--silent", "--options", &options, "--log", &log, "start", "--pgdata"],
         );
-        until("the server lets somebody in", || (!self.query("select 1").is_empty()).then_some(()));
+        wait_until("the server lets somebody in", || {
+            (!self.query("select 1").is_empty()).then_some(())
+        });
     }
 
     /// Stops the server at once, as a crash would.
     #[track_caller]
     pub(crate) fn crash(&self) {
-        self.run("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"]);
+        self.run_program("pg_ctl", &["--silent", "--mode=immediate", "stop", "--pgdata"]);
     }
 
     /// What `--postgres` takes.
@@ -61,16 +66,16 @@ impl Postgres {
     pub(crate) fn query(&self, sql: &str) -> Vec<String> {
         let flags = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", sql, &self.url()];
         let printed =
-            Command::new(program("psql")).args(flags).stderr(Stdio::null()).output().unwrap();
+            Command::new(program_path("psql")).args(flags).stderr(Stdio::null()).output().unwrap();
         String::from_utf8_lossy(&printed.stdout).lines().map(str::to_owned).collect()
     }
 
     /// Runs one of the server's programs as its user, with the cluster's folder at the end.
     #[track_caller]
-    fn run(&self, name: &str, words: &[&str]) {
+    fn run_program(&self, name: &str, words: &[&str]) {
         let ran = Command::new("runuser")
             .args(["--user", "postgres", "--"])
-            .arg(program(name))
+            .arg(program_path(name))
             .args(words)
             .arg(self.folder.path().join("cluster"))
             .current_dir(self.folder.path())
@@ -85,7 +90,7 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         let stop = Command::new("runuser")
             .args(["--user", "postgres", "--"])
-            .arg(program("pg_ctl"))
+            .arg(program_path("pg_ctl"))
             .args(["--silent", "--mode=immediate", "stop", "--pgdata"])
             .arg(self.folder.path().join("cluster"))
             .stderr(Stdio::null())
@@ -96,7 +101,7 @@ impl Drop for Postgres {
 
 /// Debian keeps those of each version in a folder of their own.
 #[track_caller]
-fn program(name: &str) -> PathBuf {
+fn program_path(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let found =
         versions.map(|version| version.path().join("bin").join(name)).find(|path| path.exists());

@@ -16,50 +16,50 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::wait::PATIENCE;
+use super::wait::WAIT_TIMEOUT;
 
 /// Which of the two output streams a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
 /// What a process has printed so far, in the order of arrival.
 #[derive(Debug, Default)]
-struct Printed {
-    lines: Mutex<Lines>,
+struct SharedOutput {
+    lines: Mutex<OutputLines>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct OutputLines {
     /// Lines without their line end; a carriage return before it is kept.
-    lines: Vec<(Stream, String)>,
+    lines: Vec<(OutputStream, String)>,
     streams_ended: usize,
 }
 
 /// A started process; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    printed: Arc<Printed>,
+    output: Arc<SharedOutput>,
     readers: Vec<JoinHandle<()>>,
 }
 
 /// A process that has ended.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct ProcessOutput {
     /// None: ended by a signal.
     pub(crate) code: Option<i32>,
     /// From the moment at which the end was asked for or waited for.
-    pub(crate) took: Duration,
-    lines: Vec<(Stream, String)>,
+    pub(crate) elapsed: Duration,
+    lines: Vec<(OutputStream, String)>,
 }
 
-impl Running {
+impl Process {
     /// Starts a program with all three streams piped.
     #[track_caller]
     pub(crate) fn start(command: &mut Command) -> Self {
@@ -71,12 +71,12 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        let printed = Arc::new(Printed::default());
+        let output = Arc::new(SharedOutput::default());
         let readers = vec![
-            read_lines(child.stdout.take().unwrap(), Stream::Stdout, &printed),
-            read_lines(child.stderr.take().unwrap(), Stream::Stderr, &printed),
+            spawn_line_reader(child.stdout.take().unwrap(), OutputStream::Stdout, &output),
+            spawn_line_reader(child.stderr.take().unwrap(), OutputStream::Stderr, &output),
         ];
-        Self { name, stdin: child.stdin.take(), child, printed, readers }
+        Self { name, stdin: child.stdin.take(), child, output, readers }
     }
 
     /// The number of the process.
@@ -98,9 +98,13 @@ impl Running {
 
     /// Waits until `look` finds in everything printed so far what it looks for.
     #[track_caller]
-    fn watch<T>(&self, what: &str, mut look: impl FnMut(&[(Stream, String)]) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
-        let mut guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
+    fn wait_for_output<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(found) = look(&guard.lines) {
                 return found;
@@ -111,7 +115,7 @@ impl Running {
                 drop(guard);
                 panic!("no {what} from {}", self.name);
             }
-            guard = self.printed.changed.wait_timeout(guard, left).unwrap().0;
+            guard = self.output.changed.wait_timeout(guard, left).unwrap().0;
         }
     }
 
@@ -119,14 +123,14 @@ impl Running {
     /// others between them, as far as `same` can tell the wanted from the printed. Returns where
     /// they end.
     #[track_caller]
-    pub(crate) fn lines_in_order(
+    pub(crate) fn wait_for_lines_in_order(
         &self,
         from: usize,
         wanted: &[String],
         same: impl Fn(&str, &str) -> bool,
     ) -> usize {
         let (mut next, mut at) = (0, from);
-        self.watch(&format!("{wanted:#?} in this order"), |lines| {
+        self.wait_for_output(&format!("{wanted:#?} in this order"), |lines| {
             while let Some(wanted) = wanted.get(next) {
                 let (_, line) = lines.get(at)?;
                 next += usize::from(same(wanted, line.trim_end_matches('\r')));
@@ -138,9 +142,13 @@ impl Running {
 
     /// Waits for the first line that `pick` takes.
     #[track_caller]
-    pub(crate) fn line<T>(&self, what: &str, mut pick: impl FnMut(&str) -> Option<T>) -> T {
+    pub(crate) fn wait_for_line<T>(
+        &self,
+        what: &str,
+        mut pick: impl FnMut(&str) -> Option<T>,
+    ) -> T {
         let mut seen = 0;
-        self.watch(what, |lines| {
+        self.wait_for_output(what, |lines| {
             let found = lines[seen..].iter().find_map(|(_, line)| pick(line));
             seen = lines.len();
             found
@@ -149,28 +157,28 @@ impl Running {
 
     /// Waits for a line that contains the text, and returns it.
     #[track_caller]
-    pub(crate) fn line_with(&self, text: &str) -> String {
-        self.line(&format!("line with {text:?}"), |line| {
+    pub(crate) fn wait_for_line_with(&self, text: &str) -> String {
+        self.wait_for_line(&format!("line with {text:?}"), |line| {
             line.contains(text).then(|| line.to_owned())
         })
     }
 
     /// What `pick` takes of what was printed so far.
-    pub(crate) fn printed<T>(&self, pick: impl FnMut(&str) -> Option<T>) -> Option<T> {
-        let guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn find_line<T>(&self, pick: impl FnMut(&str) -> Option<T>) -> Option<T> {
+        let guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         guard.lines.iter().map(|(_, line)| line.as_str()).find_map(pick)
     }
 
     /// Whether a line was printed so far that holds the text.
     pub(crate) fn has_printed(&self, text: &str) -> bool {
-        self.printed(|line| line.contains(text).then_some(())).is_some()
+        self.find_line(|line| line.contains(text).then_some(())).is_some()
     }
 
     /// Waits until standard output has so many lines, and returns all of them.
     #[track_caller]
-    pub(crate) fn stdout_lines(&self, count: usize) -> Vec<String> {
-        self.watch(&format!("{count} lines"), |lines| {
-            let lines = of_stream(lines, Stream::Stdout);
+    pub(crate) fn wait_for_stdout_lines(&self, count: usize) -> Vec<String> {
+        self.wait_for_output(&format!("{count} lines"), |lines| {
+            let lines = lines_of_stream(lines, OutputStream::Stdout);
             (lines.len() >= count).then_some(lines)
         })
     }
@@ -208,34 +216,34 @@ impl Running {
 
     /// Waits for the end of the process and of everything that it printed.
     #[track_caller]
-    pub(crate) fn finish(self) -> Finished {
-        self.finish_within(PATIENCE)
+    pub(crate) fn finish(self) -> ProcessOutput {
+        self.finish_within(WAIT_TIMEOUT)
     }
 
     /// As `finish`, for a process that may take longer than others.
     #[track_caller]
-    pub(crate) fn finish_within(mut self, patience: Duration) -> Finished {
+    pub(crate) fn finish_within(mut self, patience: Duration) -> ProcessOutput {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait(patience);
+        let status = self.wait_for_exit(patience);
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }
-        let mut guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut guard.lines);
-        Finished { code: status.code(), took, lines }
+        ProcessOutput { code: status.code(), elapsed: took, lines }
     }
 
     /// Sends the signal and waits for the end.
     #[track_caller]
-    pub(crate) fn finish_by(self, signal: &str) -> Finished {
+    pub(crate) fn signal_and_finish(self, signal: &str) -> ProcessOutput {
         self.signal(signal);
         self.finish()
     }
 
     #[track_caller]
-    fn wait(&mut self, patience: Duration) -> ExitStatus {
+    fn wait_for_exit(&mut self, patience: Duration) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
         let (sender, ended) = mpsc::channel();
         // Its own handle of the process can only be asked, or waited for without end. This leaves
@@ -251,12 +259,12 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            let guard = self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
             eprintln!("-- {} printed:", self.name);
             for (stream, line) in &guard.lines {
                 eprintln!("{stream:?}: {line}");
@@ -265,15 +273,15 @@ impl Drop for Running {
     }
 }
 
-impl Finished {
+impl ProcessOutput {
     /// The lines of standard output.
     pub(crate) fn stdout(&self) -> Vec<String> {
-        of_stream(&self.lines, Stream::Stdout)
+        lines_of_stream(&self.lines, OutputStream::Stdout)
     }
 
     /// Standard error as one text.
     pub(crate) fn stderr(&self) -> String {
-        of_stream(&self.lines, Stream::Stderr).join("\n")
+        lines_of_stream(&self.lines, OutputStream::Stderr).join("\n")
     }
 
     /// Checks the exit code; a wrong one shows everything that was printed.
@@ -292,14 +300,14 @@ pub(crate) fn memory_bytes(id: u32, word: &str) -> u64 {
     amount.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-fn of_stream(lines: &[(Stream, String)], stream: Stream) -> Vec<String> {
+fn lines_of_stream(lines: &[(OutputStream, String)], stream: OutputStream) -> Vec<String> {
     lines.iter().filter(|(of, _)| *of == stream).map(|(_, line)| line.clone()).collect()
 }
 
-fn read_lines(
+fn spawn_line_reader(
     from: impl Read + Send + 'static,
-    stream: Stream,
-    printed: &Arc<Printed>,
+    stream: OutputStream,
+    printed: &Arc<SharedOutput>,
 ) -> JoinHandle<()> {
     let printed = Arc::clone(printed);
     thread::spawn(move || {
@@ -315,7 +323,7 @@ fn read_lines(
 }
 
 /// The binary under test, with arguments, away from the caller's settings, in a folder of its own.
-pub(crate) fn tidings<S: AsRef<OsStr>>(
+pub(crate) fn tidings_command<S: AsRef<OsStr>>(
     folder: &Path,
     arguments: impl IntoIterator<Item = S>,
 ) -> Command {
@@ -331,36 +339,36 @@ pub(crate) fn tidings<S: AsRef<OsStr>>(
 
 /// Runs the binary to its end with nothing on standard input.
 #[track_caller]
-pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Finished {
-    Running::start(&mut tidings(folder, arguments)).finish()
+pub(crate) fn run_tidings(folder: &Path, arguments: &[&str]) -> ProcessOutput {
+    Process::start(&mut tidings_command(folder, arguments)).finish()
 }
 
 /// A crawler at work for a broker, which stores in this folder.
 #[track_caller]
-pub(crate) fn crawler(broker: SocketAddr, folder: &Path) -> Running {
+pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
     let words = ["crawl", "--broker", &broker.to_string(), "--allow-private", "--data", "."];
-    let crawler = Running::start(&mut tidings(folder, words));
-    crawler.line_with("fetching for");
+    let crawler = Process::start(&mut tidings_command(folder, words));
+    crawler.wait_for_line_with("fetching for");
     crawler
 }
 
 /// Runs `tidings <words> --broker ..` at this broker to its end.
 #[track_caller]
-pub(crate) fn at(server: &Server, words: &[&str]) -> Finished {
-    run(server.folder.path(), &[words, &["--broker", &server.text()]].concat())
+pub(crate) fn run_at(server: &Server, words: &[&str]) -> ProcessOutput {
+    run_tidings(server.folder.path(), &[words, &["--broker", &server.address_text()]].concat())
 }
 
 /// What such a command prints with `--json`, one object a line.
 #[track_caller]
-pub(crate) fn json_at(server: &Server, words: &[&str]) -> Vec<Value> {
-    let lines = at(server, &[words, &["--json"]].concat()).expect_code(0).stdout();
+pub(crate) fn run_json_at(server: &Server, words: &[&str]) -> Vec<Value> {
+    let lines = run_at(server, &[words, &["--json"]].concat()).expect_code(0).stdout();
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A `tidings up` or `tidings broker` that listens on a free port, with a data folder of its own.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) process: Running,
+    pub(crate) process: Process,
     pub(crate) address: SocketAddr,
     pub(crate) folder: TempDir,
 }
@@ -368,13 +376,13 @@ pub(crate) struct Server {
 impl Server {
     /// Only the broker.
     #[track_caller]
-    pub(crate) fn broker() -> Self {
+    pub(crate) fn start_broker() -> Self {
         Self::start(&["broker"])
     }
 
     /// Broker and crawler.
     #[track_caller]
-    pub(crate) fn up(arguments: &[&str]) -> Self {
+    pub(crate) fn start_up(arguments: &[&str]) -> Self {
         Self::start(&[&["up"], arguments].concat())
     }
 
@@ -397,19 +405,20 @@ impl Server {
         arguments: &[&str],
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
-        Self::start_at("127.0.0.1:0", folder, arguments, adjust)
+        Self::start_listening_at("127.0.0.1:0", folder, arguments, adjust)
     }
 
-    fn start_at(
+    fn start_listening_at(
         listen: &str,
         folder: TempDir,
         arguments: &[&str],
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
-        let mut command = tidings(folder.path(), [arguments, &["--listen", listen]].concat());
+        let mut command =
+            tidings_command(folder.path(), [arguments, &["--listen", listen]].concat());
         adjust(&mut command);
-        let process = Running::start(&mut command);
-        let address = process.line("address", listening_address);
+        let process = Process::start(&mut command);
+        let address = process.wait_for_line("address", listening_address);
         Self { process, address, folder }
     }
 
@@ -417,31 +426,35 @@ impl Server {
     #[track_caller]
     pub(crate) fn restart(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, .. } = self;
-        process.finish_by(signal);
+        process.signal_and_finish(signal);
         Self::start_in(folder, arguments, |_| ())
     }
 
     /// The same, at the same address: whoever was connected finds it again.
     #[track_caller]
-    pub(crate) fn restart_here(self, signal: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn restart_at_same_address(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, address } = self;
-        process.finish_by(signal);
-        Self::start_at(&address.to_string(), folder, arguments, |_| ())
+        process.signal_and_finish(signal);
+        Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
     }
 
     /// Starts one where an earlier one listened, in its folder.
     #[track_caller]
-    pub(crate) fn start_here(address: SocketAddr, folder: TempDir, arguments: &[&str]) -> Self {
-        Self::start_at(&address.to_string(), folder, arguments, |_| ())
+    pub(crate) fn start_at_address(
+        address: SocketAddr,
+        folder: TempDir,
+        arguments: &[&str],
+    ) -> Self {
+        Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
     }
 
     /// The data directory, where no flag says otherwise.
-    pub(crate) fn data(&self) -> PathBuf {
+    pub(crate) fn data_dir(&self) -> PathBuf {
         self.folder.path().join("tidings-data")
     }
 
     /// The address as flags and foreign programs want it.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn address_text(&self) -> String {
         self.address.to_string()
     }
 }

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::namespace::mount_flags;
-use super::process::{Finished, Running, Server};
+use super::namespace::unshare_flags;
+use super::process::{Process, ProcessOutput, Server};
 
 /// A small disk that only the processes of one test see.
 pub(crate) struct SmallDisk {
     /// Keeps the namespace alive, and is where it is entered.
-    holder: Running,
+    namespace_process: Process,
     user_namespace: bool,
     folder: TempDir,
 }
@@ -23,29 +23,29 @@ impl SmallDisk {
     #[track_caller]
     pub(crate) fn mount(megabytes: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        let flags = mount_flags();
+        let flags = unshare_flags();
         let script =
             format!("mount -t tmpfs -o size={megabytes}m none \"$1\" && echo mounted && exec cat");
-        let holder = Running::start(
+        let namespace_process = Process::start(
             Command::new("unshare").args([flags, "sh", "-c", &script, "sh"]).arg(folder.path()),
         );
-        holder.line_with("mounted");
-        Self { holder, user_namespace: flags.contains('U'), folder }
+        namespace_process.wait_for_line_with("mounted");
+        Self { namespace_process, user_namespace: flags.contains('U'), folder }
     }
 
     /// A broker with its data there.
     #[track_caller]
-    pub(crate) fn broker(&self) -> Server {
-        self.broker_with(&[])
+    pub(crate) fn start_broker(&self) -> Server {
+        self.start_broker_with(&[])
     }
 
     /// As [`broker`](Self::broker), with more flags.
     #[track_caller]
-    pub(crate) fn broker_with(&self, flags: &[&str]) -> Server {
+    pub(crate) fn start_broker_with(&self, flags: &[&str]) -> Server {
         let data = self.folder.path().join("data");
         let flags = [&["broker", "--data", data.to_str().unwrap()], flags].concat();
         Server::start_with(&flags, |command| {
-            let mut inside = self.inside();
+            let mut inside = self.nsenter_command();
             inside.arg(command.get_program()).args(command.get_args());
             inside.current_dir(command.get_current_dir().unwrap());
             *command = inside;
@@ -54,17 +54,17 @@ impl SmallDisk {
 
     /// Runs the binary on that disk, with its data directory, until it ends.
     #[track_caller]
-    pub(crate) fn run(&self, words: &[&str]) -> Finished {
-        let mut inside = self.inside();
+    pub(crate) fn run_tidings(&self, words: &[&str]) -> ProcessOutput {
+        let mut inside = self.nsenter_command();
         let data = self.folder.path().join("data");
         inside.arg(env!("CARGO_BIN_EXE_tidings")).args(words).arg("--data").arg(data);
-        Running::start(&mut inside).finish()
+        Process::start(&mut inside).finish()
     }
 
     /// A command that runs its arguments in the namespace of the disk.
-    pub(crate) fn inside(&self) -> Command {
+    pub(crate) fn nsenter_command(&self) -> Command {
         let mut inside = Command::new("nsenter");
-        inside.arg(format!("--target={}", self.holder.id())).arg("--mount");
+        inside.arg(format!("--target={}", self.namespace_process.id())).arg("--mount");
         if self.user_namespace {
             inside.args(["--user", "--preserve-credentials"]);
         }
@@ -73,11 +73,11 @@ impl SmallDisk {
 
     /// Locks a database of the broker against writes, until the result is dropped.
     #[track_caller]
-    pub(crate) fn hold_database(&self, name: &str) -> Running {
+    pub(crate) fn lock_database(&self, name: &str) -> Process {
         let file = self.folder.path().join("data").join(name);
-        let mut holder = Running::start(self.inside().arg("sqlite3").arg(file));
+        let mut holder = Process::start(self.nsenter_command().arg("sqlite3").arg(file));
         holder.write("BEGIN IMMEDIATE;\nSELECT 'held';\n");
-        holder.line_with("held");
+        holder.wait_for_line_with("held");
         holder
     }
 
@@ -85,32 +85,35 @@ impl SmallDisk {
     #[track_caller]
     pub(crate) fn mount_at(&self, place: &Path) {
         let words = [OsStr::new("mount"), OsStr::new("--bind"), self.folder.path().as_os_str()];
-        assert!(self.inside().args(words).arg(place).status().unwrap().success());
+        assert!(self.nsenter_command().args(words).arg(place).status().unwrap().success());
     }
 
     #[track_caller]
     pub(crate) fn unmount_at(&self, place: &Path) {
-        assert!(self.inside().arg("umount").arg(place).status().unwrap().success());
+        assert!(self.nsenter_command().arg("umount").arg(place).status().unwrap().success());
     }
 
     /// The path of another folder inside the namespace, for a process outside of it.
-    pub(crate) fn seen(&self, folder: &Path) -> PathBuf {
+    pub(crate) fn outside_path(&self, folder: &Path) -> PathBuf {
         let folder = folder.strip_prefix("/").unwrap();
-        PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(folder)
+        PathBuf::from(format!("/proc/{}/root", self.namespace_process.id())).join(folder)
     }
 
     /// The path of the disk, for a process outside of the namespace.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.seen(self.folder.path())
+    pub(crate) fn disk_path(&self) -> PathBuf {
+        self.outside_path(self.folder.path())
     }
 
     /// Fills the disk with another file, except for this many bytes.
     #[track_caller]
-    pub(crate) fn fill_but(&self, bytes: u64) {
-        let stat = rustix::fs::statvfs(self.path()).unwrap();
+    pub(crate) fn fill_except(&self, bytes: u64) {
+        let stat = rustix::fs::statvfs(self.disk_path()).unwrap();
         let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(bytes);
-        let mut ballast =
-            File::options().append(true).create(true).open(self.path().join("ballast")).unwrap();
+        let mut ballast = File::options()
+            .append(true)
+            .create(true)
+            .open(self.disk_path().join("ballast"))
+            .unwrap();
         while left > 0 {
             let chunk = vec![1; usize::try_from(left.min(1 << 16)).unwrap()];
             match ballast.write_all(&chunk) {
@@ -121,7 +124,7 @@ impl SmallDisk {
         }
     }
 
-    pub(crate) fn make_room(&self) {
-        fs::remove_file(self.path().join("ballast")).unwrap();
+    pub(crate) fn free_space(&self) {
+        fs::remove_file(self.disk_path().join("ballast")).unwrap();
     }
 }

@@ -13,16 +13,16 @@ use rcgen::{
 };
 
 use super::openssl::openssl;
-use super::process::Running;
+use super::process::Process;
 
 /// A certificate authority. What it signs lies in its folder, as NAME.pem and NAME.key.
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
     name: String,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// One with this name; its own certificate is NAME.pem.
     pub(crate) fn new(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::default();
@@ -36,12 +36,12 @@ impl Authority {
     }
 
     /// The file of its certificate.
-    pub(crate) fn file(&self) -> String {
-        self.path(&self.name, "pem")
+    pub(crate) fn certificate_file(&self) -> String {
+        self.signed_file(&self.name, "pem")
     }
 
     /// The file of what it signed, `pem` or `key`.
-    pub(crate) fn path(&self, name: &str, kind: &str) -> String {
+    pub(crate) fn signed_file(&self, name: &str, kind: &str) -> String {
         self.folder.join(format!("{name}.{kind}")).to_str().unwrap().to_owned()
     }
 
@@ -62,16 +62,16 @@ impl Authority {
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         // The file of a running server takes the place of the old one as a whole.
         for (kind, text) in [("pem", cert.pem()), ("key", key.serialize_pem())] {
-            let (path, fresh) = (self.path(name, kind), self.path(name, "new"));
+            let (path, fresh) = (self.signed_file(name, kind), self.signed_file(name, "new"));
             fs::write(&fresh, text).unwrap();
             fs::rename(fresh, path).unwrap();
         }
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Its list of revoked certificates, with those of these names; it is still good, or was once.
-    pub(crate) fn revoke(&self, names: &[&str], is_good: bool) -> String {
+    pub(crate) fn write_revocation_list(&self, names: &[&str], is_good: bool) -> String {
         let revoked = names.iter().map(|name| RevokedCertParams {
             serial_number: self.serial(name),
             revocation_time: date_time_ymd(2020, 1, 1),
@@ -87,7 +87,8 @@ impl Authority {
             key_identifier_method: KeyIdMethod::Sha256,
         };
         let list = params.signed_by(&self.issuer).unwrap().pem().unwrap();
-        let (path, fresh) = (self.path("revoked", "crl"), self.path("revoked", "new"));
+        let (path, fresh) =
+            (self.signed_file("revoked", "crl"), self.signed_file("revoked", "new"));
         fs::write(&fresh, list).unwrap();
         fs::rename(fresh, &path).unwrap();
         path
@@ -95,7 +96,7 @@ impl Authority {
 
     /// The serial number of what it signed under this name.
     fn serial(&self, name: &str) -> SerialNumber {
-        let words = ["x509", "-noout", "-serial", "-in", &self.path(name, "pem")];
+        let words = ["x509", "-noout", "-serial", "-in", &self.signed_file(name, "pem")];
         let said = String::from_utf8(openssl(&words, b"")).unwrap();
         let digits = said.trim().strip_prefix("serial=").unwrap();
         SerialNumber::from(HEXUPPER.decode(digits.as_bytes()).unwrap())
@@ -103,37 +104,38 @@ impl Authority {
 }
 
 /// Makes a certificate one of the past.
-pub(crate) fn expired(params: &mut CertificateParams) {
+pub(crate) fn make_expired(params: &mut CertificateParams) {
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2021, 2, 3);
 }
 
 /// Makes it one for somebody else.
-pub(crate) fn for_another(params: &mut CertificateParams) {
+pub(crate) fn make_for_other_host(params: &mut CertificateParams) {
     params.subject_alt_names = vec![SanType::DnsName("broker.example".try_into().unwrap())];
 }
 
 /// `socat - OPENSSL:..`, which trusts this file.
 #[track_caller]
-pub(crate) fn socat(address: SocketAddr, ca: &str) -> Running {
+pub(crate) fn start_socat(address: SocketAddr, ca: &str) -> Process {
     let place = format!("OPENSSL:localhost:{},cafile={ca}", address.port());
     // It waits for the last words for as long as a test may take.
-    Running::start(Command::new("socat").args(["-t", "60", "-", &place]))
+    Process::start(Command::new("socat").args(["-t", "60", "-", &place]))
 }
 
 /// `openssl s_client`, which trusts this file, with more flags.
 #[track_caller]
-pub(crate) fn s_client(address: SocketAddr, ca: &str, flags: &[&str]) -> Running {
+pub(crate) fn start_s_client(address: SocketAddr, ca: &str, flags: &[&str]) -> Process {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &address.to_string(), "-CAfile", ca]);
-    Running::start(command.arg("-verify_return_error").args(flags))
+    Process::start(command.arg("-verify_return_error").args(flags))
 }
 
 /// `openssl s_server` on a free port, with more flags.
 #[track_caller]
-pub(crate) fn s_server(flags: &[&str]) -> (Running, SocketAddr) {
+pub(crate) fn start_s_server(flags: &[&str]) -> (Process, SocketAddr) {
     let mut command = Command::new("openssl");
-    let server = Running::start(command.args(["s_server", "-accept", "127.0.0.1:0"]).args(flags));
-    let address = server.line("address", |line| line.strip_prefix("ACCEPT ")?.trim().parse().ok());
+    let server = Process::start(command.args(["s_server", "-accept", "127.0.0.1:0"]).args(flags));
+    let address =
+        server.wait_for_line("address", |line| line.strip_prefix("ACCEPT ")?.trim().parse().ok());
     (server, address)
 }

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up on it. Generous: machines are noisy and the
 /// binary is a debug build, so a shorter one would test the machine.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Asks again and again until there is an answer: for what cannot be waited for otherwise, such as
 /// a row in a file.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        assert!(Instant::now() < deadline, "waited {WAIT_TIMEOUT:?} for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

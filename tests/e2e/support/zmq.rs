@@ -5,18 +5,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::process::{Running, Server};
-use super::talk::{Talk, value};
-use super::wait::until;
+use super::line_connection::{LineConnection, value};
+use super::process::{Process, Server};
+use super::wait::wait_until;
 
 /// What `pyzmq` runs.
-const PEER: &str = include_str!("zmq_peer.py");
+const PEER_SCRIPT: &str = include_str!("zmq_peer.py");
 
 /// A broker with both sockets.
 pub(crate) struct ZmqServer {
     pub(crate) server: Server,
-    pub(crate) publish: String,
-    pub(crate) pull: String,
+    pub(crate) pub_endpoint: String,
+    pub(crate) pull_endpoint: String,
 }
 
 impl ZmqServer {
@@ -24,23 +24,23 @@ impl ZmqServer {
     pub(crate) fn start(flags: &[&str]) -> Self {
         let sockets = ["broker", "--zmq-pub=tcp://127.0.0.1:0", "--zmq-pull=tcp://127.0.0.1:0"];
         let server = Server::start(&[&sockets[..], flags].concat());
-        let publish = endpoint(&server.process, "ZeroMQ subscribers at ");
-        let pull = endpoint(&server.process, "ZeroMQ publishers at ");
-        Self { server, publish, pull }
+        let pub_endpoint = printed_endpoint(&server.process, "ZeroMQ subscribers at ");
+        let pull_endpoint = printed_endpoint(&server.process, "ZeroMQ publishers at ");
+        Self { server, pub_endpoint, pull_endpoint }
     }
 
     /// The process that has the sockets.
     #[track_caller]
-    pub(crate) fn child(&self) -> u32 {
-        until("the process", || child_of(self.server.process.id()))
+    pub(crate) fn bridge_process_id(&self) -> u32 {
+        wait_until("the process", || child_process_of(self.server.process.id()))
     }
 
     /// Waits until somebody who prefers `hello` to nothing hears what is published there.
     #[track_caller]
-    pub(crate) fn greet(&self, subscriber: &Running) {
-        let mut talk = Talk::client(self.server.address);
-        until("a subscription", || {
-            assert!(talk.ask("PUB hello x").starts_with("+OK"));
+    pub(crate) fn wait_for_subscription(&self, subscriber: &Process) {
+        let mut talk = LineConnection::connect_client(self.server.address);
+        wait_until("a subscription", || {
+            assert!(talk.request("PUB hello x").starts_with("+OK"));
             subscriber.has_printed("hello").then_some(())
         });
     }
@@ -48,45 +48,45 @@ impl ZmqServer {
 
 /// Where a line says that a socket is.
 #[track_caller]
-pub(crate) fn endpoint(process: &Running, before: &str) -> String {
-    process.line(before, |line| line.strip_prefix(before).map(str::to_owned))
+pub(crate) fn printed_endpoint(process: &Process, before: &str) -> String {
+    process.wait_for_line(before, |line| line.strip_prefix(before).map(str::to_owned))
 }
 
 /// The number that the next event of a topic gets.
 #[track_caller]
-pub(crate) fn next(talk: &mut Talk, topic: &str) -> u64 {
-    let state = talk.ask_lines(&format!("TOPIC show {topic}")).pop().unwrap();
+pub(crate) fn next_seq(talk: &mut LineConnection, topic: &str) -> u64 {
+    let state = talk.request_lines(&format!("TOPIC show {topic}")).pop().unwrap();
     value(&state, "next").parse().unwrap()
 }
 
 /// What somebody who counts has heard by the end: runs of numbers, first and last of each.
-pub(crate) struct Counted {
-    heard: u64,
+pub(crate) struct ReceivedRuns {
+    received_count: u64,
     pub(crate) runs: Vec<(u64, u64)>,
 }
 
-impl Counted {
+impl ReceivedRuns {
     /// Has an end published until the peer hears one: who was dropped messages does some time.
     #[track_caller]
-    pub(crate) fn of(peer: &Running, topic: &str, talk: &mut Talk) -> Self {
-        let told = until("an end", || {
-            assert!(talk.ask(&format!("PUB {topic} end")).starts_with("+OK"));
+    pub(crate) fn wait_for_end(peer: &Process, topic: &str, talk: &mut LineConnection) -> Self {
+        let told = wait_until("an end", || {
+            assert!(talk.request(&format!("PUB {topic} end")).starts_with("+OK"));
             let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
-            peer.printed(object)
+            peer.find_line(object)
         });
         assert_eq!(told["repeated"], 0, "{told}");
         let runs = serde_json::from_value(told["runs"].clone()).unwrap();
-        Self { heard: told["heard"].as_u64().unwrap(), runs }
+        Self { received_count: told["heard"].as_u64().unwrap(), runs }
     }
 
     /// How many of the numbers from 1 to `count` are in no run. Each of them is in a hole between
     /// two.
     #[track_caller]
-    pub(crate) fn lost(&self, count: u64) -> u64 {
+    pub(crate) fn lost_count(&self, count: u64) -> u64 {
         let (first, last) = (self.runs[0].0, self.runs[self.runs.len() - 1].1);
         assert!(first == 1 && last > count, "{:?}", self.runs);
         let in_runs: u64 = self.runs.iter().map(|(first, last)| last - first + 1).sum();
-        assert_eq!(in_runs, self.heard, "{:?}", self.runs);
+        assert_eq!(in_runs, self.received_count, "{:?}", self.runs);
         let holes = self.runs.windows(2).map(|two| (two[0].1 + 1, two[1].0 - 1));
         let holes = holes.filter(|(first, _)| *first <= count);
         holes.map(|(first, last)| last.min(count) - first + 1).sum()
@@ -94,19 +94,19 @@ impl Counted {
 }
 
 /// How often somebody who counts says how far it is.
-pub(crate) const COUNTED: u64 = 250;
+pub(crate) const PROGRESS_INTERVAL: u64 = 250;
 
 /// Waits until somebody who counts has heard this number, if it is one that is said.
 #[track_caller]
-pub(crate) fn keeps_up(peer: &Running, number: u64) {
-    if number.is_multiple_of(COUNTED) {
+pub(crate) fn wait_for_progress(peer: &Process, number: u64) {
+    if number.is_multiple_of(PROGRESS_INTERVAL) {
         let said = format!("[\"at\", {number}]");
-        peer.line(&said, |line| (line == said).then_some(()));
+        peer.wait_for_line(&said, |line| (line == said).then_some(()));
     }
 }
 
 /// A process of which this one is the parent.
-pub(crate) fn child_of(parent: u32) -> Option<u32> {
+pub(crate) fn child_process_of(parent: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|id| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -117,19 +117,19 @@ pub(crate) fn child_of(parent: u32) -> Option<u32> {
 
 /// A peer of libzmq.
 #[track_caller]
-pub(crate) fn peer(words: &[&str]) -> Running {
-    peer_with(words, |_| ())
+pub(crate) fn start_peer(words: &[&str]) -> Process {
+    start_peer_with(words, |_| ())
 }
 
 /// The same, with a last word about its environment.
 #[track_caller]
-pub(crate) fn peer_with(words: &[&str], adjust: impl FnOnce(&mut Command)) -> Running {
+pub(crate) fn start_peer_with(words: &[&str], adjust: impl FnOnce(&mut Command)) -> Process {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
     assert!(fs::exists(python).unwrap(), "tests/run installs pyzmq into target/venv");
     let mut command = Command::new(python);
-    command.args(["-c", PEER]).args(words);
+    command.args(["-c", PEER_SCRIPT]).args(words);
     adjust(&mut command);
-    Running::start(&mut command)
+    Process::start(&mut command)
 }
 
 /// A message as a peer prints it: its frames.

@@ -3,12 +3,12 @@
 //! and calls it.
 
 mod crawl;
-mod queues;
+mod protocols;
+mod queue_protocols;
 mod relay;
 mod results;
 mod servers;
-mod wires;
-mod works;
+mod workloads;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,10 +27,10 @@ use tidings_bench::wire::Sync;
 use tidings_bench::{Target, server};
 
 use crate::crawl::{CrawlArgs, OriginArgs};
-use crate::relay::Piece;
+use crate::relay::WriteUnit;
 use crate::results::{Contestant, Results};
-use crate::servers::{Kind, Place, Use};
-use crate::works::{Lengths, Load, WORKS, Work};
+use crate::servers::{ServerKind, ServerOptions, ServerPaths};
+use crate::workloads::{LoadKind, RunLengths, WORKLOADS, Workload};
 
 /// Bytes of an event everywhere.
 const PAYLOAD_BYTES: usize = 128;
@@ -141,7 +141,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("peers: {error:#}"));
+            print_note(&format!("peers: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -151,8 +151,8 @@ fn run_limit(limit: &Limit) -> anyhow::Result<()> {
     raise_limits()?;
     let listener = |args: &LimitArgs| TcpListener::bind(args.listen);
     match limit {
-        Limit::Relay(args) => relay::relay(&listener(args)?, Piece::Read)?,
-        Limit::Naive(args) => relay::relay(&listener(args)?, Piece::Line)?,
+        Limit::Relay(args) => relay::relay(&listener(args)?, WriteUnit::Read)?,
+        Limit::Naive(args) => relay::relay(&listener(args)?, WriteUnit::Line)?,
         Limit::Blast(args) => {
             relay::blast(&listener(&args.limit)?, args.subscribers, args.line_bytes)?;
         }
@@ -162,23 +162,23 @@ fn run_limit(limit: &Limit) -> anyhow::Result<()> {
 
 fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     raise_limits()?;
-    let works = chosen(&args.only)?;
+    let works = selected_workloads(&args.only)?;
     ensure!(args.pin.len() == 2, "--pin takes two processors, such as 0,1");
     ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
-    let data = Data::new(args.data.as_deref())?;
-    disk::refuse_memory(&data.path)?;
+    let data = DataDir::new(args.data.as_deref())?;
+    disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
-    let place = Place {
+    let place = ServerPaths {
         tidings: fs::canonicalize(&args.tidings)?,
         zmq_proxy: args.zmq_proxy.clone(),
         data: data.path.clone(),
         processor: Some(args.pin[0]),
     };
-    server::keep_on(args.pin[1])?;
+    server::pin_to_processor(args.pin[1])?;
 
-    let mut all: Vec<(Work, Results<Kind>)> = Vec::new();
+    let mut all: Vec<(Workload, Results<ServerKind>)> = Vec::new();
     for work in works {
-        let results = rounds(args, &work, &place);
+        let results = run_rounds(args, &work, &place);
         all.push((work, results));
     }
     clear_progress();
@@ -187,32 +187,32 @@ fn compare(args: &CompareArgs) -> anyhow::Result<()> {
         writeln!(output, "{line}")?;
     }
     if let Some(file) = &args.json {
-        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.json()));
+        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.to_json()));
         fs::write(file, json!(entries.collect::<Map<_, _>>()).to_string())?;
     }
     Ok(())
 }
 
-fn chosen(only: &[String]) -> anyhow::Result<Vec<Work>> {
-    let known: Vec<_> = WORKS.iter().map(|work| work.name).collect();
+fn selected_workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
+    let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
     for name in only {
         ensure!(known.contains(&name.as_str()), "no work {name}; there are {}", known.join(", "));
     }
-    let is_chosen = |work: &&Work| only.is_empty() || only.iter().any(|name| name == work.name);
-    Ok(WORKS.iter().filter(is_chosen).copied().collect())
+    let is_chosen = |work: &&Workload| only.is_empty() || only.iter().any(|name| name == work.name);
+    Ok(WORKLOADS.iter().filter(is_chosen).copied().collect())
 }
 
 /// Every round runs every server once, so that what changes on the machine changes for all of them.
-fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results<Kind> {
+fn run_rounds(args: &CompareArgs, work: &Workload, place: &ServerPaths) -> Results<ServerKind> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
     for round in 1..=rounds {
         results.begin_round();
-        for &kind in work.servers.iter().filter(|kind| takes_part(args, **kind)) {
+        for &kind in work.servers.iter().filter(|kind| is_selected(args, **kind)) {
             let what = format!("{} {round}/{rounds}, {}", work.name, kind.name());
             let outcome = run(args, work, place, kind, &what);
             if let Err(error) = &outcome {
-                note(&format!("{what}: {error:#}"));
+                print_note(&format!("{what}: {error:#}"));
             }
             results.add(kind, outcome);
         }
@@ -220,37 +220,37 @@ fn rounds(args: &CompareArgs, work: &Work, place: &Place) -> Results<Kind> {
     results
 }
 
-fn takes_part(args: &CompareArgs, kind: Kind) -> bool {
-    args.servers.is_empty() || kind == Kind::Tidings || args.servers.contains(&kind.flag())
+fn is_selected(args: &CompareArgs, kind: ServerKind) -> bool {
+    args.servers.is_empty() || kind == ServerKind::Tidings || args.servers.contains(&kind.flag())
 }
 
 fn run(
     args: &CompareArgs,
-    work: &Work,
-    place: &Place,
-    kind: Kind,
+    work: &Workload,
+    place: &ServerPaths,
+    kind: ServerKind,
     what: &str,
-) -> anyhow::Result<works::Outcome> {
+) -> anyhow::Result<workloads::Outcome> {
     let lengths = if args.quick {
-        Lengths {
+        RunLengths {
             run: Duration::from_secs(1),
             warm_up: Duration::from_millis(300),
-            idle: 1000,
+            idle_subscribers: 1000,
             replayed: 100_000,
         }
     } else {
-        Lengths {
+        RunLengths {
             run: Duration::from_secs(5),
             warm_up: Duration::from_secs(1),
-            idle: 10_000,
+            idle_subscribers: 10_000,
             replayed: 1_000_000,
         }
     };
-    let used = Use {
+    let used = ServerOptions {
         sync: args.sync.unwrap_or(work.sync),
         subscribers: work.load.subscribers(),
         payload_bytes: PAYLOAD_BYTES,
-        over_zmq: matches!(work.load, Load::ZmqFan { .. }),
+        is_over_zmq: matches!(work.load, LoadKind::ZmqFan { .. }),
     };
     let running = servers::start(place, kind, used)?;
     let target = Target {
@@ -261,7 +261,7 @@ fn run(
         server: Some(&running.server),
     };
     let mut watch = |text: &str| {
-        progress(&format!("{what}: {text}"));
+        show_progress(&format!("{what}: {text}"));
         Ok(())
     };
     let disk = used.sync.is_durable().then(|| running.dir.path());
@@ -305,20 +305,20 @@ fn machine() -> anyhow::Result<String> {
     ))
 }
 
-fn versions(place: &Place) -> [String; 2] {
+fn versions(place: &ServerPaths) -> [String; 2] {
     [format!("Versions: {}.", servers::versions(place).join("; ")), String::new()]
 }
 
-fn table(all: &[(Work, Results<Kind>)]) -> Vec<String> {
+fn table(all: &[(Workload, Results<ServerKind>)]) -> Vec<String> {
     let mut lines =
         vec!["| work | Tidings | others | reach |".to_owned(), "|---|---|---|---|".to_owned()];
     lines.extend(all.iter().map(|(work, results)| results.row(&work.row())));
-    let mut peaks: BTreeMap<Kind, f64> = BTreeMap::new();
+    let mut peaks: BTreeMap<ServerKind, f64> = BTreeMap::new();
     for (kind, peak) in all.iter().flat_map(|(_, results)| results.peaks()) {
         let highest = peaks.entry(kind).or_default();
         *highest = highest.max(peak);
     }
-    let mine = peaks.remove(&Kind::Tidings).unwrap_or_default();
+    let mine = peaks.remove(&ServerKind::Tidings).unwrap_or_default();
     let others: Vec<_> =
         peaks.iter().map(|(kind, peak)| format!("{} {peak:.0} MiB", kind.name())).collect();
     let kept = if mine <= 128.0 { "yes" } else { "**no**" };
@@ -335,23 +335,23 @@ fn table(all: &[(Work, Results<Kind>)]) -> Vec<String> {
 }
 
 /// The directory for the servers' data.
-struct Data {
+struct DataDir {
     path: PathBuf,
-    is_ours: bool,
+    is_temporary: bool,
 }
 
-impl Data {
+impl DataDir {
     fn new(named: Option<&Path>) -> anyhow::Result<Self> {
         let ours = || PathBuf::from(format!("tidings-peers-{}", std::process::id()));
         let path = named.map_or_else(ours, Path::to_owned);
         fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
-        Ok(Self { path: fs::canonicalize(path)?, is_ours: named.is_none() })
+        Ok(Self { path: fs::canonicalize(path)?, is_temporary: named.is_none() })
     }
 }
 
-impl Drop for Data {
+impl Drop for DataDir {
     fn drop(&mut self) {
-        if self.is_ours {
+        if self.is_temporary {
             // What cannot be removed is found by its name.
             let _ = fs::remove_dir_all(&self.path);
         }
@@ -365,7 +365,7 @@ fn raise_limits() -> anyhow::Result<()> {
         .context("cannot raise the limit of open files")
 }
 
-fn progress(text: &str) {
+fn show_progress(text: &str) {
     if io::stderr().is_terminal() {
         // Nobody is told about a progress line that could not be drawn.
         let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
@@ -373,10 +373,10 @@ fn progress(text: &str) {
 }
 
 fn clear_progress() {
-    progress("");
+    show_progress("");
 }
 
-fn note(text: &str) {
+fn print_note(text: &str) {
     clear_progress();
     // A closed standard error is nobody's problem.
     let _ = writeln!(io::stderr().lock(), "{text}");

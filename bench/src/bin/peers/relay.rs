@@ -28,7 +28,7 @@ const LISTENER: u64 = u64::MAX;
 
 /// What is written with one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum WriteUnit {
     /// All whole lines of a read.
     Read,
     /// One line.
@@ -36,18 +36,18 @@ pub(crate) enum Piece {
 }
 
 /// Relays lines from those who publish to those who said `S`.
-pub(crate) fn relay(listener: &TcpListener, piece: Piece) -> io::Result<()> {
+pub(crate) fn relay(listener: &TcpListener, piece: WriteUnit) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    let mut hub = Hub { epoll, connections: Vec::new(), subscribers: Vec::new() };
+    let mut hub = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
         epoll::wait(&hub.epoll, spare_capacity(&mut events), None)?;
         for event in events.drain(..) {
             match event.data.u64() {
                 LISTENER => hub.accept(listener)?,
-                token => hub.hear(usize::try_from(token).expect("an index"), piece),
+                token => hub.handle_readable(usize::try_from(token).expect("an index"), piece),
             }
         }
     }
@@ -64,14 +64,14 @@ struct Connection {
 }
 
 /// Everybody.
-struct Hub {
+struct RelayState {
     epoll: OwnedFd,
     connections: Vec<Option<Connection>>,
     /// Indexes of those who listen.
     subscribers: Vec<usize>,
 }
 
-impl Hub {
+impl RelayState {
     fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
         loop {
             let socket = match listener.accept() {
@@ -93,7 +93,7 @@ impl Hub {
     }
 
     /// Something can be read, or the connection has ended.
-    fn hear(&mut self, token: usize, piece: Piece) {
+    fn handle_readable(&mut self, token: usize, piece: WriteUnit) {
         let Some(mut connection) = self.connections[token].take() else { return };
         match connection.read() {
             Ok(0) | Err(_) => {
@@ -107,8 +107,8 @@ impl Hub {
                 if let Some(end) = end {
                     let lines = &connection.buffer[..=end];
                     match piece {
-                        Piece::Read => self.write(lines),
-                        Piece::Line => {
+                        WriteUnit::Read => self.write(lines),
+                        WriteUnit::Line => {
                             lines
                                 .split_inclusive(|&b| b == b'\n')
                                 .for_each(|line| self.write(line));
@@ -198,16 +198,17 @@ mod tests {
     use tidings_bench::fan::Fan;
 
     use super::*;
-    use crate::wires::Lines;
+    use crate::protocols::BareLines;
 
     /// The generator counts to the byte, so a relay that loses or splits anything fails here.
     #[track_caller]
-    fn relays_everything(piece: Piece) {
+    fn assert_relays_everything(piece: WriteUnit) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         // It ends with the process.
         thread::spawn(move || relay(&listener, piece));
-        let target = Target { wire: &Lines, address, topic: "t", payload_bytes: 128, server: None };
+        let target =
+            Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };
         let run = Duration::from_millis(50);
         let fan = Fan { publishers: 3, subscribers: 5, window: 999, run, runs: 1, warm_up: run };
         let figures = fan.measure(target, &mut |_| Ok(())).unwrap();
@@ -215,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn whole_reads_reach_everybody() {
-        relays_everything(Piece::Read);
+    fn whole_reads_reach_every_subscriber() {
+        assert_relays_everything(WriteUnit::Read);
     }
 
     #[test]
-    fn single_lines_reach_everybody() {
-        relays_everything(Piece::Line);
+    fn single_lines_reach_every_subscriber() {
+        assert_relays_everything(WriteUnit::Line);
     }
 }

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use tidings_bench::figure::median;
 
-use crate::servers::Kind;
-use crate::works::{Bound, DELIVERIES, GENERATOR, Outcome, PEAK, Reach, Shown, To, Work};
+use crate::servers::ServerKind;
+use crate::workloads::{
+    Bound, Column, DELIVERIES, GENERATOR, Goal, GoalBase, Outcome, PEAK, Workload,
+};
 
 /// What is compared with its like.
 pub(crate) trait Contestant: Copy + Ord {
@@ -32,9 +34,9 @@ pub(crate) struct Row<'a, K: Contestant> {
     /// In the order of their turns in a round.
     pub(crate) contestants: &'a [K],
     /// What is shown of each of them.
-    pub(crate) shown: &'a [Shown],
+    pub(crate) columns: &'a [Column],
     /// What ours is to reach.
-    pub(crate) reach: &'a [Reach<K>],
+    pub(crate) goals: &'a [Goal<K>],
 }
 
 /// Below this part of what generator and kernel can take at all, the limit was not the limit.
@@ -49,7 +51,7 @@ pub(crate) struct Results<K> {
     /// For each contestant and figure one value a round; `None` in a round that failed.
     values: BTreeMap<(K, &'static str), Vec<Option<f64>>>,
     /// What is no number, of the last round that had anything to say.
-    words: BTreeMap<K, String>,
+    remarks: BTreeMap<K, String>,
     /// Why rounds failed, the last reason for each contestant.
     failures: BTreeMap<K, String>,
     rounds: usize,
@@ -59,7 +61,7 @@ impl<K> Default for Results<K> {
     fn default() -> Self {
         Self {
             values: BTreeMap::new(),
-            words: BTreeMap::new(),
+            remarks: BTreeMap::new(),
             failures: BTreeMap::new(),
             rounds: 0,
         }
@@ -81,7 +83,7 @@ impl<K: Contestant> Results<K> {
                     values.resize(self.rounds - 1, None);
                     values.push(figure.median());
                 }
-                self.words.extend(outcome.word.map(|word| (kind, word)));
+                self.remarks.extend(outcome.remark.map(|word| (kind, word)));
             }
             Err(error) => {
                 self.failures.insert(kind, format!("{error:#}"));
@@ -99,12 +101,12 @@ impl<K: Contestant> Results<K> {
     }
 
     /// The median of the ratios of rounds, so that what disturbs a round disturbs both.
-    fn ratio(&self, reach: &Reach<K>, contestants: &[K]) -> Option<f64> {
+    fn ratio(&self, reach: &Goal<K>, contestants: &[K]) -> Option<f64> {
         let mine = self.rounds_of(K::OURS, reach.key);
-        let peer = match reach.to {
-            To::Itself => return self.median(K::OURS, reach.key),
-            To::Server(kind) => kind,
-            To::BestPeer => self.best_peer(reach, contestants)?,
+        let peer = match reach.base {
+            GoalBase::Absolute => return self.median(K::OURS, reach.key),
+            GoalBase::Server(kind) => kind,
+            GoalBase::BestPeer => self.best_peer(reach, contestants)?,
         };
         let theirs = self.rounds_of(peer, reach.key);
         let paired =
@@ -112,7 +114,7 @@ impl<K: Contestant> Results<K> {
         median(&paired.collect::<Vec<_>>())
     }
 
-    fn best_peer(&self, reach: &Reach<K>, contestants: &[K]) -> Option<K> {
+    fn best_peer(&self, reach: &Goal<K>, contestants: &[K]) -> Option<K> {
         let peers = contestants.iter().copied().filter(|kind| kind.is_peer());
         let rated = peers.filter_map(|kind| Some((kind, self.median(kind, reach.key)?)));
         let best = match reach.bound {
@@ -124,35 +126,36 @@ impl<K: Contestant> Results<K> {
 
     /// The row of the table.
     pub(crate) fn row(&self, row: &Row<'_, K>) -> String {
-        let cell = |kind: K| Some(format!("{} {}", kind.name(), self.shown(kind, row.shown)?));
-        let mine = self.shown(K::OURS, row.shown).unwrap_or_else(|| "-".to_owned());
+        let cell =
+            |kind: K| Some(format!("{} {}", kind.name(), self.format_columns(kind, row.columns)?));
+        let mine = self.format_columns(K::OURS, row.columns).unwrap_or_else(|| "-".to_owned());
         let others = row.contestants.iter().copied().filter(|kind| *kind != K::OURS);
         let others: Vec<_> = others.filter_map(cell).collect();
-        let reached = |reach| self.reached(reach, row.contestants);
-        let reach: Vec<_> = row.reach.iter().map(reached).collect();
+        let reached = |reach| self.format_goal(reach, row.contestants);
+        let reach: Vec<_> = row.goals.iter().map(reached).collect();
         format!("| {} | {mine} | {} | {} |", row.title, others.join(", "), reach.join("; "))
     }
 
     /// `12.34 M (56 us)`: the figures of a server, those behind the first one in brackets.
-    fn shown(&self, kind: K, shown: &[Shown]) -> Option<String> {
-        let number = |shown: &Shown| {
+    fn format_columns(&self, kind: K, shown: &[Column]) -> Option<String> {
+        let number = |shown: &Column| {
             let value = self.median(kind, shown.key)?;
             let value = if shown.millions { value / 1e6 } else { value };
-            Some(format!("{}{}", decimal(value, shown.digits), shown.unit))
+            Some(format!("{}{}", format_thousands(value, shown.digits), shown.unit))
         };
         let mut numbers = shown.iter().filter_map(number);
         let first = numbers.next()?;
         let mut rest: Vec<_> = numbers.collect();
-        rest.extend(self.words.get(&kind).cloned());
+        rest.extend(self.remarks.get(&kind).cloned());
         Some(if rest.is_empty() { first } else { format!("{first} ({})", rest.join(", ")) })
     }
 
     /// Whether a bound is kept, and by how much.
-    fn reached(&self, reach: &Reach<K>, contestants: &[K]) -> String {
-        let name = match reach.to {
-            To::Server(kind) => kind.name(),
-            To::BestPeer => "the best peer",
-            To::Itself => "",
+    fn format_goal(&self, reach: &Goal<K>, contestants: &[K]) -> String {
+        let name = match reach.base {
+            GoalBase::Server(kind) => kind.name(),
+            GoalBase::BestPeer => "the best peer",
+            GoalBase::Absolute => "",
         };
         let Some(ratio) = self.ratio(reach, contestants) else { return "not measured".to_owned() };
         let (sign, bound, is_kept) = match reach.bound {
@@ -166,8 +169,8 @@ impl<K: Contestant> Results<K> {
         format!(
             "{}{space}{sign} {}{times}{name}: {kept}, {}",
             reach.name,
-            if bound >= 1000.0 { decimal(bound, 0) } else { bound.to_string() },
-            decimal(ratio, digits)
+            if bound >= 1000.0 { format_thousands(bound, 0) } else { bound.to_string() },
+            format_thousands(ratio, digits)
         )
     }
 
@@ -194,25 +197,25 @@ impl<K: Contestant> Results<K> {
     }
 
     /// All values.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut servers = Map::new();
         for ((kind, key), values) in &self.values {
             let server = servers.entry(kind.name()).or_insert_with(|| json!({}));
             server[*key] = json!(values);
         }
-        for (kind, word) in &self.words {
+        for (kind, word) in &self.remarks {
             servers[kind.name()]["end"] = json!(word);
         }
         Value::Object(servers)
     }
 }
 
-impl Results<Kind> {
+impl Results<ServerKind> {
     /// What has to be known about the row.
-    pub(crate) fn notes(&self, work: &Work) -> Vec<String> {
+    pub(crate) fn notes(&self, work: &Workload) -> Vec<String> {
         let mut notes = Vec::new();
-        let relay = self.median(Kind::Relay, DELIVERIES);
-        if let (Some(relay), Some(blast)) = (relay, self.median(Kind::Blast, DELIVERIES)) {
+        let relay = self.median(ServerKind::Relay, DELIVERIES);
+        if let (Some(relay), Some(blast)) = (relay, self.median(ServerKind::Blast, DELIVERIES)) {
             let part = relay / blast;
             if part < RELAY_OF_BLAST {
                 notes.push(format!(
@@ -222,7 +225,7 @@ impl Results<Kind> {
                 ));
             }
         }
-        let is_busy = |kind: &&Kind| {
+        let is_busy = |kind: &&ServerKind| {
             self.median(**kind, GENERATOR).is_some_and(|processors| processors > GENERATOR_BUSY)
         };
         notes.extend(work.servers.iter().filter(is_busy).map(|kind| {
@@ -234,7 +237,7 @@ impl Results<Kind> {
 }
 
 /// A number with its thousands apart.
-fn decimal(value: f64, digits: usize) -> String {
+fn format_thousands(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut out = String::new();
@@ -255,11 +258,11 @@ mod tests {
     use super::*;
 
     fn rate(value: f64) -> Outcome {
-        Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with([value])], word: None }
+        Outcome { figures: vec![Figure::new(DELIVERIES, "", 0).with_runs([value])], remark: None }
     }
 
-    fn reach(to: To<Kind>) -> Reach<Kind> {
-        Reach { name: "", key: DELIVERIES, to, bound: Bound::AtLeast(3.0) }
+    fn reach(to: GoalBase<ServerKind>) -> Goal<ServerKind> {
+        Goal { name: "", key: DELIVERIES, base: to, bound: Bound::AtLeast(3.0) }
     }
 
     #[test]
@@ -268,47 +271,49 @@ mod tests {
         // The second round was disturbed, for both.
         for (mine, theirs) in [(8.0, 2.0), (4.0, 1.0), (9.0, 2.0)] {
             results.begin_round();
-            results.add(Kind::Tidings, Ok(rate(mine)));
-            results.add(Kind::Nats, Ok(rate(theirs)));
+            results.add(ServerKind::Tidings, Ok(rate(mine)));
+            results.add(ServerKind::Nats, Ok(rate(theirs)));
         }
-        let servers = [Kind::Tidings, Kind::Nats];
-        let shown = results.reached(&reach(To::Server(Kind::Nats)), &servers);
+        let servers = [ServerKind::Tidings, ServerKind::Nats];
+        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: yes, 4.00");
-        assert_eq!(results.best_peer(&reach(To::BestPeer), &servers), Some(Kind::Nats));
+        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
-    fn the_best_of_times_is_the_lowest() {
+    fn the_best_time_is_the_lowest() {
         let mut results = Results::default();
         results.begin_round();
-        for (kind, value) in [(Kind::Nats, 4.0), (Kind::Redis, 2.0), (Kind::Relay, 1.0)] {
+        for (kind, value) in
+            [(ServerKind::Nats, 4.0), (ServerKind::Redis, 2.0), (ServerKind::Relay, 1.0)]
+        {
             results.add(kind, Ok(rate(value)));
         }
-        let at_most = Reach { bound: Bound::AtMost(1.0), ..reach(To::BestPeer) };
-        let servers = [Kind::Nats, Kind::Redis, Kind::Relay];
-        assert_eq!(results.best_peer(&at_most, &servers), Some(Kind::Redis));
-        assert_eq!(results.best_peer(&reach(To::BestPeer), &servers), Some(Kind::Nats));
+        let at_most = Goal { bound: Bound::AtMost(1.0), ..reach(GoalBase::BestPeer) };
+        let servers = [ServerKind::Nats, ServerKind::Redis, ServerKind::Relay];
+        assert_eq!(results.best_peer(&at_most, &servers), Some(ServerKind::Redis));
+        assert_eq!(results.best_peer(&reach(GoalBase::BestPeer), &servers), Some(ServerKind::Nats));
     }
 
     #[test]
     fn a_round_that_failed_does_not_shift_the_others() {
         let mut results = Results::default();
         results.begin_round();
-        results.add(Kind::Tidings, Ok(rate(8.0)));
-        results.add(Kind::Nats, Err(anyhow::anyhow!("gone")));
+        results.add(ServerKind::Tidings, Ok(rate(8.0)));
+        results.add(ServerKind::Nats, Err(anyhow::anyhow!("gone")));
         results.begin_round();
-        results.add(Kind::Tidings, Ok(rate(2.0)));
-        results.add(Kind::Nats, Ok(rate(1.0)));
-        let servers = [Kind::Tidings, Kind::Nats];
-        let shown = results.reached(&reach(To::Server(Kind::Nats)), &servers);
+        results.add(ServerKind::Tidings, Ok(rate(2.0)));
+        results.add(ServerKind::Nats, Ok(rate(1.0)));
+        let servers = [ServerKind::Tidings, ServerKind::Nats];
+        let shown = results.format_goal(&reach(GoalBase::Server(ServerKind::Nats)), &servers);
         assert_eq!(shown, ">= 3 x NATS: **no**, 2.00");
     }
 
     #[test]
-    fn thousands_stand_apart() {
-        assert_eq!(decimal(1_234_567.0, 0), "1,234,567");
-        assert_eq!(decimal(-1_234.5, 1), "-1,234.5");
-        assert_eq!(decimal(-123.0, 0), "-123");
-        assert_eq!(decimal(12.345, 2), "12.35");
+    fn thousands_are_separated() {
+        assert_eq!(format_thousands(1_234_567.0, 0), "1,234,567");
+        assert_eq!(format_thousands(-1_234.5, 1), "-1,234.5");
+        assert_eq!(format_thousands(-123.0, 0), "-123");
+        assert_eq!(format_thousands(12.345, 2), "12.35");
     }
 }

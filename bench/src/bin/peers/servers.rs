@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use tidings_bench::server::free_address;
+use tidings_bench::server::unused_address;
 use tidings_bench::wire::Sync;
-use tidings_bench::{Launch, Ready, Server, Tidings, Wire};
+use tidings_bench::{Launch, ReadyWhen, Server, Tidings, WireProtocol};
 
-use crate::queues::Beanstalkd;
+use crate::protocols::{BareLines, JetStream, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
+use crate::queue_protocols::Beanstalkd;
 use crate::results::Contestant;
-use crate::wires::{JetStream, Lines, Mqtt, Nats, Redis, RedisStreams, TidingsZmtp, Zmtp};
 
 /// A server that takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     Tidings,
     Nats,
     JetStream,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Blast,
 }
 
-impl Contestant for Kind {
+impl Contestant for ServerKind {
     const OURS: Self = Self::Tidings;
 
     fn name(self) -> &'static str {
@@ -56,7 +56,7 @@ impl Contestant for Kind {
 
 /// Where everything is that servers need.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServerPaths {
     /// The program `tidings`.
     pub(crate) tidings: PathBuf,
     /// The program `zmq_proxy`.
@@ -68,10 +68,10 @@ pub(crate) struct Place {
 }
 
 /// A server that runs, with how it is spoken to and a directory that ends with it.
-pub(crate) struct Running {
+pub(crate) struct RunningServer {
     // Dropped first: nobody may write into a directory that is being removed.
     pub(crate) server: Server,
-    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) wire: Box<dyn WireProtocol>,
     pub(crate) dir: ServerDir,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Running {
 pub(crate) struct ServerDir(PathBuf);
 
 impl ServerDir {
-    fn new(place: &Place, kind: Kind) -> anyhow::Result<Self> {
+    fn new(place: &ServerPaths, kind: ServerKind) -> anyhow::Result<Self> {
         let path = place.data.join(kind.flag());
         if path.exists() {
             fs::remove_dir_all(&path)?;
@@ -103,7 +103,7 @@ impl Drop for ServerDir {
 
 /// What a server is used for, as far as its start depends on it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Use {
+pub(crate) struct ServerOptions {
     /// Of the topics of Tidings.
     pub(crate) sync: Sync,
     /// Connections that subscribe.
@@ -111,19 +111,23 @@ pub(crate) struct Use {
     /// Bytes of a payload.
     pub(crate) payload_bytes: usize,
     /// Subscribers are sockets of ZeroMQ.
-    pub(crate) over_zmq: bool,
+    pub(crate) is_over_zmq: bool,
 }
 
 /// Starts a server anew.
-pub(crate) fn start(place: &Place, kind: Kind, used: Use) -> anyhow::Result<Running> {
+pub(crate) fn start(
+    place: &ServerPaths,
+    kind: ServerKind,
+    used: ServerOptions,
+) -> anyhow::Result<RunningServer> {
     let dir = ServerDir::new(place, kind)?;
-    let address = free_address()?;
+    let address = unused_address()?;
     let (mut command, wire) = command(place, kind, used, &dir, address)?;
-    let ready = if kind == Kind::Tidings && !used.over_zmq {
-        Ready::Says("listening on ")
+    let ready = if kind == ServerKind::Tidings && !used.is_over_zmq {
+        ReadyWhen::PrintsAddress("listening on ")
     } else {
         command.stdout(File::create(dir.path().join("output"))?);
-        Ready::Listens(address)
+        ReadyWhen::AcceptsConnections(address)
     };
     command.stderr(File::create(dir.path().join("errors"))?);
     let launch = Launch { command, ready, processor: place.processor };
@@ -131,20 +135,20 @@ pub(crate) fn start(place: &Place, kind: Kind, used: Use) -> anyhow::Result<Runn
         let said = fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
         format!("{}: {}", kind.name(), said.lines().last().unwrap_or("(no message)"))
     })?;
-    Ok(Running { server, wire, dir })
+    Ok(RunningServer { server, wire, dir })
 }
 
 fn command(
-    place: &Place,
-    kind: Kind,
-    used: Use,
+    place: &ServerPaths,
+    kind: ServerKind,
+    used: ServerOptions,
     dir: &ServerDir,
     address: SocketAddr,
-) -> anyhow::Result<(Command, Box<dyn Wire>)> {
+) -> anyhow::Result<(Command, Box<dyn WireProtocol>)> {
     let port = address.port().to_string();
-    let made: (Command, Box<dyn Wire>) = match kind {
-        Kind::Tidings if used.over_zmq => {
-            let publishers = free_address()?;
+    let made: (Command, Box<dyn WireProtocol>) = match kind {
+        ServerKind::Tidings if used.is_over_zmq => {
+            let publishers = unused_address()?;
             let mut command = Command::new(&place.tidings);
             command.args(["broker", "--sync", used.sync.as_str(), "--data"]).arg(dir.path());
             command.args(["--listen", &publishers.to_string()]);
@@ -152,66 +156,66 @@ fn command(
             command.env_remove("TIDINGS_CONFIG");
             (command, Box::new(TidingsZmtp { publishers }))
         }
-        Kind::Tidings => {
+        ServerKind::Tidings => {
             let mut command = Command::new(&place.tidings);
             command.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path());
             command.env_remove("TIDINGS_CONFIG");
-            (command, Box::new(Tidings::open(Some(used.sync))))
+            (command, Box::new(Tidings::plain(Some(used.sync))))
         }
-        Kind::Nats | Kind::JetStream => {
+        ServerKind::Nats | ServerKind::JetStream => {
             let mut command = Command::new("nats-server");
             command.args(["-a", "127.0.0.1", "-p", &port]);
-            if kind == Kind::Nats {
+            if kind == ServerKind::Nats {
                 (command, Box::new(Nats))
             } else {
                 command.arg("-js").arg("-sd").arg(dir.path());
                 (command, Box::new(JetStream))
             }
         }
-        Kind::Redis | Kind::RedisStreams => {
+        ServerKind::Redis | ServerKind::RedisStreams => {
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
             // Only 127.0.0.1 counts as this machine otherwise, and the generator has many
             // addresses.
             command.args(["--protected-mode", "no"]);
             command.args(["--maxclients", "11000", "--dir"]).arg(dir.path());
-            if kind == Kind::Redis {
+            if kind == ServerKind::Redis {
                 (command, Box::new(Redis))
             } else {
                 command.args(["--appendonly", "yes", "--appendfsync", "everysec"]);
                 (command, Box::new(RedisStreams))
             }
         }
-        Kind::ZeroMq => {
-            let publishers = free_address()?;
+        ServerKind::ZeroMq => {
+            let publishers = unused_address()?;
             let mut command = Command::new(&place.zmq_proxy);
             command.args([publishers.port().to_string(), port]);
             (command, Box::new(Zmtp { publishers }))
         }
-        Kind::Mosquitto => {
+        ServerKind::Mosquitto => {
             let mut command = Command::new("mosquitto");
             command.arg("-c").arg(mosquitto_config(dir, &port)?);
             (command, Box::new(Mqtt))
         }
-        Kind::Beanstalkd => {
+        ServerKind::Beanstalkd => {
             let mut command = Command::new("beanstalkd");
             // Its log is synced every 50 ms.
             command.args(["-l", "127.0.0.1", "-p", &port, "-b"]).arg(dir.path());
             (command, Box::new(Beanstalkd))
         }
-        Kind::Relay | Kind::Naive | Kind::Blast => {
+        ServerKind::Relay | ServerKind::Naive | ServerKind::Blast => {
             let mut command = Command::new(std::env::current_exe()?);
             let limit = match kind {
-                Kind::Relay => "relay",
-                Kind::Naive => "naive",
+                ServerKind::Relay => "relay",
+                ServerKind::Naive => "naive",
                 _ => "blast",
             };
             command.args([limit, "--listen", &address.to_string()]);
-            if kind == Kind::Blast {
+            if kind == ServerKind::Blast {
                 command.arg(format!("--subscribers={}", used.subscribers));
                 command.arg(format!("--line-bytes={}", used.payload_bytes + 1));
             }
-            (command, Box::new(Lines))
+            (command, Box::new(BareLines))
         }
     };
     Ok(made)
@@ -231,7 +235,7 @@ fn mosquitto_config(dir: &ServerDir, port: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// What the programs say of themselves.
-pub(crate) fn versions(place: &Place) -> Vec<String> {
+pub(crate) fn versions(place: &ServerPaths) -> Vec<String> {
     let asked: [(&Path, &str); 5] = [
         (&place.tidings, "--version"),
         (Path::new("nats-server"), "--version"),

@@ -95,7 +95,7 @@ async fn every_message_to_a_group_being_deleted_is_answered() {
                     tokio::task::yield_now().await;
                 }
             };
-            assert!(within(PATIENCE, answered).await, "messages are lost");
+            assert!(completes_within(PATIENCE, answered).await, "messages are lost");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::catalog::{Sync, TopicSettings};
 use crate::config::Limits;
 use crate::log::disk::Disk;
 use crate::log::simulated_disk::{DiskFaults, SimulatedDisk};
-use crate::net::within;
+use crate::net::completes_within;
 
 /// Longest time that anything may take before a test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -107,7 +107,7 @@ impl Rig {
                 }
             }
         };
-        assert!(within(PATIENCE, polling).await, "the group has room");
+        assert!(completes_within(PATIENCE, polling).await, "the group has room");
     }
 
     /// Makes all further writes fail.
@@ -151,7 +151,7 @@ impl Client {
             answer = self.take(cx.waker());
             if answer.is_none() { Poll::Pending } else { Poll::Ready(()) }
         });
-        assert!(within(PATIENCE, receive).await, "no answer came");
+        assert!(completes_within(PATIENCE, receive).await, "no answer came");
         answer.unwrap()
     }
 
@@ -290,7 +290,7 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
             tokio::task::yield_now().await;
         }
     };
-    assert!(within(PATIENCE, consuming).await, "the events are not consumed");
+    assert!(completes_within(PATIENCE, consuming).await, "the events are not consumed");
     watch.say("GROUP watch team");
     rig.disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     worker.say("JOIN team credit=1000");

@@ -13,71 +13,81 @@ use tidings_protocol::{
     Code, Command, ProtocolError, Reply as Line, Slot, TopicName, Verb, error_from_wire,
 };
 
-use super::super::{Hub, login, topics};
-use super::error::Refusal;
-use super::within;
+use super::super::{Hub, login, topic_commands};
+use super::error::ErrorResponse;
+use super::with_timeout;
 use crate::access::{Action, Identity, Transport};
 use crate::audit::{AuditEvent, Initiator};
 use crate::groups::Caller;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
-use crate::net::listener::Entered;
-use crate::net::stream::Remote;
+use crate::net::listener::AdmittedConnection;
+use crate::net::stream::RemoteInfo;
 use crate::quota::{Quantity, Usage};
 
 /// An answer: its lines, and the text of the last.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) more: Vec<String>,
+pub(super) struct CommandReply {
+    pub(super) lines: Vec<String>,
     pub(super) ok: String,
 }
 
 /// The connection behind a request.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct ConnectedClient {
     hub: Arc<Hub>,
     /// Its number, which events that it publishes have as their origin.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
     /// Who is at the other end.
-    pub(super) remote: Remote,
+    pub(super) remote: RemoteInfo,
     /// How long an answer is waited for.
-    patience: Duration,
+    command_timeout: Duration,
     /// How much was asked so far.
-    asked: AtomicU64,
+    next_slot: AtomicU64,
     /// Of whoever sent the request that is being answered: there is one at a time.
-    pass: Mutex<Identity>,
+    identity: Mutex<Identity>,
     /// A request was from whom it should be without a token: it was signed, say.
-    is_vouched_for: AtomicBool,
+    is_verified: AtomicBool,
     /// What the connection has of what one may have.
-    held: Mutex<Usage>,
+    usage: Mutex<Usage>,
 }
 
-impl Client {
+impl ConnectedClient {
     pub(super) fn new(
         hub: Arc<Hub>,
-        Entered { conn, mailbox, held }: Entered,
-        remote: Remote,
-        patience: Duration,
+        AdmittedConnection { conn, mailbox, usage: held }: AdmittedConnection,
+        remote: RemoteInfo,
+        command_timeout: Duration,
     ) -> Self {
-        let pass = Mutex::new(login::pass_of(&hub.access, Transport::Http, &remote));
-        let (asked, held) = (AtomicU64::new(0), Mutex::new(held));
-        let is_vouched_for = AtomicBool::new(false);
-        Self { hub, conn, mailbox, remote, patience, asked, pass, is_vouched_for, held }
+        let identity = Mutex::new(login::identity_of(&hub.access, Transport::Http, &remote));
+        let (next_slot, usage) = (AtomicU64::new(0), Mutex::new(held));
+        let is_verified = AtomicBool::new(false);
+        Self {
+            hub,
+            conn,
+            mailbox,
+            remote,
+            command_timeout,
+            next_slot,
+            identity,
+            is_verified,
+            usage,
+        }
     }
 
     /// The request that comes now is of somebody who has that pass. Refused with [`Code::Limit`] if
     /// they have too much already.
-    pub(super) fn is_of(&self, pass: Identity) -> Result<(), ProtocolError> {
-        self.hub.belongs_to(&mut self.held.lock(), &pass)?;
+    pub(super) fn set_identity(&self, pass: Identity) -> Result<(), ProtocolError> {
+        self.hub.assign_usage(&mut self.usage.lock(), &pass)?;
         let is_other = {
-            let current = &mut *self.pass.lock();
+            let current = &mut *self.identity.lock();
             let is_other = current.name() != pass.name();
             *current = pass;
             is_other
         };
         if is_other {
             self.hub.audit.identity_changed(self.conn.0);
-            let is_stranger = self.pass.lock().is_anonymous();
+            let is_stranger = self.identity.lock().is_anonymous();
             if !is_stranger {
                 self.audit(AuditEvent::LoggedIn);
             }
@@ -87,63 +97,63 @@ impl Client {
 
     /// What came by it was found to be from whom it should be. So is what comes next, most likely:
     /// who signs, or the proxy in front of them.
-    pub(super) fn vouch(&self) {
-        self.is_vouched_for.store(true, Ordering::Relaxed);
+    pub(super) fn mark_verified(&self) {
+        self.is_verified.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is of somebody who has shown nothing that gives anything.
-    pub(super) fn is_worthless(&self) -> bool {
-        !self.is_vouched_for.load(Ordering::Relaxed) && self.pass.lock().has_no_permissions()
+    pub(super) fn is_untrusted(&self) -> bool {
+        !self.is_verified.load(Ordering::Relaxed) && self.identity.lock().has_no_permissions()
     }
 
     /// Whoever sent the request may publish on that topic, which comes into being if it is new, and
     /// is not too fast.
-    pub(super) fn may_publish_on(&self, topic: &TopicName) -> Result<(), Refusal> {
-        self.may_go_on()?;
-        Ok(self.hub.may_make_topic(self.held.lock().as_deref(), topic)?)
+    pub(super) fn check_publish_quota(&self, topic: &TopicName) -> Result<(), ErrorResponse> {
+        self.check_rate()?;
+        Ok(self.hub.check_topic_creation(self.usage.lock().as_deref(), topic)?)
     }
 
     /// Whoever sent the request is not too fast.
-    pub(super) fn may_go_on(&self) -> Result<(), Refusal> {
-        let held = self.held.lock();
+    pub(super) fn check_rate(&self) -> Result<(), ErrorResponse> {
+        let held = self.usage.lock();
         let wait_ms = held.as_deref().map_or(0, |held| held.wait_ms(self.hub.clock.now()));
         if wait_ms == 0 {
             return Ok(());
         }
         let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
         let text = format!("faster than one may go on; try again in {seconds} s");
-        Err(Refusal::from(ProtocolError::new(Code::Limit, text)).retry_after(seconds))
+        Err(ErrorResponse::from(ProtocolError::new(Code::Limit, text)).with_retry_after(seconds))
     }
 
     /// So many events came, in so many bytes; they count, whatever becomes of them.
-    pub(super) fn sent(&self, events: usize, bytes: usize) {
-        if let Some(held) = self.held.lock().as_deref_mut() {
+    pub(super) fn count_published(&self, events: usize, bytes: usize) {
+        if let Some(held) = self.usage.lock().as_deref_mut() {
             held.count_published(events as u64);
             held.charge(bytes as u64, self.hub.clock.now());
         }
     }
 
     /// The connection hears something more, until what is returned is dropped.
-    pub(super) fn hears(self: &Arc<Self>) -> Result<Hearing, ProtocolError> {
-        if let Some(held) = self.held.lock().as_deref_mut() {
+    pub(super) fn begin_subscription(self: &Arc<Self>) -> Result<SubscriptionGuard, ProtocolError> {
+        if let Some(held) = self.usage.lock().as_deref_mut() {
             held.add(Quantity::Subscriptions)?;
         }
-        Ok(Hearing(Arc::clone(self)))
+        Ok(SubscriptionGuard(Arc::clone(self)))
     }
 
     /// Notes what whoever sent the request does, if that is kept.
     pub(super) fn audit(&self, what: AuditEvent<'_>) {
-        if !self.pass.lock().is_internal() {
-            self.hub.audit.record(|| (what, self.party()));
+        if !self.identity.lock().is_internal() {
+            self.hub.audit.record(|| (what, self.initiator()));
         }
     }
 
-    pub(super) fn party(&self) -> Initiator {
-        Initiator::identified(self.conn.0, &self.remote, &self.pass.lock())
+    pub(super) fn initiator(&self) -> Initiator {
+        Initiator::identified(self.conn.0, &self.remote, &self.identity.lock())
     }
 
     /// What may not be done is noted.
-    fn judged<T>(
+    fn audit_denial<T>(
         &self,
         topic: Option<&str>,
         judged: Result<T, ProtocolError>,
@@ -155,54 +165,57 @@ impl Client {
     }
 
     /// Whether an event may be published.
-    pub(super) fn may_publish(
+    pub(super) fn check_publish(
         &self,
         pass: &Identity,
         topic: &str,
         payload: &str,
     ) -> Result<(), ProtocolError> {
-        self.judged(Some(topic), self.hub.access.check_publish(pass, topic, payload))
+        self.audit_denial(Some(topic), self.hub.access.check_publish(pass, topic, payload))
     }
 
     /// The pass of whoever sent the request, as it is now: a body may have taken its time.
-    pub(super) fn pass(&self) -> Identity {
-        let pass = self.pass.lock().clone();
+    pub(super) fn current_identity(&self) -> Identity {
+        let pass = self.identity.lock().clone();
         let renewed = self.hub.access.renew(&pass);
         renewed.unwrap_or_else(|| self.hub.access.anonymous(pass.transport()))
     }
 
     /// Whether whoever sent the request may do that.
-    pub(super) fn may(&self, deed: Action<'_>) -> Result<(), ProtocolError> {
+    pub(super) fn check_action(&self, deed: Action<'_>) -> Result<(), ProtocolError> {
         let topic = match deed {
             Action::Publish(topic) | Action::Subscribe(topic) | Action::ViewTopic(topic) => {
                 Some(topic)
             }
             _ => None,
         };
-        self.judged(topic, self.pass().check_action(deed))
+        self.audit_denial(topic, self.current_identity().check_action(deed))
     }
 
     /// Asks what a command of the line protocol asks, and waits for the answer, but not for ever:
     /// what was decided and meets a disk that takes nothing is answered when that takes it.
     /// [`Code::Idle`] says so.
-    pub(super) async fn ask(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
-        let slot = self.begin(command)?;
-        self.soon(self.answer_among(slot, &mut Vec::new())).await
+    pub(super) async fn run(&self, command: &Command<'_>) -> Result<CommandReply, ProtocolError> {
+        let slot = self.start_command(command)?;
+        self.with_command_timeout(self.wait_for_reply(slot, &mut Vec::new())).await
     }
 
     /// The same for what may take as long as it likes, such as a job. Whoever does not wait for the
-    /// end of it must say so ([`give_up`](Self::give_up)).
-    pub(super) async fn wait(&self, command: &Command<'_>) -> Result<Answer, ProtocolError> {
-        let slot = self.begin(command)?;
-        self.answer_among(slot, &mut Vec::new()).await
+    /// end of it must say so ([`stop_waiting`](Self::give_up)).
+    pub(super) async fn run_without_timeout(
+        &self,
+        command: &Command<'_>,
+    ) -> Result<CommandReply, ProtocolError> {
+        let slot = self.start_command(command)?;
+        self.wait_for_reply(slot, &mut Vec::new()).await
     }
 
     /// An answer, if it comes soon. One that comes later finds nobody, and is dropped.
-    async fn soon(
+    async fn with_command_timeout(
         &self,
-        answer: impl Future<Output = Result<Answer, ProtocolError>>,
-    ) -> Result<Answer, ProtocolError> {
-        within(self.patience, answer).await.unwrap_or_else(|| {
+        answer: impl Future<Output = Result<CommandReply, ProtocolError>>,
+    ) -> Result<CommandReply, ProtocolError> {
+        with_timeout(self.command_timeout, answer).await.unwrap_or_else(|| {
             let text = "there is no answer yet: the disk takes nothing at the moment, or takes it slowly. It is not \
                         known whether this is kept; to ask again is safe, and does nothing twice";
             Err(ProtocolError::new(Code::Idle, text))
@@ -211,16 +224,16 @@ impl Client {
 
     /// Asks several things at once. The answers are in the order of the questions, and end with the
     /// first that does not come.
-    pub(super) async fn ask_all(
+    pub(super) async fn run_all(
         &self,
         commands: &[Command<'_>],
-    ) -> Vec<Result<Answer, ProtocolError>> {
-        let slots: Vec<_> = commands.iter().map(|command| self.begin(command)).collect();
+    ) -> Vec<Result<CommandReply, ProtocolError>> {
+        let slots: Vec<_> = commands.iter().map(|command| self.start_command(command)).collect();
         let mut answers = Vec::with_capacity(slots.len());
         let mut early = Vec::new();
         for slot in slots {
             let answer = match slot {
-                Ok(slot) => self.soon(self.answer_among(slot, &mut early)).await,
+                Ok(slot) => self.with_command_timeout(self.wait_for_reply(slot, &mut early)).await,
                 Err(error) => Err(error),
             };
             let is_late = answer.as_ref().is_err_and(|error| error.code == Code::Idle);
@@ -233,13 +246,13 @@ impl Client {
     }
 
     /// Waits until whoever sent the request may not do that any more.
-    pub(super) async fn loses(&self, deed: Action<'_>) {
-        self.is_refused(|pass| pass.check_action(deed)).await;
+    pub(super) async fn revoked(&self, deed: Action<'_>) {
+        self.wait_until_denied(|pass| pass.check_action(deed)).await;
     }
 
-    async fn is_refused(&self, may: impl Fn(&Identity) -> Result<(), ProtocolError>) {
+    async fn wait_until_denied(&self, may: impl Fn(&Identity) -> Result<(), ProtocolError>) {
         let mut changes = self.hub.access.changes();
-        let pass = self.pass();
+        let pass = self.current_identity();
         let is_allowed = || self.hub.access.renew(&pass).is_some_and(|pass| may(&pass).is_ok());
         while is_allowed() {
             if changes.changed().await.is_err() {
@@ -253,58 +266,58 @@ impl Client {
 
     /// What comes of receiving a body for something that whoever sends it may do; refused at once
     /// if it may not, and as soon as it may not any more: a body takes its time.
-    pub(super) async fn receive<T>(
+    pub(super) async fn receive_while_allowed<T>(
         &self,
         may: impl Fn(&Identity) -> Result<(), ProtocolError>,
         body: impl Future<Output = T>,
     ) -> Result<T, ProtocolError> {
-        self.judged(None, may(&self.pass()))?;
+        self.audit_denial(None, may(&self.current_identity()))?;
         tokio::select! {
             biased;
             // What is there already is judged as it is.
             received = body => return Ok(received),
-            () = self.is_refused(&may) => {}
+            () = self.wait_until_denied(&may) => {}
         }
-        may(&self.pass())?;
+        may(&self.current_identity())?;
         // It may again, just now.
         Err(ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile"))
     }
 
     /// Whether whoever sent the request may do all of these.
-    pub(super) fn may_all(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
-        let pass = self.pass();
-        self.judged(None, commands.iter().try_for_each(|command| pass.check_command(command)))
+    pub(super) fn check_commands(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
+        let pass = self.current_identity();
+        self.audit_denial(None, commands.iter().try_for_each(|command| pass.check_command(command)))
     }
 
-    fn begin(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        self.judged(None, self.pass().check_command(command))?;
-        let made = self.hub.may_make(self.held.lock().as_deref(), command);
+    fn start_command(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
+        self.audit_denial(None, self.current_identity().check_command(command))?;
+        let made = self.hub.check_creation(self.usage.lock().as_deref(), command);
         made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
-        if !self.pass.lock().is_internal() {
-            self.hub.audit.record_command(command, self.conn.0, || self.party());
+        if !self.identity.lock().is_internal() {
+            self.hub.audit.record_command(command, self.conn.0, || self.initiator());
         }
-        let slot = Slot::numbered(self.asked.fetch_add(1, Ordering::Relaxed));
+        let slot = Slot::numbered(self.next_slot.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
-            let reply = topics::Reply { mailbox: self.mailbox.clone(), slot };
-            topics::act(&self.hub, manage, reply);
+            let reply = topic_commands::PendingReply { mailbox: self.mailbox.clone(), slot };
+            topic_commands::handle_topic_command(&self.hub, manage, reply);
             return Ok(slot);
         }
         debug_assert!(
             matches!(command.verb(), Verb::Group | Verb::Job | Verb::Explain),
             "nothing else is asked"
         );
-        let member = self.hub.new_member(self.conn);
+        let member = self.hub.new_member_id(self.conn);
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone() };
         self.hub.groups.manage(&caller, slot, command)?;
         Ok(slot)
     }
 
     /// The answer of a slot; answers of others are put into `early`, and looked for there first.
-    async fn answer_among(
+    async fn wait_for_reply(
         &self,
         slot: Slot,
         early: &mut Vec<(Slot, Bytes)>,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<CommandReply, ProtocolError> {
         poll_fn(|cx| {
             let taken = self.mailbox.drain(cx.waker());
             for parcel in taken.messages {
@@ -318,7 +331,7 @@ impl Client {
                 }
             }
             if let Some(at) = early.iter().position(|(of, _)| *of == slot) {
-                return Poll::Ready(read(&early.swap_remove(at).1));
+                return Poll::Ready(parse_reply(&early.swap_remove(at).1));
             }
             if taken.close_requested {
                 return Poll::Ready(Err(ProtocolError::new(Code::Closing, "the broker stops")));
@@ -329,40 +342,40 @@ impl Client {
     }
 
     /// What was waited for is not waited for any more.
-    pub(super) fn give_up(&self) {
+    pub(super) fn stop_waiting(&self) {
         self.hub.groups.connection_ended(self.conn);
     }
 }
 
 /// A stream of events, for as long as somebody hears it.
 #[derive(Debug)]
-pub(super) struct Hearing(Arc<Client>);
+pub(super) struct SubscriptionGuard(Arc<ConnectedClient>);
 
-impl Drop for Hearing {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        if let Some(held) = self.0.held.lock().as_deref_mut() {
+        if let Some(held) = self.0.usage.lock().as_deref_mut() {
             held.remove(Quantity::Subscriptions);
         }
     }
 }
 
-impl Drop for Client {
+impl Drop for ConnectedClient {
     fn drop(&mut self) {
         tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
         self.audit(AuditEvent::Disconnected { why: "left" });
-        self.give_up();
+        self.stop_waiting();
         self.mailbox.discard();
-        self.hub.registry.leave(self.conn);
+        self.hub.registry.unregister(self.conn);
     }
 }
 
 /// Reads the lines of an answer.
-fn read(lines: &[u8]) -> Result<Answer, ProtocolError> {
-    let mut answer = Answer::default();
+fn parse_reply(lines: &[u8]) -> Result<CommandReply, ProtocolError> {
+    let mut answer = CommandReply::default();
     let text = String::from_utf8_lossy(lines);
     for line in text.split_terminator("\r\n") {
         match Line::parse(line) {
-            Ok(Line::More(text)) => answer.more.push(text.to_owned()),
+            Ok(Line::More(text)) => answer.lines.push(text.to_owned()),
             Ok(Line::Ok(text)) => text.clone_into(&mut answer.ok),
             Ok(Line::Err { code, text, .. }) => return Err(error_from_wire(code, text)),
             _ => return Err(ProtocolError::new(Code::Internal, "an answer that is none")),
@@ -376,12 +389,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_lines_or_its_refusal() {
-        let answer = read(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
-        assert_eq!(answer.more, ["a x=1", "b"]);
+    fn a_reply_is_its_lines_or_an_error() {
+        let answer = parse_reply(b"+ a x=1\r\n+ b\r\n+OK listed=2\r\n").unwrap();
+        assert_eq!(answer.lines, ["a x=1", "b"]);
         assert_eq!(answer.ok, "listed=2");
-        let error = read(b"-ERR unknown no job x\r\n").unwrap_err();
+        let error = parse_reply(b"-ERR unknown no job x\r\n").unwrap_err();
         assert_eq!(error, ProtocolError::new(Code::NotFound, "no job x"));
-        assert_eq!(read(b"MSG a 1 x\r\n").unwrap_err().code, Code::Internal);
+        assert_eq!(parse_reply(b"MSG a 1 x\r\n").unwrap_err().code, Code::Internal);
     }
 }

@@ -5,12 +5,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tidings_protocol::{Code, ProtocolError};
 
-use super::objects::Object;
+use super::json_objects::JsonResponse;
 use crate::stats::RequestCounts;
 
 /// A refused request: `{"code": .., "message": ..}`. Nothing has changed, unless the code says so.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ErrorResponse {
     status: StatusCode,
     /// A word of the line protocol, or one of those that only HTTP has.
     code: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Refusal {
     retry_after_s: Option<u32>,
 }
 
-impl Refusal {
+impl ErrorResponse {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into(), retry_after_s: None }
     }
@@ -30,12 +30,12 @@ impl Refusal {
     }
 
     /// The request is not as it should be (400).
-    pub(super) fn bad(message: impl Into<String>) -> Self {
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Code::BadArgument.as_str(), message)
     }
 
     /// The same request may be taken after so many seconds.
-    pub(super) fn retry_after(mut self, seconds: u32) -> Self {
+    pub(super) fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
@@ -43,17 +43,18 @@ impl Refusal {
 
 impl RequestCounts {
     /// One that is too many, of `what`; it may be taken after so many ms.
-    pub(super) fn limited(&self, wait_ms: u64, what: &str) -> Refusal {
+    pub(super) fn too_many_requests(&self, wait_ms: u64, what: &str) -> ErrorResponse {
         self.limited.add(1);
         let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
         let message = format!("too many {what}; try again in {seconds} s");
-        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message);
-        refusal.retry_after(seconds)
+        let refusal =
+            ErrorResponse::new(StatusCode::TOO_MANY_REQUESTS, Code::Limit.as_str(), message);
+        refusal.with_retry_after(seconds)
     }
 }
 
 /// The status of each code of the line protocol.
-fn status(code: Code) -> StatusCode {
+fn status_of(code: Code) -> StatusCode {
     match code {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Busy | Code::Exists | Code::Conflict | Code::Stale => StatusCode::CONFLICT,
@@ -74,16 +75,16 @@ fn status(code: Code) -> StatusCode {
     }
 }
 
-impl From<ProtocolError> for Refusal {
+impl From<ProtocolError> for ErrorResponse {
     fn from(error: ProtocolError) -> Self {
-        Self::new(status(error.code), error.code.as_str(), error.text)
+        Self::new(status_of(error.code), error.code.as_str(), error.text)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let body = json!({ "code": self.code, "message": self.message });
-        let mut response = (self.status, Object(body)).into_response();
+        let mut response = (self.status, JsonResponse(body)).into_response();
         if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
             // The rest of the body is not waited for.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -10,22 +10,22 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 use tidings_protocol::{Code, Command, GroupName, ManageCommand, TopicName, field_number};
 
-use super::Http;
-use super::client::{Answer, Client};
-use super::error::Refusal;
-use super::fields::{Fields, Kind, Known, borrowed, settings};
-use super::input::{Named, Params};
-use super::objects::{self, Object};
+use super::HttpState;
+use super::client::{CommandReply, ConnectedClient};
+use super::error::ErrorResponse;
+use super::json_fields::{FieldType, JsonFields, ObjectSchema, as_pairs, to_settings};
+use super::json_objects::{self, JsonResponse};
+use super::request_input::{PathName, QueryParams};
 use crate::access::Action;
 
 /// A request to a handler has these.
-pub(super) type Asker = Extension<Arc<Client>>;
+pub(super) type ClientExtension = Extension<Arc<ConnectedClient>>;
 
 /// What a handler answers.
-pub(super) type Answered = Result<Object, Refusal>;
+pub(super) type JsonResult = Result<JsonResponse, ErrorResponse>;
 
 /// `<action> <name> <settings>`.
-pub(super) fn manage<'a>(
+pub(super) fn manage_command<'a>(
     action: &'a str,
     name: Option<&'a str>,
     settings: Vec<(&'a str, &'a str)>,
@@ -34,250 +34,294 @@ pub(super) fn manage<'a>(
 }
 
 /// Settings of a topic.
-const TOPIC: &Known =
-    &[("sync", Kind::Text), ("retain-bytes", Kind::Text), ("retain-age", Kind::Text)];
+const TOPIC_SETTINGS: &ObjectSchema = &[
+    ("sync", FieldType::Text),
+    ("retain-bytes", FieldType::Text),
+    ("retain-age", FieldType::Text),
+];
 
 /// Settings of a group.
-const GROUP: &Known = &[
-    ("topics", Kind::List),
-    ("key", Kind::Text),
-    ("parallel", Kind::Number),
-    ("delay", Kind::Text),
-    ("lease", Kind::Text),
-    ("max-attempts", Kind::Number),
-    ("max-losses", Kind::Number),
-    ("backoff", Kind::Text),
+const GROUP_SETTINGS: &ObjectSchema = &[
+    ("topics", FieldType::List),
+    ("key", FieldType::Text),
+    ("parallel", FieldType::Number),
+    ("delay", FieldType::Text),
+    ("lease", FieldType::Text),
+    ("max-attempts", FieldType::Number),
+    ("max-losses", FieldType::Number),
+    ("backoff", FieldType::Text),
 ];
 
 /// The settings of a body; the request has no parameters.
-async fn received(
-    http: &Http,
-    known: &Known,
-    client: &Client,
+async fn receive_settings(
+    http: &HttpState,
+    known: &ObjectSchema,
+    client: &ConnectedClient,
     (uri, headers, body): (&Uri, &HeaderMap, Body),
-) -> Result<Vec<(&'static str, String)>, Refusal> {
-    Params::of(uri, &[])?;
+) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
+    QueryParams::parse(uri, &[])?;
     // Nobody has a body read for nothing.
-    let body = http.bodies.json(headers, body);
-    let Fields(object) = client.receive(|pass| pass.check_action(Action::Admin), body).await??;
-    settings(&object, known)
+    let body = http.bodies.receive_json(headers, body);
+    let JsonFields(object) =
+        client.receive_while_allowed(|pass| pass.check_action(Action::Admin), body).await??;
+    to_settings(&object, known)
 }
 
 /// `GET /topics`
-pub(super) async fn topics(Extension(client): Asker, uri: Uri) -> Answered {
-    Params::of(&uri, &[])?;
-    let answer = client.ask(&Command::Topic(manage("ls", None, Vec::new()))).await?;
-    let topics: Vec<_> = answer.more.iter().map(|line| objects::named("topic", line)).collect();
-    Ok(Object(json!({ "topics": topics })))
+pub(super) async fn topics(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    let answer = client.run(&Command::Topic(manage_command("ls", None, Vec::new()))).await?;
+    let topics: Vec<_> =
+        answer.lines.iter().map(|line| json_objects::from_line("topic", line)).collect();
+    Ok(JsonResponse(json!({ "topics": topics })))
 }
 
 /// `GET /topics/{topic}/state`: with its durable cursors.
 pub(super) async fn topic(
-    Extension(client): Asker,
-    Named(name): Named<TopicName>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<TopicName>,
     uri: Uri,
-) -> Answered {
-    Params::of(&uri, &[])?;
-    let show = manage("show", Some(name.as_str()), Vec::new());
-    let answer = client.ask(&Command::Topic(show)).await?;
-    let mut topic = objects::named("topic", &answer.ok);
-    let lines = answer.more.iter().filter_map(|line| line.strip_prefix("cursor "));
-    topic["cursors"] = lines.map(|line| objects::named("cursor", line)).collect();
-    Ok(Object(topic))
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    let answer = client.run(&Command::Topic(show)).await?;
+    let mut topic = json_objects::from_line("topic", &answer.ok);
+    let lines = answer.lines.iter().filter_map(|line| line.strip_prefix("cursor "));
+    topic["cursors"] = lines.map(|line| json_objects::from_line("cursor", line)).collect();
+    Ok(JsonResponse(topic))
 }
 
 /// `PUT /topics/{topic}`: makes it, or changes it if it is there.
 pub(super) async fn put_topic(
-    State(http): State<Arc<Http>>,
-    Extension(client): Asker,
-    Named(name): Named<TopicName>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<TopicName>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Answered {
-    let settings = received(&http, TOPIC, &client, (&uri, &headers, body)).await?;
+) -> JsonResult {
+    let settings = receive_settings(&http, TOPIC_SETTINGS, &client, (&uri, &headers, body)).await?;
     // Who may not be told how it is then is not told so when it is done.
-    client.may(Action::ViewTopic(name.as_str()))?;
-    let ask = |action| Command::Topic(manage(action, Some(name.as_str()), borrowed(&settings)));
-    match client.ask(&ask("create")).await {
+    client.check_action(Action::ViewTopic(name.as_str()))?;
+    let ask =
+        |action| Command::Topic(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
+    match client.run(&ask("create")).await {
         Err(error) if error.code == Code::Exists && settings.is_empty() => {}
         Err(error) if error.code == Code::Exists => {
-            client.ask(&ask("set")).await?;
+            client.run(&ask("set")).await?;
         }
         created => {
             created?;
         }
     }
-    let show = manage("show", Some(name.as_str()), Vec::new());
-    Ok(Object(objects::named("topic", &client.ask(&Command::Topic(show)).await?.ok)))
+    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    Ok(JsonResponse(json_objects::from_line("topic", &client.run(&Command::Topic(show)).await?.ok)))
 }
 
 /// `DELETE /topics/{topic}`
 pub(super) async fn delete_topic(
-    Extension(client): Asker,
-    Named(name): Named<TopicName>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<TopicName>,
     uri: Uri,
-) -> Result<StatusCode, Refusal> {
-    Params::of(&uri, &[])?;
-    let delete = manage("delete", Some(name.as_str()), Vec::new());
-    client.ask(&Command::Topic(delete)).await?;
+) -> Result<StatusCode, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
+    let delete = manage_command("delete", Some(name.as_str()), Vec::new());
+    client.run(&Command::Topic(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// `GET /groups`
-pub(super) async fn groups(Extension(client): Asker, uri: Uri) -> Answered {
-    Params::of(&uri, &[])?;
-    let answer = client.ask(&Command::Group(manage("ls", None, Vec::new()))).await?;
-    Ok(Object(json!({ "groups": answer.more })))
+pub(super) async fn groups(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    let answer = client.run(&Command::Group(manage_command("ls", None, Vec::new()))).await?;
+    Ok(JsonResponse(json!({ "groups": answer.lines })))
 }
 
 /// `GET /groups/{group}`
 pub(super) async fn group(
-    Extension(client): Asker,
-    Named(name): Named<GroupName>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<GroupName>,
     uri: Uri,
-) -> Answered {
-    Params::of(&uri, &[])?;
-    let show = manage("show", Some(name.as_str()), Vec::new());
-    let Answer { more, ok } = client.ask(&Command::Group(show)).await?;
-    let mut object = objects::named("group", &ok);
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    let show = manage_command("show", Some(name.as_str()), Vec::new());
+    let CommandReply { lines: more, ok } = client.run(&Command::Group(show)).await?;
+    let mut object = json_objects::from_line("group", &ok);
     // Of a damaged group: what is wrong, and what can be done.
     for (key, text) in more.iter().filter_map(|line| line.split_once(' ')) {
         object[key] = text.into();
     }
-    Ok(Object(object))
+    Ok(JsonResponse(object))
 }
 
 /// `PUT /groups/{group}`: makes it, or changes it if it is there.
 pub(super) async fn put_group(
-    State(http): State<Arc<Http>>,
-    Extension(client): Asker,
-    Named(name): Named<GroupName>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<GroupName>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Answered {
-    let settings = received(&http, GROUP, &client, (&uri, &headers, body)).await?;
-    client.may(Action::ViewGroup(name.as_str()))?;
-    let ask = |action| Command::Group(manage(action, Some(name.as_str()), borrowed(&settings)));
-    match client.ask(&ask("create")).await {
+) -> JsonResult {
+    let settings = receive_settings(&http, GROUP_SETTINGS, &client, (&uri, &headers, body)).await?;
+    client.check_action(Action::ViewGroup(name.as_str()))?;
+    let ask =
+        |action| Command::Group(manage_command(action, Some(name.as_str()), as_pairs(&settings)));
+    match client.run(&ask("create")).await {
         Err(error) if error.code == Code::Exists => {}
         created => {
             created?;
-            return act_on_group(&client, "show", &name).await;
+            return run_group_action(&client, "show", &name).await;
         }
     }
     if !settings.is_empty() {
-        client.ask(&ask("set")).await?;
+        client.run(&ask("set")).await?;
     }
-    act_on_group(&client, "show", &name).await
+    run_group_action(&client, "show", &name).await
 }
 
 /// `DELETE /groups/{group}`
 pub(super) async fn delete_group(
-    Extension(client): Asker,
-    Named(name): Named<GroupName>,
+    Extension(client): ClientExtension,
+    PathName(name): PathName<GroupName>,
     uri: Uri,
-) -> Result<StatusCode, Refusal> {
-    Params::of(&uri, &[])?;
-    let delete = manage("delete", Some(name.as_str()), Vec::new());
-    client.ask(&Command::Group(delete)).await?;
+) -> Result<StatusCode, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
+    let delete = manage_command("delete", Some(name.as_str()), Vec::new());
+    client.run(&Command::Group(delete)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// `POST /groups/{group}/pause`
-pub(super) async fn pause_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    Params::of(&uri, &[])?;
-    act_on_group(&client, "pause", &name.0).await
+pub(super) async fn pause_group(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    run_group_action(&client, "pause", &name.0).await
 }
 
 /// `POST /groups/{group}/resume`
-pub(super) async fn resume_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    Params::of(&uri, &[])?;
-    act_on_group(&client, "resume", &name.0).await
+pub(super) async fn resume_group(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    run_group_action(&client, "resume", &name.0).await
 }
 
 /// `POST /groups/{group}/purge`
-pub(super) async fn purge_group(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    Params::of(&uri, &[])?;
-    act_on_group(&client, "purge", &name.0).await
+pub(super) async fn purge_group(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    run_group_action(&client, "purge", &name.0).await
 }
 
-async fn act_on_group(client: &Client, action: &str, name: &GroupName) -> Answered {
-    let command = Command::Group(manage(action, Some(name.as_str()), Vec::new()));
-    Ok(Object(objects::named("group", &client.ask(&command).await?.ok)))
+async fn run_group_action(client: &ConnectedClient, action: &str, name: &GroupName) -> JsonResult {
+    let command = Command::Group(manage_command(action, Some(name.as_str()), Vec::new()));
+    Ok(JsonResponse(json_objects::from_line("group", &client.run(&command).await?.ok)))
 }
 
 /// `GET /groups/{group}/tasks`
-pub(super) async fn tasks(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    let params = Params::of(&uri, &["state", "entry", "key", "job", "limit"])?;
-    list(&client, ("tasks", "tasks"), &name.0, params.settings(), objects::task).await
+pub(super) async fn tasks(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    let params = QueryParams::parse(&uri, &["state", "entry", "key", "job", "limit"])?;
+    list_objects(&client, ("tasks", "tasks"), &name.0, params.settings(), json_objects::task).await
 }
 
 /// `GET /groups/{group}/keys`
-pub(super) async fn keys(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    let params = Params::of(&uri, &["job", "limit"])?;
-    let object = |line: &str| objects::named("key", line);
-    list(&client, ("keys", "keys"), &name.0, params.settings(), object).await
+pub(super) async fn keys(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    let params = QueryParams::parse(&uri, &["job", "limit"])?;
+    let object = |line: &str| json_objects::from_line("key", line);
+    list_objects(&client, ("keys", "keys"), &name.0, params.settings(), object).await
 }
 
 /// `GET /groups/{group}/schedules`
-pub(super) async fn schedules(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    let params = Params::of(&uri, &["key", "limit"])?;
-    let object = |line: &str| objects::named("url", line);
-    list(&client, ("schedules", "schedules"), &name.0, params.settings(), object).await
+pub(super) async fn schedules(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    let params = QueryParams::parse(&uri, &["key", "limit"])?;
+    let object = |line: &str| json_objects::from_line("url", line);
+    list_objects(&client, ("schedules", "schedules"), &name.0, params.settings(), object).await
 }
 
 /// `GET /groups/{group}/dead`: what it gave up.
-pub(super) async fn dead(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    let params = Params::of(&uri, &["entry", "key", "job", "limit"])?;
+pub(super) async fn dead_letters(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    let params = QueryParams::parse(&uri, &["entry", "key", "job", "limit"])?;
     let settings = [vec![("state", "dead")], params.settings()].concat();
-    list(&client, ("tasks", "dead"), &name.0, settings, objects::task).await
+    list_objects(&client, ("tasks", "dead"), &name.0, settings, json_objects::task).await
 }
 
 /// The lines of an answer as objects under `key`, and how many there are in all.
-async fn list(
-    client: &Client,
+async fn list_objects(
+    client: &ConnectedClient,
     (action, key): (&str, &str),
     name: &GroupName,
     settings: Vec<(&str, &str)>,
     object: impl Fn(&str) -> Value,
-) -> Answered {
-    let command = Command::Group(manage(action, Some(name.as_str()), settings));
-    let Answer { more, ok } = client.ask(&command).await?;
+) -> JsonResult {
+    let command = Command::Group(manage_command(action, Some(name.as_str()), settings));
+    let CommandReply { lines: more, ok } = client.run(&command).await?;
     let objects: Vec<Value> = more.iter().map(|line| object(line)).collect();
     let matched = field_number(&ok, "matched").unwrap_or(0);
-    Ok(Object(json!({ "group": name.as_str(), "matched": matched, key: objects })))
+    Ok(JsonResponse(json!({ "group": name.as_str(), "matched": matched, key: objects })))
 }
 
 /// `POST /groups/{group}/dead/retry`
-pub(super) async fn retry(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    choose(&client, ("retry", "retried"), &name.0, &uri).await
+pub(super) async fn retry_dead(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    act_on_dead(&client, ("retry", "retried"), &name.0, &uri).await
 }
 
 /// `POST /groups/{group}/dead/drop`
-pub(super) async fn drop_dead(client: Asker, name: Named<GroupName>, uri: Uri) -> Answered {
-    choose(&client, ("drop", "dropped"), &name.0, &uri).await
+pub(super) async fn drop_dead(
+    client: ClientExtension,
+    name: PathName<GroupName>,
+    uri: Uri,
+) -> JsonResult {
+    act_on_dead(&client, ("drop", "dropped"), &name.0, &uri).await
 }
 
-async fn choose(
-    client: &Client,
+async fn act_on_dead(
+    client: &ConnectedClient,
     (action, done): (&str, &str),
     name: &GroupName,
     uri: &Uri,
-) -> Answered {
-    let params = Params::of(uri, &["entry", "key", "job"])?;
-    let command = Command::Group(manage(action, Some(name.as_str()), params.settings()));
-    let answer = client.ask(&command).await?;
+) -> JsonResult {
+    let params = QueryParams::parse(uri, &["entry", "key", "job"])?;
+    let command = Command::Group(manage_command(action, Some(name.as_str()), params.settings()));
+    let answer = client.run(&command).await?;
     let count = field_number(&answer.ok, done).unwrap_or(0);
-    Ok(Object(json!({ "group": name.as_str(), done: count })))
+    Ok(JsonResponse(json!({ "group": name.as_str(), done: count })))
 }
 
 /// `GET /explain`: why is this URL or key not moving, and when will it?
-pub(super) async fn explain(Extension(client): Asker, uri: Uri) -> Answered {
-    let params = Params::of(&uri, &["what", "group"])?;
-    let what = params.get("what").ok_or_else(|| Refusal::bad("what= is a URL or a key"))?;
+pub(super) async fn explain(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
+    let params = QueryParams::parse(&uri, &["what", "group"])?;
+    let what =
+        params.get("what").ok_or_else(|| ErrorResponse::bad_request("what= is a URL or a key"))?;
     let group = params.get("group").map(str::parse::<GroupName>).transpose()?;
-    let answer = client.ask(&Command::Explain { what, group }).await?;
-    Ok(Object(json!({ "what": what, "summary": answer.ok, "lines": answer.more })))
+    let answer = client.run(&Command::Explain { what, group }).await?;
+    Ok(JsonResponse(json!({ "what": what, "summary": answer.ok, "lines": answer.lines })))
 }

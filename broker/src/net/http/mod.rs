@@ -13,28 +13,28 @@
 //! the same, and access is asked about in the same place.
 #![expect(clippy::disallowed_methods, reason = "requests wait for a time that they say")]
 
+mod body_memory;
 mod client;
 mod config;
+mod embedded_handlers;
 mod error;
-mod events;
-mod fields;
-mod following;
-mod guard;
-mod head;
 pub mod hooks;
 mod idempotency;
-mod input;
 mod jobs;
+mod json_fields;
+mod json_objects;
+mod long_poll;
 mod manage;
-mod objects;
+mod origin_check;
 mod publish;
-mod read;
-mod receivers;
-mod room;
+mod request_head;
+mod request_input;
 mod server;
+mod sse;
+mod sse_buffers;
 mod system;
-mod transcripts;
-mod watched;
+mod topic_cursor;
+mod write_timeout;
 
 use std::future::Future;
 use std::net::Ipv4Addr;
@@ -49,53 +49,58 @@ use tidings_protocol::{Code, Command, ProtocolError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::client::Client;
+use self::client::ConnectedClient;
 pub use self::config::{HTTP_PORT, HttpConfig};
-use self::error::Refusal;
+pub use self::embedded_handlers::{
+    ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
+    is_forwarded,
+};
+use self::error::ErrorResponse;
 use self::hooks::Hooks;
-use self::idempotency::Keys;
-use self::input::Bodies;
-pub use self::receivers::{Asker, Counting, Receiver, Recognizing, Reply, Replying, is_forwarded};
+use self::idempotency::IdempotencyKeys;
+use self::request_input::BodyReceiver;
 pub(crate) use self::server::serve;
-use self::transcripts::TranscriptsOfTopics;
+use self::sse_buffers::SseBuffers;
 use super::Hub;
-use super::stream::{Peer, Remote};
+use super::stream::{PeerAddr, RemoteInfo};
 use crate::access::Transport;
-use crate::net::listener::Entered;
+use crate::net::listener::AdmittedConnection;
 
 /// What all requests share.
 #[derive(Debug)]
-struct Http {
+struct HttpState {
     hub: Arc<Hub>,
     config: Arc<HttpConfig>,
-    bodies: Bodies,
+    bodies: BodyReceiver,
     /// Those of webhooks, whether there are such or not, which come before it is known from whom.
-    hook_bodies: Bodies,
+    unverified_bodies: BodyReceiver,
     /// Room for pages of events that are on their way, in pieces.
-    pages: Arc<Semaphore>,
-    keys: Keys,
-    transcripts: TranscriptsOfTopics,
+    page_memory: Arc<Semaphore>,
+    idempotency_keys: IdempotencyKeys,
+    sse_buffers: SseBuffers,
     hooks: Hooks,
     /// What can be asked, in `OpenAPI`.
-    description: Bytes,
+    openapi_document: Bytes,
     /// Ends what has no end of its own.
     stop: CancellationToken,
 }
 
-impl Http {
+impl HttpState {
     fn new(hub: Arc<Hub>, mut config: HttpConfig, stop: CancellationToken) -> Self {
         let hooks = Hooks::new(std::mem::take(&mut config.hooks), config.hook_events_per_minute);
-        let description = system::describe(&config.receivers);
+        let openapi_document = system::openapi_with(&config.embedded_handlers);
         let config = Arc::new(config);
         Self {
             hub,
-            description,
-            bodies: Bodies::new(Arc::clone(&config)),
-            hook_bodies: Bodies::of_strangers(Arc::clone(&config)),
-            pages: Arc::new(Semaphore::new(config.pages_bytes_max.div_ceil(read::PIECE_BYTES))),
+            openapi_document,
+            bodies: BodyReceiver::new(Arc::clone(&config)),
+            unverified_bodies: BodyReceiver::unverified(Arc::clone(&config)),
+            page_memory: Arc::new(Semaphore::new(
+                config.pages_bytes_max.div_ceil(long_poll::PAGE_PERMIT_BYTES),
+            )),
             config,
-            keys: Keys::default(),
-            transcripts: TranscriptsOfTopics::default(),
+            idempotency_keys: IdempotencyKeys::default(),
+            sse_buffers: SseBuffers::default(),
             hooks,
             stop,
         }
@@ -104,9 +109,9 @@ impl Http {
 
 /// What answers by HTTP, to be told of other settings while it does.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<Http>);
+pub(crate) struct HttpServer(Arc<HttpState>);
 
-impl Serving {
+impl HttpServer {
     /// What counts for all requests that come from here on.
     pub(crate) fn reload(&self, config: &HttpConfig) {
         self.0.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
@@ -115,26 +120,26 @@ impl Serving {
 
 /// Asks what a command of the line protocol asks, as one more connection, and waits for an answer,
 /// but not for ever ([`Code::Idle`]).
-pub(crate) async fn ask(
+pub(crate) async fn run_command(
     hub: &Arc<Hub>,
     command: &Command<'_>,
     patience: Duration,
 ) -> Result<(), ProtocolError> {
     let (conn, mailbox) = hub
         .registry
-        .enter()
+        .register()
         .map_err(|_| ProtocolError::new(Code::Limit, "there are as many connections as may be"))?;
-    let entered = Entered { conn, mailbox, held: None };
-    let peer = Peer::Tcp((Ipv4Addr::LOCALHOST, 0).into());
-    let remote = Remote { peer, certificate: None, is_encrypted: false };
-    let client = Client::new(Arc::clone(hub), entered, remote, patience);
-    client.is_of(hub.access.internal(Transport::Http))?;
-    client.ask(command).await.map(drop)
+    let entered = AdmittedConnection { conn, mailbox, usage: None };
+    let peer = PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    let remote = RemoteInfo { peer, certificate: None, is_encrypted: false };
+    let client = ConnectedClient::new(Arc::clone(hub), entered, remote, patience);
+    client.set_identity(hub.access.internal(Transport::Http))?;
+    client.run(command).await.map(drop)
 }
 
 /// Everything that can be asked. `openapi.json` describes it; what receivers answer they describe
 /// themselves.
-fn router(http: &Arc<Http>) -> Router {
+fn router(http: &Arc<HttpState>) -> Router {
     let router = Router::new()
         .route("/", get(system::index))
         .route("/openapi.json", get(system::openapi))
@@ -144,12 +149,12 @@ fn router(http: &Arc<Http>) -> Router {
         .route("/topics", get(manage::topics))
         .route(
             "/topics/{topic}",
-            get(read::read)
+            get(long_poll::read)
                 .post(publish::publish)
                 .put(manage::put_topic)
                 .delete(manage::delete_topic),
         )
-        .route("/topics/{topic}/events", get(events::stream))
+        .route("/topics/{topic}/events", get(sse::stream))
         .route("/topics/{topic}/state", get(manage::topic))
         .route("/groups", get(manage::groups))
         .route(
@@ -162,8 +167,8 @@ fn router(http: &Arc<Http>) -> Router {
         .route("/groups/{group}/tasks", get(manage::tasks))
         .route("/groups/{group}/keys", get(manage::keys))
         .route("/groups/{group}/schedules", get(manage::schedules))
-        .route("/groups/{group}/dead", get(manage::dead))
-        .route("/groups/{group}/dead/retry", post(manage::retry))
+        .route("/groups/{group}/dead", get(manage::dead_letters))
+        .route("/groups/{group}/dead/retry", post(manage::retry_dead))
         .route("/groups/{group}/dead/drop", post(manage::drop_dead))
         .route("/jobs", get(jobs::jobs).post(jobs::open))
         .route("/jobs/{job}", get(jobs::job).delete(jobs::delete))
@@ -174,23 +179,23 @@ fn router(http: &Arc<Http>) -> Router {
         .route("/jobs/{job}/resume", post(jobs::resume))
         .route("/explain", get(manage::explain))
         .route("/hooks/{hook}", post(hooks::receive))
-        .fallback(no_such)
-        .method_not_allowed_fallback(not_allowed)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(http));
-    receivers::route(router, http)
+    embedded_handlers::add_routes(router, http)
 }
 
-async fn no_such(uri: Uri) -> Refusal {
+async fn not_found(uri: Uri) -> ErrorResponse {
     let message = format!("there is nothing at {}; /openapi.json says what there is", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, "unknown", message)
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", message)
 }
 
-async fn not_allowed(method: Method, uri: Uri) -> Refusal {
+async fn method_not_allowed(method: Method, uri: Uri) -> ErrorResponse {
     let message = format!("{method} is not for {}; /openapi.json says what is", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message)
+    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", message)
 }
 
 /// What `future` came to, if it did within `bound`.
-async fn within<T>(bound: Duration, future: impl Future<Output = T>) -> Option<T> {
+async fn with_timeout<T>(bound: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(bound, future).await.ok()
 }

@@ -20,23 +20,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::client::Client;
+use super::client::ConnectedClient;
 use super::config::HttpConfig;
-use super::error::Refusal;
-use super::head::first_head;
+use super::error::ErrorResponse;
 use super::hooks::PeerIp;
-use super::watched::{Debt, Watched};
-use super::{Http, Serving, guard, router};
+use super::request_head::read_first_head;
+use super::write_timeout::{ResponseState, WriteTimeoutStream};
+use super::{HttpServer, HttpState, origin_check, router};
 use crate::access::{Identity, LoginError, Transport, is_token};
 use crate::audit::{AuditEvent, Initiator};
 use crate::net::handshake::handshake;
-use crate::net::listener::{Entered, enter, tune};
-use crate::net::stream::{Peer, Remote, Stream};
-use crate::net::{Hub, accept, login};
+use crate::net::listener::{AdmittedConnection, admit_connection, set_socket_options};
+use crate::net::stream::{PeerAddr, RemoteInfo, SocketStream};
+use crate::net::{Hub, login, spawn_accept_loop};
 use crate::tls::Tls;
 
 /// What a first head is answered that is too long, as hyper answers later ones.
-const TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
+const HEAD_TOO_LONG: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
     connection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Bytes that hyper holds for a connection in each direction, at least.
@@ -49,32 +49,38 @@ pub(crate) fn serve(
     hub: Arc<Hub>,
     (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
-) -> Serving {
-    let http = Arc::new(Http::new(hub, config, stop));
-    let serving = Serving(Arc::clone(&http));
+) -> HttpServer {
+    let http = Arc::new(HttpState::new(hub, config, stop));
+    let serving = HttpServer(Arc::clone(&http));
     let router = router(&http);
     let connections = tasks.clone();
-    accept(listener, listening, tasks, move |stream, peer| {
+    spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
         // There is nobody yet to whom it could be said in words.
-        let Ok(entered) = enter(&http.hub, peer, Transport::Http) else { return };
-        connections.spawn(serve_one(Arc::clone(&http), router.clone(), entered, stream, peer));
+        let Ok(entered) = admit_connection(&http.hub, peer, Transport::Http) else { return };
+        connections.spawn(serve_connection(
+            Arc::clone(&http),
+            router.clone(),
+            entered,
+            stream,
+            peer,
+        ));
     });
     serving
 }
 
 /// Serves a connection until its end. What it takes until its first request is here is held small.
-async fn serve_one(
-    http: Arc<Http>,
+async fn serve_connection(
+    http: Arc<HttpState>,
     router: Router,
-    entered: Entered,
+    entered: AdmittedConnection,
     stream: TcpStream,
-    peer: Peer,
+    peer: PeerAddr,
 ) {
     let conn = entered.conn;
     let config = &http.config;
-    tune(&stream, http.hub.limits.unsent_bytes);
+    set_socket_options(&stream, http.hub.limits.unsent_bytes);
     let (mut stream, certificate) = match http.hub.tls.as_ref().map(Tls::http_config) {
-        None => (Stream::Plain(stream), None),
+        None => (SocketStream::Plain(stream), None),
         Some(tls) => match Box::pin(handshake(tls, stream, &http.hub.limits, &http.stop)).await {
             Ok(secured) => secured,
             Err(error) => {
@@ -82,73 +88,74 @@ async fn serve_one(
                 let why = format!("no TLS: {error}");
                 let party = || Initiator::unidentified(conn.0, peer, Transport::Http.as_str());
                 http.hub.audit.record(|| (AuditEvent::Refused { why: &why }, party()));
-                return http.hub.registry.leave(conn);
+                return http.hub.registry.unregister(conn);
             }
         },
     };
-    let answer_patience = Duration::from_millis(config.answer_ms);
-    let is_encrypted = matches!(stream, Stream::Tls(_));
-    let remote = Remote { peer, certificate, is_encrypted };
-    let client = Arc::new(Client::new(Arc::clone(&http.hub), entered, remote, answer_patience));
+    let answer_patience = Duration::from_millis(config.command_timeout_ms);
+    let is_encrypted = matches!(stream, SocketStream::Tls(_));
+    let remote = RemoteInfo { peer, certificate, is_encrypted };
+    let client =
+        Arc::new(ConnectedClient::new(Arc::clone(&http.hub), entered, remote, answer_patience));
     client.audit(AuditEvent::Connected);
     // Until then it is anybody's memory.
     let head_bytes_max = if http.hub.access.is_open() {
         config.head_bytes_max
     } else {
-        config.stranger_head_bytes_max
+        config.anonymous_head_bytes_max
     };
-    let patience = Duration::from_millis(head_ms(&http, &client));
+    let patience = Duration::from_millis(first_head_timeout_ms(&http, &client));
     let head = tokio::select! {
-        head = tokio::time::timeout(patience, first_head(&mut stream, head_bytes_max)) => head,
+        head = tokio::time::timeout(patience, read_first_head(&mut stream, head_bytes_max)) => head,
         () = http.stop.cancelled() => return,
     };
     match head {
         Ok(Ok(Some(head))) => {
-            Box::pin(converse(http, router, client, stream, head, head_bytes_max)).await;
+            Box::pin(serve_requests(http, router, client, stream, head, head_bytes_max)).await;
         }
-        Ok(Ok(None)) => refuse(&http, stream).await,
+        Ok(Ok(None)) => reject_long_head(&http, stream).await,
         Ok(Err(_)) | Err(_) => {}
     }
 }
 
 /// How many ms the first head may take. Who may do something without a token may connect ahead, and
 /// ask later.
-fn head_ms(http: &Http, client: &Client) -> u64 {
-    let most = if client.is_worthless() { http.hub.limits.login_timeout_ms } else { u64::MAX };
-    http.config.head_ms.min(most)
+fn first_head_timeout_ms(http: &HttpState, client: &ConnectedClient) -> u64 {
+    let most = if client.is_untrusted() { http.hub.limits.login_timeout_ms } else { u64::MAX };
+    http.config.head_timeout_ms.min(most)
 }
 
 /// Answers a head that is too long. Who does not take the answer does without.
-async fn refuse(http: &Http, stream: Stream) {
-    let patience = Duration::from_millis(http.config.stalled_ms);
-    let mut stream = Watched::new(Vec::new(), stream, patience, http.stop.clone());
-    if stream.write_all(TOO_LONG).await.is_ok() {
+async fn reject_long_head(http: &HttpState, stream: SocketStream) {
+    let patience = Duration::from_millis(http.config.write_timeout_ms);
+    let mut stream = WriteTimeoutStream::new(Vec::new(), stream, patience, http.stop.clone());
+    if stream.write_all(HEAD_TOO_LONG).await.is_ok() {
         let _ = stream.shutdown().await;
     }
 }
 
 /// Answers requests, of the first of which `head` was read already.
-async fn converse(
-    http: Arc<Http>,
+async fn serve_requests(
+    http: Arc<HttpState>,
     router: Router,
-    client: Arc<Client>,
-    stream: Stream,
+    client: Arc<ConnectedClient>,
+    stream: SocketStream,
     head: Vec<u8>,
     head_bytes_max: usize,
 ) {
     let config = &http.config;
-    let patience = Duration::from_millis(config.stalled_ms);
-    let stream = Watched::new(head, stream, patience, http.stop.clone());
-    let debt = stream.debt();
+    let patience = Duration::from_millis(config.write_timeout_ms);
+    let stream = WriteTimeoutStream::new(head, stream, patience, http.stop.clone());
+    let debt = stream.response_state();
     let service = service_fn(|request: Request<Incoming>| {
-        debt.begin();
+        debt.request_received();
         let response = respond(&http, &router, &client, request);
         let debt = debt.clone();
-        async move { Ok::<_, Infallible>(owed(&debt, response.await)) }
+        async move { Ok::<_, Infallible>(track_response(&debt, response.await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(config.head_ms))
+        .header_read_timeout(Duration::from_millis(config.head_timeout_ms))
         .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
@@ -163,51 +170,55 @@ async fn converse(
 
 /// The answer, which the client is sent even after it has ended its sending side, unless it is a
 /// stream of events.
-fn owed(debt: &Debt, response: Response) -> Response {
+fn track_response(debt: &ResponseState, response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes() == b"text/event-stream") {
-        debt.waive();
+        debt.exempt_stream();
         return response;
     }
-    response.map(|body| debt.settle_with(body))
+    response.map(|body| debt.track_body(body))
 }
 
 /// The answer, with what is said with every one.
 async fn respond(
-    http: &Http,
+    http: &HttpState,
     router: &Router,
-    client: &Arc<Client>,
+    client: &Arc<ConnectedClient>,
     request: Request<Incoming>,
 ) -> Response {
-    let mut response = answer(http, router, client, request).await;
-    guard::make_harmless(response.headers_mut());
+    let mut response = route_request(http, router, client, request).await;
+    origin_check::add_security_headers(response.headers_mut());
     // Who shows nothing, nor signs what it sends, has one answer: what a connection takes between
     // two requests is for those who are known.
-    if client.is_worthless() {
+    if client.is_untrusted() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
     response
 }
 
-async fn answer(
-    http: &Http,
+async fn route_request(
+    http: &HttpState,
     router: &Router,
-    client: &Arc<Client>,
+    client: &Arc<ConnectedClient>,
     mut request: Request<Incoming>,
 ) -> Response {
     http.hub.stats.lines.add(1);
-    if let Err(refusal) = guard::check(&http.config.hosts, request.headers(), request.uri()) {
+    if let Err(refusal) = origin_check::check_host_and_origin(
+        &http.config.allowed_hosts,
+        request.headers(),
+        request.uri(),
+    ) {
         http.hub.stats.refused_lines.add(1);
         client.audit(AuditEvent::Refused { why: refusal.message() });
         return refusal.into_response();
     }
-    match admit(http, request.headers(), &client.remote).await {
+    match identify(http, request.headers(), &client.remote).await {
         Ok(pass) => {
-            if let Err(error) = client.is_of(pass) {
+            if let Err(error) = client.set_identity(pass) {
                 http.hub.stats.refused_lines.add(1);
                 client.audit(AuditEvent::LimitReached { why: &error.text });
-                return Refusal::from(error).into_response();
+                return ErrorResponse::from(error).into_response();
             }
         }
         Err(refusal) => {
@@ -227,26 +238,31 @@ async fn answer(
 
 /// The pass of whoever sends a request with these headers. What is no token of ours is for somebody
 /// else, such as a webhook.
-async fn admit(http: &Http, headers: &HeaderMap, remote: &Remote) -> Result<Identity, Refusal> {
+async fn identify(
+    http: &HttpState,
+    headers: &HeaderMap,
+    remote: &RemoteInfo,
+) -> Result<Identity, ErrorResponse> {
     let access = &http.hub.access;
     let given = headers.get(header::AUTHORIZATION).and_then(|given| given.to_str().ok());
     let bearer = given.and_then(|given| given.split_once(' '));
     let token = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
     let Some(token) = token.filter(is_token) else {
-        return Ok(login::pass_of(access, Transport::Http, remote));
+        return Ok(login::identity_of(access, Transport::Http, remote));
     };
-    login::may_show(remote)?;
+    login::check_token_allowed(remote)?;
     let (source, now) = (remote.peer.ip().into(), http.hub.clock.now());
     match access.log_in(Transport::Http, &token, Some(source), now) {
         Ok(pass) => Ok(pass),
         Err(LoginError::TooManyFailures(wait_ms)) => {
             let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-            Err(Refusal::from(login::too_many_tokens(wait_ms)).retry_after(seconds))
+            Err(ErrorResponse::from(login::too_many_tokens_error(wait_ms))
+                .with_retry_after(seconds))
         }
         Err(LoginError::InvalidToken(delay_ms)) => {
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-            Err(login::wrong_token().into())
+            Err(login::wrong_token_error().into())
         }
     }
 }
@@ -259,19 +275,19 @@ mod tests {
     use bytes::Bytes;
     use tokio::io::AsyncReadExt;
 
+    use super::super::embedded_handlers::{EmbeddedHandler, HandlerFuture, HandlerReply};
     use super::super::hooks::{Hook, Recipe};
-    use super::super::receivers::{Receiver, Reply, Replying};
     use super::*;
     use crate::access::{AccessConfig, Credential, PermissionSet, Principal};
     use crate::{Broker, BrokerConfig, Limits};
 
     /// Longer than anything here takes, but for what never ends.
-    const PATIENCE: Duration = Duration::from_mins(1);
+    const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[tokio::test]
-    async fn who_does_not_finish_a_head_and_who_asks_nothing_more_is_let_go_of() {
+    async fn unfinished_heads_and_idle_connections_time_out() {
         let listen = "127.0.0.1:0".parse().unwrap();
-        let http = HttpConfig { listen, head_ms: 50, ..HttpConfig::default() };
+        let http = HttpConfig { listen, head_timeout_ms: 50, ..HttpConfig::default() };
         let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         for (sent, answered) in [
@@ -282,7 +298,7 @@ mod tests {
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
             stream.write_all(sent.as_bytes()).await.unwrap();
             let mut heard = String::new();
-            let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+            let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
             end.expect("it is closed").unwrap();
             assert_eq!(heard.lines().next().unwrap_or_default(), answered, "{sent:?}: {heard}");
         }
@@ -290,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_never_says_who_it_is_has_one_answer() {
+    async fn an_untrusted_connection_gets_one_response() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
         let http = Some(HttpConfig { listen, ..HttpConfig::default() });
@@ -300,7 +316,7 @@ mod tests {
         let ask = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
         stream.write_all(ask.repeat(2).as_bytes()).await.unwrap();
         let mut heard = String::new();
-        let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
         end.expect("it is closed").unwrap();
         assert_eq!(heard.matches("HTTP/1.1 200 OK").count(), 1, "{heard}");
         assert!(heard.contains("connection: close"), "{heard}");
@@ -308,24 +324,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_never_says_who_it_is_has_no_time_for_a_head() {
+    async fn an_untrusted_head_has_the_login_timeout() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
         let limits = Limits { login_timeout_ms: 50, ..Limits::default() };
-        let http = Some(HttpConfig { listen, head_ms: 600_000, ..HttpConfig::default() });
+        let http = Some(HttpConfig { listen, head_timeout_ms: 600_000, ..HttpConfig::default() });
         let config = BrokerConfig { listen, http, access, limits, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: local").await.unwrap();
         let mut heard = Vec::new();
-        let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
+        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut heard)).await;
         end.expect("it is closed").unwrap();
         assert!(heard.is_empty());
         broker.stop().await;
     }
 
     #[tokio::test]
-    async fn who_may_do_something_without_a_token_has_the_whole_time_for_a_head() {
+    async fn a_client_with_permissions_has_the_full_head_timeout() {
         let known =
             Principal::new("she", Credential::Certificate("she".into()), PermissionSet::all());
         for (strangers, certificate, is_late) in [
@@ -341,13 +357,16 @@ mod tests {
             let config = BrokerConfig { listen, access, ..BrokerConfig::default() };
             let broker = Broker::start(config).await.unwrap();
             let hub = &broker.hub;
-            let http = Http::new(Arc::clone(hub), HttpConfig::default(), CancellationToken::new());
+            let http =
+                HttpState::new(Arc::clone(hub), HttpConfig::default(), CancellationToken::new());
             let certificate = certificate.map(Box::from);
-            let remote = Remote { peer: Peer::Tcp(listen), certificate, is_encrypted: true };
-            let entered = enter(hub, remote.peer, Transport::Http).unwrap();
-            let client = Client::new(Arc::clone(hub), entered, remote, PATIENCE);
-            let wanted = if is_late { hub.limits.login_timeout_ms } else { http.config.head_ms };
-            assert_eq!(head_ms(&http, &client), wanted, "{}", client.remote);
+            let remote =
+                RemoteInfo { peer: PeerAddr::Tcp(listen), certificate, is_encrypted: true };
+            let entered = admit_connection(hub, remote.peer, Transport::Http).unwrap();
+            let client = ConnectedClient::new(Arc::clone(hub), entered, remote, TEST_TIMEOUT);
+            let wanted =
+                if is_late { hub.limits.login_timeout_ms } else { http.config.head_timeout_ms };
+            assert_eq!(first_head_timeout_ms(&http, &client), wanted, "{}", client.remote);
             drop(client);
             broker.stop().await;
         }
@@ -356,7 +375,7 @@ mod tests {
     const SECRET: &str = "hush, and let nobody hear it";
 
     /// `POST /hooks/forge` with a secret.
-    fn forge() -> Hook {
+    fn forge_hook() -> Hook {
         let recipe = r#"{"name":"forge","secret-env":"","signature":"gitlab",
             "url":{"pointer":"/u"},"prefixes":["https://a.example/"]}"#;
         recipe.parse::<Recipe>().unwrap().with_secret(SECRET).unwrap()
@@ -364,27 +383,36 @@ mod tests {
 
     /// Knows who posts to it, and nobody else.
     #[derive(Debug)]
-    struct Callback;
+    struct CallbackHandler;
 
-    impl Receiver for Callback {
+    impl EmbeddedHandler for CallbackHandler {
         fn paths(&self) -> &[&'static str] {
             &["/callback"]
         }
 
-        fn receive(&self, request: Request<Bytes>, _peer: IpAddr) -> Replying<'_> {
+        fn handle(&self, request: Request<Bytes>, _peer: IpAddr) -> HandlerFuture<'_> {
             let is_known = request.method() == Method::POST;
-            let reply =
-                if is_known { Reply::Known(Response::default()) } else { Reply::Nobody("") };
+            let reply = if is_known {
+                HandlerReply::Verified(Response::default())
+            } else {
+                HandlerReply::Rejected("")
+            };
             Box::pin(std::future::ready(reply))
         }
     }
 
     #[tokio::test]
-    async fn who_signs_has_as_many_answers_on_a_connection_as_it_likes() {
+    async fn signed_webhooks_keep_their_connection_open() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let access = AccessConfig { principals: Some(Vec::new()), ..AccessConfig::default() };
-        let (hooks, receivers) = (vec![forge()], vec![Arc::new(Callback) as Arc<dyn Receiver>]);
-        let http = Some(HttpConfig { listen, hooks, receivers, ..HttpConfig::default() });
+        let (hooks, receivers) =
+            (vec![forge_hook()], vec![Arc::new(CallbackHandler) as Arc<dyn EmbeddedHandler>]);
+        let http = Some(HttpConfig {
+            listen,
+            hooks,
+            embedded_handlers: receivers,
+            ..HttpConfig::default()
+        });
         let config = BrokerConfig { listen, http, access, ..BrokerConfig::default() };
         let broker = Broker::start(config).await.unwrap();
         let hook = |secret: &str| {
@@ -402,7 +430,8 @@ mod tests {
                 let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
                 stream.write_all(asked.as_bytes()).await.unwrap();
                 let mut heard = String::new();
-                let end = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+                let end =
+                    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut heard)).await;
                 end.expect("it is closed").unwrap();
                 assert_eq!(heard.matches("HTTP/1.1 ").count(), answers, "{asked}{heard}");
                 assert_eq!(heard.contains("HTTP/1.1 404"), answers == 1, "{heard}");

@@ -10,12 +10,12 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::Http;
-use super::client::Client;
-use super::error::Refusal;
-use super::input::Params;
-use super::objects::Object;
-use super::receivers::Receiver;
+use super::HttpState;
+use super::client::ConnectedClient;
+use super::embedded_handlers::EmbeddedHandler;
+use super::error::ErrorResponse;
+use super::json_objects::JsonResponse;
+use super::request_input::QueryParams;
 use crate::access::Action;
 use crate::stats::RequestCounts;
 use crate::topic::Health;
@@ -24,9 +24,9 @@ use crate::topic::Health;
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// `GET /`: what this is, for who came here with a browser.
-pub(super) async fn index(uri: Uri) -> Result<Object, Refusal> {
-    Params::of(&uri, &[])?;
-    Ok(Object(json!({
+pub(super) async fn index(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
+    Ok(JsonResponse(json!({
         "name": "tidings",
         "version": env!("CARGO_PKG_VERSION"),
         "description": "openapi.json",
@@ -34,20 +34,24 @@ pub(super) async fn index(uri: Uri) -> Result<Object, Refusal> {
 }
 
 /// `GET /openapi.json`
-pub(super) async fn openapi(State(http): State<Arc<Http>>, uri: Uri) -> Result<Response, Refusal> {
-    Params::of(&uri, &[])?;
+pub(super) async fn openapi(
+    State(http): State<Arc<HttpState>>,
+    uri: Uri,
+) -> Result<Response, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
     let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], http.description.clone()).into_response())
+    Ok(([(header::CONTENT_TYPE, json)], http.openapi_document.clone()).into_response())
 }
 
 /// What can be asked of a broker with these receivers.
-pub(super) fn describe(receivers: &[Arc<dyn Receiver>]) -> Bytes {
+pub(super) fn openapi_with(receivers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
     if receivers.is_empty() {
         return Bytes::from_static(OPENAPI.as_bytes());
     }
     let mut all: Value = serde_json::from_str(OPENAPI).expect("a test reads it");
     for receiver in receivers {
-        let paths: Value = serde_json::from_str(receiver.describe()).expect("its tests read it");
+        let paths: Value =
+            serde_json::from_str(receiver.openapi_paths()).expect("its tests read it");
         let paths = paths.as_object().cloned().unwrap_or_default();
         all["paths"].as_object_mut().expect("it has paths").extend(paths);
     }
@@ -55,19 +59,19 @@ pub(super) fn describe(receivers: &[Arc<dyn Receiver>]) -> Bytes {
 }
 
 /// `GET /health`: it answers, so it lives.
-pub(super) async fn health(uri: Uri) -> Result<Object, Refusal> {
-    Params::of(&uri, &[])?;
-    Ok(Object(json!({ "status": "ok" })))
+pub(super) async fn health(uri: Uri) -> Result<JsonResponse, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
+    Ok(JsonResponse(json!({ "status": "ok" })))
 }
 
 /// `GET /ready`: whether it takes events, on every topic; if not, 503.
 /// Which topics do not is told to those who may know which there are.
 pub(super) async fn ready(
-    State(http): State<Arc<Http>>,
-    Extension(client): Extension<Arc<Client>>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
     uri: Uri,
-) -> Result<Response, Refusal> {
-    Params::of(&uri, &[])?;
+) -> Result<Response, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
     for topic in http.hub.topics.list() {
         match topic.stats().health {
@@ -79,45 +83,45 @@ pub(super) async fn ready(
     let stops = http.stop.is_cancelled();
     let ready = full.is_empty() && failed.is_empty() && !stops;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    if client.may(Action::Monitor).is_err() {
+    if client.check_action(Action::Monitor).is_err() {
         (full, failed) = (Vec::new(), Vec::new());
     }
     let answer = json!({ "ready": ready, "stops": stops, "full": full, "sync-failed": failed });
-    Ok((status, Object(answer)).into_response())
+    Ok((status, JsonResponse(answer)).into_response())
 }
 
 /// `GET /stats`: counts since the start, and of what receivers have.
 pub(super) async fn stats(
-    State(http): State<Arc<Http>>,
-    Extension(client): Extension<Arc<Client>>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
     uri: Uri,
-) -> Result<Object, Refusal> {
-    Params::of(&uri, &[])?;
-    client.may(Action::Monitor)?;
+) -> Result<JsonResponse, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
+    client.check_action(Action::Monitor)?;
     let (hub, stats) = (&http.hub, &http.hub.stats);
     let mut counts = json!({
         "connections": hub.registry.len(),
-        "connected": hub.registry.total(),
+        "connected": hub.registry.total_connections(),
         "turned-away": stats.rejected_connections.value(),
         "lines": stats.lines.value(),
         "events": stats.events.value(),
         "refused": stats.refused_lines.value(),
         "bytes-in": stats.bytes_in.value(),
         "clock": hub.clock.now().0,
-        "hooks": visits(&stats.webhooks),
-        "notices": visits(&stats.receiver_requests),
+        "hooks": request_counts(&stats.webhooks),
+        "notices": request_counts(&stats.receiver_requests),
     });
-    for receiver in &http.config.receivers {
-        if let Some((name, numbers)) = receiver.count().await {
+    for receiver in &http.config.embedded_handlers {
+        if let Some((name, numbers)) = receiver.counters().await {
             let numbers =
                 numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));
             counts[name] = Value::Object(numbers.collect());
         }
     }
-    Ok(Object(counts))
+    Ok(JsonResponse(counts))
 }
 
-fn visits(visits: &RequestCounts) -> Value {
+fn request_counts(visits: &RequestCounts) -> Value {
     json!({
         "taken": visits.accepted.value(),
         "refused": visits.refused.value(),

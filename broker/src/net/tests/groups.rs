@@ -2,139 +2,148 @@
 
 use std::path::Path;
 
-use super::{Peer, broker};
+use super::{TestConnection, start_broker};
 use crate::config::Limits;
 use crate::group::GroupConfig;
 use crate::{Broker, BrokerConfig};
 
 // PROTOCOL: A1
 #[tokio::test]
-async fn whoever_waits_for_a_job_is_heard_meanwhile_and_answered_in_order() {
-    let broker = broker(Limits::default()).await;
-    let (mut waits, mut other) = (Peer::client(&broker).await, Peer::client(&broker).await);
-    assert!(other.ask("JOB open site").await.starts_with("+OK site "));
+async fn job_wait_does_not_block_commands_and_answers_keep_their_order() {
+    let broker = start_broker(Limits::default()).await;
+    let (mut waits, mut other) = (
+        TestConnection::connect_client(&broker).await,
+        TestConnection::connect_client(&broker).await,
+    );
+    assert!(other.request("JOB open site").await.starts_with("+OK site "));
     waits.send("JOB wait site\nPUB t x\nJOB wait site\nPING\n").await;
     // What it says behind that takes effect at once.
     other.send("SUB t from=first\n").await;
     other.expect("+OK\r\nMSG t 1 x\r\n").await;
-    assert!(other.ask("JOB close site").await.starts_with("+OK site "));
-    let told = waits.line().await;
+    assert!(other.request("JOB close site").await.starts_with("+OK site "));
+    let told = waits.next_line().await;
     assert!(told.starts_with("+OK site number=1 pass=1 result=done reason=empty "), "{told}");
     waits.expect("+OK 1 1\r\n").await;
     waits.expect(&told).await;
-    assert!(waits.line().await.starts_with("PONG "));
-    assert_eq!(other.ask("JOB wait site").await, told, "the pass is over");
-    assert_eq!(other.ask("JOB delete site").await, "+OK site\r\n");
-    assert!(other.ask("JOB wait site").await.starts_with("-ERR unknown "));
+    assert!(waits.next_line().await.starts_with("PONG "));
+    assert_eq!(other.request("JOB wait site").await, told, "the pass is over");
+    assert_eq!(other.request("JOB delete site").await, "+OK site\r\n");
+    assert!(other.request("JOB wait site").await.starts_with("-ERR unknown "));
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_job_may_leave() {
-    let broker = broker(Limits::default()).await;
-    let mut stays = Peer::client(&broker).await;
-    let mut leaves = Peer::client(&broker).await;
-    assert!(leaves.ask("JOB open site").await.starts_with("+OK site "));
+async fn a_client_may_disconnect_during_job_wait() {
+    let broker = start_broker(Limits::default()).await;
+    let mut stays = TestConnection::connect_client(&broker).await;
+    let mut leaves = TestConnection::connect_client(&broker).await;
+    assert!(leaves.request("JOB open site").await.starts_with("+OK site "));
     leaves.send("JOB wait site\nPUB t x\n").await;
     stays.send("SUB t from=first\n").await;
     stays.expect("+OK\r\nMSG t 1 x\r\n").await;
     drop(leaves);
-    stays.ask_until("STATS", "connections=1 ").await;
-    assert!(stays.ask("JOB close site").await.starts_with("+OK site "));
+    stays.request_until("STATS", "connections=1 ").await;
+    assert!(stays.request("JOB close site").await.starts_with("+OK site "));
 }
 
 // PROTOCOL: G4
 #[tokio::test]
-async fn whoever_watches_a_job_sees_how_it_goes_and_its_end() {
-    let broker = broker(Limits::default()).await;
-    let (mut watches, mut other) = (Peer::client(&broker).await, Peer::client(&broker).await);
-    assert!(other.ask("JOB open site").await.starts_with("+OK site "));
+async fn job_watch_reports_progress_and_the_end() {
+    let broker = start_broker(Limits::default()).await;
+    let (mut watches, mut other) = (
+        TestConnection::connect_client(&broker).await,
+        TestConnection::connect_client(&broker).await,
+    );
+    assert!(other.request("JOB open site").await.starts_with("+OK site "));
     watches.send("JOB watch site every=100ms\nPING\nJOB watch site\n").await;
-    let line = watches.line().await;
+    let line = watches.next_line().await;
     assert!(line.starts_with("+ site number=1 pass=1 state=open pending=0 "), "{line}");
     assert!(line.ends_with(" found=0 rate=0.0\r\n"), "{line}");
-    assert!(other.ask("JOB add site url=http://a.test/").await.starts_with("+OK site new=1 "));
-    let line = watches.line().await;
+    assert!(other.request("JOB add site url=http://a.test/").await.starts_with("+OK site new=1 "));
+    let line = watches.next_line().await;
     assert!(line.contains(" found=1 rate="), "{line}");
-    let mut worker = Peer::client(&broker).await;
-    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK"));
-    let task = worker.line().await.split(' ').nth(1).unwrap().to_owned();
-    assert!(worker.ask(&format!("ACK {task}")).await.starts_with("+OK"));
-    let mut line = watches.line().await;
+    let mut worker = TestConnection::connect_client(&broker).await;
+    assert!(worker.request("JOIN crawlers").await.starts_with("+OK"));
+    let task = worker.next_line().await.split(' ').nth(1).unwrap().to_owned();
+    assert!(worker.request(&format!("ACK {task}")).await.starts_with("+OK"));
+    let mut line = watches.next_line().await;
     while !line.contains(" completed=1 ") {
-        line = watches.line().await;
+        line = watches.next_line().await;
     }
     assert!(!line.ends_with(" rate=0.0\r\n"), "{line}");
-    assert!(other.ask("JOB close site").await.starts_with("+OK site "));
+    assert!(other.request("JOB close site").await.starts_with("+OK site "));
     while !line.starts_with("+OK ") {
-        line = watches.line().await;
+        line = watches.next_line().await;
     }
     assert!(line.starts_with("+OK site number=1 pass=1 result=done completed=1 "), "{line}");
     // What was asked behind it is answered behind it, and nothing else is watched at once.
-    assert!(watches.line().await.starts_with("PONG "));
-    assert!(watches.line().await.starts_with("-ERR limit "));
-    let again = watches.ask("JOB watch site").await;
+    assert!(watches.next_line().await.starts_with("PONG "));
+    assert!(watches.next_line().await.starts_with("-ERR limit "));
+    let again = watches.request("JOB watch site").await;
     assert_eq!(again, line, "the pass is over");
 }
 
 // PROTOCOL: G4
 #[tokio::test]
-async fn a_watch_of_a_group_ends_with_it_or_with_the_connection() {
-    let broker = broker(Limits::default()).await;
-    let mut boss = Peer::client(&broker).await;
-    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
-    let (mut stays, mut leaves) = (Peer::client(&broker).await, Peer::client(&broker).await);
+async fn group_watch_ends_with_the_group_or_the_connection() {
+    let broker = start_broker(Limits::default()).await;
+    let mut boss = TestConnection::connect_client(&broker).await;
+    assert!(boss.request("GROUP create team topics=work").await.starts_with("+OK team "));
+    let (mut stays, mut leaves) = (
+        TestConnection::connect_client(&broker).await,
+        TestConnection::connect_client(&broker).await,
+    );
     for watcher in [&mut stays, &mut leaves] {
         watcher.send("GROUP watch team every=100ms\n").await;
-        let line = watcher.line().await;
+        let line = watcher.next_line().await;
         assert!(line.starts_with("+ team paused=no members=0 "), "{line}");
     }
     leaves.send("QUIT\n").await;
     leaves.expect("+OK\r\n+OK\r\n").await;
-    assert_eq!(leaves.rest().await, "");
-    assert!(boss.ask("GROUP pause team").await.starts_with("+OK team paused=yes "));
-    assert!(stays.line().await.starts_with("+ team paused=yes "));
-    assert_eq!(boss.ask("GROUP delete team").await, "+OK team\r\n");
-    let mut line = stays.line().await;
+    assert_eq!(leaves.read_until_closed().await, "");
+    assert!(boss.request("GROUP pause team").await.starts_with("+OK team paused=yes "));
+    assert!(stays.next_line().await.starts_with("+ team paused=yes "));
+    assert_eq!(boss.request("GROUP delete team").await, "+OK team\r\n");
+    let mut line = stays.next_line().await;
     while line.starts_with("+ ") {
-        line = stays.line().await;
+        line = stays.next_line().await;
     }
     assert!(line.starts_with("-ERR unknown "), "{line}");
-    assert!(stays.ask("PING").await.starts_with("PONG "));
+    assert!(stays.request("PING").await.starts_with("PONG "));
     // It can watch again.
     stays.send("GROUP watch crawlers\n").await;
-    assert!(stays.line().await.starts_with("+ crawlers "));
+    assert!(stays.next_line().await.starts_with("+ crawlers "));
 }
 
 #[tokio::test]
-async fn a_group_is_deleted_when_its_members_have_gone_and_lets_go_of_its_topics() {
-    let broker = broker(Limits::default()).await;
-    let mut boss = Peer::client(&broker).await;
-    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
-    assert!(boss.ask("TOPIC delete work").await.starts_with("-ERR busy "));
-    let mut member = Peer::client(&broker).await;
-    assert!(member.ask("JOIN team").await.starts_with("+OK team "));
-    assert!(boss.ask("GROUP delete team").await.starts_with("-ERR conflict "));
+async fn a_group_without_members_can_be_deleted_and_releases_its_topics() {
+    let broker = start_broker(Limits::default()).await;
+    let mut boss = TestConnection::connect_client(&broker).await;
+    assert!(boss.request("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(boss.request("TOPIC delete work").await.starts_with("-ERR busy "));
+    let mut member = TestConnection::connect_client(&broker).await;
+    assert!(member.request("JOIN team").await.starts_with("+OK team "));
+    assert!(boss.request("GROUP delete team").await.starts_with("-ERR conflict "));
     drop(member);
-    boss.ask_until("GROUP show team", " members=0 ").await;
-    assert_eq!(boss.ask("GROUP delete team").await, "+OK team\r\n");
-    assert!(boss.ask("GROUP show team").await.starts_with("-ERR unknown "));
-    boss.ask_until("TOPIC delete work", "+OK work").await;
-    assert!(boss.ask("GROUP create team").await.starts_with("+OK team paused=no "));
-    assert!(boss.ask("GROUP delete crawlers").await.starts_with("-ERR conflict "));
+    boss.request_until("GROUP show team", " members=0 ").await;
+    assert_eq!(boss.request("GROUP delete team").await, "+OK team\r\n");
+    assert!(boss.request("GROUP show team").await.starts_with("-ERR unknown "));
+    boss.request_until("TOPIC delete work", "+OK work").await;
+    assert!(boss.request("GROUP create team").await.starts_with("+OK team paused=no "));
+    assert!(boss.request("GROUP delete crawlers").await.starts_with("-ERR conflict "));
 }
 
 #[tokio::test]
-async fn every_command_to_a_group_that_is_being_deleted_is_answered() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
+async fn every_command_to_a_group_under_deletion_is_answered() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     for _ in 0..20 {
-        assert!(client.ask("GROUP create team").await.starts_with("+OK team "));
+        assert!(client.request("GROUP create team").await.starts_with("+OK team "));
         // On two connections, so that nobody waits for the other's answer.
-        let mut member = Peer::client(&broker).await;
+        let mut member = TestConnection::connect_client(&broker).await;
         client.send("GROUP delete team\n").await;
         member.send("JOIN team\nJOB wait nothing group=team\n").await;
-        let (deleted, joined) = (client.line().await, member.line().await);
-        let waited = member.line().await;
+        let (deleted, joined) = (client.next_line().await, member.next_line().await);
+        let waited = member.next_line().await;
         assert!(waited.starts_with("-ERR unknown "), "{waited}");
         if deleted.starts_with("+OK") {
             assert!(joined.starts_with("-ERR unknown "), "{joined}");
@@ -142,61 +151,61 @@ async fn every_command_to_a_group_that_is_being_deleted_is_answered() {
         }
         assert!(joined.starts_with("+OK team "), "{deleted} {joined}");
         drop(member);
-        client.ask_until("GROUP delete team", "+OK team").await;
+        client.request_until("GROUP delete team", "+OK team").await;
     }
 }
 
 #[tokio::test]
-async fn an_event_of_one_groups_job_is_news_to_another() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
-    assert!(client.ask("SUB dead-letter").await.starts_with("+OK"));
-    assert!(client.ask("GROUP create other topics=new-url").await.starts_with("+OK other "));
-    assert!(client.ask("JOIN crawlers").await.starts_with("+OK crawlers "));
-    assert!(client.ask("JOIN other").await.starts_with("+OK other "));
+async fn an_event_of_one_groups_job_is_an_ordinary_event_in_another() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    assert!(client.request("SUB dead-letter").await.starts_with("+OK"));
+    assert!(client.request("GROUP create other topics=new-url").await.starts_with("+OK other "));
+    assert!(client.request("JOIN crawlers").await.starts_with("+OK crawlers "));
+    assert!(client.request("JOIN other").await.starts_with("+OK other "));
     // Without waiting for any answer.
     client.send("JOB open docs group=other\nPUB new-url http://a.org/ job=docs\n").await;
-    assert!(client.line().await.starts_with("+OK docs "));
-    let mut lines = [client.line().await, client.line().await, client.line().await];
+    assert!(client.next_line().await.starts_with("+OK docs "));
+    let mut lines = [client.next_line().await, client.next_line().await, client.next_line().await];
     lines.sort();
     assert_eq!(lines[0], "+OK 1 1\r\n");
     assert!(lines[1].starts_with("TASK crawlers:") && !lines[1].contains("job="), "{lines:?}");
     assert!(lines[2].starts_with("TASK other:") && lines[2].contains(" job=docs "), "{lines:?}");
     client.send("PUB new-url http://a.org/ job=nobodys\n").await;
-    let mut lines = [client.line().await, client.line().await, client.line().await];
+    let mut lines = [client.next_line().await, client.next_line().await, client.next_line().await];
     lines.sort();
     assert!(lines[1].contains(" reason=unknown-job group="), "{lines:?}");
     assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
     // A name that a group has refused, or that there is no group for, is no job.
-    assert!(client.ask("GROUP create texts key=none").await.starts_with("+OK texts "));
+    assert!(client.request("GROUP create texts key=none").await.starts_with("+OK texts "));
     for command in ["JOB open blog group=texts", "JOB open blog group=nowhere"] {
-        assert!(client.ask(command).await.starts_with("-ERR "));
+        assert!(client.request(command).await.starts_with("-ERR "));
     }
     client.send("PUB new-url http://a.org/ job=blog\n").await;
-    let mut lines = [client.line().await, client.line().await, client.line().await];
+    let mut lines = [client.next_line().await, client.next_line().await, client.next_line().await];
     lines.sort();
     assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
 }
 
 #[tokio::test]
-async fn actions_say_what_they_take() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
-    assert!(client.ask("JOB open site").await.starts_with("+OK "));
+async fn actions_validate_their_arguments() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    assert!(client.request("JOB open site").await.starts_with("+OK "));
     assert_eq!(
-        client.ask("JOB add site url=http://a.org/x?y=z").await,
+        client.request("JOB add site url=http://a.org/x?y=z").await,
         "+OK site new=1 known=0\r\n"
     );
-    assert!(client.ask("JOB pause site").await.contains(" state=paused "));
-    let tasks = client.ask("GROUP tasks crawlers job=site").await;
+    assert!(client.request("JOB pause site").await.contains(" state=paused "));
+    let tasks = client.request("GROUP tasks crawlers job=site").await;
     assert!(tasks.starts_with("+ 1 state=pending key=a.org job=site pass=1 "), "{tasks}");
     assert!(
         tasks.ends_with(" http://a.org/x?y=z\r\n+OK crawlers matched=1 listed=1\r\n"),
         "{tasks}"
     );
-    assert!(client.ask("GROUP purge crawlers").await.contains(" waiting=0 "));
-    assert_eq!(client.ask("GROUP retry crawlers").await, "+OK crawlers retried=0\r\n");
-    assert_eq!(client.ask("GROUP drop crawlers key=a.org").await, "+OK crawlers dropped=0\r\n");
+    assert!(client.request("GROUP purge crawlers").await.contains(" waiting=0 "));
+    assert_eq!(client.request("GROUP retry crawlers").await, "+OK crawlers retried=0\r\n");
+    assert_eq!(client.request("GROUP drop crawlers key=a.org").await, "+OK crawlers dropped=0\r\n");
     for (wrong, code) in [
         ("JOB add site", "bad-argument"),
         ("JOB add site url=http://a.org/ prio=x", "bad-argument"),
@@ -220,7 +229,7 @@ async fn actions_say_what_they_take() {
         ("GROUP watch crawlers every=2h", "bad-argument"),
         ("GROUP watch nowhere", "unknown"),
     ] {
-        let answer = client.ask(wrong).await;
+        let answer = client.request(wrong).await;
         assert!(answer.starts_with(&format!("-ERR {code} ")), "{wrong}: {answer}");
     }
 }
@@ -232,7 +241,7 @@ fn bytes_in(dir: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_groups_log_is_cut_to_what_it_holds_and_a_start_finds_that() {
+async fn a_group_log_is_compacted_and_a_restart_reads_it() {
     const LOG_BYTES: u64 = 64 << 10;
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
@@ -243,84 +252,84 @@ async fn a_groups_log_is_cut_to_what_it_holds_and_a_start_finds_that() {
         Broker::start(config).await.unwrap()
     };
     let broker = start().await;
-    let mut client = Peer::client(&broker).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     for job in 0..500 {
-        assert!(client.ask(&format!("JOB open j{job}")).await.starts_with("+OK"));
-        client.ask(&format!("PUB new-url http://h{job}.test/ job=j{job}")).await;
-        assert!(client.ask(&format!("JOB close j{job}")).await.starts_with("+OK"));
+        assert!(client.request(&format!("JOB open j{job}")).await.starts_with("+OK"));
+        client.request(&format!("PUB new-url http://h{job}.test/ job=j{job}")).await;
+        assert!(client.request(&format!("JOB close j{job}")).await.starts_with("+OK"));
         if job % 2 == 0 {
-            assert!(client.ask(&format!("JOB cancel j{job}")).await.starts_with("+OK"));
-            assert!(client.ask(&format!("JOB wait j{job}")).await.starts_with("+OK"));
+            assert!(client.request(&format!("JOB cancel j{job}")).await.starts_with("+OK"));
+            assert!(client.request(&format!("JOB wait j{job}")).await.starts_with("+OK"));
         }
     }
-    let (mut before, group) = (client.ask("JOB ls").await, dir.path().join("groups/crawlers"));
+    let (mut before, group) = (client.request("JOB ls").await, dir.path().join("groups/crawlers"));
     broker.stop().await;
     // 250 entries and jobs, three times, and what is written ahead.
     assert!(bytes_in(&group) < 5 * LOG_BYTES, "{} bytes", bytes_in(&group));
     for _ in 0..3 {
         let broker = start().await;
-        let mut client = Peer::client(&broker).await;
-        let after = client.ask("JOB ls").await;
+        let mut client = TestConnection::connect_client(&broker).await;
+        let after = client.request("JOB ls").await;
         assert_eq!(after, before);
-        assert!(client.ask("JOB open another").await.contains(" pass="));
-        before = client.ask("JOB ls").await;
+        assert!(client.request("JOB open another").await.contains(" pass="));
+        before = client.request("JOB ls").await;
         broker.stop().await;
     }
 }
 
 #[tokio::test]
-async fn what_an_operator_did_survives_a_restart() {
+async fn actions_of_an_operator_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
         let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
         Broker::start(BrokerConfig { listen, data, ..BrokerConfig::default() }).await.unwrap()
     };
     let broker = start().await;
-    let mut client = Peer::client(&broker).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     for command in [
         "GROUP create crawlers delay=0 max-attempts=1",
         "GROUP create other",
         "JOB open theirs group=other",
         "PUB new-url http://a.test/ every=1h",
     ] {
-        assert!(client.ask(command).await.starts_with("+OK "), "{command}");
+        assert!(client.request(command).await.starts_with("+OK "), "{command}");
     }
-    let mut worker = Peer::client(&broker).await;
-    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK "));
-    let task = worker.line().await;
+    let mut worker = TestConnection::connect_client(&broker).await;
+    assert!(worker.request("JOIN crawlers").await.starts_with("+OK "));
+    let task = worker.next_line().await;
     let id = task.split(' ').nth(1).unwrap();
-    assert!(worker.ask(&format!("NACK {id}")).await.starts_with("+OK "));
+    assert!(worker.request(&format!("NACK {id}")).await.starts_with("+OK "));
     for command in [
         "GROUP pause crawlers",
         "JOB open site max-per-host=1",
         "JOB pause site",
         "JOB add site url=http://b.test/",
     ] {
-        assert!(client.ask(command).await.starts_with("+OK "), "{command}");
+        assert!(client.request(command).await.starts_with("+OK "), "{command}");
     }
-    let dead = client.ask("GROUP tasks crawlers state=dead").await;
+    let dead = client.request("GROUP tasks crawlers state=dead").await;
     assert!(dead.starts_with("+ 1 state=dead key=a.test "), "{dead}");
     broker.stop().await;
 
     let broker = start().await;
-    let mut client = Peer::client(&broker).await;
-    let shown = client.ask("GROUP show crawlers").await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    let shown = client.request("GROUP show crawlers").await;
     for part in [" paused=yes ", " waiting=1 ", " dead-kept=1 scheduled=1 "] {
         assert!(shown.contains(part), "{shown}");
     }
-    assert_eq!(client.ask("GROUP tasks crawlers state=dead").await, dead);
-    assert!(client.ask("EXPLAIN http://a.test/").await.contains(" every=1h due-in="));
-    assert!(client.ask("GROUP resume crawlers").await.contains(" paused=no "));
-    let mut worker = Peer::client(&broker).await;
-    assert!(worker.ask("JOIN crawlers").await.starts_with("+OK "));
+    assert_eq!(client.request("GROUP tasks crawlers state=dead").await, dead);
+    assert!(client.request("EXPLAIN http://a.test/").await.contains(" every=1h due-in="));
+    assert!(client.request("GROUP resume crawlers").await.contains(" paused=no "));
+    let mut worker = TestConnection::connect_client(&broker).await;
+    assert!(worker.request("JOIN crawlers").await.starts_with("+OK "));
     // Its job is still paused, and the other group still has its own.
-    assert!(client.ask("JOB show site").await.contains(" state=paused pending=1 "));
-    assert!(client.ask("PUB new-url http://c.test/ job=theirs").await.starts_with("+OK "));
-    assert!(worker.line().await.ends_with(" http://c.test/ last=yes\r\n"));
+    assert!(client.request("JOB show site").await.contains(" state=paused pending=1 "));
+    assert!(client.request("PUB new-url http://c.test/ job=theirs").await.starts_with("+OK "));
+    assert!(worker.next_line().await.ends_with(" http://c.test/ last=yes\r\n"));
 }
 
 #[tokio::test]
-async fn the_next_pass_of_a_job_that_had_all_its_pages_goes_on_after_a_snapshot() {
+async fn the_next_pass_of_a_job_at_its_page_limit_works_after_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
         // Every start takes a snapshot, and the next one begins with that.
@@ -331,19 +340,21 @@ async fn the_next_pass_of_a_job_that_had_all_its_pages_goes_on_after_a_snapshot(
     };
     for pass in 1..=3 {
         let broker = start().await;
-        let mut client = Peer::client(&broker).await;
-        assert!(client.ask("JOB open site max-pages=1").await.contains(&format!(" pass={pass} ")));
-        client.ask("JOB add site url=http://127.0.0.1/").await;
-        client.ask("JOB close site").await;
-        let mut worker = Peer::client(&broker).await;
+        let mut client = TestConnection::connect_client(&broker).await;
+        assert!(
+            client.request("JOB open site max-pages=1").await.contains(&format!(" pass={pass} "))
+        );
+        client.request("JOB add site url=http://127.0.0.1/").await;
+        client.request("JOB close site").await;
+        let mut worker = TestConnection::connect_client(&broker).await;
         worker.send("JOIN crawlers\n").await;
-        let mut line = worker.line().await;
+        let mut line = worker.next_line().await;
         while !line.starts_with("TASK ") {
-            line = worker.line().await;
+            line = worker.next_line().await;
         }
         let task = line.split(' ').nth(1).unwrap().to_owned();
-        assert!(worker.ask(&format!("ACK {task}")).await.starts_with("+OK "));
-        assert!(client.ask("JOB wait site").await.contains(" completed=1 "));
+        assert!(worker.request(&format!("ACK {task}")).await.starts_with("+OK "));
+        assert!(client.request("JOB wait site").await.contains(" completed=1 "));
         broker.stop().await;
     }
 }

@@ -1,11 +1,11 @@
 //! Connections over real sockets.
 
+mod closing;
 mod cursors;
-mod ends;
 mod groups;
-pub(super) mod pair;
 mod pressure;
 mod tls;
+pub(super) mod tls_pair;
 
 use std::time::Duration;
 
@@ -13,37 +13,37 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use super::completes_within;
 use super::connection::Connection;
-use super::stream::{Remote, Stream};
-use super::within;
+use super::stream::{RemoteInfo, SocketStream};
 use crate::config::{BrokerConfig, Limits};
 use crate::mailbox::ConnId;
 use crate::{Broker, StartError};
 
 /// How long anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 const FAREWELL: &str = "Received EOF.  Closing connection...\r\n";
 
-async fn broker(limits: Limits) -> Broker {
+async fn start_broker(limits: Limits) -> Broker {
     let listen = "127.0.0.1:0".parse().unwrap();
     let config = BrokerConfig { listen, limits, ..BrokerConfig::default() };
     Broker::start(config).await.unwrap()
 }
 
 /// A socket as a connection has it.
-fn plain(stream: TcpStream) -> (Stream, Remote) {
-    let peer = super::stream::Peer::Tcp(stream.peer_addr().unwrap());
-    (Stream::Plain(stream), Remote { peer, certificate: None, is_encrypted: false })
+fn plain_stream(stream: TcpStream) -> (SocketStream, RemoteInfo) {
+    let peer = super::stream::PeerAddr::Tcp(stream.peer_addr().unwrap());
+    (SocketStream::Plain(stream), RemoteInfo { peer, certificate: None, is_encrypted: false })
 }
 
 /// The other end of a connection.
-struct Peer {
+struct TestConnection {
     read: BufReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
 }
 
-impl Peer {
+impl TestConnection {
     /// Connects; the greeting is not read yet.
     async fn connect(broker: &Broker) -> Self {
         let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
@@ -53,17 +53,17 @@ impl Peer {
     }
 
     /// Connects and is greeted.
-    async fn greeted(broker: &Broker) -> Self {
+    async fn connect_greeted(broker: &Broker) -> Self {
         let mut peer = Self::connect(broker).await;
-        assert!(peer.line().await.starts_with("Connected.  (PID "));
+        assert!(peer.next_line().await.starts_with("Connected.  (PID "));
         peer
     }
 
     /// Connects and becomes a client.
-    async fn client(broker: &Broker) -> Self {
-        let mut client = Self::greeted(broker).await;
+    async fn connect_client(broker: &Broker) -> Self {
+        let mut client = Self::connect_greeted(broker).await;
         client.send("HELLO echo=me\n").await;
-        while !client.line().await.contains(" echo=me ") {}
+        while !client.next_line().await.contains(" echo=me ") {}
         client
     }
 
@@ -72,10 +72,10 @@ impl Peer {
     }
 
     /// The next line with its end; empty at the end.
-    async fn line(&mut self) -> String {
+    async fn next_line(&mut self) -> String {
         let mut line = String::new();
         let read = async { self.read.read_line(&mut line).await.map(drop).unwrap() };
-        assert!(within(PATIENCE, read).await, "no line came");
+        assert!(completes_within(TEST_TIMEOUT, read).await, "no line came");
         line
     }
 
@@ -84,36 +84,36 @@ impl Peer {
         let place = std::panic::Location::caller();
         async move {
             for line in lines.split_inclusive('\n') {
-                assert_eq!(self.line().await, line, "expected at {place}");
+                assert_eq!(self.next_line().await, line, "expected at {place}");
             }
         }
     }
 
     /// Everything up to the end.
-    async fn rest(&mut self) -> String {
+    async fn read_until_closed(&mut self) -> String {
         let mut rest = String::new();
         let read = async { self.read.read_to_string(&mut rest).await.map(drop).unwrap() };
-        assert!(within(PATIENCE, read).await, "the connection was not closed");
+        assert!(completes_within(TEST_TIMEOUT, read).await, "the connection was not closed");
         rest
     }
 
     /// The broker's clock.
-    async fn clock_ms(&mut self) -> u64 {
-        let pong = self.ask("PING").await;
+    async fn broker_clock_ms(&mut self) -> u64 {
+        let pong = self.request("PING").await;
         pong.trim_end().strip_prefix("PONG clock=").unwrap().parse().unwrap()
     }
 
     /// Asks until the answer says so.
-    async fn ask_until(&mut self, command: &str, part: &str) {
-        let asking = async { while !self.ask(command).await.contains(part) {} };
-        assert!(within(PATIENCE, asking).await, "{command} never answered {part:?}");
+    async fn request_until(&mut self, command: &str, part: &str) {
+        let asking = async { while !self.request(command).await.contains(part) {} };
+        assert!(completes_within(TEST_TIMEOUT, asking).await, "{command} never answered {part:?}");
     }
 
-    async fn ask(&mut self, command: &str) -> String {
+    async fn request(&mut self, command: &str) -> String {
         self.send(&format!("{command}\n")).await;
         let mut answer = String::new();
         loop {
-            let line = self.line().await;
+            let line = self.next_line().await;
             answer.push_str(&line);
             if !line.starts_with("+ ") {
                 return answer;
@@ -124,28 +124,28 @@ impl Peer {
 
 // PROTOCOL: L1, S7, S8
 #[tokio::test]
-async fn peers_hear_each_other_and_not_themselves() {
-    let broker = broker(Limits::default()).await;
-    let mut a = Peer::connect(&broker).await;
+async fn peers_receive_the_lines_of_others_but_not_their_own() {
+    let broker = start_broker(Limits::default()).await;
+    let mut a = TestConnection::connect(&broker).await;
     a.expect("Connected.  (PID 1)\r\n").await;
-    let mut b = Peer::connect(&broker).await;
+    let mut b = TestConnection::connect(&broker).await;
     b.expect("Connected.  (PID 2)\r\n").await;
     a.send("hello world\nquit it\n\n\r\nPUB x y\r\n").await;
     b.expect("hello world\r\nquit it\r\nPUB x y\r\n").await;
     b.send("answer\n").await;
     a.expect("answer\r\n").await;
     a.send("Quit\r\n").await;
-    assert_eq!(a.rest().await, "", "neither an echo nor a farewell");
+    assert_eq!(a.read_until_closed().await, "", "neither an echo nor a farewell");
     b.send("eXit").await;
     b.send("\n").await;
-    assert_eq!(b.rest().await, "");
+    assert_eq!(b.read_until_closed().await, "");
 }
 
 #[tokio::test]
-async fn lines_may_come_in_any_pieces() {
-    let broker = broker(Limits::default()).await;
-    let mut listener = Peer::greeted(&broker).await;
-    let mut speaker = Peer::greeted(&broker).await;
+async fn lines_may_arrive_in_any_fragments() {
+    let broker = start_broker(Limits::default()).await;
+    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut speaker = TestConnection::connect_greeted(&broker).await;
     let text = "one\r\ntwo\n\nthr\u{e9}e\r\n";
     for byte in text.as_bytes() {
         speaker.write.write_all(&[*byte]).await.unwrap();
@@ -156,67 +156,67 @@ async fn lines_may_come_in_any_pieces() {
 
 // PROTOCOL: L4, S10
 #[tokio::test]
-async fn the_end_of_input_is_confirmed_by_a_farewell() {
-    let broker = broker(Limits::default()).await;
-    let mut listener = Peer::greeted(&broker).await;
-    let mut speaker = Peer::greeted(&broker).await;
+async fn end_of_input_is_confirmed_by_a_farewell() {
+    let broker = start_broker(Limits::default()).await;
+    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut speaker = TestConnection::connect_greeted(&broker).await;
     speaker.send("first\nlast without an end").await;
     speaker.write.shutdown().await.unwrap();
-    assert_eq!(speaker.rest().await, FAREWELL);
-    let stats = Peer::client(&broker).await.ask("STATS").await;
+    assert_eq!(speaker.read_until_closed().await, FAREWELL);
+    let stats = TestConnection::connect_client(&broker).await.request("STATS").await;
     assert!(stats.contains(" lines=3 "), "two, and HELLO: {stats}");
     listener.expect("first\r\nlast without an end\r\n").await;
 
-    let mut silent = Peer::greeted(&broker).await;
+    let mut silent = TestConnection::connect_greeted(&broker).await;
     silent.write.shutdown().await.unwrap();
-    assert_eq!(silent.rest().await, FAREWELL);
+    assert_eq!(silent.read_until_closed().await, FAREWELL);
 }
 
 // PROTOCOL: S10
 #[tokio::test]
-async fn ctrl_d_ends_at_once_after_what_is_pending() {
-    let broker = broker(Limits::default()).await;
-    let mut listener = Peer::greeted(&broker).await;
-    let mut speaker = Peer::greeted(&broker).await;
+async fn ctrl_d_closes_after_pending_output() {
+    let broker = start_broker(Limits::default()).await;
+    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut speaker = TestConnection::connect_greeted(&broker).await;
     listener.send("from the other\n").await;
     speaker.expect("from the other\r\n").await;
     speaker.send("a\x04b\n\x04never\n").await;
     // 0x04 inside a line is a forbidden byte there; the first byte of a line ends.
-    assert_eq!(speaker.rest().await, "");
-    let mut speaker = Peer::greeted(&broker).await;
+    assert_eq!(speaker.read_until_closed().await, "");
+    let mut speaker = TestConnection::connect_greeted(&broker).await;
     speaker.send("a\n\x04never\n").await;
-    assert_eq!(speaker.rest().await, FAREWELL);
+    assert_eq!(speaker.read_until_closed().await, FAREWELL);
     listener.expect("a\r\n").await;
     listener.send("QUIT\n").await;
 }
 
 // PROTOCOL: L4
 #[tokio::test]
-async fn a_reset_drops_the_unfinished_line_and_disturbs_nobody() {
-    let broker = broker(Limits::default()).await;
-    let mut listener = Peer::greeted(&broker).await;
-    let mut speaker = Peer::greeted(&broker).await;
+async fn a_reset_drops_the_partial_line_and_affects_no_other_connection() {
+    let broker = start_broker(Limits::default()).await;
+    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut speaker = TestConnection::connect_greeted(&broker).await;
     speaker.send("whole\nunfinished").await;
     listener.expect("whole\r\n").await;
     let stream = speaker.read.into_inner().reunite(speaker.write).unwrap();
     stream.set_zero_linger().unwrap();
     drop(stream);
-    let mut next = Peer::greeted(&broker).await;
+    let mut next = TestConnection::connect_greeted(&broker).await;
     next.send("next\n").await;
     listener.expect("next\r\n").await;
 }
 
 // PROTOCOL: S2, S3, S7
 #[tokio::test]
-async fn the_first_line_decides() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::greeted(&broker).await;
-    let mut peer = Peer::greeted(&broker).await;
+async fn the_first_line_decides_between_client_and_peer() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_greeted(&broker).await;
+    let mut peer = TestConnection::connect_greeted(&broker).await;
     // Nobody has said anything: it may be somebody who only listens.
     peer.send("x\n").await;
     client.expect("x\r\n").await;
     client.send("PING\n").await;
-    assert!(client.line().await.starts_with("PONG clock="));
+    assert!(client.next_line().await.starts_with("PONG clock="));
     peer.send("y\n").await;
     client.send("SUB new-url from=1\n").await;
     client.expect("+OK\r\nMSG new-url 1 x\r\nMSG new-url 2 y\r\n").await;
@@ -226,45 +226,45 @@ async fn the_first_line_decides() {
 }
 
 #[tokio::test]
-async fn hello_tells_version_number_clock_echo_and_identity() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::greeted(&broker).await;
-    let answer = client.ask("HELLO name=test echo=abc").await;
+async fn hello_returns_version_number_clock_echo_and_member_id() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_greeted(&broker).await;
+    let answer = client.request("HELLO name=test echo=abc").await;
     let text = answer.strip_prefix("+OK ").unwrap();
     let hello = tidings_protocol::HelloAnswer::parse(text.trim_end()).unwrap();
     assert_eq!((hello.id, hello.echo.as_deref()), (1, Some("abc")));
     assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
     assert_ne!(hello.resume.0, 0);
-    let again = client.ask("HELLO").await;
+    let again = client.request("HELLO").await;
     assert!(again.contains(&hello.resume.to_string()), "it stays who it is");
-    let shown = client.ask("HELLO token=secret").await;
+    let shown = client.request("HELLO token=secret").await;
     assert!(shown.starts_with("+OK "), "where nobody needs to log in a token is as good as none");
 }
 
 // PROTOCOL: C5
 #[tokio::test]
-async fn a_member_that_comes_back_ends_its_old_connection() {
-    let broker = broker(Limits::default()).await;
+async fn a_resumed_member_replaces_its_old_connection() {
+    let broker = start_broker(Limits::default()).await;
     let member = "000102030405060708090a0b0c0d0e0f";
     let hello = format!("HELLO resume={member}");
-    let mut old = Peer::greeted(&broker).await;
-    assert!(old.ask(&hello).await.contains(member));
-    let mut new = Peer::greeted(&broker).await;
-    assert!(new.ask(&hello).await.contains(member));
-    assert!(old.rest().await.starts_with("-ERR replaced "));
-    assert!(new.ask("PING").await.starts_with("PONG"));
+    let mut old = TestConnection::connect_greeted(&broker).await;
+    assert!(old.request(&hello).await.contains(member));
+    let mut new = TestConnection::connect_greeted(&broker).await;
+    assert!(new.request(&hello).await.contains(member));
+    assert!(old.read_until_closed().await.starts_with("-ERR replaced "));
+    assert!(new.request("PING").await.starts_with("PONG"));
 }
 
 // PROTOCOL: A3, A4
 #[tokio::test]
 async fn publishes_of_one_read_are_answered_by_one_line() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send(&"PUB a x\n".repeat(500)).await;
     let mut lines = 0;
     loop {
         lines += 1;
-        let line = client.line().await;
+        let line = client.next_line().await;
         if line == "+OK 500 500\r\n" {
             break;
         }
@@ -273,30 +273,30 @@ async fn publishes_of_one_read_are_answered_by_one_line() {
     assert!(lines < 50, "{lines} lines for 500 publishes");
     client.send("PUB b y\nPUB .. z\nPUB .. z\nPUB a w\nPING\n").await;
     client.expect("+OK 1 501\r\n").await;
-    assert!(client.line().await.starts_with("-ERR bad-name n=502-503 "));
+    assert!(client.next_line().await.starts_with("-ERR bad-name n=502-503 "));
     client.expect("+OK 501 504\r\n").await;
-    assert!(client.line().await.starts_with("PONG "));
+    assert!(client.next_line().await.starts_with("PONG "));
 }
 
 // PROTOCOL: A1, D3
 #[tokio::test]
-async fn answers_come_in_the_order_of_commands_before_what_they_bring() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
+async fn answers_keep_the_order_of_commands_and_precede_events() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send("PUB t a\nSUB t from=first\nSUB t\nUNSUB t\nUNSUB t\nSUB t from=-1\nNO\n").await;
     client.expect("+OK 1 1\r\n+OK\r\n").await;
-    assert!(client.line().await.starts_with("-ERR exists "));
+    assert!(client.next_line().await.starts_with("-ERR exists "));
     client.expect("+OK\r\n").await;
-    assert!(client.line().await.starts_with("-ERR unknown "));
+    assert!(client.next_line().await.starts_with("-ERR unknown "));
     client.expect("+OK\r\n").await;
-    assert!(client.line().await.starts_with("-ERR unknown-command "));
+    assert!(client.next_line().await.starts_with("-ERR unknown-command "));
     client.expect("MSG t 1 a\r\n").await;
 }
 
 #[tokio::test]
-async fn every_verb_has_an_answer() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
+async fn every_command_is_answered() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     for (command, answer) in [
         ("SEEN c 1", "-ERR conflict "),
         ("SUB c as=me", "+OK\r\n"),
@@ -333,112 +333,112 @@ async fn every_verb_has_an_answer() {
         ("PING", "PONG clock="),
         ("QUIT", "+OK\r\n"),
     ] {
-        let got = client.ask(command).await;
+        let got = client.request(command).await;
         assert!(got.starts_with(answer), "{command} -> {got}");
     }
-    assert_eq!(client.rest().await, "");
+    assert_eq!(client.read_until_closed().await, "");
 }
 
 #[tokio::test]
-async fn a_task_goes_from_event_to_answer() {
-    let broker = broker(Limits::default()).await;
-    let mut worker = Peer::client(&broker).await;
+async fn a_task_goes_from_event_to_ack() {
+    let broker = start_broker(Limits::default()).await;
+    let mut worker = TestConnection::connect_client(&broker).await;
     worker.send("JOIN crawlers credit=1\n").await;
-    assert!(worker.line().await.starts_with("+OK"));
-    let mut peer = Peer::greeted(&broker).await;
+    assert!(worker.next_line().await.starts_with("+OK"));
+    let mut peer = TestConnection::connect_greeted(&broker).await;
     peer.send("http://127.0.0.1:8000/\n").await;
-    let task = worker.line().await;
+    let task = worker.next_line().await;
     let id = task.split(' ').nth(1).unwrap();
     assert!(task.starts_with("TASK crawlers:"), "{task}");
     assert!(task.contains(" http://127.0.0.1:8000/"), "{task}");
     let links = format!("LINK {id} http://127.0.0.1:8000/a\nLINK {id} nonsense\nACK {id}\n");
     worker.send(&links).await;
-    assert!(worker.line().await.starts_with(&format!("+OK {id} new=0 ")));
-    assert!(worker.ask(&format!("ACK {id}")).await.starts_with(&format!("-ERR stale {id}")));
+    assert!(worker.next_line().await.starts_with(&format!("+OK {id} new=0 ")));
+    assert!(worker.request(&format!("ACK {id}")).await.starts_with(&format!("-ERR stale {id}")));
 }
 
 // PROTOCOL: S4, S12, E4
 #[tokio::test]
-async fn what_is_shaped_like_another_protocol_is_closed_without_a_word() {
-    let broker = broker(Limits::default()).await;
-    let mut listener = Peer::client(&broker).await;
-    assert_eq!(listener.ask("SUB new-url").await, "+OK\r\n");
+async fn input_of_another_protocol_closes_the_connection_without_an_answer() {
+    let broker = start_broker(Limits::default()).await;
+    let mut listener = TestConnection::connect_client(&broker).await;
+    assert_eq!(listener.request("SUB new-url").await, "+OK\r\n");
     for text in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\nPUB new-url x\r\n",
         "BREW /pot HTTP/1.0\r\n\r\n",
         "\x16\x03\x01\x02\x00",
         "a\x01b\r\nPUB new-url x\r\n",
     ] {
-        let mut stranger = Peer::greeted(&broker).await;
+        let mut stranger = TestConnection::connect_greeted(&broker).await;
         stranger.send(text).await;
-        assert_eq!(stranger.rest().await, "", "{text:?}");
+        assert_eq!(stranger.read_until_closed().await, "", "{text:?}");
     }
-    let mut stranger = Peer::greeted(&broker).await;
+    let mut stranger = TestConnection::connect_greeted(&broker).await;
     let endless = vec![b'x'; 70_000];
     let _ = stranger.write.write_all(&endless).await;
-    assert_eq!(stranger.rest().await, "");
-    let mut client = Peer::client(&broker).await;
+    assert_eq!(stranger.read_until_closed().await, "");
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send("Host: localhost\r\nPUB new-url x\r\n").await;
-    assert!(client.rest().await.starts_with("-ERR header "));
-    assert_eq!(listener.ask("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
+    assert!(client.read_until_closed().await.starts_with("-ERR header "));
+    assert_eq!(listener.request("PUB new-url 1").await, "+OK 1 1\r\n", "nothing was published");
 }
 
 // PROTOCOL: S13, E3
 #[tokio::test]
-async fn sixteen_lines_that_are_no_command_close() {
-    let broker = broker(Limits::default()).await;
-    let mut client = Peer::client(&broker).await;
+async fn sixteen_unknown_commands_close_the_connection() {
+    let broker = start_broker(Limits::default()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send(&"what is this\n".repeat(15)).await;
     for _ in 0..15 {
-        assert!(client.line().await.starts_with("-ERR unknown-command "));
+        assert!(client.next_line().await.starts_with("-ERR unknown-command "));
     }
-    assert!(client.ask("PING").await.starts_with("PONG"), "a command starts the count anew");
+    assert!(client.request("PING").await.starts_with("PONG"), "a command starts the count anew");
     client.send(&"what is this\n".repeat(20)).await;
     for _ in 0..15 {
-        assert!(client.line().await.starts_with("-ERR unknown-command "));
+        assert!(client.next_line().await.starts_with("-ERR unknown-command "));
     }
-    let last = client.rest().await;
+    let last = client.read_until_closed().await;
     assert!(last.starts_with("-ERR garbage ") && last.lines().count() == 1, "{last}");
 }
 
 // PROTOCOL: L10, E4
 #[tokio::test]
-async fn a_line_that_is_silent_half_way_has_a_deadline() {
-    let broker = broker(Limits { partial_line_timeout_ms: 100, ..Limits::default() }).await;
-    let mut client = Peer::client(&broker).await;
-    let mut listener = Peer::greeted(&broker).await;
-    let mut peer = Peer::greeted(&broker).await;
+async fn a_partial_line_times_out() {
+    let broker = start_broker(Limits { partial_line_timeout_ms: 100, ..Limits::default() }).await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    let mut listener = TestConnection::connect_greeted(&broker).await;
+    let mut peer = TestConnection::connect_greeted(&broker).await;
     peer.send("whole\nhal").await;
     client.send("PING\nPUB x ha").await;
-    assert!(client.line().await.starts_with("PONG "));
-    let last = client.rest().await;
+    assert!(client.next_line().await.starts_with("PONG "));
+    let last = client.read_until_closed().await;
     assert!(last.starts_with("-ERR timeout "), "{last}");
-    assert_eq!(peer.rest().await, "");
+    assert_eq!(peer.read_until_closed().await, "");
     // Whoever says nothing at all may go on listening.
     listener.expect("whole\r\n").await;
-    let mut other = Peer::greeted(&broker).await;
+    let mut other = TestConnection::connect_greeted(&broker).await;
     other.send("later\n").await;
     listener.expect("later\r\n").await;
 }
 
 // PROTOCOL: S11, D1, D2, D5
 #[tokio::test]
-async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
+async fn a_stalled_reader_delays_no_other_client_and_receives_lag() {
     let limits = Limits { tail_bytes_max: 1 << 20, stalled_ms: 10, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut slow = Peer::client(&broker).await;
-    let mut slow_peer = Peer::greeted(&broker).await;
-    let mut fast = Peer::client(&broker).await;
-    assert_eq!(slow.ask("SUB new-url").await, "+OK\r\n");
-    assert_eq!(fast.ask("SUB new-url").await, "+OK\r\n");
-    let mut publisher = Peer::client(&broker).await;
+    let broker = start_broker(limits).await;
+    let mut slow = TestConnection::connect_client(&broker).await;
+    let mut slow_peer = TestConnection::connect_greeted(&broker).await;
+    let mut fast = TestConnection::connect_client(&broker).await;
+    assert_eq!(slow.request("SUB new-url").await, "+OK\r\n");
+    assert_eq!(fast.request("SUB new-url").await, "+OK\r\n");
+    let mut publisher = TestConnection::connect_client(&broker).await;
     let payload = "x".repeat(1_000);
     let total = 30_000;
     for seq in 1..=total {
         publisher.send(&format!("PUB new-url {seq} {payload}\n")).await;
         if seq % 100 == 0 {
             for heard in seq - 99..=seq {
-                let line = fast.line().await;
+                let line = fast.next_line().await;
                 assert!(line.starts_with(&format!("MSG new-url {heard} {heard} x")), "{line}");
             }
         }
@@ -447,7 +447,7 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
     let mut next = 1;
     let mut lags = 0;
     while next <= total {
-        let line = slow.line().await;
+        let line = slow.next_line().await;
         let words: Vec<&str> = line.split_whitespace().collect();
         if words[0] == "LAG" {
             assert_eq!(words[2], next.to_string());
@@ -462,7 +462,7 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
     assert!(lags >= 1);
     let (mut next, mut lags) = (1, 0);
     while next <= total {
-        let line = slow_peer.line().await;
+        let line = slow_peer.next_line().await;
         let words: Vec<&str> = line.split_whitespace().collect();
         if words[0] == "LAG" {
             assert_eq!(words[1], next.to_string());
@@ -478,29 +478,29 @@ async fn a_reader_that_never_reads_delays_nobody_and_is_told_what_it_missed() {
 
 // PROTOCOL: A6
 #[tokio::test]
-async fn a_producer_that_never_reads_is_never_deadlocked() {
+async fn a_publisher_that_never_reads_does_not_deadlock() {
     // Nothing is ever written to it in vain: its answers fold while they wait.
     let limits = Limits { unanswered_max: 8, answer_bytes_max: 1_000, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut producer = Peer::client(&broker).await;
+    let broker = start_broker(limits).await;
+    let mut producer = TestConnection::connect_client(&broker).await;
     let lines = "PUB a 0123456789\n".repeat(10_000);
     for _ in 0..200 {
         let sent = async { producer.send(&lines).await };
-        assert!(within(PATIENCE, sent).await, "the broker stopped reading");
+        assert!(completes_within(TEST_TIMEOUT, sent).await, "the broker stopped reading");
     }
-    while producer.line().await != "+OK 2000000 2000000\r\n" {}
+    while producer.next_line().await != "+OK 2000000 2000000\r\n" {}
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
-    let broker = broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
-    let client = Peer::client(&broker).await;
-    let Peer { mut read, mut write } = client;
+async fn unread_answers_pause_reading_from_the_client() {
+    let broker = start_broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
+    let client = TestConnection::connect_client(&broker).await;
+    let TestConnection { mut read, mut write } = client;
     // Questions are as long as answers, so that few of them fill the sockets.
     let question = format!("UNSUB {}\n", "x".repeat(64));
     let (questions, mut asked) = (question.repeat(1_000), 0);
     // Until the socket takes no more for a while: the broker has stopped reading.
-    while within(Duration::from_millis(300), async {
+    while completes_within(Duration::from_millis(300), async {
         write.write_all(questions.as_bytes()).await.unwrap();
     })
     .await
@@ -517,23 +517,23 @@ async fn a_client_that_does_not_take_its_answers_is_not_read_until_it_does() {
             line.clear();
         }
     };
-    assert!(within(PATIENCE, reading).await);
+    assert!(completes_within(TEST_TIMEOUT, reading).await);
     assert!(answered >= asked, "{answered} answers to at least {asked} questions");
 }
 
 // PROTOCOL: E4
 #[tokio::test]
-async fn one_connection_too_many_is_told_so() {
-    let broker = broker(Limits { connections_max: 1, ..Limits::default() }).await;
-    let mut first = Peer::greeted(&broker).await;
-    let mut second = Peer::connect(&broker).await;
-    assert!(second.rest().await.starts_with("-ERR limit "));
+async fn a_connection_over_the_limit_receives_an_error() {
+    let broker = start_broker(Limits { connections_max: 1, ..Limits::default() }).await;
+    let mut first = TestConnection::connect_greeted(&broker).await;
+    let mut second = TestConnection::connect(&broker).await;
+    assert!(second.read_until_closed().await.starts_with("-ERR limit "));
     first.send("quit\n").await;
-    assert_eq!(first.rest().await, "");
+    assert_eq!(first.read_until_closed().await, "");
     drop(first);
     loop {
-        let mut third = Peer::connect(&broker).await;
-        if third.line().await == "Connected.  (PID 2)\r\n" {
+        let mut third = TestConnection::connect(&broker).await;
+        if third.next_line().await == "Connected.  (PID 2)\r\n" {
             break;
         }
     }
@@ -541,29 +541,30 @@ async fn one_connection_too_many_is_told_so() {
 
 // PROTOCOL: E3
 #[tokio::test]
-async fn stopping_sends_what_is_pending_and_closes_everybody() {
+async fn a_stop_sends_pending_output_and_closes_all_connections() {
     let limits = Limits { stop_ms: 5_000, ..Limits::default() };
-    let broker = broker(limits.clone()).await;
-    let mut client = Peer::client(&broker).await;
-    let mut peer = Peer::greeted(&broker).await;
-    assert_eq!(client.ask("SUB new-url").await, "+OK\r\n");
+    let broker = start_broker(limits.clone()).await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    let mut peer = TestConnection::connect_greeted(&broker).await;
+    assert_eq!(client.request("SUB new-url").await, "+OK\r\n");
     client.send("PUB new-url the last\n").await;
     peer.expect("the last\r\n").await;
     let address = broker.local_addr();
     let (bound, clock) = (limits.stop_ms, crate::clock::Clock::new());
     broker.stop().await;
     assert!(clock.now().0 < bound, "nobody had to be cut off");
-    let mut rest: Vec<String> = client.rest().await.lines().map(str::to_owned).collect();
+    let mut rest: Vec<String> =
+        client.read_until_closed().await.lines().map(str::to_owned).collect();
     assert_eq!(rest.pop().as_deref(), Some("-ERR closing the broker stops"));
     rest.sort();
     assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
-    assert_eq!(peer.rest().await, "");
+    assert_eq!(peer.read_until_closed().await, "");
     assert!(TcpStream::connect(address).await.is_err());
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_named() {
-    let running = broker(Limits::default()).await;
+async fn an_address_in_use_is_reported() {
+    let running = start_broker(Limits::default()).await;
     let config = BrokerConfig { listen: running.local_addr(), ..BrokerConfig::default() };
     match Broker::start(config).await {
         Err(StartError::AddrInUse { address }) => assert_eq!(address, running.local_addr()),
@@ -574,11 +575,12 @@ async fn an_address_in_use_is_named() {
 /// to stay around a kibibyte.
 #[tokio::test]
 async fn an_idle_connection_is_small() {
-    let broker = broker(Limits::default()).await;
+    let broker = start_broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
-    let (stream, remote) = plain(stream);
+    let (stream, remote) = plain_stream(stream);
     let entered =
-        super::listener::enter(&broker.hub, remote.peer, crate::access::Transport::Line).unwrap();
+        super::listener::admit_connection(&broker.hub, remote.peer, crate::access::Transport::Line)
+            .unwrap();
     let task = Connection::new(broker.hub.clone(), entered, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -13,23 +13,23 @@ use crate::mailbox::ConnMessage;
 use crate::quota::{Quantity, Quota, QuotaConfig};
 
 /// Has more for the client than its socket takes.
-async fn stalled(broker: &Broker) -> Peer {
+async fn stalled_client(broker: &Broker) -> TestConnection {
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     for _ in 0..1_200 {
         big.append(ConnId::BROKER, [payload.as_str()]).unwrap();
     }
-    let mut client = Peer::client(broker).await;
-    assert_eq!(client.ask("SUB big from=first").await, "+OK\r\n");
+    let mut client = TestConnection::connect_client(broker).await;
+    assert_eq!(client.request("SUB big from=first").await, "+OK\r\n");
     client
 }
 
-impl Peer {
+impl TestConnection {
     /// What it hears except events, up to a line.
-    async fn answers_until(&mut self, last: &str) -> Vec<String> {
+    async fn answers_up_to(&mut self, last: &str) -> Vec<String> {
         let mut answers = Vec::new();
         loop {
-            let line = self.line().await;
+            let line = self.next_line().await;
             assert_ne!(line, "", "the connection was closed before {last}");
             if !line.starts_with("MSG ") {
                 answers.push(line);
@@ -42,161 +42,164 @@ impl Peer {
 }
 
 /// A connection that is not served yet, and the other side.
-async fn connection(broker: &Broker) -> (Connection, Peer) {
+async fn unserved_connection(broker: &Broker) -> (Connection, TestConnection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = client.into_split();
-    let (stream, remote) = plain(listener.accept().await.unwrap().0);
-    let entered =
-        crate::net::listener::enter(&broker.hub, remote.peer, crate::access::Transport::Line)
-            .unwrap();
+    let (stream, remote) = plain_stream(listener.accept().await.unwrap().0);
+    let entered = crate::net::listener::admit_connection(
+        &broker.hub,
+        remote.peer,
+        crate::access::Transport::Line,
+    )
+    .unwrap();
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
-    (connection, Peer { read: BufReader::new(read), write })
+    (connection, TestConnection { read: BufReader::new(read), write })
 }
 
 // PROTOCOL: A6
 #[tokio::test]
-async fn a_producer_of_several_topics_that_never_reads_is_never_deadlocked() {
+async fn a_publisher_to_several_topics_that_never_reads_does_not_deadlock() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut producer = stalled(&broker).await;
+    let broker = start_broker(limits).await;
+    let mut producer = stalled_client(&broker).await;
     let sent = async {
         for _ in 0..20 {
             producer.send(&"PUB a 0123456789\nPUB b 0123456789\n".repeat(10_000)).await;
         }
     };
-    assert!(within(PATIENCE, sent).await, "the broker stopped reading");
-    producer.answers_until("+OK 200000 400000\r\n").await;
+    assert!(completes_within(TEST_TIMEOUT, sent).await, "the broker stopped reading");
+    producer.answers_up_to("+OK 200000 400000\r\n").await;
 }
 
 #[tokio::test]
-async fn a_producer_that_never_reads_may_share_its_topic() {
+async fn a_publisher_that_never_reads_may_share_its_topic() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut producer = stalled(&broker).await;
-    let mut other = Peer::client(&broker).await;
+    let broker = start_broker(limits).await;
+    let mut producer = stalled_client(&broker).await;
+    let mut other = TestConnection::connect_client(&broker).await;
     for _ in 0..1_000 {
         let sent = async { producer.send("PUB a x\n").await };
-        assert!(within(PATIENCE, sent).await);
-        other.ask("PUB a y").await;
+        assert!(completes_within(TEST_TIMEOUT, sent).await);
+        other.request("PUB a y").await;
     }
-    other.ask_until("TOPIC show a", " next=2001 ").await;
+    other.request_until("TOPIC show a", " next=2001 ").await;
 }
 
 #[tokio::test]
-async fn a_producer_goes_on_after_its_refusals_were_read() {
+async fn a_publisher_resumes_after_reading_its_errors() {
     let limits = Limits { unanswered_max: 64, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut producer = stalled(&broker).await;
+    let broker = start_broker(limits).await;
+    let mut producer = stalled_client(&broker).await;
     producer.send(&"PUB a x\nPUB .. x\n".repeat(1_000)).await;
-    let answers = producer.answers_until("+OK 1000 1999\r\n").await;
+    let answers = producer.answers_up_to("+OK 1000 1999\r\n").await;
     assert_eq!(answers.len(), 1_999);
-    assert!(producer.line().await.starts_with("-ERR bad-name n=2000 "));
+    assert!(producer.next_line().await.starts_with("-ERR bad-name n=2000 "));
 }
 
 // PROTOCOL: D3
 #[tokio::test]
-async fn a_task_never_leaves_before_the_answer_to_its_join() {
-    let broker = broker(Limits::default()).await;
-    let mut other = Peer::client(&broker).await;
-    other.ask("PUB new-url http://127.0.0.1:9/").await;
-    let (mut connection, mut worker) = connection(&broker).await;
+async fn a_task_is_never_sent_before_the_answer_to_its_join() {
+    let broker = start_broker(Limits::default()).await;
+    let mut other = TestConnection::connect_client(&broker).await;
+    other.request("PUB new-url http://127.0.0.1:9/").await;
+    let (mut connection, mut worker) = unserved_connection(&broker).await;
     // An answer that takes its time, of another group for example.
     let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
     worker.send("JOIN crawlers credit=1\n").await;
-    other.ask_until("GROUP show crawlers", " processing=1 ").await;
+    other.request_until("GROUP show crawlers", " processing=1 ").await;
     // The task is with the connection, which has had its turn.
-    other.ask("PING").await;
+    other.request("PING").await;
     mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
-    assert!(worker.line().await.starts_with("Connected. "));
+    assert!(worker.next_line().await.starts_with("Connected. "));
     worker.expect("+OK slow\r\n").await;
-    assert!(worker.line().await.starts_with("+OK crawlers credit=1 held=0 since="));
-    assert!(worker.line().await.starts_with("TASK crawlers:"));
+    assert!(worker.next_line().await.starts_with("+OK crawlers credit=1 held=0 since="));
+    assert!(worker.next_line().await.starts_with("TASK crawlers:"));
 }
 
 #[tokio::test]
-async fn long_answers_are_asked_for_one_at_a_time() {
-    let broker = broker(Limits::default()).await;
-    let (mut connection, _client) = connection(&broker).await;
+async fn long_answers_are_produced_one_at_a_time() {
+    let broker = start_broker(Limits::default()).await;
+    let (mut connection, _client) = unserved_connection(&broker).await;
     let waker = Waker::noop();
     for command in ["JOB ls", "GROUP show crawlers", "EXPLAIN a"] {
         assert!(!connection.is_congested());
-        connection.command(Command::parse(command).unwrap(), waker);
+        connection.handle_command(Command::parse(command).unwrap(), waker);
         assert!(connection.is_congested(), "{command}");
         let answered = async {
             while connection.is_congested() {
-                connection.take_parcels(waker);
+                connection.process_mailbox(waker);
                 tokio::task::yield_now().await;
             }
         };
-        assert!(within(PATIENCE, answered).await, "{command}");
+        assert!(completes_within(TEST_TIMEOUT, answered).await, "{command}");
     }
     // This one is refused at once.
-    connection.command(Command::parse("GROUP show nothing").unwrap(), waker);
+    connection.handle_command(Command::parse("GROUP show nothing").unwrap(), waker);
     assert!(!connection.is_congested());
 }
 
 #[tokio::test]
-async fn long_answers_to_somebody_who_does_not_read_are_bounded_and_come_when_they_do() {
-    let broker = broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
-    let mut client = stalled(&broker).await;
-    let mut other = Peer::client(&broker).await;
+async fn long_answers_to_a_client_that_does_not_read_are_bounded_and_sent_later() {
+    let broker = start_broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
+    let mut client = stalled_client(&broker).await;
+    let mut other = TestConnection::connect_client(&broker).await;
     for job in 0..100 {
-        other.ask(&format!("JOB open j{job}")).await;
+        other.request(&format!("JOB open j{job}")).await;
     }
     let before = broker.hub.stats.lines.value();
     client.send(&format!("{}PUB a end\n", "JOB ls\n".repeat(1_000))).await;
     // Some turns later it has taken what it takes of them.
     for _ in 0..1_000 {
-        other.ask("PING").await;
+        other.request("PING").await;
     }
     let taken = broker.hub.stats.lines.value() - before - 1_000;
     assert!(taken < 10, "{taken} answers are kept for somebody who does not read");
-    let answers = client.answers_until("+OK 1 1\r\n").await;
+    let answers = client.answers_up_to("+OK 1 1\r\n").await;
     assert_eq!(answers.iter().filter(|line| line.starts_with("+OK ")).count(), 1_001);
 }
 
 #[tokio::test]
 async fn tasks_do_not_pile_up_for_a_member_that_does_not_read() {
     let limits = Limits { task_bytes_max: 100_000, stalled_ms: 50, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut worker = stalled(&broker).await;
-    let mut other = Peer::client(&broker).await;
-    other.ask("GROUP create g topics=work key=none").await;
-    assert!(other.ask("TOPIC show big").await.contains(" readers=1 "));
+    let broker = start_broker(limits).await;
+    let mut worker = stalled_client(&broker).await;
+    let mut other = TestConnection::connect_client(&broker).await;
+    other.request("GROUP create g topics=work key=none").await;
+    assert!(other.request("TOPIC show big").await.contains(" readers=1 "));
     worker.send("JOIN g credit=10000\n").await;
     let payload = "x".repeat(1_000);
     for _ in 0..200 {
-        other.ask(&format!("PUB work {payload}")).await;
+        other.request(&format!("PUB work {payload}")).await;
     }
     // It has been decided when it no longer reads the topic.
-    other.ask_until("TOPIC show big", " readers=0 ").await;
-    let rest = worker.rest().await;
+    other.request_until("TOPIC show big", " readers=0 ").await;
+    let rest = worker.read_until_closed().await;
     let last = rest.lines().last().unwrap();
     assert!(last.starts_with("-ERR timeout "), "{last}");
 }
 
 #[tokio::test]
-async fn a_member_that_reads_may_be_given_any_number_of_tasks() {
+async fn a_member_that_reads_may_receive_any_number_of_tasks() {
     let limits = Limits { task_bytes_max: 10_000, stalled_ms: 5_000, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut worker = Peer::client(&broker).await;
-    worker.ask("GROUP create g topics=work key=none").await;
+    let broker = start_broker(limits).await;
+    let mut worker = TestConnection::connect_client(&broker).await;
+    worker.request("GROUP create g topics=work key=none").await;
     let payload = "x".repeat(1_000);
     for _ in 0..1_000 {
-        worker.ask(&format!("PUB work {payload}")).await;
+        worker.request(&format!("PUB work {payload}")).await;
     }
-    worker.ask("JOIN g credit=10000").await;
+    worker.request("JOIN g credit=10000").await;
     for _ in 0..1_000 {
-        assert!(worker.line().await.starts_with("TASK g:"));
+        assert!(worker.next_line().await.starts_with("TASK g:"));
     }
 }
 
 #[tokio::test]
-async fn a_busy_subscription_leaves_room_for_the_others() {
-    let broker = broker(Limits::default()).await;
+async fn a_busy_subscription_does_not_starve_the_others() {
+    let broker = start_broker(Limits::default()).await;
     let hot = broker.hub.topics.open(&"hot".parse().unwrap()).unwrap();
     // Batches that are pieces of their own: more than one write takes, and few bytes.
     for _ in 0..10_000 {
@@ -204,11 +207,11 @@ async fn a_busy_subscription_leaves_room_for_the_others() {
     }
     let cold = broker.hub.topics.open(&"cold".parse().unwrap()).unwrap();
     cold.append(ConnId::BROKER, ["y"]).unwrap();
-    let mut client = Peer::client(&broker).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send("SUB hot from=first\nSUB cold from=first\n").await;
     let mut before = 0;
     loop {
-        let line = client.line().await;
+        let line = client.next_line().await;
         if line.starts_with("MSG cold ") {
             break;
         }
@@ -219,44 +222,47 @@ async fn a_busy_subscription_leaves_room_for_the_others() {
 
 // PROTOCOL: L10
 #[tokio::test]
-async fn a_pause_of_the_broker_is_not_a_silence_of_the_client() {
+async fn a_pause_of_the_broker_does_not_time_out_a_partial_line() {
     let limits = Limits { partial_line_timeout_ms: 500, unanswered_max: 2, ..Limits::default() };
-    let broker = broker(limits).await;
-    let (mut connection, mut client) = connection(&broker).await;
+    let broker = start_broker(limits).await;
+    let (mut connection, mut client) = unserved_connection(&broker).await;
     let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
     // The first one is the second answer that is due. What is behind it has to wait.
     client.send("PING\nPING\nPUB a begun").await;
-    let mut clock = Peer::client(&broker).await;
-    let start = clock.clock_ms().await;
-    while clock.clock_ms().await < start + 600 {}
+    let mut clock = TestConnection::connect_client(&broker).await;
+    let start = clock.broker_clock_ms().await;
+    while clock.broker_clock_ms().await < start + 600 {}
     mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
-    assert!(client.line().await.starts_with("Connected. "));
+    assert!(client.next_line().await.starts_with("Connected. "));
     client.expect("+OK slow\r\n").await;
-    assert!(client.line().await.starts_with("PONG "));
-    assert!(client.line().await.starts_with("PONG "));
+    assert!(client.next_line().await.starts_with("PONG "));
+    assert!(client.next_line().await.starts_with("PONG "));
     client.send(" and ended\n").await;
     client.expect("+OK 1 1\r\n").await;
 }
 
 // PROTOCOL: L10
 #[tokio::test]
-async fn a_line_that_arrives_slowly_is_not_silent() {
-    let broker = broker(Limits { partial_line_timeout_ms: 3_000, ..Limits::default() }).await;
-    let (mut client, mut clock) = (Peer::client(&broker).await, Peer::client(&broker).await);
+async fn a_line_that_arrives_slowly_does_not_time_out() {
+    let broker = start_broker(Limits { partial_line_timeout_ms: 3_000, ..Limits::default() }).await;
+    let (mut client, mut clock) = (
+        TestConnection::connect_client(&broker).await,
+        TestConnection::connect_client(&broker).await,
+    );
     // Each pause is far below the limit, all of them together are above it.
     for piece in ["P", "UB", " a", " begun"] {
         client.send(piece).await;
-        let start = clock.clock_ms().await;
-        while clock.clock_ms().await < start + 1_000 {}
+        let start = clock.broker_clock_ms().await;
+        while clock.broker_clock_ms().await < start + 1_000 {}
     }
     client.send(" and ended\n").await;
     client.expect("+OK 1 1\r\n").await;
 }
 
 #[tokio::test]
-async fn who_was_too_fast_is_read_again_when_the_rate_is_another_one() {
+async fn a_raised_rate_limit_resumes_a_paused_client() {
     let rate = |per_second| QuotaConfig {
         source: Quota::UNLIMITED.with(Quantity::Events, per_second),
         counts_loopback: true,
@@ -268,22 +274,22 @@ async fn who_was_too_fast_is_read_again_when_the_rate_is_another_one() {
         ..BrokerConfig::default()
     };
     let broker = Broker::start(with(rate(1))).await.unwrap();
-    let mut client = Peer::client(&broker).await;
+    let mut client = TestConnection::connect_client(&broker).await;
     client.send(&"PUB a x\n".repeat(600)).await;
-    while !client.line().await.ends_with(" 600\r\n") {}
+    while !client.next_line().await.ends_with(" 600\r\n") {}
     // At one a second it would be read in ten minutes.
     broker.hub.reload(&with(rate(u64::MAX)));
-    assert_eq!(client.ask("PUB a y").await, "+OK 601 601\r\n");
+    assert_eq!(client.request("PUB a y").await, "+OK 601 601\r\n");
 }
 
 /// What is confirmed reaches the groups: whoever publishes faster than they take, waits.
 #[tokio::test]
-async fn a_flood_of_seeds_reaches_its_job_whole() {
+async fn a_flood_of_seeds_reaches_its_job_without_loss() {
     const SEEDS: usize = 50_000;
     let limits = Limits { tail_bytes_max: 256 << 10, ..Limits::default() };
-    let broker = broker(limits).await;
-    let mut client = Peer::client(&broker).await;
-    assert!(client.ask("JOB open flood scope=any").await.starts_with("+OK flood "));
+    let broker = start_broker(limits).await;
+    let mut client = TestConnection::connect_client(&broker).await;
+    assert!(client.request("JOB open flood scope=any").await.starts_with("+OK flood "));
     let mut flood = String::new();
     for seed in 0..SEEDS {
         let _ = writeln!(flood, "PUB new-url http://127.0.0.1/{seed} job=flood\r");
@@ -291,12 +297,12 @@ async fn a_flood_of_seeds_reaches_its_job_whole() {
     client.send(&flood).await;
     let topic = broker.hub.topics.default_topic();
     let mut bytes_max = 0;
-    while !client.line().await.ends_with(&format!(" {SEEDS}\r\n")) {
+    while !client.next_line().await.ends_with(&format!(" {SEEDS}\r\n")) {
         bytes_max = bytes_max.max(topic.stats().bytes);
     }
     assert!(bytes_max < 1 << 20, "{bytes_max} bytes are kept, as nobody waited");
     loop {
-        let shown = client.ask("JOB show flood").await;
+        let shown = client.request("JOB show flood").await;
         if shown.contains(&format!(" found={SEEDS}\r")) {
             break;
         }

@@ -13,14 +13,14 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::pair::{pair, read_now};
+use super::tls_pair::{read_now, tls_pair};
 use super::*;
 use crate::TlsConfig;
 use crate::access::Transport;
 use crate::mailbox::{ConnMessage, GroupLines};
 
 /// An encrypted broker, and who trusts it.
-async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
+async fn start_tls_broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -42,48 +42,48 @@ async fn broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     (Broker::start(config).await.unwrap(), TlsConnector::from(Arc::new(client)), dir)
 }
 
-type Secured = (BufReader<ReadHalf<TlsStream<TcpStream>>>, WriteHalf<TlsStream<TcpStream>>);
+type TlsClient = (BufReader<ReadHalf<TlsStream<TcpStream>>>, WriteHalf<TlsStream<TcpStream>>);
 
-async fn secured(broker: &Broker, connector: &TlsConnector) -> Secured {
+async fn connect_tls(broker: &Broker, connector: &TlsConnector) -> TlsClient {
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let (read, write) = tokio::io::split(connector.connect(name, stream).await.unwrap());
     (BufReader::new(read), write)
 }
 
-async fn line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
+async fn next_line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
     let mut line = String::new();
     let reading = async { read.read_line(&mut line).await.map(drop).unwrap() };
-    assert!(within(PATIENCE, reading).await, "no line came");
+    assert!(completes_within(TEST_TIMEOUT, reading).await, "no line came");
     line
 }
 
 #[tokio::test]
 async fn a_handshake_that_stalls_counts_and_is_closed() {
     let limits = Limits { handshake_timeout_ms: 50, connections_max: 1, ..Limits::default() };
-    let (broker, connector, _dir) = broker(limits).await;
+    let (broker, connector, _dir) = start_tls_broker(limits).await;
     for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
         let mut stalled = TcpStream::connect(broker.local_addr()).await.unwrap();
         stalled.write_all(sent).await.unwrap();
         let mut heard = Vec::new();
         let end = async { stalled.read_to_end(&mut heard).await.map(drop).unwrap() };
-        assert!(within(PATIENCE, end).await, "it was not closed");
+        assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
         assert_eq!(heard, b"");
     }
-    let (mut read, _write) = secured(&broker, &connector).await;
-    assert!(line(&mut read).await.starts_with("Connected."), "they have made room");
+    let (mut read, _write) = connect_tls(&broker, &connector).await;
+    assert!(next_line(&mut read).await.starts_with("Connected."), "they have made room");
     let mut refused = TcpStream::connect(broker.local_addr()).await.unwrap();
     let closed = async { refused.read_to_end(&mut Vec::new()).await.map(drop).unwrap_or_default() };
-    assert!(within(PATIENCE, closed).await, "there is room for one");
+    assert!(completes_within(TEST_TIMEOUT, closed).await, "there is room for one");
     broker.stop().await;
 }
 
 /// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its
 /// end.
 #[tokio::test]
-async fn who_says_more_than_a_handshake_takes_is_closed() {
+async fn input_over_the_handshake_limit_closes_the_connection() {
     let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };
-    let (broker, _, _dir) = broker(limits).await;
+    let (broker, _, _dir) = start_tls_broker(limits).await;
     let mut endless = TcpStream::connect(broker.local_addr()).await.unwrap();
     let mut hello = Vec::new();
     for part in 0..4 {
@@ -94,32 +94,32 @@ async fn who_says_more_than_a_handshake_takes_is_closed() {
     // It may be closed before all is written.
     let _ = endless.write_all(&hello).await;
     let end = async { _ = endless.read_to_end(&mut Vec::new()).await };
-    assert!(within(PATIENCE, end).await, "it was not closed");
+    assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn others_are_served_while_handshakes_stall_and_a_stop_does_not_wait_for_them() {
+async fn stalled_handshakes_delay_neither_other_clients_nor_a_stop() {
     let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };
-    let (broker, connector, _dir) = broker(limits).await;
+    let (broker, connector, _dir) = start_tls_broker(limits).await;
     let mut stalled = Vec::new();
     for _ in 0..50 {
         stalled.push(TcpStream::connect(broker.local_addr()).await.unwrap());
     }
-    let (mut read, mut write) = secured(&broker, &connector).await;
+    let (mut read, mut write) = connect_tls(&broker, &connector).await;
     write.write_all(b"HELLO echo=me\n").await.unwrap();
     write.flush().await.unwrap();
-    while !line(&mut read).await.contains(" echo=me ") {}
+    while !next_line(&mut read).await.contains(" echo=me ") {}
     let hub = broker.hub.clone();
     let stopped = async { broker.stop().await };
-    assert!(within(PATIENCE, stopped).await);
+    assert!(completes_within(TEST_TIMEOUT, stopped).await);
     assert_eq!(hub.registry.len(), 0);
 }
 
 #[tokio::test]
-async fn somebody_who_reads_late_gets_everything_and_in_order() {
-    let (broker, connector, _dir) = broker(Limits::default()).await;
-    let (mut read, mut write) = secured(&broker, &connector).await;
+async fn a_client_that_reads_late_receives_everything_in_order() {
+    let (broker, connector, _dir) = start_tls_broker(Limits::default()).await;
+    let (mut read, mut write) = connect_tls(&broker, &connector).await;
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
     let append = |count: u64| {
@@ -130,12 +130,12 @@ async fn somebody_who_reads_late_gets_everything_and_in_order() {
     append(1_000);
     write.write_all(b"HELLO echo=me\nSUB big from=first\nPING\n").await.unwrap();
     write.flush().await.unwrap();
-    while !line(&mut read).await.contains(" echo=me ") {}
+    while !next_line(&mut read).await.contains(" echo=me ") {}
     // Much more than the sockets take: it stands still in the middle of a record.
     for seq in 1..=1_000_u64 {
-        let mut event = line(&mut read).await;
+        let mut event = next_line(&mut read).await;
         while !event.starts_with("MSG ") {
-            event = line(&mut read).await;
+            event = next_line(&mut read).await;
         }
         assert_eq!(event.len(), format!("MSG big {seq} \r\n").len() + payload.len());
         assert!(event.starts_with(&format!("MSG big {seq} x")), "{seq}");
@@ -143,24 +143,25 @@ async fn somebody_who_reads_late_gets_everything_and_in_order() {
     // What fits into the socket's buffer, but not into one record, leaves without another word.
     append(3);
     for seq in 1_001..=1_003 {
-        assert!(line(&mut read).await.starts_with(&format!("MSG big {seq} x")));
+        assert!(next_line(&mut read).await.starts_with(&format!("MSG big {seq} x")));
     }
     write.shutdown().await.unwrap();
     let mut rest = String::new();
     let end = async { read.read_to_string(&mut rest).await.map(drop).unwrap() };
-    assert!(within(PATIENCE, end).await, "it was not closed");
+    assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_its_tasks_slowly_and_steadily_is_not_ended() {
+async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     const TASKS: [usize; 2] = [512 << 10, 1 << 10];
     let limits = Limits { task_bytes_max: 0, stalled_ms: 1_000, ..Limits::default() };
-    let broker = super::broker(limits).await;
-    let (stream, mut far) = pair().await;
-    let peer = super::super::stream::Peer::Tcp(broker.local_addr());
-    let remote = Remote { peer, certificate: None, is_encrypted: true };
-    let entered = super::super::listener::enter(&broker.hub, peer, Transport::Line).unwrap();
+    let broker = start_broker(limits).await;
+    let (stream, mut far) = tls_pair().await;
+    let peer = super::super::stream::PeerAddr::Tcp(broker.local_addr());
+    let remote = RemoteInfo { peer, certificate: None, is_encrypted: true };
+    let entered =
+        super::super::listener::admit_connection(&broker.hub, peer, Transport::Line).unwrap();
     let mailbox = entered.mailbox.clone();
     let connection = Connection::new(broker.hub.clone(), entered, stream, remote);
     let connection = tokio::spawn(connection.run());

@@ -9,9 +9,9 @@
 //! subscriber has it: a subscriber has what is numbered `delivered`, and all that was before is
 //! nobody's business any more.
 //!
-//! To change the schema: raise [`VERSION`], and lead from the version before to it in `open`.
+//! To change the schema: raise [`SCHEMA_VERSION`], and lead from the version before to it in `open`.
 
-mod wishes;
+mod subscription_requests;
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -24,17 +24,17 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use tidings_protocol::{CanonicalUrl, MemberId};
 use tidings_subscriber::digest::{self, Schema, Table};
 
-pub(super) use self::wishes::{Granted, Heard};
-use super::request::Kind;
+pub(super) use self::subscription_requests::{GrantOutcome, RequestOutcome};
+use super::hub_request::SubscriberProtocol;
 
 /// The version of the schema, `PRAGMA user_version`.
-const VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 2;
 
 /// What the digests are of.
 pub const SCHEMA: Schema = Schema {
     file: "hub.db",
     since: 2,
-    newest: VERSION,
+    newest: SCHEMA_VERSION,
     tables: &[
         Table { name: "own", key: "rowid", columns: &["member"] },
         Table {
@@ -77,7 +77,7 @@ pub const SCHEMA: Schema = Schema {
 };
 
 /// As version 1 had it, without digests.
-const CREATE: &str = "
+const CREATE_TABLES: &str = "
     CREATE TABLE own (member TEXT NOT NULL);
     CREATE TABLE topics (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -120,91 +120,91 @@ const CREATE: &str = "
     CREATE INDEX wished_of ON wishes (host);";
 
 /// A delivery that was begun so long ago has been forgotten, perhaps with its group.
-const BEGUN_MS_MAX: i64 = 24 * 3600 * 1000;
+const IN_FLIGHT_MS_MAX: i64 = 24 * 3600 * 1000;
 
 /// How long a wish may wait for its verification, which is tried for less.
-const WISH_MS_MAX: i64 = 24 * 3600 * 1000;
+const REQUEST_MS_MAX: i64 = 24 * 3600 * 1000;
 
 /// Of a wish, or of a subscription.
-pub(super) type Id = i64;
+pub(super) type RowId = i64;
 
 /// Unix time.
 pub(super) type UnixMs = i64;
 
-type Outcome<T> = rusqlite::Result<T>;
+type StoreResult<T> = rusqlite::Result<T>;
 
 /// How much there may be.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct HubLimits {
     /// Subscriptions, those that have ended and were not swept yet among them.
-    pub subscriptions: u64,
+    pub subscriptions_max: u64,
     /// Wishes whose verification is to come.
-    pub wishes: u64,
+    pub pending_requests_max: u64,
     /// Deliveries in a row that may come to nothing until a subscriber is dropped.
-    pub given_up: u32,
+    pub failed_deliveries_max: u32,
     /// How long all of them may.
-    pub failing: Duration,
+    pub failing_max: Duration,
 }
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct HubCounts {
     /// Topics that somebody has subscribed to.
     pub topics: u64,
     /// Subscriptions, also those that have ended and were not swept yet.
     pub subscribers: u64,
     /// Wishes whose verification is to come.
-    pub waiting: u64,
+    pub pending_requests: u64,
 }
 
 /// A delivery that is due; never shown, as it has a secret.
 #[derive(Clone)]
-pub(super) struct Due {
+pub(super) struct DueDelivery {
     /// Of the content that is missing, at least.
     pub(super) version: i64,
     /// The number of the topic in this file.
-    pub(super) topic: i64,
+    pub(super) topic_id: i64,
     /// Where to.
     pub(super) callback: CanonicalUrl<'static>,
     /// What the subscriber calls it.
-    pub(super) named: String,
+    pub(super) verbatim_url: String,
     /// How it is told.
-    pub(super) kind: Kind,
+    pub(super) protocol: SubscriberProtocol,
     /// What contents are signed with.
     pub(super) secret: Option<String>,
 }
 
 /// What is distributed.
 #[derive(Debug, Clone)]
-pub(super) struct Content {
+pub(super) struct TopicContent {
     /// Rises with every one of a topic.
     pub(super) version: i64,
     /// The `Content-Type` with which it was served.
-    pub(super) kind: Option<Vec<u8>>,
+    pub(super) content_type: Option<Vec<u8>>,
     /// All of it.
     pub(super) body: Bytes,
 }
 
 /// A content that was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredVersion {
     /// The number of the topic in this file.
-    pub(super) topic: i64,
+    pub(super) topic_id: i64,
     /// Its newest.
     pub(super) version: i64,
     /// Nobody has to be told of it any more.
-    pub(super) is_announced: bool,
+    pub(super) is_enqueued: bool,
 }
 
 /// The open database.
 #[derive(Debug)]
-pub(super) struct Store(Mutex<Connection>);
+pub(super) struct HubStore(Mutex<Connection>);
 
 /// So many deliveries have come to nothing at least when a subscriber is dropped for the time that
 /// nothing has reached it: who publishes seldom has two that are far apart in two short outages.
-const GIVEN_UP_MIN: u32 = 3;
+const FAILED_DELIVERIES_MIN: u32 = 3;
 
-impl Store {
+impl HubStore {
     /// Opens it, or makes it.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let text = |error: rusqlite::Error| format!("{}: {error}", path.display());
@@ -216,35 +216,35 @@ impl Store {
         let mut connection = Connection::open(path).map_err(text)?;
         let found: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(text)?;
-        if found > VERSION {
+        if found > SCHEMA_VERSION {
             return Err(format!("{} is of a newer version ({found})", path.display()));
         }
-        create(&mut connection, found).map_err(text)?;
+        migrate(&mut connection, found).map_err(text)?;
         Ok(Self(Mutex::new(connection)))
     }
 
     /// Who this hub is to the broker, always the same one: so it has its tasks again at once after
     /// a restart.
-    pub(super) fn member(&self) -> Outcome<MemberId> {
+    pub(super) fn member_id(&self) -> StoreResult<MemberId> {
         let text: String =
             self.0.lock().query_row("SELECT member FROM own", [], |row| row.get(0))?;
         text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
     }
 
     /// Whether anybody is to be told of a topic.
-    pub(super) fn has_subscribers(&self, topic: &str, now: UnixMs) -> Outcome<bool> {
+    pub(super) fn has_subscribers(&self, topic: &str, now: UnixMs) -> StoreResult<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM subscriptions WHERE until_unix_ms > ?2
             AND topic = (SELECT id FROM topics WHERE url = ?1))";
         self.0.lock().query_row(sql, params![topic, now], |row| row.get(0))
     }
 
     /// Takes what a topic says now. `None`: nobody has subscribed to it.
-    pub(super) fn put(
+    pub(super) fn put_content(
         &self,
         topic: &str,
         content_type: Option<&[u8]>,
         body: &[u8],
-    ) -> Outcome<Option<Stored>> {
+    ) -> StoreResult<Option<StoredVersion>> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(content_type.unwrap_or_default()).update(b"\n").update(body);
         let hash = *hasher.finalize().as_bytes();
@@ -258,7 +258,7 @@ impl Store {
             let read = |row: &Row<'_>| {
                 let (topic, version, announced): (_, _, i64) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
-                Ok(Stored { topic, version, is_announced: announced == version })
+                Ok(StoredVersion { topic_id: topic, version, is_enqueued: announced == version })
             };
             transaction.query_row(sql, [topic], read).optional()
         })
@@ -267,13 +267,13 @@ impl Store {
     /// The next of those who miss a content and to whom nothing is on its way, behind `after`: with
     /// their callbacks, and how many deliveries to them were begun. What is on its way is the
     /// newest when it gets there.
-    pub(super) fn recipients(
+    pub(super) fn next_recipients(
         &self,
-        stored: Stored,
-        after: Id,
+        stored: StoredVersion,
+        after: RowId,
         count: u32,
         now: UnixMs,
-    ) -> Outcome<Vec<(Id, String, i64)>> {
+    ) -> StoreResult<Vec<(RowId, String, i64)>> {
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached(
             "SELECT id, callback, begun FROM subscriptions
@@ -281,8 +281,8 @@ impl Store {
                 AND (begun_unix_ms IS NULL OR begun_unix_ms <= ?6)
             ORDER BY id LIMIT ?5",
         )?;
-        let Stored { topic, version, .. } = stored;
-        let forgotten = now - BEGUN_MS_MAX;
+        let StoredVersion { topic_id: topic, version, .. } = stored;
+        let forgotten = now - IN_FLIGHT_MS_MAX;
         let values = params![topic, version, after, now, count, forgotten];
         let rows =
             statement.query_map(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -290,7 +290,12 @@ impl Store {
     }
 
     /// The events of these deliveries are safe. Those that have ended by now are not noted.
-    pub(super) fn begun(&self, ids: &[Id], stored: Stored, now: UnixMs) -> Outcome<()> {
+    pub(super) fn mark_in_flight(
+        &self,
+        ids: &[RowId],
+        stored: StoredVersion,
+        now: UnixMs,
+    ) -> StoreResult<()> {
         self.write(false, |transaction| {
             let mut statement = transaction.prepare_cached(
                 "UPDATE subscriptions SET begun = begun + 1, begun_unix_ms = ?2
@@ -302,19 +307,19 @@ impl Store {
     }
 
     /// The events of all recipients are safe.
-    pub(super) fn announced(&self, stored: Stored) -> Outcome<()> {
+    pub(super) fn mark_enqueued(&self, stored: StoredVersion) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute(
                 "UPDATE topics SET announced = max(announced, ?2) WHERE id = ?1",
-                params![stored.topic, stored.version],
+                params![stored.topic_id, stored.version],
             )?;
             let is_of = "id = ?1";
-            drop_bodies(transaction, is_of, params![stored.topic])
+            drop_unneeded_bodies(transaction, is_of, params![stored.topic_id])
         })
     }
 
     /// What a subscriber misses, if it is one still and misses anything.
-    pub(super) fn due(&self, id: Id, now: UnixMs) -> Outcome<Option<Due>> {
+    pub(super) fn due_delivery(&self, id: RowId, now: UnixMs) -> StoreResult<Option<DueDelivery>> {
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached(
             "SELECT version, topics.id, callback, named, kind, secret
@@ -324,25 +329,32 @@ impl Store {
         let read = |row: &Row<'_>| {
             let (version, topic, named, secret) =
                 (row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?);
-            let (callback, kind) = (read_url(row, 2)?, read_kind(row, 4)?);
-            Ok(Due { version, topic, callback, named, kind, secret })
+            let (callback, kind) = (read_url(row, 2)?, read_protocol(row, 4)?);
+            Ok(DueDelivery {
+                version,
+                topic_id: topic,
+                callback,
+                verbatim_url: named,
+                protocol: kind,
+                secret,
+            })
         };
         statement.query_row(params![id, now], read).optional()
     }
 
     /// The newest content of a topic, if somebody misses it.
-    pub(super) fn content(&self, topic: i64) -> Outcome<Option<Content>> {
+    pub(super) fn content(&self, topic: i64) -> StoreResult<Option<TopicContent>> {
         let sql = "SELECT version, content_type, body FROM topics
             WHERE id = ?1 AND body IS NOT NULL";
         let read = |row: &Row<'_>| {
             let (version, kind) = (row.get(0)?, row.get(1)?);
-            Ok(Content { version, kind, body: row.get::<_, Vec<u8>>(2)?.into() })
+            Ok(TopicContent { version, content_type: kind, body: row.get::<_, Vec<u8>>(2)?.into() })
         };
         self.0.lock().query_row(sql, [topic], read).optional()
     }
 
     /// A subscriber has it.
-    pub(super) fn delivered(&self, id: Id, version: i64) -> Outcome<()> {
+    pub(super) fn mark_delivered(&self, id: RowId, version: i64) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction
                 .prepare_cached(
@@ -351,19 +363,19 @@ impl Store {
                 )?
                 .execute(params![id, version])?;
             let is_of = "id = (SELECT topic FROM subscriptions WHERE id = ?1)";
-            drop_bodies(transaction, is_of, params![id])
+            drop_unneeded_bodies(transaction, is_of, params![id])
         })
     }
 
     /// An attempt has failed; with `is_last` the delivery has come to nothing. Whether the
     /// subscriber is dropped for that.
-    pub(super) fn failed(
+    pub(super) fn record_failure(
         &self,
-        id: Id,
+        id: RowId,
         is_last: bool,
-        bounds: &Bounds,
+        bounds: &HubLimits,
         now: UnixMs,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         self.write(false, |transaction| {
             transaction.execute(
                 "UPDATE subscriptions SET given_up = given_up + ?2,
@@ -377,41 +389,46 @@ impl Store {
             let dropped = transaction.execute(
                 "DELETE FROM subscriptions WHERE id = ?1
                 AND (given_up >= ?2 OR given_up >= ?4 AND failing_since_unix_ms <= ?3)",
-                params![id, bounds.given_up, now - millis(bounds.failing), GIVEN_UP_MIN],
+                params![
+                    id,
+                    bounds.failed_deliveries_max,
+                    now - duration_ms(bounds.failing_max),
+                    FAILED_DELIVERIES_MIN
+                ],
             )?;
             Ok(dropped > 0)
         })
     }
 
     /// A subscriber is gone.
-    pub(super) fn remove(&self, id: Id) -> Outcome<()> {
+    pub(super) fn remove_subscription(&self, id: RowId) -> StoreResult<()> {
         self.write(false, |transaction| {
             transaction.execute("DELETE FROM subscriptions WHERE id = ?1", [id]).map(drop)
         })
     }
 
     /// How much of it there is.
-    pub(super) fn counts(&self) -> Outcome<Counts> {
+    pub(super) fn counts(&self) -> StoreResult<HubCounts> {
         let sql = "SELECT (SELECT count(*) FROM topics), (SELECT count(*) FROM subscriptions),
             (SELECT count(*) FROM wishes)";
         self.0.lock().query_row(sql, [], |row| {
             let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
-            Ok(Counts { topics: count(0)?, subscribers: count(1)?, waiting: count(2)? })
+            Ok(HubCounts { topics: count(0)?, subscribers: count(1)?, pending_requests: count(2)? })
         })
     }
 
     /// Forgets what has ended, and what nobody needs any more. How many leases that were.
-    pub(super) fn sweep(&self, now: UnixMs) -> Outcome<usize> {
+    pub(super) fn remove_expired(&self, now: UnixMs) -> StoreResult<usize> {
         self.write(false, |transaction| {
             let ended = transaction
                 .execute("DELETE FROM subscriptions WHERE until_unix_ms <= ?1", [now])?;
-            let late = now - WISH_MS_MAX;
+            let late = now - REQUEST_MS_MAX;
             transaction.execute("DELETE FROM wishes WHERE asked_unix_ms <= ?1", [late])?;
             transaction.execute(
                 "DELETE FROM topics WHERE id NOT IN (SELECT topic FROM subscriptions)",
                 [],
             )?;
-            drop_bodies(transaction, "true", [])?;
+            drop_unneeded_bodies(transaction, "true", [])?;
             Ok(ended)
         })
     }
@@ -420,8 +437,8 @@ impl Store {
     fn write<T>(
         &self,
         is_safe: bool,
-        change: impl FnOnce(&Transaction<'_>) -> Outcome<T>,
-    ) -> Outcome<T> {
+        change: impl FnOnce(&Transaction<'_>) -> StoreResult<T>,
+    ) -> StoreResult<T> {
         let mut connection = self.0.lock();
         connection.pragma_update(None, "synchronous", if is_safe { "FULL" } else { "NORMAL" })?;
         let transaction = connection.transaction()?;
@@ -431,13 +448,13 @@ impl Store {
     }
 }
 
-fn create(connection: &mut Connection, found: i64) -> Outcome<()> {
+fn migrate(connection: &mut Connection, found: i64) -> StoreResult<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     digest::register(connection)?;
-    if found < VERSION {
+    if found < SCHEMA_VERSION {
         let transaction = connection.transaction()?;
         if found == 0 {
-            transaction.execute_batch(CREATE)?;
+            transaction.execute_batch(CREATE_TABLES)?;
         }
         for table in SCHEMA.tables {
             transaction.execute_batch(&table.add_column())?;
@@ -447,18 +464,18 @@ fn create(connection: &mut Connection, found: i64) -> Outcome<()> {
             let member = MemberId::random().to_string();
             transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
         }
-        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         return transaction.commit();
     }
     SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
 }
 
 /// Lets go of contents that nobody misses any more, of the topics that `is_of` names.
-fn drop_bodies(
+fn drop_unneeded_bodies(
     transaction: &Transaction<'_>,
     is_of: &str,
     values: impl rusqlite::Params,
-) -> Outcome<()> {
+) -> StoreResult<()> {
     let sql = format!(
         "UPDATE topics SET body = NULL
         WHERE {is_of} AND announced = version AND body IS NOT NULL AND NOT EXISTS
@@ -467,29 +484,29 @@ fn drop_bodies(
     transaction.prepare_cached(&sql)?.execute(values).map(drop)
 }
 
-fn read_url(row: &Row<'_>, column: usize) -> Outcome<CanonicalUrl<'static>> {
+fn read_url(row: &Row<'_>, column: usize) -> StoreResult<CanonicalUrl<'static>> {
     let text: String = row.get(column)?;
     text.parse().map_err(|_| rusqlite::Error::InvalidQuery)
 }
 
-fn number(kind: Kind) -> i64 {
+fn protocol_number(kind: SubscriberProtocol) -> i64 {
     match kind {
-        Kind::WebSub => 0,
-        Kind::Cloud => 1,
-        Kind::CloudOfPeer => 2,
+        SubscriberProtocol::WebSub => 0,
+        SubscriberProtocol::RssCloud => 1,
+        SubscriberProtocol::RssCloudPeer => 2,
     }
 }
 
-fn read_kind(row: &Row<'_>, column: usize) -> Outcome<Kind> {
+fn read_protocol(row: &Row<'_>, column: usize) -> StoreResult<SubscriberProtocol> {
     Ok(match row.get::<_, i64>(column)? {
-        0 => Kind::WebSub,
-        1 => Kind::Cloud,
-        2 => Kind::CloudOfPeer,
+        0 => SubscriberProtocol::WebSub,
+        1 => SubscriberProtocol::RssCloud,
+        2 => SubscriberProtocol::RssCloudPeer,
         _ => return Err(rusqlite::Error::InvalidQuery),
     })
 }
 
-fn millis(duration: Duration) -> i64 {
+fn duration_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
 }
 

@@ -3,81 +3,88 @@
 use tempfile::TempDir;
 use tidings_subscriber::database;
 
-use super::wishes::{WISHES_OF_HOST, WISHES_OF_ONE};
+use super::subscription_requests::{REQUESTS_PER_HOST_MAX, REQUESTS_PER_SUBSCRIPTION_MAX};
 use super::*;
-use crate::hub::request::{Topic, Wish};
+use crate::hub::hub_request::{HubTopic, SubscriptionRequest};
 
-const BOUNDS: Bounds =
-    Bounds { subscriptions: 3, wishes: 4, given_up: 2, failing: Duration::from_secs(100) };
+const LIMITS: HubLimits = HubLimits {
+    subscriptions_max: 3,
+    pending_requests_max: 4,
+    failed_deliveries_max: 2,
+    failing_max: Duration::from_secs(100),
+};
 const TOPIC: &str = "https://blog.example/feed";
 
-fn store() -> (TempDir, Store) {
+fn open_store() -> (TempDir, HubStore) {
     let folder = TempDir::new().unwrap();
-    let store = Store::open(&folder.path().join("hub.db")).unwrap();
+    let store = HubStore::open(&folder.path().join("hub.db")).unwrap();
     (folder, store)
 }
 
-fn wish(callback: u32, lease_s: Option<u64>) -> Wish {
-    Wish {
-        topic: Topic { url: TOPIC.parse().unwrap(), named: TOPIC.to_owned() },
+fn request(callback: u32, lease_s: Option<u64>) -> SubscriptionRequest {
+    SubscriptionRequest {
+        topic: HubTopic { url: TOPIC.parse().unwrap(), verbatim_url: TOPIC.to_owned() },
         callback: format!("https://reader.example/{callback}").parse().unwrap(),
-        kind: Kind::WebSub,
+        protocol: SubscriberProtocol::WebSub,
         lease: lease_s.map(Duration::from_secs),
         secret: Some(format!("secret {callback}")),
     }
 }
 
 #[track_caller]
-fn noted(store: &Store, wish: &Wish) -> Id {
-    match store.hear(std::slice::from_ref(wish), &BOUNDS, 0).unwrap()[..] {
-        [Heard::Noted(id)] => id,
+fn insert_pending(store: &HubStore, wish: &SubscriptionRequest) -> RowId {
+    match store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()[..] {
+        [RequestOutcome::Pending(id)] => id,
         ref other => panic!("{other:?}"),
     }
 }
 
 #[track_caller]
-fn subscribe(store: &Store, callback: u32) -> Id {
-    assert_eq!(grant(store, noted(store, &wish(callback, Some(10))), 0), Granted::Done);
+fn subscribe(store: &HubStore, callback: u32) -> RowId {
+    assert_eq!(
+        grant(store, insert_pending(store, &request(callback, Some(10))), 0),
+        GrantOutcome::Applied
+    );
     let sql = "SELECT id FROM subscriptions WHERE callback = ?1";
     let callback = format!("https://reader.example/{callback}");
     store.0.lock().query_row(sql, [callback], |row| row.get(0)).unwrap()
 }
 
-fn grant(store: &Store, id: Id, now: UnixMs) -> Granted {
-    store.grant(id, &BOUNDS, now).unwrap()
+fn grant(store: &HubStore, id: RowId, now: UnixMs) -> GrantOutcome {
+    store.grant(id, &LIMITS, now).unwrap()
 }
 
-fn put(store: &Store, body: &str) -> Stored {
-    store.put(TOPIC, Some(b"text/plain"), body.as_bytes()).unwrap().unwrap()
+fn put_body(store: &HubStore, body: &str) -> StoredVersion {
+    store.put_content(TOPIC, Some(b"text/plain"), body.as_bytes()).unwrap().unwrap()
 }
 
-fn has_body(store: &Store) -> bool {
+fn has_body(store: &HubStore) -> bool {
     let sql = "SELECT body IS NOT NULL FROM topics";
     store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
 #[test]
-fn everything_is_there_after_a_restart() {
-    let (folder, store) = store();
+fn all_rows_survive_a_restart() {
+    let (folder, store) = open_store();
     let id = subscribe(&store, 1);
-    let wished = noted(&store, &wish(2, Some(10)));
-    put(&store, "one");
-    let member = store.member().unwrap();
+    let wished = insert_pending(&store, &request(2, Some(10)));
+    put_body(&store, "one");
+    let member = store.member_id().unwrap();
     drop(store);
-    let store = Store::open(&folder.path().join("hub.db")).unwrap();
-    assert_eq!(store.member().unwrap(), member);
-    assert_eq!(store.wish(wished).unwrap(), Some(wish(2, Some(10))));
-    let due = store.due(id, 0).unwrap().unwrap();
+    let store = HubStore::open(&folder.path().join("hub.db")).unwrap();
+    assert_eq!(store.member_id().unwrap(), member);
+    assert_eq!(store.pending_request(wished).unwrap(), Some(request(2, Some(10))));
+    let due = store.due_delivery(id, 0).unwrap().unwrap();
     assert!(due.secret.as_deref() == Some("secret 1"));
-    assert_eq!(store.content(due.topic).unwrap().unwrap().body, "one");
+    assert_eq!(store.content(due.topic_id).unwrap().unwrap().body, "one");
 }
 
 #[test]
-fn a_file_of_the_first_version_goes_on_and_rows_that_change_have_digests() {
+fn a_version_1_file_is_migrated_and_changed_rows_get_digests() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("hub.db");
     let old = Connection::open(&path).unwrap();
-    old.execute_batch(CREATE).unwrap();
+    old.execute_batch(CREATE_TABLES).unwrap();
     old.execute_batch(&format!(
         "INSERT INTO own VALUES ('{}');
         INSERT INTO topics (url) VALUES ('{TOPIC}'), ('https://blog.example/other');
@@ -86,17 +93,17 @@ fn a_file_of_the_first_version_goes_on_and_rows_that_change_have_digests() {
     ))
     .unwrap();
     drop(old);
-    let store = Store::open(&path).unwrap();
+    let store = HubStore::open(&path).unwrap();
     let id = subscribe(&store, 1);
-    let stored = put(&store, "one");
-    store.begun(&[id], stored, 5).unwrap();
-    store.delivered(id, stored.version).unwrap();
-    noted(&store, &wish(2, Some(10)));
+    let stored = put_body(&store, "one");
+    store.mark_in_flight(&[id], stored, 5).unwrap();
+    store.mark_delivered(id, stored.version).unwrap();
+    insert_pending(&store, &request(2, Some(10)));
     drop(store);
     // `own` and one topic are as they were.
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
     assert_eq!((checked.problems.len(), checked.notes.len()), (0, 2), "{checked:?}");
-    drop(Store::open(&path).unwrap());
+    drop(HubStore::open(&path).unwrap());
     let other = Connection::open(&path).unwrap();
     other.execute_batch("UPDATE subscriptions SET secret = 'hushed'").unwrap();
     let checked = database::check(&path, Some(&SCHEMA)).unwrap();
@@ -106,185 +113,207 @@ fn a_file_of_the_first_version_goes_on_and_rows_that_change_have_digests() {
 
 #[test]
 fn a_newer_file_is_refused_and_left_alone() {
-    let (folder, store) = store();
-    store.0.lock().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    let (folder, store) = open_store();
+    store.0.lock().pragma_update(None, "user_version", SCHEMA_VERSION + 1).unwrap();
     drop(store);
-    let error = Store::open(&folder.path().join("hub.db")).unwrap_err();
+    let error = HubStore::open(&folder.path().join("hub.db")).unwrap_err();
     assert!(error.contains("newer"), "{error}");
 }
 
 // PROTOCOL: B2
 #[test]
-fn of_two_wishes_for_the_same_the_later_one_wins_in_whatever_order_they_are_verified() {
-    let (_folder, store) = store();
-    let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
-    assert_eq!(grant(&store, second, 0), Granted::Done);
-    assert_eq!(grant(&store, first, 0), Granted::Void);
+fn the_later_of_two_requests_wins_in_either_order_of_verification() {
+    let (_folder, store) = open_store();
+    let (first, second) =
+        (insert_pending(&store, &request(1, Some(10))), insert_pending(&store, &request(1, None)));
+    assert_eq!(grant(&store, second, 0), GrantOutcome::Applied);
+    assert_eq!(grant(&store, first, 0), GrantOutcome::Superseded);
     assert!(!store.has_subscribers(TOPIC, 0).unwrap());
 
-    let (first, second) = (noted(&store, &wish(1, Some(10))), noted(&store, &wish(1, None)));
-    assert_eq!(grant(&store, first, 0), Granted::Done);
+    let (first, second) =
+        (insert_pending(&store, &request(1, Some(10))), insert_pending(&store, &request(1, None)));
+    assert_eq!(grant(&store, first, 0), GrantOutcome::Applied);
     assert!(store.has_subscribers(TOPIC, 0).unwrap());
-    assert_eq!(grant(&store, second, 0), Granted::Done);
+    assert_eq!(grant(&store, second, 0), GrantOutcome::Applied);
     assert!(!store.has_subscribers(TOPIC, 0).unwrap());
 }
 
 #[test]
-fn what_nobody_has_shown_to_want_changes_nothing() {
-    let (_folder, store) = store();
+fn an_unverified_request_changes_nothing() {
+    let (_folder, store) = open_store();
     let subscribed = subscribe(&store, 1);
-    let stranger = noted(&store, &wish(1, None));
-    store.forget(stranger).unwrap();
-    assert_eq!(grant(&store, stranger, 0), Granted::Void);
-    put(&store, "one");
-    assert!(store.due(subscribed, 0).unwrap().is_some());
+    let stranger = insert_pending(&store, &request(1, None));
+    store.remove_request(stranger).unwrap();
+    assert_eq!(grant(&store, stranger, 0), GrantOutcome::Superseded);
+    put_body(&store, "one");
+    assert!(store.due_delivery(subscribed, 0).unwrap().is_some());
 }
 
 // PROTOCOL: B3
 #[test]
-fn a_renewal_is_the_same_subscription_with_a_new_lease_and_secret() {
-    let (_folder, store) = store();
+fn a_renewal_replaces_the_lease_and_the_secret() {
+    let (_folder, store) = open_store();
     let id = subscribe(&store, 1);
-    let renewed = Wish { secret: None, ..wish(1, Some(20)) };
-    assert_eq!(grant(&store, noted(&store, &renewed), 5_000), Granted::Done);
-    put(&store, "one");
-    assert_eq!(store.due(id, 24_999).unwrap().unwrap().secret, None);
-    assert!(store.due(id, 25_000).unwrap().is_none(), "its lease is over");
+    let renewed = SubscriptionRequest { secret: None, ..request(1, Some(20)) };
+    assert_eq!(grant(&store, insert_pending(&store, &renewed), 5_000), GrantOutcome::Applied);
+    put_body(&store, "one");
+    assert_eq!(store.due_delivery(id, 24_999).unwrap().unwrap().secret, None);
+    assert!(store.due_delivery(id, 25_000).unwrap().is_none(), "its lease is over");
 }
 
 #[test]
-fn there_is_a_bound_for_subscriptions_and_for_wishes() {
-    let (_folder, store) = store();
-    let hear = |wish: &Wish| store.hear(std::slice::from_ref(wish), &BOUNDS, 0).unwrap();
-    assert_eq!(hear(&wish(9, None)), [Heard::Nothing]);
+fn subscriptions_and_pending_requests_are_limited() {
+    let (_folder, store) = open_store();
+    let hear = |wish: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(wish), &LIMITS, 0).unwrap()
+    };
+    assert_eq!(hear(&request(9, None)), [RequestOutcome::NotSubscribed]);
     for callback in 1..=3 {
         subscribe(&store, callback);
     }
-    assert_eq!(hear(&wish(4, Some(1))), [Heard::Full]);
+    assert_eq!(hear(&request(4, Some(1))), [RequestOutcome::Full]);
     // Who has a subscription renews and ends it, but not without end.
-    for _ in 0..WISHES_OF_ONE {
-        noted(&store, &wish(1, Some(1)));
+    for _ in 0..REQUESTS_PER_SUBSCRIPTION_MAX {
+        insert_pending(&store, &request(1, Some(1)));
     }
-    assert_eq!(hear(&wish(1, Some(1))), [Heard::Full]);
-    noted(&store, &wish(2, None));
-    noted(&store, &wish(3, Some(1)));
+    assert_eq!(hear(&request(1, Some(1))), [RequestOutcome::Full]);
+    insert_pending(&store, &request(2, None));
+    insert_pending(&store, &request(3, Some(1)));
 }
 
 #[test]
-fn whoever_was_heard_when_there_was_more_room_is_not_taken_without_it() {
-    let (_folder, store) = store();
+fn a_lowered_limit_applies_to_pending_requests() {
+    let (_folder, store) = open_store();
     subscribe(&store, 1);
-    let (renewal, second) = (noted(&store, &wish(1, Some(9))), noted(&store, &wish(2, Some(9))));
-    let fewer = Bounds { subscriptions: 1, ..BOUNDS };
-    assert_eq!(store.grant(second, &fewer, 0).unwrap(), Granted::Full);
-    assert_eq!(store.wish(second).unwrap(), None, "it is not asked again");
-    assert_eq!(store.grant(renewal, &fewer, 0).unwrap(), Granted::Done);
-    assert_eq!(store.counts().unwrap(), Counts { topics: 1, subscribers: 1, waiting: 0 });
-    let end = noted(&store, &wish(1, None));
-    assert_eq!(store.grant(end, &fewer, 0).unwrap(), Granted::Done);
-    let third = noted(&store, &wish(3, Some(9)));
-    assert_eq!(store.counts().unwrap().waiting, 1);
-    assert_eq!(store.grant(third, &fewer, 0).unwrap(), Granted::Done, "there is a place again");
+    let (renewal, second) = (
+        insert_pending(&store, &request(1, Some(9))),
+        insert_pending(&store, &request(2, Some(9))),
+    );
+    let fewer = HubLimits { subscriptions_max: 1, ..LIMITS };
+    assert_eq!(store.grant(second, &fewer, 0).unwrap(), GrantOutcome::Full);
+    assert_eq!(store.pending_request(second).unwrap(), None, "it is not asked again");
+    assert_eq!(store.grant(renewal, &fewer, 0).unwrap(), GrantOutcome::Applied);
+    assert_eq!(
+        store.counts().unwrap(),
+        HubCounts { topics: 1, subscribers: 1, pending_requests: 0 }
+    );
+    let end = insert_pending(&store, &request(1, None));
+    assert_eq!(store.grant(end, &fewer, 0).unwrap(), GrantOutcome::Applied);
+    let third = insert_pending(&store, &request(3, Some(9)));
+    assert_eq!(store.counts().unwrap().pending_requests, 1);
+    assert_eq!(
+        store.grant(third, &fewer, 0).unwrap(),
+        GrantOutcome::Applied,
+        "there is a place again"
+    );
 }
 
 #[test]
-fn whoever_wishes_much_in_one_name_leaves_room_for_others() {
-    let (_folder, store) = store();
-    let bounds = Bounds { subscriptions: 1_000, wishes: 1_000, ..BOUNDS };
-    let hear = |wish: &Wish| store.hear(std::slice::from_ref(wish), &bounds, 0).unwrap().remove(0);
-    let heard = (0..200).map(|callback| hear(&wish(callback, Some(1))));
-    let noted = heard.filter(|heard| matches!(heard, Heard::Noted(_))).count();
-    assert_eq!(noted as u64, WISHES_OF_HOST);
-    let other = Wish { callback: "https://other.example/".parse().unwrap(), ..wish(0, Some(1)) };
-    assert!(matches!(hear(&other), Heard::Noted(_)));
+fn pending_requests_of_one_host_are_limited() {
+    let (_folder, store) = open_store();
+    let bounds = HubLimits { subscriptions_max: 1_000, pending_requests_max: 1_000, ..LIMITS };
+    let hear = |wish: &SubscriptionRequest| {
+        store.insert_requests(std::slice::from_ref(wish), &bounds, 0).unwrap().remove(0)
+    };
+    let heard = (0..200).map(|callback| hear(&request(callback, Some(1))));
+    let noted = heard.filter(|heard| matches!(heard, RequestOutcome::Pending(_))).count();
+    assert_eq!(noted as u64, REQUESTS_PER_HOST_MAX);
+    let other = SubscriptionRequest {
+        callback: "https://other.example/".parse().unwrap(),
+        ..request(0, Some(1))
+    };
+    assert!(matches!(hear(&other), RequestOutcome::Pending(_)));
 }
 
 #[test]
-fn nothing_is_on_its_way_twice_and_who_missed_something_is_told_again() {
-    let (_folder, store) = store();
+fn a_delivery_is_in_flight_once_and_missed_content_is_sent_again() {
+    let (_folder, store) = open_store();
     let id = subscribe(&store, 1);
-    assert_eq!(grant(&store, noted(&store, &wish(1, Some(1_000_000))), 0), Granted::Done);
+    assert_eq!(
+        grant(&store, insert_pending(&store, &request(1, Some(1_000_000))), 0),
+        GrantOutcome::Applied
+    );
     let recipients = |stored, now| {
-        let recipients = store.recipients(stored, 0, 10, now).unwrap();
+        let recipients = store.next_recipients(stored, 0, 10, now).unwrap();
         recipients.into_iter().map(|(id, _, begun)| (id, begun)).collect::<Vec<_>>()
     };
-    let first = put(&store, "one");
+    let first = put_body(&store, "one");
     assert_eq!(recipients(first, 0), [(id, 0)]);
-    store.begun(&[id], first, 0).unwrap();
+    store.mark_in_flight(&[id], first, 0).unwrap();
     assert_eq!(recipients(first, 1), []);
-    let second = put(&store, "two");
+    let second = put_body(&store, "two");
     assert_eq!(recipients(second, 1), [], "what is on its way is the newest when it gets there");
     // It comes to nothing.
-    store.failed(id, false, &BOUNDS, 0).unwrap();
+    store.record_failure(id, false, &LIMITS, 0).unwrap();
     assert_eq!(recipients(second, 1), [], "it is tried again");
-    store.failed(id, true, &BOUNDS, 0).unwrap();
+    store.record_failure(id, true, &LIMITS, 0).unwrap();
     assert_eq!(recipients(second, 1), [(id, 1)]);
-    store.begun(&[id], second, 0).unwrap();
-    assert_eq!(recipients(second, BEGUN_MS_MAX), [(id, 2)], "it was lost with its group, say");
+    store.mark_in_flight(&[id], second, 0).unwrap();
+    assert_eq!(recipients(second, IN_FLIGHT_MS_MAX), [(id, 2)], "it was lost with its group, say");
     // Noted late: it has arrived by then.
-    store.delivered(id, second.version).unwrap();
-    store.begun(&[id], second, 0).unwrap();
-    let third = put(&store, "three");
+    store.mark_delivered(id, second.version).unwrap();
+    store.mark_in_flight(&[id], second, 0).unwrap();
+    let third = put_body(&store, "three");
     assert_eq!(recipients(third, 1), [(id, 2)]);
 }
 
 #[test]
-fn several_wishes_are_noted_together_or_not_at_all() {
-    let (_folder, store) = store();
-    let wishes: Vec<_> = (1..=4).map(|callback| wish(callback, Some(10))).collect();
-    assert_eq!(store.hear(&wishes, &BOUNDS, 0).unwrap(), [Heard::Full]);
+fn several_requests_are_stored_together_or_not_at_all() {
+    let (_folder, store) = open_store();
+    let wishes: Vec<_> = (1..=4).map(|callback| request(callback, Some(10))).collect();
+    assert_eq!(store.insert_requests(&wishes, &LIMITS, 0).unwrap(), [RequestOutcome::Full]);
     let sql = "SELECT count(*) FROM wishes";
     let count: i64 = store.0.lock().query_row(sql, [], |row| row.get(0)).unwrap();
     assert_eq!(count, 0);
 }
 
 #[test]
-fn a_content_is_distributed_once_and_kept_until_everybody_has_it() {
-    let (_folder, store) = store();
+fn content_is_distributed_once_and_kept_until_all_subscribers_have_it() {
+    let (_folder, store) = open_store();
     let (first, second) = (subscribe(&store, 1), subscribe(&store, 2));
-    let stored = put(&store, "one");
-    assert_eq!((stored.version, stored.is_announced), (1, false));
-    let ids = |after| -> Vec<Id> {
-        let recipients = store.recipients(stored, after, 10, 0).unwrap();
+    let stored = put_body(&store, "one");
+    assert_eq!((stored.version, stored.is_enqueued), (1, false));
+    let ids = |after| -> Vec<RowId> {
+        let recipients = store.next_recipients(stored, after, 10, 0).unwrap();
         recipients.into_iter().map(|(id, ..)| id).collect()
     };
     assert_eq!(ids(0), [first, second]);
     assert_eq!(ids(first), [second]);
-    store.announced(stored).unwrap();
-    let again = put(&store, "one");
-    assert_eq!((again.version, again.is_announced), (1, true));
-    store.delivered(first, 1).unwrap();
-    assert!(store.due(first, 0).unwrap().is_none());
+    store.mark_enqueued(stored).unwrap();
+    let again = put_body(&store, "one");
+    assert_eq!((again.version, again.is_enqueued), (1, true));
+    store.mark_delivered(first, 1).unwrap();
+    assert!(store.due_delivery(first, 0).unwrap().is_none());
     assert!(has_body(&store));
-    store.delivered(second, 1).unwrap();
+    store.mark_delivered(second, 1).unwrap();
     assert!(!has_body(&store));
-    assert_eq!(put(&store, "two").version, 2);
-    assert_eq!(put(&store, "one").version, 3, "what comes back is news, too");
+    assert_eq!(put_body(&store, "two").version, 2);
+    assert_eq!(put_body(&store, "one").version, 3, "what comes back is news, too");
 }
 
 #[test]
-fn who_subscribes_later_is_not_told_what_was_before() {
-    let (_folder, store) = store();
+fn a_new_subscriber_does_not_receive_earlier_content() {
+    let (_folder, store) = open_store();
     subscribe(&store, 1);
-    let stored = put(&store, "one");
+    let stored = put_body(&store, "one");
     let later = subscribe(&store, 2);
-    assert!(store.due(later, 0).unwrap().is_none());
-    assert_eq!(store.recipients(stored, 0, 10, 0).unwrap().len(), 1);
+    assert!(store.due_delivery(later, 0).unwrap().is_none());
+    assert_eq!(store.next_recipients(stored, 0, 10, 0).unwrap().len(), 1);
 }
 
 #[test]
-fn a_subscriber_is_dropped_when_its_deliveries_come_to_nothing() {
-    let (_folder, store) = store();
+fn a_subscriber_is_dropped_after_repeated_failures() {
+    let (_folder, store) = open_store();
     let id = subscribe(&store, 1);
-    let failed = |is_last, now| store.failed(id, is_last, &BOUNDS, now).unwrap();
+    let failed = |is_last, now| store.record_failure(id, is_last, &LIMITS, now).unwrap();
     assert!(!failed(false, 0) && !failed(true, 0));
-    store.delivered(id, 0).unwrap();
+    store.mark_delivered(id, 0).unwrap();
     assert!(!failed(true, 0), "it has been well meanwhile");
     assert!(!failed(false, 0));
     assert!(failed(true, 0), "the second in a row");
     let id = subscribe(&store, 1);
-    let many = Bounds { given_up: 100, ..BOUNDS };
-    let failed = |is_last, now| store.failed(id, is_last, &many, now).unwrap();
+    let many = HubLimits { failed_deliveries_max: 100, ..LIMITS };
+    let failed = |is_last, now| store.record_failure(id, is_last, &many, now).unwrap();
     assert!(!failed(true, 0) && !failed(false, 200_000));
     assert!(!failed(true, 200_000), "two are no habit, however far apart");
     assert!(!failed(false, 200_000));
@@ -292,25 +321,25 @@ fn a_subscriber_is_dropped_when_its_deliveries_come_to_nothing() {
 }
 
 #[test]
-fn what_has_ended_is_swept() {
-    let (_folder, store) = store();
+fn expired_rows_are_removed() {
+    let (_folder, store) = open_store();
     let gone = subscribe(&store, 1);
-    let wished = noted(&store, &wish(2, Some(10)));
-    put(&store, "one");
-    assert_eq!(store.sweep(9_999).unwrap(), 0);
-    assert_eq!(store.sweep(10_000).unwrap(), 1);
-    assert!(store.due(gone, 0).unwrap().is_none());
-    assert!(store.wish(wished).unwrap().is_some());
-    store.sweep(WISH_MS_MAX).unwrap();
-    assert!(store.wish(wished).unwrap().is_none());
-    assert!(store.put(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
+    let wished = insert_pending(&store, &request(2, Some(10)));
+    put_body(&store, "one");
+    assert_eq!(store.remove_expired(9_999).unwrap(), 0);
+    assert_eq!(store.remove_expired(10_000).unwrap(), 1);
+    assert!(store.due_delivery(gone, 0).unwrap().is_none());
+    assert!(store.pending_request(wished).unwrap().is_some());
+    store.remove_expired(REQUEST_MS_MAX).unwrap();
+    assert!(store.pending_request(wished).unwrap().is_none());
+    assert!(store.put_content(TOPIC, None, b"two").unwrap().is_none(), "the topic is gone");
     let id = subscribe(&store, 1);
     assert!(id > gone, "ids are never given twice");
 }
 
 #[test]
-fn only_the_owner_reads_secrets() {
-    let (folder, store) = store();
+fn only_the_owner_can_read_the_files() {
+    let (folder, store) = open_store();
     subscribe(&store, 1);
     let mut files = 0;
     for file in std::fs::read_dir(folder.path()).unwrap() {
@@ -322,14 +351,14 @@ fn only_the_owner_reads_secrets() {
 }
 
 #[test]
-fn who_comes_back_after_its_lease_begins_anew() {
-    let (_folder, store) = store();
+fn a_subscription_after_an_expired_lease_skips_earlier_content() {
+    let (_folder, store) = open_store();
     let id = subscribe(&store, 1);
-    put(&store, "one");
-    let renewed = noted(&store, &wish(1, Some(100)));
-    assert_eq!(grant(&store, renewed, 9_999), Granted::Done);
-    assert!(store.due(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
-    let late = noted(&store, &wish(1, Some(100)));
-    assert_eq!(grant(&store, late, 200_000), Granted::Done);
-    assert!(store.due(id, 200_000).unwrap().is_none());
+    put_body(&store, "one");
+    let renewed = insert_pending(&store, &request(1, Some(100)));
+    assert_eq!(grant(&store, renewed, 9_999), GrantOutcome::Applied);
+    assert!(store.due_delivery(id, 9_999).unwrap().is_some(), "in time, nothing is lost");
+    let late = insert_pending(&store, &request(1, Some(100)));
+    assert_eq!(grant(&store, late, 200_000), GrantOutcome::Applied);
+    assert!(store.due_delivery(id, 200_000).unwrap().is_none());
 }

@@ -4,21 +4,21 @@
 //!
 //! | type | |
 //! |---|---|
-//! | `Publisher` | a PUB socket that listens: `bind`, `address`, `send`, `turn`, `tend`, `drain` |
-//! | `Puller` | a PULL socket that listens: `bind`, `address`, `receive`, `tend` |
-//! | `Subscriber` | a SUB socket that connects: `connect`, `receive`, `tend` |
+//! | `ZmqPublisher` | a PUB socket that listens: `bind`, `address`, `send`, `turn`, `tend`, `drain` |
+//! | `ZmqPuller` | a PULL socket that listens: `bind`, `address`, `receive`, `tend` |
+//! | `ZmqSubscriber` | a SUB socket that connects: `connect`, `receive`, `tend` |
 
 #[cfg(feature = "libzmq")]
 mod by_libzmq;
 #[cfg(not(feature = "libzmq"))]
-mod by_zeromq;
-#[cfg(not(feature = "libzmq"))]
 mod peers;
+#[cfg(not(feature = "libzmq"))]
+mod zeromq_sockets;
 
 #[cfg(feature = "libzmq")]
 pub(crate) use by_libzmq::{Publisher, Puller, Subscriber};
 #[cfg(not(feature = "libzmq"))]
-pub(crate) use by_zeromq::{Publisher, Puller, Subscriber};
+pub(crate) use zeromq_sockets::{ZmqPublisher, ZmqPuller, ZmqSubscriber};
 
 /// A message: its frames.
 #[cfg(feature = "libzmq")]

@@ -16,44 +16,47 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 use crate::zmq::limits::CONNECTIONS_MAX;
 
 /// The least that waits for somebody who is said not to read.
-const UNREAD_BYTES_MIN: u64 = 64 * 1024;
+const SLOW_READER_BYTES_MIN: u64 = 64 * 1024;
 
 /// The connections to this address.
 #[derive(Debug)]
-pub(super) struct Peers {
-    pub(super) local: SocketAddr,
+pub(super) struct PeerConnections {
+    pub(super) local_address: SocketAddr,
 }
 
 /// A connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(super) struct PeerConnection {
     /// What the kernel knows the socket by. They rise.
     inode: u64,
     /// Bytes that were sent and not acknowledged.
-    unread: u64,
+    unacknowledged_bytes: u64,
 }
 
-impl Peers {
+impl PeerConnections {
     /// Those who do not read: for whom as much waits in the kernel as can, judged by the one who
     /// has most.
-    pub(super) fn slow(&self) -> io::Result<Vec<Peer>> {
-        let mut peers = self.all()?;
-        let most = peers.iter().map(|peer| peer.unread).max().unwrap_or(0);
-        peers.retain(|peer| peer.unread >= UNREAD_BYTES_MIN && peer.unread >= most / 2);
+    pub(super) fn slow_readers(&self) -> io::Result<Vec<PeerConnection>> {
+        let mut peers = self.list()?;
+        let most = peers.iter().map(|peer| peer.unacknowledged_bytes).max().unwrap_or(0);
+        peers.retain(|peer| {
+            peer.unacknowledged_bytes >= SLOW_READER_BYTES_MIN
+                && peer.unacknowledged_bytes >= most / 2
+        });
         Ok(peers)
     }
 
     /// Ends the newest connections beyond those that are allowed. Returns how many.
-    pub(super) fn cut_off_excess(&self) -> io::Result<u64> {
-        let mut peers = self.all()?;
+    pub(super) fn disconnect_excess(&self) -> io::Result<u64> {
+        let mut peers = self.list()?;
         peers.sort_unstable_by_key(|peer| peer.inode);
         let excess = peers.get(CONNECTIONS_MAX..).unwrap_or_default();
-        Self::cut_off(excess)?;
+        Self::disconnect(excess)?;
         Ok(excess.len() as u64)
     }
 
     /// Ends connections, with everything that waits for them.
-    pub(super) fn cut_off(peers: &[Peer]) -> io::Result<()> {
+    pub(super) fn disconnect(peers: &[PeerConnection]) -> io::Result<()> {
         if peers.is_empty() {
             return Ok(());
         }
@@ -73,7 +76,7 @@ impl Peers {
         Ok(())
     }
 
-    fn all(&self) -> io::Result<Vec<Peer>> {
+    fn list(&self) -> io::Result<Vec<PeerConnection>> {
         let mut peers = Vec::new();
         for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
             let file = match fs::File::open(table) {
@@ -83,7 +86,7 @@ impl Peers {
                 Err(error) => return Err(error),
             };
             for line in BufReader::new(file).lines().skip(1) {
-                peers.extend(connection(&line?, self.local.port()));
+                peers.extend(parse_connection(&line?, self.local_address.port()));
             }
         }
         Ok(peers)
@@ -91,7 +94,7 @@ impl Peers {
 }
 
 /// A line of the kernel's table, if it is that of an open connection to this port.
-fn connection(line: &str, port: u16) -> Option<Peer> {
+fn parse_connection(line: &str, port: u16) -> Option<PeerConnection> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (_, local) = fields.next()?.rsplit_once(':')?;
     let state = fields.nth(1)?;
@@ -102,7 +105,7 @@ fn connection(line: &str, port: u16) -> Option<Peer> {
     if !is_open || u16::from_str_radix(local, 16).ok()? != port {
         return None;
     }
-    Some(Peer { inode, unread: u64::from_str_radix(unread, 16).ok()? })
+    Some(PeerConnection { inode, unacknowledged_bytes: u64::from_str_radix(unread, 16).ok()? })
 }
 
 /// The sockets of this process: inode and descriptor.
@@ -129,32 +132,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel_are_understood() {
+    fn lines_of_the_kernel_table_are_parsed() {
         let line = "   7: 0100007F:303B 0100007F:D2A4 01 0003FF10:00000000 01:00000014 00000000     0        0 917 2 0 20 4 30 10 -1";
-        assert_eq!(connection(line, 12_347), Some(Peer { inode: 917, unread: 0x3_ff10 }));
-        assert_eq!(connection(line, 12_348), None);
-        assert_eq!(connection(&line.replace(" 01 0003", " 0A 0003"), 12_347), None, "it listens");
-        assert_eq!(connection("", 1), None);
+        assert_eq!(
+            parse_connection(line, 12_347),
+            Some(PeerConnection { inode: 917, unacknowledged_bytes: 0x3_ff10 })
+        );
+        assert_eq!(parse_connection(line, 12_348), None);
+        assert_eq!(
+            parse_connection(&line.replace(" 01 0003", " 0A 0003"), 12_347),
+            None,
+            "it listens"
+        );
+        assert_eq!(parse_connection("", 1), None);
     }
 
     #[test]
-    fn who_does_not_read_is_cut_off_and_others_are_not() {
+    fn slow_readers_are_disconnected_and_others_are_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let peers = Peers { local: listener.local_addr().unwrap() };
-        let mut slow = TcpStream::connect(peers.local).unwrap();
+        let peers = PeerConnections { local_address: listener.local_addr().unwrap() };
+        let mut slow = TcpStream::connect(peers.local_address).unwrap();
         let mut to_slow = listener.accept().unwrap().0;
-        let mut other = TcpStream::connect(peers.local).unwrap();
+        let mut other = TcpStream::connect(peers.local_address).unwrap();
         let mut to_other = listener.accept().unwrap().0;
-        assert_eq!(peers.slow().unwrap(), []);
+        assert_eq!(peers.slow_readers().unwrap(), []);
         to_slow.set_nonblocking(true).unwrap();
         while to_slow.write(&[0; 4096]).is_ok() {}
-        let found = peers.slow().unwrap();
+        let found = peers.slow_readers().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        Peers::cut_off(&found).unwrap();
+        PeerConnections::disconnect(&found).unwrap();
         // What was on its way is read, and then the end.
         slow.read_to_end(&mut Vec::new()).unwrap();
         to_other.write_all(b"x").unwrap();
         other.read_exact(&mut [0]).unwrap();
-        assert_eq!(peers.cut_off_excess().unwrap(), 0);
+        assert_eq!(peers.disconnect_excess().unwrap(), 0);
     }
 }

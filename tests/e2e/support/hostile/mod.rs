@@ -1,7 +1,7 @@
 //! Servers that send what nobody should: one host (an address in 127.2.0.0/16) for each way to
 //! misbehave, or many (in 127.4.0.0/16), and as many good ones beside them, all on one port.
 
-mod ways;
+mod misbehaviours;
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-pub(crate) use self::ways::WAYS;
-use self::ways::{gzip_bomb, gzip_twice_bomb, html};
+pub(crate) use self::misbehaviours::MISBEHAVIOURS;
+use self::misbehaviours::{gzip_bomb, gzip_twice_bomb, html_response};
 
 /// Between two bytes of who sends one at a time.
-const DRIP: Duration = Duration::from_millis(100);
+const DRIP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whoever never ends does so when it has sent this much: nobody should have read as far.
-const ENDLESS_BYTES: usize = 1 << 30;
+const ENDLESS_BYTES_MAX: usize = 1 << 30;
 
 /// What a host does when it is asked for `/`.
 #[derive(Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum Misbehaviour {
     /// These bytes, and the end of the connection.
-    Says(fn() -> Vec<u8>),
+    Responds(fn() -> Vec<u8>),
     /// The first bytes, then the others again and again.
     Repeats(&'static [u8], fn() -> Vec<u8>),
     /// The first bytes at once, the others one at a time.
@@ -35,14 +35,14 @@ pub(crate) enum Way {
     /// The bytes, and then silence.
     Hangs(&'static [u8]),
     /// An answer that depends on the path that was asked for.
-    Maze(fn(&str) -> Vec<u8>),
+    RespondsByPath(fn(&str) -> Vec<u8>),
     /// Its robots.txt is this; its page is good.
     Robots(fn() -> Vec<u8>),
 }
 
 /// One request, as it was seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct HostileRequest {
     pub(crate) host: Ipv4Addr,
     pub(crate) path: String,
     pub(crate) at: Duration,
@@ -50,22 +50,22 @@ pub(crate) struct Seen {
 
 /// The running servers; they stop when dropped.
 #[derive(Debug)]
-pub(crate) struct Hostile {
-    shared: Arc<Shared>,
+pub(crate) struct HostileServers {
+    shared: Arc<HostileState>,
     port: u16,
     acceptor: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    began: Instant,
-    seen: Mutex<Vec<Seen>>,
+struct HostileState {
+    started: Instant,
+    requests: Mutex<Vec<HostileRequest>>,
     /// Hosts that had said what they had to say, and when the client left them.
-    left: Mutex<Vec<(Ipv4Addr, Duration)>>,
+    client_disconnects: Mutex<Vec<(Ipv4Addr, Duration)>>,
     stopping: AtomicBool,
 }
 
-impl Hostile {
+impl HostileServers {
     /// Serves on a free port of all loopback addresses.
     #[track_caller]
     pub(crate) fn serve() -> Self {
@@ -74,49 +74,49 @@ impl Hostile {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         SockRef::from(&listener).listen(4096).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
-            began: Instant::now(),
-            seen: Mutex::default(),
-            left: Mutex::default(),
+        let shared = Arc::new(HostileState {
+            started: Instant::now(),
+            requests: Mutex::default(),
+            client_disconnects: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
         let acceptor = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || accept(&listener, &shared)
+            move || accept_connections(&listener, &shared)
         });
         Self { shared, port, acceptor: Some(acceptor) }
     }
 
     /// The first page of the host with this way.
     pub(crate) fn url(&self, way: &str) -> String {
-        format!("http://{}:{}/", bad_host(way), self.port)
+        format!("http://{}:{}/", misbehaving_host(way), self.port)
     }
 
     /// The first page of one of many hosts with this way.
-    pub(crate) fn one_of(&self, way: &str, number: usize) -> String {
-        let at = WAYS.iter().position(|(name, _)| *name == way).unwrap();
+    pub(crate) fn url_of_many(&self, way: &str, number: usize) -> String {
+        let at = MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap();
         let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
         format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
     }
 
     /// The first page of a good host, of which there are as many as one likes.
-    pub(crate) fn good(&self, number: usize) -> String {
+    pub(crate) fn good_url(&self, number: usize) -> String {
         format!("http://{}:{}/0", good_host(number), self.port)
     }
 
     /// When the client first left a host with this way that hangs.
-    pub(crate) fn left(&self, way: &str) -> Option<Duration> {
-        let left = self.shared.left.lock().unwrap();
-        left.iter().find(|(host, _)| *host == bad_host(way)).map(|(_, at)| *at)
+    pub(crate) fn first_disconnect(&self, way: &str) -> Option<Duration> {
+        let left = self.shared.client_disconnects.lock().unwrap();
+        left.iter().find(|(host, _)| *host == misbehaving_host(way)).map(|(_, at)| *at)
     }
 
     /// All requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<HostileRequest> {
+        self.shared.requests.lock().unwrap().clone()
     }
 }
 
-impl Drop for Hostile {
+impl Drop for HostileServers {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
@@ -125,21 +125,21 @@ impl Drop for Hostile {
 }
 
 /// The address of the host with this way.
-fn bad_host(way: &str) -> Ipv4Addr {
-    host(2, WAYS.iter().position(|(name, _)| *name == way).unwrap())
+fn misbehaving_host(way: &str) -> Ipv4Addr {
+    loopback_address(2, MISBEHAVIOURS.iter().position(|(name, _)| *name == way).unwrap())
 }
 
 /// The address of a good host.
 pub(crate) fn good_host(number: usize) -> Ipv4Addr {
-    host(3, number)
+    loopback_address(3, number)
 }
 
-fn host(net: u8, number: usize) -> Ipv4Addr {
+fn loopback_address(net: u8, number: usize) -> Ipv4Addr {
     let [high, low] = [number / 250, number % 250 + 1].map(|part| u8::try_from(part).unwrap());
     Ipv4Addr::new(127, net, high, low)
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept_connections(listener: &TcpListener, shared: &Arc<HostileState>) {
     for stream in listener.incoming() {
         if shared.stopping.load(Ordering::SeqCst) {
             return;
@@ -154,58 +154,62 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             };
             if peer.ip().is_loopback() {
                 // What the client makes of it is in what it stores.
-                let _: io::Result<()> = connection(stream, host, &shared);
+                let _: io::Result<()> = serve_connection(stream, host, &shared);
             }
         });
     }
 }
 
-fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Result<()> {
+fn serve_connection(
+    mut stream: TcpStream,
+    host: Ipv4Addr,
+    shared: &HostileState,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let path = read_path(&mut stream)?;
-    let seen = Seen { host, path: path.clone(), at: shared.began.elapsed() };
-    shared.seen.lock().unwrap().push(seen);
+    let seen = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
+    shared.requests.lock().unwrap().push(seen);
     let [_, net, high, low] = host.octets().map(usize::from);
     let (_, way) = match net {
-        2 => WAYS[high * 250 + low - 1],
-        4 => WAYS[high],
-        _ => return stream.write_all(&good(&path)),
+        2 => MISBEHAVIOURS[high * 250 + low - 1],
+        4 => MISBEHAVIOURS[high],
+        _ => return stream.write_all(&good_page(&path)),
     };
     match way {
-        Way::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
+        Misbehaviour::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
         _ if path == "/robots.txt" => stream.write_all(NOT_FOUND),
-        Way::Robots(_) => stream.write_all(&html("<title>Fine</title>")),
-        Way::Says(bytes) => {
+        Misbehaviour::Robots(_) => stream.write_all(&html_response("<title>Fine</title>")),
+        Misbehaviour::Responds(bytes) => {
             stream.write_all(&bytes())?;
-            finish(&mut stream)
+            wait_for_close(&mut stream)
         }
-        Way::Maze(answer) => stream.write_all(&answer(&path)),
-        Way::Repeats(first, again) => {
+        Misbehaviour::RespondsByPath(answer) => stream.write_all(&answer(&path)),
+        Misbehaviour::Repeats(first, again) => {
             stream.write_all(first)?;
             let again = again();
-            for _ in 0..ENDLESS_BYTES / again.len() {
+            for _ in 0..ENDLESS_BYTES_MAX / again.len() {
                 stream.write_all(&again)?;
             }
             Ok(())
         }
-        Way::Drips(first, rest) => {
+        Misbehaviour::Drips(first, rest) => {
             stream.write_all(first)?;
             for byte in rest.iter().cycle() {
                 if shared.stopping.load(Ordering::SeqCst) {
                     break;
                 }
                 stream.write_all(&[*byte])?;
-                thread::sleep(DRIP);
+                thread::sleep(DRIP_INTERVAL);
             }
             Ok(())
         }
-        Way::Hangs(bytes) => {
+        Misbehaviour::Hangs(bytes) => {
             stream.write_all(bytes)?;
-            let left = finish(&mut stream);
-            shared.left.lock().unwrap().push((host, shared.began.elapsed()));
+            let left = wait_for_close(&mut stream);
+            shared.client_disconnects.lock().unwrap().push((host, shared.started.elapsed()));
             left
         }
-        Way::Resets(bytes) => {
+        Misbehaviour::Resets(bytes) => {
             // On one machine that has come before the reset does, and is read before it.
             stream.write_all(bytes)?;
             SockRef::from(&stream).set_linger(Some(Duration::ZERO))
@@ -214,7 +218,7 @@ fn connection(mut stream: TcpStream, host: Ipv4Addr, shared: &Shared) -> io::Res
 }
 
 /// Nothing more is sent; ends when the client leaves, so that what was sent is not lost to a reset.
-fn finish(stream: &mut TcpStream) -> io::Result<()> {
+fn wait_for_close(stream: &mut TcpStream) -> io::Result<()> {
     let mut rest = [0; 1024];
     while stream.read(&mut rest)? > 0 {}
     Ok(())
@@ -239,10 +243,10 @@ const NOT_FOUND: &[u8] =
 /// Pages of a good host.
 pub(crate) const GOOD_PAGES: usize = 20;
 
-fn good(path: &str) -> Vec<u8> {
+fn good_page(path: &str) -> Vec<u8> {
     match path[1..].parse::<usize>() {
         Ok(page) if page < GOOD_PAGES => {
-            html(&format!("<title>Page {page}</title><a href=\"/{}\">next</a>", page + 1))
+            html_response(&format!("<title>Page {page}</title><a href=\"/{}\">next</a>", page + 1))
         }
         _ => NOT_FOUND.to_vec(),
     }

@@ -7,8 +7,8 @@
 //! `end` to the next `start` is therefore never shorter than the one that the client kept, and an
 //! overlap here was one there.
 
-mod judge;
-mod serve;
+mod http_connection;
+mod request_log;
 mod site;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -20,9 +20,9 @@ use std::{fmt, io};
 
 use socket2::SockRef;
 
-pub(crate) use self::judge::Record;
-pub(crate) use self::site::{Answer, BAD, Site, html, whole};
-use super::wait::PATIENCE;
+pub(crate) use self::request_log::RequestLog;
+pub(crate) use self::site::{BAD_PATHS, OriginResponse, Site, full_response, html_response};
+use super::wait::WAIT_TIMEOUT;
 
 /// Connections that wait to be accepted; the standard library would have 128 of them.
 const BACKLOG: i32 = 4096;
@@ -55,26 +55,26 @@ impl Hit {
 }
 
 /// Answers some requests; the others are the site's.
-type Answers = dyn Fn(&Hit) -> Option<Answer> + Send + Sync;
+type ResponseOverride = dyn Fn(&Hit) -> Option<OriginResponse> + Send + Sync;
 
 /// A running test origin; it stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    shared: Arc<Shared>,
+    shared: Arc<OriginState>,
     port: u16,
     acceptor: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct OriginState {
     site: Site,
-    answers: Box<Answers>,
-    began: Instant,
+    override_response: Box<ResponseOverride>,
+    started: Instant,
     hits: Mutex<Vec<Hit>>,
     changed: Condvar,
     stopping: AtomicBool,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for OriginState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Shared").field("site", &self.site).finish_non_exhaustive()
     }
@@ -91,24 +91,24 @@ impl Origin {
     #[track_caller]
     pub(crate) fn serve_with(
         site: Site,
-        answers: impl Fn(&Hit) -> Option<Answer> + Send + Sync + 'static,
+        answers: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         // All hosts may be called at the same moment; who finds no place tries again a second
         // later.
         SockRef::from(&listener).listen(BACKLOG).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(OriginState {
             site,
-            answers: Box::new(answers),
-            began: Instant::now(),
+            override_response: Box::new(answers),
+            started: Instant::now(),
             hits: Mutex::default(),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
         let acceptor = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || accept(&listener, &shared)
+            move || accept_connections(&listener, &shared)
         });
         Self { shared, port, acceptor: Some(acceptor) }
     }
@@ -119,25 +119,25 @@ impl Origin {
     }
 
     /// The URLs of the first page of every host.
-    pub(crate) fn seeds(&self) -> Vec<String> {
+    pub(crate) fn seed_urls(&self) -> Vec<String> {
         (0..self.shared.site.hosts).map(|host| self.url(host, "/p/0")).collect()
     }
 
     /// Everything asked so far.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn request_log(&self) -> RequestLog {
         let mut hits = self.shared.hits.lock().unwrap().clone();
         // Two connections may be noted in the other order.
         hits.sort_by_key(|hit| hit.start);
-        Record(hits)
+        RequestLog(hits)
     }
 
     /// How many requests have come.
-    pub(crate) fn hits(&self) -> usize {
+    pub(crate) fn request_count(&self) -> usize {
         self.shared.hits.lock().unwrap().len()
     }
 
     /// How long ago this host was asked for the last time.
-    pub(crate) fn asked_ago(&self, host: Ipv4Addr) -> Option<Duration> {
+    pub(crate) fn last_request_age(&self, host: Ipv4Addr) -> Option<Duration> {
         let hits = self.shared.hits.lock().unwrap();
         let last = hits.iter().rev().find(|hit| hit.host == host)?;
         Some(self.shared.now().saturating_sub(last.start))
@@ -146,7 +146,7 @@ impl Origin {
     /// Waits until so many requests have come.
     #[track_caller]
     pub(crate) fn wait_for_hits(&self, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut hits = self.shared.hits.lock().unwrap();
         while hits.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -165,17 +165,17 @@ impl Drop for Origin {
     }
 }
 
-impl Shared {
+impl OriginState {
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
-    fn stopping(&self) -> bool {
+    fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Notes a request; the returned number is for [`Shared::ended`].
-    fn began(&self, hit: Hit) -> usize {
+    /// Notes a request; the returned number is for [`OriginState::record_end`].
+    fn record_start(&self, hit: Hit) -> usize {
         let mut hits = self.hits.lock().unwrap();
         hits.push(hit);
         self.changed.notify_all();
@@ -183,37 +183,37 @@ impl Shared {
     }
 
     /// To be called before the last byte is sent.
-    fn ended(&self, number: usize) {
+    fn record_end(&self, number: usize) {
         let now = self.now();
         self.hits.lock().unwrap()[number].end = Some(now);
     }
 
     /// The last byte could not be sent after all.
-    fn broken(&self, number: usize) {
+    fn clear_end(&self, number: usize) {
         self.hits.lock().unwrap()[number].end = None;
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept_connections(listener: &TcpListener, shared: &Arc<OriginState>) {
     for stream in listener.incoming() {
-        if shared.stopping() {
+        if shared.is_stopping() {
             return;
         }
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
         // Not waited for: each ends with its connection, which ends with the process under test.
-        thread::spawn(move || connection(stream, &shared));
+        thread::spawn(move || serve_connection(stream, &shared));
     }
 }
 
 /// Serves one connection. Its errors are the client's business: what matters is in the record.
-fn connection(stream: TcpStream, shared: &Shared) {
+fn serve_connection(stream: TcpStream, shared: &OriginState) {
     let (Ok(host), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
         return;
     };
     let IpAddr::V4(host) = host.ip() else { return };
     // The port is open on every address of this machine, the pages are for this machine only.
     if peer.ip().is_loopback() {
-        let _: io::Result<()> = serve::connection(stream, host, shared);
+        let _: io::Result<()> = http_connection::serve_requests(stream, host, shared);
     }
 }

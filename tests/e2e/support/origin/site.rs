@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A set of hosts that all have the same pages.
 ///
 /// Page n, `/p/n`, links to pages 2n+1 and 2n+2, so that all pages of a host are reached from
-/// `/p/0`; also to itself, to fragments, and to `/private/n`. With `across`, the first page links
+/// `/p/0`; also to itself, to fragments, and to `/private/n`. With `links_across_hosts`, the first page links
 /// to the first page of the next host.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
@@ -15,24 +15,30 @@ pub(crate) struct Site {
     /// Pages of each host.
     pub(crate) pages: u32,
     /// How long every answer is held back, also that for robots.txt.
-    pub(crate) answer_after: Duration,
+    pub(crate) response_delay: Duration,
     /// The content of robots.txt; none: 404.
     pub(crate) robots: Option<&'static str>,
     /// Whether hosts link to each other, in a ring.
-    pub(crate) across: bool,
+    pub(crate) links_across_hosts: bool,
 }
 
 impl Default for Site {
     fn default() -> Self {
-        Self { hosts: 1, pages: 1, answer_after: Duration::ZERO, robots: None, across: false }
+        Self {
+            hosts: 1,
+            pages: 1,
+            response_delay: Duration::ZERO,
+            robots: None,
+            links_across_hosts: false,
+        }
     }
 }
 
 /// How a path is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum OriginResponse {
     /// A whole response with this status, these further header lines, and this body.
-    Whole { status: &'static str, headers: String, body: String },
+    Full { status: &'static str, headers: String, body: String },
     /// These bytes, then the connection is closed.
     Raw(Vec<u8>),
     /// A head that announces 10 GB, and then bytes for as long as they are read.
@@ -46,7 +52,7 @@ pub(crate) enum Answer {
     /// Nothing at all, for as long as the client waits.
     Silent,
     /// The connection is closed in the middle of the body.
-    Torn,
+    Truncated,
     /// 256 MB of zeros in 256 kB of gzip.
     Bomb,
 }
@@ -71,21 +77,21 @@ impl Site {
     }
 
     /// How this path is answered on this host.
-    pub(super) fn answer(&self, host: Ipv4Addr, port: u16, path: &str) -> Answer {
+    pub(super) fn response(&self, host: Ipv4Addr, port: u16, path: &str) -> OriginResponse {
         let (folder, rest) =
             path.trim_start_matches('/').split_once('/').unwrap_or((&path[1..], ""));
         let number = rest.parse::<u32>().ok();
         match (folder, number) {
             ("robots.txt", _) => match self.robots {
-                Some(text) => whole("200 OK", "Content-Type: text/plain\r\n", text),
+                Some(text) => full_response("200 OK", "Content-Type: text/plain\r\n", text),
                 None => not_found(),
             },
-            ("p", Some(page)) if page < self.pages => html(&self.page(host, port, page)),
-            ("private", Some(_)) => html("<title>Private</title>"),
-            ("redirect", Some(page)) => found(&format!("/p/{page}")),
-            ("chain", Some(0)) => html("<title>The end of the chain</title>"),
-            ("chain", Some(left)) => found(&format!("/chain/{}", left - 1)),
-            ("bad", _) => bad(rest),
+            ("p", Some(page)) if page < self.pages => html_response(&self.page(host, port, page)),
+            ("private", Some(_)) => html_response("<title>Private</title>"),
+            ("redirect", Some(page)) => redirect(&format!("/p/{page}")),
+            ("chain", Some(0)) => html_response("<title>The end of the chain</title>"),
+            ("chain", Some(left)) => redirect(&format!("/chain/{}", left - 1)),
+            ("bad", _) => bad_response(rest),
             _ => not_found(),
         }
     }
@@ -103,7 +109,7 @@ impl Site {
                     writeln!(body, "<a href=\"/p/{child}\">a</a> <a href='../p/./{child}#x'>b</a>");
             }
         }
-        if self.across && page == 0 {
+        if self.links_across_hosts && page == 0 {
             let next = Self::host((Self::number(host) + 1) % self.hosts);
             let _ = writeln!(body, "<a href=\"http://{next}:{port}/p/0\">next</a>");
         }
@@ -112,7 +118,7 @@ impl Site {
 }
 
 /// Every way to be bad that `/bad/` links to.
-pub(crate) const BAD: [&str; 16] = [
+pub(crate) const BAD_PATHS: [&str; 16] = [
     "404",
     "500",
     "reset",
@@ -131,44 +137,47 @@ pub(crate) const BAD: [&str; 16] = [
     "empty",
 ];
 
-fn bad(way: &str) -> Answer {
+fn bad_response(way: &str) -> OriginResponse {
     match way {
-        "" => html(&BAD.iter().fold("<title>Bad ways</title>\n".to_owned(), |mut page, way| {
-            let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
-            page
-        })),
-        "500" => whole("500 Internal Server Error", "", "broken"),
-        "reset" => Answer::Raw(Vec::new()),
-        "garbage" => Answer::Raw((0..=255).cycle().take(4096).collect()),
-        "torn" => Answer::Torn,
-        "endless" => Answer::Endless,
-        "endless-chunks" => Answer::EndlessChunks,
-        "endless-header" => Answer::EndlessHeader,
-        "drip" => Answer::Drip,
-        "silent" => Answer::Silent,
-        "bomb" => Answer::Bomb,
-        "loop" => found("/bad/loop"),
-        "nowhere" => found("http://127.1.0.1:1/"),
-        "no-location" => whole("302 Found", "", ""),
-        "elsewhere" => found("ftp://127.1.0.1/file"),
+        "" => html_response(&BAD_PATHS.iter().fold(
+            "<title>Bad ways</title>\n".to_owned(),
+            |mut page, way| {
+                let _ = writeln!(page, "<a href=\"/bad/{way}\">{way}</a>");
+                page
+            },
+        )),
+        "500" => full_response("500 Internal Server Error", "", "broken"),
+        "reset" => OriginResponse::Raw(Vec::new()),
+        "garbage" => OriginResponse::Raw((0..=255).cycle().take(4096).collect()),
+        "torn" => OriginResponse::Truncated,
+        "endless" => OriginResponse::Endless,
+        "endless-chunks" => OriginResponse::EndlessChunks,
+        "endless-header" => OriginResponse::EndlessHeader,
+        "drip" => OriginResponse::Drip,
+        "silent" => OriginResponse::Silent,
+        "bomb" => OriginResponse::Bomb,
+        "loop" => redirect("/bad/loop"),
+        "nowhere" => redirect("http://127.1.0.1:1/"),
+        "no-location" => full_response("302 Found", "", ""),
+        "elsewhere" => redirect("ftp://127.1.0.1/file"),
         // A fine page that has neither a type nor a body.
-        "empty" => whole("200 OK", "", ""),
+        "empty" => full_response("200 OK", "", ""),
         _ => not_found(),
     }
 }
 
-pub(crate) fn html(body: &str) -> Answer {
-    whole("200 OK", "Content-Type: text/html; charset=utf-8\r\n", body)
+pub(crate) fn html_response(body: &str) -> OriginResponse {
+    full_response("200 OK", "Content-Type: text/html; charset=utf-8\r\n", body)
 }
 
-fn found(target: &str) -> Answer {
-    whole("302 Found", &format!("Location: {target}\r\n"), "")
+fn redirect(target: &str) -> OriginResponse {
+    full_response("302 Found", &format!("Location: {target}\r\n"), "")
 }
 
-fn not_found() -> Answer {
-    whole("404 Not Found", "Content-Type: text/html\r\n", "<title>Not found</title>")
+fn not_found() -> OriginResponse {
+    full_response("404 Not Found", "Content-Type: text/html\r\n", "<title>Not found</title>")
 }
 
-pub(crate) fn whole(status: &'static str, headers: &str, body: &str) -> Answer {
-    Answer::Whole { status, headers: headers.to_owned(), body: body.to_owned() }
+pub(crate) fn full_response(status: &'static str, headers: &str, body: &str) -> OriginResponse {
+    OriginResponse::Full { status, headers: headers.to_owned(), body: body.to_owned() }
 }

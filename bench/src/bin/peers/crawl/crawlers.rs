@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use tidings_bench::origin::{Origin, Site};
-use tidings_bench::program::{self, Ran};
-use tidings_bench::server::free_address;
-use tidings_bench::{Launch, Ready, Server};
+use tidings_bench::program::{self, ProgramRun};
+use tidings_bench::server::unused_address;
+use tidings_bench::{Launch, ReadyWhen, Server};
 
 use crate::results::Contestant;
 
@@ -55,7 +55,7 @@ impl Contestant for Crawler {
 
 /// Where everything is that crawlers need.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CrawlerPaths {
     /// The program `tidings`.
     pub(super) tidings: PathBuf,
     /// The program `spider-peer`.
@@ -70,16 +70,16 @@ pub(super) struct Place {
 
 /// Crawls all of an origin.
 pub(super) fn crawl(
-    place: &Place,
+    place: &CrawlerPaths,
     crawler: Crawler,
     origin: &Origin,
     longest: Duration,
     watch: impl FnMut(Duration) -> anyhow::Result<()>,
-) -> anyhow::Result<Ran> {
+) -> anyhow::Result<ProgramRun> {
     let seeds: Vec<_> = origin.seeds().collect();
     let file = place.dir.join("seeds");
     fs::write(&file, seeds.join("\n") + "\n")?;
-    let delay = origin.site().delay.unwrap_or_default();
+    let delay = origin.site().crawl_delay.unwrap_or_default();
     let mut command = match crawler {
         Crawler::Tidings => tidings(place, &seeds, delay),
         Crawler::Wget2 => wget2(place, &file, origin.site()),
@@ -101,7 +101,7 @@ pub(super) fn crawl(
 }
 
 /// Queue, deduplication and records are on the disk, as always.
-fn tidings(place: &Place, seeds: &[String], delay: Duration) -> Command {
+fn tidings(place: &CrawlerPaths, seeds: &[String], delay: Duration) -> Command {
     let mut command = program(place);
     command.args(["crawl", "--quiet", "--allow-private", "--data", "data"]);
     command.arg(format!("--delay={}ms", delay.as_millis())).args(seeds);
@@ -110,30 +110,30 @@ fn tidings(place: &Place, seeds: &[String], delay: Duration) -> Command {
 
 /// It parses a page only after it has it in a file, so it gets files; the fastest of its ways to do
 /// without them.
-fn wget2(place: &Place, seeds: &Path, site: &Site) -> Command {
+fn wget2(place: &CrawlerPaths, seeds: &Path, site: &Site) -> Command {
     let mut command = Command::new("wget2");
     command.args(["--no-config", "--quiet", "--recursive", "--level=0", "--delete-after"]);
     command.args(["--no-cookies", "--no-hsts", "--no-ocsp", "--tries=1"]);
-    let threads = site.delay.map_or(WGET2_THREADS, |_| site.hosts);
+    let threads = site.crawl_delay.map_or(WGET2_THREADS, |_| site.hosts);
     command.arg(format!("--max-threads={threads}"));
-    command.args(site.delay.map(|delay| format!("--wait={}", delay.as_secs_f64())));
+    command.args(site.crawl_delay.map(|delay| format!("--wait={}", delay.as_secs_f64())));
     command.arg("--directory-prefix").arg(&place.dir).arg("--input-file").arg(seeds);
     command
 }
 
-fn script(place: &Place, name: &str, seeds: &Path, delay: Duration) -> Command {
+fn script(place: &CrawlerPaths, name: &str, seeds: &Path, delay: Duration) -> Command {
     let mut command = python(place, name);
     command.arg(seeds).arg(delay.as_secs_f64().to_string());
     command
 }
 
-fn python(place: &Place, script: &str) -> Command {
+fn python(place: &CrawlerPaths, script: &str) -> Command {
     let mut command = Command::new(&place.python);
     command.arg(place.scripts.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }
 
-fn program(place: &Place) -> Command {
+fn program(place: &CrawlerPaths) -> Command {
     let mut command = Command::new(&place.tidings);
     command.env_remove("TIDINGS_CONFIG");
     command
@@ -145,21 +145,21 @@ fn last_line(file: &Path) -> String {
 }
 
 /// A crawler that waits for announcements, and how they are made. It ends with this value.
-pub(super) struct Waiting {
-    bell: Bell,
-    _helper: Option<Helper>,
+pub(super) struct AnnouncedCrawler {
+    channel: AnnounceChannel,
+    _helper: Option<HelperProcess>,
     _servers: Vec<Server>,
 }
 
-enum Bell {
+enum AnnounceChannel {
     Socket(TcpStream, &'static str),
     Pipe(ChildStdin),
 }
 
 /// A process that is told what to do on its standard input.
-struct Helper(Child);
+struct HelperProcess(Child);
 
-impl Drop for Helper {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
@@ -167,9 +167,9 @@ impl Drop for Helper {
     }
 }
 
-impl Waiting {
+impl AnnouncedCrawler {
     /// Starts it. It may need a moment until it hears.
-    pub(super) fn start(place: &Place, crawler: Crawler) -> anyhow::Result<Self> {
+    pub(super) fn start(place: &CrawlerPaths, crawler: Crawler) -> anyhow::Result<Self> {
         let socket = |server: &Server| -> anyhow::Result<TcpStream> {
             let socket = TcpStream::connect(server.address())?;
             socket.set_nodelay(true)?;
@@ -186,64 +186,64 @@ impl Waiting {
                     "--data",
                 ]);
                 command.arg(place.dir.join("data"));
-                let server = start(place, command, Ready::Says("listening on "))?;
-                let bell = Bell::Socket(socket(&server)?, "PUB new-url ");
-                Ok(Self { bell, _helper: None, _servers: vec![server] })
+                let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
+                let bell = AnnounceChannel::Socket(socket(&server)?, "PUB new-url ");
+                Ok(Self { channel: bell, _helper: None, _servers: vec![server] })
             }
             Crawler::ScrapyRedis => {
                 let redis = redis(place)?;
                 let mut command = python(place, "scrapy_redis_notify.py");
                 command.arg(redis.address().port().to_string());
-                let worker = start(place, command, Ready::Listens(redis.address()))?;
-                let bell = Bell::Socket(socket(&redis)?, "LPUSH notified:start_urls ");
-                Ok(Self { bell, _helper: None, _servers: vec![worker, redis] })
+                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
+                let bell = AnnounceChannel::Socket(socket(&redis)?, "LPUSH notified:start_urls ");
+                Ok(Self { channel: bell, _helper: None, _servers: vec![worker, redis] })
             }
             Crawler::Rq => {
                 let redis = redis(place)?;
                 let port = redis.address().port().to_string();
                 let mut command = python(place, "rq_notify.py");
                 command.args(["work", &port]);
-                let worker = start(place, command, Ready::Listens(redis.address()))?;
+                let worker = start(place, command, ReadyWhen::AcceptsConnections(redis.address()))?;
                 let mut command = python(place, "rq_notify.py");
                 command.args(["say", &port]).stdin(Stdio::piped());
-                let mut helper = Helper(command.spawn()?);
-                let bell = Bell::Pipe(helper.0.stdin.take().expect("it is piped"));
-                Ok(Self { bell, _helper: Some(helper), _servers: vec![worker, redis] })
+                let mut helper = HelperProcess(command.spawn()?);
+                let bell = AnnounceChannel::Pipe(helper.0.stdin.take().expect("it is piped"));
+                Ok(Self { channel: bell, _helper: Some(helper), _servers: vec![worker, redis] })
             }
             _ => bail!("it does not wait for announcements"),
         }
     }
 
     /// Announces a URL.
-    pub(super) fn ring(&mut self, url: &str) -> anyhow::Result<()> {
-        match &mut self.bell {
-            Bell::Socket(socket, before) => {
+    pub(super) fn announce(&mut self, url: &str) -> anyhow::Result<()> {
+        match &mut self.channel {
+            AnnounceChannel::Socket(socket, before) => {
                 socket.write_all(format!("{before}{url}\r\n").as_bytes())?;
             }
-            Bell::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
+            AnnounceChannel::Pipe(pipe) => pipe.write_all(format!("{url}\n").as_bytes())?,
         }
         Ok(())
     }
 }
 
 /// A broker with workers of its group `crawlers`. All end with this value.
-pub(super) struct Fleet {
+pub(super) struct WorkerFleet {
     broker: SocketAddr,
     _servers: Vec<Server>,
 }
 
-impl Fleet {
+impl WorkerFleet {
     /// Starts it. Workers may need a moment until they are there.
-    pub(super) fn start(place: &Place, workers: u32) -> anyhow::Result<Self> {
+    pub(super) fn start(place: &CrawlerPaths, workers: u32) -> anyhow::Result<Self> {
         let mut command = program(place);
         command.args(["broker", "--listen=127.0.0.1:0", "--data"]).arg(place.dir.join("data"));
-        let server = start(place, command, Ready::Says("listening on "))?;
+        let server = start(place, command, ReadyWhen::PrintsAddress("listening on "))?;
         let broker = server.address();
         let worker = |number| {
             let mut command = program(place);
             command.args(["crawl", "--quiet", "--allow-private", "--broker", &broker.to_string()]);
             command.arg("--data").arg(place.dir.join(format!("worker-{number}")));
-            start(place, command, Ready::Listens(broker))
+            start(place, command, ReadyWhen::AcceptsConnections(broker))
         };
         let mut servers = (1..=workers).map(worker).collect::<anyhow::Result<Vec<_>>>()?;
         servers.push(server);
@@ -256,15 +256,15 @@ impl Fleet {
     }
 }
 
-fn redis(place: &Place) -> anyhow::Result<Server> {
-    let address = free_address()?;
+fn redis(place: &CrawlerPaths) -> anyhow::Result<Server> {
+    let address = unused_address()?;
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
     command.args(["--save", "", "--dir"]).arg(&place.dir);
-    start(place, command, Ready::Listens(address))
+    start(place, command, ReadyWhen::AcceptsConnections(address))
 }
 
-fn start(place: &Place, mut command: Command, ready: Ready) -> anyhow::Result<Server> {
+fn start(place: &CrawlerPaths, mut command: Command, ready: ReadyWhen) -> anyhow::Result<Server> {
     let errors = place.dir.join("errors");
     command.stdout(Stdio::null()).stderr(File::options().create(true).append(true).open(&errors)?);
     let launch = Launch { command, ready, processor: None };

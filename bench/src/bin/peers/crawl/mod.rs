@@ -2,7 +2,7 @@
 //! `peers origin`: that origin alone, for crawlers that are started by hand.
 
 mod crawlers;
-mod works;
+mod workloads;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,10 +16,10 @@ use serde_json::{Map, json};
 use tidings_bench::disk::{self, Disk};
 use tidings_bench::origin::{Origin, Site};
 
-use self::crawlers::{Crawler, Place};
-use self::works::{WORKS, Work};
+use self::crawlers::{Crawler, CrawlerPaths};
+use self::workloads::{CrawlWorkload, WORKLOADS};
 use crate::results::{Contestant, Results};
-use crate::{Data, clear_progress, machine, note, progress, raise_limits};
+use crate::{DataDir, clear_progress, machine, print_note, raise_limits, show_progress};
 
 #[derive(Debug, Args)]
 pub(crate) struct CrawlArgs {
@@ -96,21 +96,21 @@ pub(crate) struct OriginArgs {
 /// Serves until standard input ends, and says then what it saw.
 pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
     raise_limits()?;
-    let site = works::site_of(&args.work).with_context(|| unknown(&args.work))?;
+    let site = workloads::site_of(&args.work).with_context(|| unknown_workload(&args.work))?;
     let hosts = args.hosts.unwrap_or(site.hosts);
     let site = Site { hosts, pages: args.pages.unwrap_or(site.pages), ..site };
     let origin = Origin::serve(site, args.listen)?;
     if let Some(file) = &args.seeds {
         fs::write(file, origin.seeds().collect::<Vec<_>>().join("\n") + "\n")?;
     }
-    note(&format!("{} hosts, the first at {}", site.hosts, origin.url(0, 0)));
+    print_note(&format!("{} hosts, the first at {}", site.hosts, origin.url(0, 0)));
     io::stdin().read_to_end(&mut Vec::new())?;
-    let record = origin.record();
+    let record = origin.request_log();
     let verdict = record.judge(&site);
     writeln!(
         io::stdout(),
         "{} requests on {} connections in {:.3} s: {verdict}",
-        record.hits.len(),
+        record.requests.len(),
         verdict.connections,
         verdict.span.as_secs_f64()
     )?;
@@ -120,14 +120,14 @@ pub(crate) fn origin(args: &OriginArgs) -> anyhow::Result<()> {
 /// Compares, and prints a table in Markdown.
 pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
     raise_limits()?;
-    let works = chosen(args)?;
+    let works = selected_workloads(args)?;
     ensure!(args.tidings.is_file(), "there is no {}; build it first", args.tidings.display());
-    let data = Data::new(args.data.as_deref())?;
-    disk::refuse_memory(&data.path)?;
+    let data = DataDir::new(args.data.as_deref())?;
+    disk::check_not_in_memory(&data.path)?;
     let heading = heading(&data.path, args)?;
-    let mut all: Vec<(Work, Results<Crawler>)> = Vec::new();
+    let mut all: Vec<(CrawlWorkload, Results<Crawler>)> = Vec::new();
     for work in works {
-        let results = rounds(args, &work, &data.path)?;
+        let results = run_rounds(args, &work, &data.path)?;
         all.push((work, results));
     }
     clear_progress();
@@ -140,31 +140,36 @@ pub(crate) fn compare(args: &CrawlArgs) -> anyhow::Result<()> {
         writeln!(output, "{line}")?;
     }
     if let Some(file) = &args.json {
-        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.json()));
+        let entries = all.iter().map(|(work, results)| (work.name.to_owned(), results.to_json()));
         fs::write(file, json!(entries.collect::<Map<_, _>>()).to_string())?;
     }
     Ok(())
 }
 
-fn chosen(args: &CrawlArgs) -> anyhow::Result<Vec<Work>> {
+fn selected_workloads(args: &CrawlArgs) -> anyhow::Result<Vec<CrawlWorkload>> {
     for name in &args.only {
-        ensure!(WORKS.iter().any(|work| work.name == name), unknown(name));
+        ensure!(WORKLOADS.iter().any(|work| work.name == name), unknown_workload(name));
     }
-    let is_chosen =
-        |work: &&Work| args.only.is_empty() || args.only.iter().any(|name| name == work.name);
-    let chosen = WORKS.iter().filter(is_chosen).copied();
+    let is_chosen = |work: &&CrawlWorkload| {
+        args.only.is_empty() || args.only.iter().any(|name| name == work.name)
+    };
+    let chosen = WORKLOADS.iter().filter(is_chosen).copied();
     let chosen = chosen.map(|work| if args.quick { work.quick() } else { work });
-    Ok(chosen.map(|work| if args.terse { work.tersely() } else { work }).collect())
+    Ok(chosen.map(|work| if args.terse { work.without_keep_alive() } else { work }).collect())
 }
 
-fn unknown(work: &str) -> String {
-    let known: Vec<_> = WORKS.iter().map(|work| work.name).collect();
+fn unknown_workload(work: &str) -> String {
+    let known: Vec<_> = WORKLOADS.iter().map(|work| work.name).collect();
     format!("no work {work}; there are {}", known.join(", "))
 }
 
 /// Every round runs every crawler once, so that what changes on the machine changes for all of
 /// them.
-fn rounds(args: &CrawlArgs, work: &Work, data: &Path) -> anyhow::Result<Results<Crawler>> {
+fn run_rounds(
+    args: &CrawlArgs,
+    work: &CrawlWorkload,
+    data: &Path,
+) -> anyhow::Result<Results<Crawler>> {
     let mut results = Results::default();
     let rounds = if args.quick { 1 } else { args.rounds };
     let takes_part = |crawler: &Crawler| {
@@ -174,15 +179,15 @@ fn rounds(args: &CrawlArgs, work: &Work, data: &Path) -> anyhow::Result<Results<
         results.begin_round();
         for crawler in work.crawlers.iter().copied().filter(takes_part) {
             let what = format!("{} {round}/{rounds}, {}", work.name, crawler.name());
-            let place = place(args, data, crawler)?;
+            let place = prepare_paths(args, data, crawler)?;
             let outcome = work.measure(&place, crawler, &mut |text| {
-                progress(&format!("{what}: {text}"));
+                show_progress(&format!("{what}: {text}"));
                 Ok(())
             });
             // The directory around it is removed in the end.
             let _ = fs::remove_dir_all(&place.dir);
             if let Err(error) = &outcome {
-                note(&format!("{what}: {error:#}"));
+                print_note(&format!("{what}: {error:#}"));
             }
             results.add(crawler, outcome);
         }
@@ -190,7 +195,7 @@ fn rounds(args: &CrawlArgs, work: &Work, data: &Path) -> anyhow::Result<Results<
     Ok(results)
 }
 
-fn place(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Result<Place> {
+fn prepare_paths(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Result<CrawlerPaths> {
     let dir = data.join(crawler.flag());
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
@@ -203,7 +208,7 @@ fn place(args: &CrawlArgs, data: &Path, crawler: Crawler) -> anyhow::Result<Plac
     } else {
         args.python.clone()
     };
-    Ok(Place {
+    Ok(CrawlerPaths {
         tidings: absolute(&args.tidings)?,
         spider: absolute(&args.spider)?,
         python,

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_read_as_they_were_written() {
+    fn encoded_bytes_are_decoded() {
         let all: Vec<u8> = (0..=255).collect();
         for encoding in [Encoding::Hex, Encoding::Base64] {
             assert_eq!(encoding.decode(&encoding.encode(&all)), Some(all.clone()));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tidings_protocol::{CanonicalUrl, Payload, text};
 
 use super::recipe::{Hook, Recipe};
-use super::signature::Authentic;
+use super::signature::VerifiedRequest;
 use crate::access::is_below;
 
 const PREFIX: &str = "https://a.example/x/";
@@ -34,20 +34,20 @@ static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
 });
 
 /// Which hook, the headers up to an empty line, and the body; or, first of all `{`, a recipe.
-pub(crate) fn hook(bytes: &[u8]) {
+pub(crate) fn fuzz_webhook(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     if *first == b'{' {
-        return recipe(bytes);
+        return fuzz_recipe(bytes);
     }
     let hook = &HOOKS[usize::from(*first) % HOOKS.len()];
-    let (headers, body) = request(rest);
+    let (headers, body) = parse_request(rest);
     // Nobody guesses a signature.
     let verified = hook.verify(&headers, body, 1_700_000_000_000);
-    let authentic = verified.unwrap_or(Authentic { said: [7; 32], unix_ms: None });
-    announces(hook, &authentic, &headers, body);
+    let authentic = verified.unwrap_or(VerifiedRequest { digest: [7; 32], signed_unix_ms: None });
+    check_events(hook, &authentic, &headers, body);
 }
 
-fn request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
+fn parse_request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
     let (mut headers, mut rest) = (HeaderMap::new(), bytes);
     while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
         let line = &rest[..at];
@@ -63,7 +63,7 @@ fn request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
 }
 
 /// What is announced is below the prefix, and says what the recipe says.
-fn announces(hook: &Hook, authentic: &Authentic, headers: &HeaderMap, body: &[u8]) {
+fn check_events(hook: &Hook, authentic: &VerifiedRequest, headers: &HeaderMap, body: &[u8]) {
     let Ok(announced) = hook.events(authentic, headers, body) else { return };
     assert!((1..=100).contains(&announced.payloads.len()), "{}", announced.payloads.len());
     let prefix = CanonicalUrl::parse(PREFIX).expect("it is a URL");
@@ -80,7 +80,7 @@ fn announces(hook: &Hook, authentic: &Authentic, headers: &HeaderMap, body: &[u8
 }
 
 /// What somebody wrote is understood or refused in a line; URLs are where it says.
-fn recipe(bytes: &[u8]) {
+fn fuzz_recipe(bytes: &[u8]) {
     let Ok(json) = std::str::from_utf8(bytes) else { return };
     // Below the table in its first line, a request in the others.
     let (table, rest) = json.split_once('\n').unwrap_or((json, ""));
@@ -89,8 +89,8 @@ fn recipe(bytes: &[u8]) {
         Ok(recipe) => {
             assert!(written.is_ok());
             let Ok(hook) = recipe.with_secret(SECRET) else { return };
-            let (headers, body) = request(rest.as_bytes());
-            let authentic = Authentic { said: [7; 32], unix_ms: None };
+            let (headers, body) = parse_request(rest.as_bytes());
+            let authentic = VerifiedRequest { digest: [7; 32], signed_unix_ms: None };
             if let Ok(announced) = hook.events(&authentic, &headers, body) {
                 for payload in &announced.payloads {
                     assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is a line");

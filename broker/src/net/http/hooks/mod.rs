@@ -17,9 +17,9 @@
 mod encoding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod place;
 mod recipe;
 mod signature;
+mod url_location;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,31 +35,34 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use parking_lot::{Mutex, RwLock};
 use tidings_protocol::{ProtocolError, Seq};
 
-pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretPlace};
-pub use self::signature::{Algorithm, Authentic, Doubt, Headers, Scheme, Secret, SignedHeaders};
-use super::Http;
-use super::client::Client;
-use super::error::Refusal;
-use super::idempotency::{Earlier, Id, Keys};
-use super::input::{Named, Params, allow_form};
-use super::objects::Object;
-use super::publish::{append, room, safe};
+pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
+pub use self::signature::{
+    Algorithm, HeaderLookup, Secret, SignatureError, SignatureHeaders, SignatureScheme,
+    VerifiedRequest,
+};
+use super::HttpState;
+use super::client::ConnectedClient;
+use super::error::ErrorResponse;
+use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
+use super::json_objects::JsonResponse;
+use super::publish::{append, confirm, wait_for_memory};
+use super::request_input::{PathName, QueryParams, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
 use crate::rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 use crate::topic::Topic;
 
 /// How often a source is told that it has not signed, of all hooks together, whether there are such
 /// or not. Beyond that it is told to wait.
-const STRANGERS: Rate = Rate { per_minute: 60, burst: 60 };
+const UNVERIFIED_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 
 /// The address from which a connection came.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerIp(pub(super) IpAddr);
 
 /// The name of a hook as it is asked for, which may be anything.
-pub(super) struct Asked(String);
+pub(super) struct RequestedHookName(String);
 
-impl FromStr for Asked {
+impl FromStr for RequestedHookName {
     type Err = ProtocolError;
 
     fn from_str(name: &str) -> Result<Self, ProtocolError> {
@@ -70,32 +73,32 @@ impl FromStr for Asked {
 /// All hooks, and how much they were used.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    all: RwLock<All>,
+    table: RwLock<HookTable>,
     /// Which name has which decoy, that nobody can tell.
-    names: RandomState,
+    decoy_hasher: RandomState,
     /// For each source and each hook, by its place, of what was signed; `None` stands for
     /// everything else.
-    sources: Mutex<RateLimiter<(Source, Option<usize>)>>,
+    source_limits: Mutex<RateLimiter<(Source, Option<usize>)>>,
     /// What all hooks together may publish, in events.
-    share: Mutex<TokenBucket>,
-    share_rate: RwLock<Rate>,
+    event_budget: Mutex<TokenBucket>,
+    event_rate: RwLock<Rate>,
     /// Requests that were taken lately, and which numbers their events have.
-    taken: Keys,
+    recent_requests: IdempotencyKeys,
 }
 
 /// Hooks, and for each of them one that takes as long and that nobody can use, which is asked where
 /// there is no hook. At least one of these.
 #[derive(Debug)]
-struct All {
+struct HookTable {
     hooks: Vec<Arc<Hook>>,
     decoys: Vec<Arc<Hook>>,
 }
 
-impl From<Vec<Hook>> for All {
+impl From<Vec<Hook>> for HookTable {
     fn from(hooks: Vec<Hook>) -> Self {
         let mut decoys: Vec<_> = hooks.iter().map(Hook::decoy).map(Arc::new).collect();
         if decoys.is_empty() {
-            decoys.push(Arc::new(usual_decoy()));
+            decoys.push(Arc::new(default_decoy()));
         }
         Self { hooks: hooks.into_iter().map(Arc::new).collect(), decoys }
     }
@@ -106,27 +109,27 @@ impl Hooks {
     /// minute.
     pub(super) fn new(hooks: Vec<Hook>, hook_events_per_minute: u32) -> Self {
         Self {
-            all: RwLock::new(hooks.into()),
-            names: RandomState::new(),
-            sources: Mutex::new(RateLimiter::new(SOURCES_MAX)),
-            share: Mutex::default(),
-            share_rate: RwLock::new(share_rate(hook_events_per_minute)),
-            taken: Keys::default(),
+            table: RwLock::new(hooks.into()),
+            decoy_hasher: RandomState::new(),
+            source_limits: Mutex::new(RateLimiter::new(SOURCES_MAX)),
+            event_budget: Mutex::default(),
+            event_rate: RwLock::new(event_rate(hook_events_per_minute)),
+            recent_requests: IdempotencyKeys::default(),
         }
     }
 
     /// Other hooks from here on, or the same with other secrets. How much a source has asked of the
     /// hook that was at the same place before is held against it for a minute.
     pub(super) fn replace(&self, hooks: Vec<Hook>, hook_events_per_minute: u32) {
-        *self.all.write() = hooks.into();
-        *self.share_rate.write() = share_rate(hook_events_per_minute);
+        *self.table.write() = hooks.into();
+        *self.event_rate.write() = event_rate(hook_events_per_minute);
     }
 
     /// The hook of that name for those who come from there, and its place; a decoy without a place
     /// if there is none. A name has the same decoy each time, as it would have the same hook.
     fn find(&self, name: &str, from: IpAddr) -> (Option<usize>, Arc<Hook>) {
-        let All { hooks, decoys } = &*self.all.read();
-        let decoy = self.names.hash_one(name) % decoys.len() as u64;
+        let HookTable { hooks, decoys } = &*self.table.read();
+        let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
         let decoy = &decoys[usize::try_from(decoy).expect("it is below a length")];
         let found = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
         match found.filter(|(_, hook)| hook.senders().allows(from)) {
@@ -136,16 +139,16 @@ impl Hooks {
     }
 }
 
-fn share_rate(hook_events_per_minute: u32) -> Rate {
+fn event_rate(hook_events_per_minute: u32) -> Rate {
     Rate {
         per_minute: hook_events_per_minute,
         // One request, however slowly they come, has to fit.
-        burst: hook_events_per_minute.max(place::URLS_MAX),
+        burst: hook_events_per_minute.max(url_location::URLS_MAX),
     }
 }
 
 /// The decoy where there are no hooks at all.
-fn usual_decoy() -> Hook {
+fn default_decoy() -> Hook {
     let recipe = r#"{"name":"none","secret-env":"","signature":"github","url":{"field":""},
         "prefixes":["http://localhost/"]}"#;
     let recipe: Recipe = recipe.parse().expect("it is a recipe");
@@ -154,29 +157,29 @@ fn usual_decoy() -> Hook {
 
 /// Answered when all of the events are as safe as their topic promises.
 pub(super) async fn receive(
-    State(http): State<Arc<Http>>,
-    Extension(client): Extension<Arc<Client>>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
     Extension(PeerIp(peer)): Extension<PeerIp>,
-    Named(Asked(name)): Named<Asked>,
+    PathName(RequestedHookName(name)): PathName<RequestedHookName>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Object, Refusal> {
-    Params::of(&uri, &[])?;
+) -> Result<JsonResponse, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
     let hooks = &http.hooks;
     // Whether there is such a hook makes no difference for who cannot sign.
     let (at, hook) = hooks.find(&name, peer);
     // Whatever type it says: that is looked at when it is known who sends it.
-    let received = http.hook_bodies.receive_any(body).await?;
+    let received = http.unverified_bodies.receive_untyped(body).await?;
     let body = &received.bytes;
     let now = http.hub.clock.now();
     let source = Source::from(peer);
     let refuse = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
         // Whoever signs pays nothing for those who do not, who may come through the same proxy.
-        let taken = hooks.sources.lock().take((source, None), STRANGERS, now);
+        let taken = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now);
         match taken {
-            Ok(()) => unknown(&http, &client, hook, reason),
-            Err(wait_ms) => too_many(&http, &client, wait_ms, "requests from this address"),
+            Ok(()) => reject_unverified(&http, &client, hook, reason),
+            Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
         }
     };
     let authentic = match hook.verify(&headers, body, http.hub.clock.unix_ms()) {
@@ -187,94 +190,104 @@ pub(super) async fn receive(
         }
         Err(doubt) => return Err(refuse(Some(&hook), &doubt)),
     };
-    client.vouch();
-    let taken = hooks.sources.lock().take((source, at), hook.rate(), now);
-    taken.map_err(|wait_ms| too_many(&http, &client, wait_ms, "requests from this address"))?;
-    allow_form(&headers)?;
+    client.mark_verified();
+    let taken = hooks.source_limits.lock().take((source, at), hook.rate(), now);
+    taken.map_err(|wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address"))?;
+    check_encoding(&headers)?;
     let announced = hook.events(&authentic, &headers, body)?;
     drop(received);
     let topic = http.hub.topics.open(hook.topic())?;
     let payloads: Vec<Cow<'_, str>> = announced.payloads.into_iter().map(Cow::Owned).collect();
-    let Some(key) = announced.key else {
+    let Some(key) = announced.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
         http.hub.stats.webhooks.accepted.add(1);
-        return safe(&topic, seqs).await;
+        return confirm(&topic, seqs).await;
     };
     // A key stands for one body, so that there is nothing to compare. Of two at once the topic
     // finds the second by its ids.
-    let id = Id { topic: topic.id(), who: hook.recipe().name.clone(), key };
-    let (serial, seqs) = match hooks.taken.begin(&id, 0, now) {
-        Earlier::Done(seqs) => (None, seqs),
-        Earlier::Underway | Earlier::Other => {
+    let id = IdempotencyKey { topic_id: topic.id(), principal: hook.recipe().name.clone(), key };
+    let (serial, seqs) = match hooks.recent_requests.begin(&id, 0, now) {
+        KeyState::Completed(seqs) => (None, seqs),
+        KeyState::InProgress | KeyState::BodyMismatch => {
             (None, publish(&http, &client, &name, &topic, &payloads).await?)
         }
-        Earlier::None(serial) => {
+        KeyState::New(serial) => {
             let published = publish(&http, &client, &name, &topic, &payloads).await;
-            hooks.taken.end(&id, serial, published.as_deref().ok());
+            hooks.recent_requests.finish(&id, serial, published.as_deref().ok());
             (Some(serial), published?)
         }
     };
     http.hub.stats.webhooks.accepted.add(1);
-    let answer = safe(&topic, seqs).await;
+    let answer = confirm(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
-        hooks.taken.end(&id, serial, None);
+        hooks.recent_requests.finish(&id, serial, None);
     }
     answer
 }
 
 /// Who publishes what a webhook brings.
-fn by(client: &Client, hook: &str) -> Initiator {
-    client.party().with_name(format!("hook:{hook}"))
+fn initiator(client: &ConnectedClient, hook: &str) -> Initiator {
+    client.initiator().with_name(format!("hook:{hook}"))
 }
 
 /// Appends events, as many as webhooks may bring.
 async fn publish(
-    http: &Http,
-    client: &Client,
+    http: &HttpState,
+    client: &ConnectedClient,
     hook: &str,
     topic: &Arc<Topic>,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, Refusal> {
+) -> Result<Vec<Seq>, ErrorResponse> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
-    take_share(http, client, events)?;
+    take_event_budget(http, client, events)?;
     // By the same connection others come, and other webhooks.
-    let by = by(client, hook);
+    let by = initiator(client, hook);
     let conn = by.conn;
     http.hub.audit.identity_changed(conn);
-    let appended = room(http, topic).await.and_then(|()| append(http, topic, by, payloads));
+    let appended =
+        wait_for_memory(http, topic).await.and_then(|()| append(http, topic, by, payloads));
     http.hub.audit.identity_changed(conn);
     if appended.is_err() {
-        http.hooks.share.lock().refund(*http.hooks.share_rate.read(), events);
+        http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);
     }
     appended
 }
 
 /// What webhooks bring must not be all that there is: so many events a minute are theirs, in
 /// whatever number of requests they come, and all other ways in have the rest.
-fn take_share(http: &Http, client: &Client, events: u32) -> Result<(), Refusal> {
+fn take_event_budget(
+    http: &HttpState,
+    client: &ConnectedClient,
+    events: u32,
+) -> Result<(), ErrorResponse> {
     let now = http.hub.clock.now();
-    let taken = http.hooks.share.lock().take(*http.hooks.share_rate.read(), events, now);
-    taken.map_err(|wait_ms| too_many(http, client, wait_ms, "events of all webhooks together"))
+    let taken = http.hooks.event_budget.lock().take(*http.hooks.event_rate.read(), events, now);
+    taken.map_err(|wait_ms| rate_limited(http, client, wait_ms, "events of all webhooks together"))
 }
 
 /// Refuses one that is too many, of `what`; it may be taken after so many ms.
-fn too_many(http: &Http, client: &Client, wait_ms: u64, what: &str) -> Refusal {
+fn rate_limited(
+    http: &HttpState,
+    client: &ConnectedClient,
+    wait_ms: u64,
+    what: &str,
+) -> ErrorResponse {
     client.audit(AuditEvent::LimitReached { why: &format!("webhook: too many {what}") });
-    http.hub.stats.webhooks.limited(wait_ms, what)
+    http.hub.stats.webhooks.too_many_requests(wait_ms, what)
 }
 
 /// What everybody hears who is not the sender. Why is for the log, in our own words alone.
-fn unknown(
-    http: &Http,
-    client: &Client,
+fn reject_unverified(
+    http: &HttpState,
+    client: &ConnectedClient,
     hook: Option<&Hook>,
     reason: impl fmt::Display,
-) -> Refusal {
+) -> ErrorResponse {
     let peer = client.remote.peer.ip();
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
     if let Some(held_back) = http.hub.stats.webhooks.count_refused(http.hub.clock.now()) {
         let hook = hook.map_or("none", |hook| &hook.recipe().name);
         tracing::warn!(%peer, hook, %reason, held_back, "a webhook was refused");
     }
-    Refusal::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")
+    ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")
 }

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tidings_protocol::{CanonicalUrl, DEFAULT_TOPIC, Payload, TopicName, is_name, push_attribute};
 
-use super::super::error::Refusal;
-use super::place::{self, Place};
-use super::signature::{Authentic, Doubt, Scheme, Secret, digest_of};
+use super::super::error::ErrorResponse;
+use super::signature::{Secret, SignatureError, SignatureScheme, VerifiedRequest, digest_parts};
+use super::url_location::{self, UrlLocation};
 use crate::access::{SourceFilter, UrlPrefix};
 use crate::rate_limit::Rate;
 
@@ -28,13 +28,13 @@ const SECRETS_MAX: usize = 4;
 pub const SECRET_BYTES_MIN: usize = 16;
 
 /// Requests a minute from one address, and at once, where a recipe does not say it.
-const RATE: Rate = Rate { per_minute: 60, burst: 60 };
+const DEFAULT_RATE: Rate = Rate { per_minute: 60, burst: 60 };
 const RATE_MAX: u32 = 60_000;
 
 /// What stands in a `[[hook]]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Table {
+struct HookSection {
     name: String,
     topic: Option<String>,
     secret_file: Option<PathBuf>,
@@ -53,11 +53,11 @@ struct Table {
 
 /// Where a secret is. It is never in the configuration itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SecretPlace {
+pub enum SecretSource {
     /// A file, with one secret a line.
     File(PathBuf),
     /// A variable of the environment.
-    Variable(String),
+    EnvVar(String),
 }
 
 /// A webhook as it is configured, without its secret.
@@ -66,10 +66,10 @@ pub struct Recipe {
     /// Its name in the path of requests.
     pub name: String,
     /// Where its secret is.
-    pub secret: SecretPlace,
+    pub secret: SecretSource,
     topic: TopicName,
-    scheme: Scheme,
-    places: Vec<Place>,
+    scheme: SignatureScheme,
+    url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
     attributes: String,
@@ -91,26 +91,27 @@ impl FromStr for Recipe {
     type Err = String;
 
     fn from_str(json: &str) -> Result<Self, String> {
-        let table: Table = serde_json::from_str(json).map_err(|error| without_place(&error))?;
+        let table: HookSection =
+            serde_json::from_str(json).map_err(|error| without_location(&error))?;
         let name = table.name.clone();
-        Self::of(table).map_err(|error| format!("the hook {name:?}: {error}"))
+        Self::from_section(table).map_err(|error| format!("the hook {name:?}: {error}"))
     }
 }
 
 /// What is wrong, without the line and column of JSON that nobody wrote.
-fn without_place(error: &serde_json::Error) -> String {
+fn without_location(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
 }
 
 impl Recipe {
-    fn of(table: Table) -> Result<Self, String> {
+    fn from_section(table: HookSection) -> Result<Self, String> {
         if !is_name(&table.name) {
             return Err("a name is 1 to 64 letters, digits, '.', '_' or '-'".to_owned());
         }
         let secret = match (table.secret_file, table.secret_env) {
-            (Some(file), None) => SecretPlace::File(file),
-            (None, Some(variable)) => SecretPlace::Variable(variable),
+            (Some(file), None) => SecretSource::File(file),
+            (None, Some(variable)) => SecretSource::EnvVar(variable),
             _ => return Err("give `secret-file` or `secret-env`".to_owned()),
         };
         let topic = table.topic.as_deref().unwrap_or(DEFAULT_TOPIC);
@@ -138,15 +139,16 @@ impl Recipe {
             name: table.name,
             secret,
             topic: topic.parse().map_err(|error| format!("`topic`: {error}"))?,
-            scheme: Scheme::of(&table.signature)
+            scheme: SignatureScheme::from_config(&table.signature)
                 .map_err(|error| format!("`signature`: {error}"))?,
-            places: Place::all_of(&table.url).map_err(|error| format!("`url`: {error}"))?,
+            url_locations: UrlLocation::parse_list(&table.url)
+                .map_err(|error| format!("`url`: {error}"))?,
             prefixes,
-            attributes: attributes(&table.attributes)?,
+            attributes: attribute_words(&table.attributes)?,
             senders,
             rate: Rate {
-                per_minute: number("rate", table.rate, RATE.per_minute)?,
-                burst: number("burst", table.burst, RATE.burst)?,
+                per_minute: number("rate", table.rate, DEFAULT_RATE.per_minute)?,
+                burst: number("burst", table.burst, DEFAULT_RATE.burst)?,
             },
             repeats: table.repeats,
         })
@@ -156,7 +158,7 @@ impl Recipe {
     pub fn with_secret(self, written: &str) -> Result<Hook, String> {
         let lines = written.lines().filter(|line| !line.is_empty());
         let secrets: Vec<Secret> =
-            lines.map(|line| self.scheme.secret(line)).collect::<Result<_, _>>()?;
+            lines.map(|line| self.scheme.parse_secret(line)).collect::<Result<_, _>>()?;
         if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
                 "a secret of {} bytes can be guessed: it takes {SECRET_BYTES_MIN}; `openssl rand -hex 32` makes a good one",
@@ -172,7 +174,7 @@ impl Recipe {
 }
 
 /// As they stand in an event, and are read in it again.
-fn attributes(table: &BTreeMap<String, Value>) -> Result<String, String> {
+fn attribute_words(table: &BTreeMap<String, Value>) -> Result<String, String> {
     let mut words = String::new();
     for (key, value) in table {
         let value = match value {
@@ -202,10 +204,10 @@ fn attributes(table: &BTreeMap<String, Value>) -> Result<String, String> {
 
 /// What is to be published.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Announced {
+pub(super) struct HookEvents {
     pub(super) payloads: Vec<String>,
     /// The same for a request that is sent again; `None` if it is to be published again, too.
-    pub(super) key: Option<String>,
+    pub(super) idempotency_key: Option<String>,
 }
 
 impl Hook {
@@ -217,7 +219,7 @@ impl Hook {
     /// One that looks at a request as this one does, and that nobody can use: nobody has its
     /// secrets.
     pub(super) fn decoy(&self) -> Self {
-        let secrets = self.secrets.iter().map(Secret::another).collect();
+        let secrets = self.secrets.iter().map(Secret::random_of_same_len).collect();
         Self { recipe: self.recipe.clone(), secrets }
     }
 
@@ -239,7 +241,7 @@ impl Hook {
         headers: &HeaderMap,
         body: &[u8],
         now_unix_ms: i64,
-    ) -> Result<Authentic, Doubt> {
+    ) -> Result<VerifiedRequest, SignatureError> {
         let one = |name: &str| {
             let mut values = headers.get_all(name).iter();
             values.next().filter(|_| values.next().is_none())?.to_str().ok()
@@ -251,20 +253,21 @@ impl Hook {
     /// a prefix.
     pub(super) fn events(
         &self,
-        authentic: &Authentic,
+        authentic: &VerifiedRequest,
         headers: &HeaderMap,
         body: &[u8],
-    ) -> Result<Announced, Refusal> {
+    ) -> Result<HookEvents, ErrorResponse> {
         let recipe = &self.recipe;
         let mut payloads = Vec::new();
         let mut urls = Vec::new();
-        for text in place::urls(&recipe.places, headers, body)? {
+        for text in url_location::urls(&recipe.url_locations, headers, body)? {
             let nth = urls.len() + 1;
-            let url = CanonicalUrl::parse(&text)
-                .map_err(|error| place::refused(format!("URL {nth} of the request: {error}")))?;
+            let url = CanonicalUrl::parse(&text).map_err(|error| {
+                url_location::unprocessable(format!("URL {nth} of the request: {error}"))
+            })?;
             if !recipe.prefixes.iter().any(|prefix| prefix.contains(&url)) {
                 let message = format!("URL {nth} of the request may not be announced by this hook");
-                return Err(Refusal::new(
+                return Err(ErrorResponse::new(
                     axum::http::StatusCode::UNPROCESSABLE_ENTITY,
                     "denied",
                     message,
@@ -275,21 +278,25 @@ impl Hook {
         for url in &urls {
             let mut payload = format!("{url}{}", recipe.attributes);
             if !recipe.repeats {
-                let said = [recipe.name.as_bytes(), &authentic.said, url.as_str().as_bytes()];
-                push_attribute(&mut payload, "id", &format!("{}-{}", recipe.name, short(&said)));
+                let said = [recipe.name.as_bytes(), &authentic.digest, url.as_str().as_bytes()];
+                push_attribute(
+                    &mut payload,
+                    "id",
+                    &format!("{}-{}", recipe.name, short_digest(&said)),
+                );
             }
             payloads.push(payload);
         }
-        let mut said = vec![recipe.name.as_bytes(), &authentic.said[..]];
+        let mut said = vec![recipe.name.as_bytes(), &authentic.digest[..]];
         said.extend(payloads.iter().map(String::as_bytes));
-        let key = (!recipe.repeats).then(|| short(&said));
-        Ok(Announced { payloads, key })
+        let key = (!recipe.repeats).then(|| short_digest(&said));
+        Ok(HookEvents { payloads, idempotency_key: key })
     }
 }
 
 /// 128 bits of a hash that nobody finds two things for.
-fn short(parts: &[&[u8]]) -> String {
-    HEXLOWER.encode(&digest_of(parts)[..16])
+fn short_digest(parts: &[&[u8]]) -> String {
+    HEXLOWER.encode(&digest_parts(parts)[..16])
 }
 
 #[cfg(test)]
@@ -301,7 +308,7 @@ mod tests {
 
     const SECRET: &str = "hush, and let nobody hear it";
 
-    fn table() -> Value {
+    fn recipe_table() -> Value {
         json!({
             "name": "forge",
             "secret-env": "FORGE",
@@ -311,13 +318,13 @@ mod tests {
         })
     }
 
-    fn with(key: &str, value: Value) -> Result<Recipe, String> {
-        let mut table = table();
+    fn recipe_with(key: &str, value: Value) -> Result<Recipe, String> {
+        let mut table = recipe_table();
         table[key] = value;
         table.to_string().parse()
     }
 
-    fn events(hook: &Hook, body: &str) -> Result<Announced, Refusal> {
+    fn events(hook: &Hook, body: &str) -> Result<HookEvents, ErrorResponse> {
         let mut headers = HeaderMap::new();
         headers.insert("x-gitlab-token", HeaderValue::from_static(SECRET));
         let authentic = hook.verify(&headers, body.as_bytes(), 0).unwrap();
@@ -327,10 +334,11 @@ mod tests {
     // PROTOCOL: W4
     #[test]
     fn a_request_becomes_events_of_the_recipe_with_ids() {
-        let recipe = with("attributes", json!({ "source": "forge", "prio": 5, "every": "1h" }));
+        let recipe =
+            recipe_with("attributes", json!({ "source": "forge", "prio": 5, "every": "1h" }));
         let hook = recipe.unwrap().with_secret(&format!("{SECRET}\n")).unwrap();
         let body = r#"{"u":["HTTPS://a.example:443/x/1","https://a.example/x/2"]}"#;
-        let Announced { payloads, key } = events(&hook, body).unwrap();
+        let HookEvents { payloads, idempotency_key } = events(&hook, body).unwrap();
         let mut ids = Vec::new();
         for (payload, url) in
             payloads.iter().zip(["https://a.example/x/1", "https://a.example/x/2"])
@@ -344,16 +352,20 @@ mod tests {
             ids.push(id.to_owned());
         }
         assert_ne!(ids[0], ids[1]);
-        assert!(key.is_some());
-        assert_eq!(events(&hook, body).unwrap(), Announced { payloads, key }, "sent again");
+        assert!(idempotency_key.is_some());
+        assert_eq!(
+            events(&hook, body).unwrap(),
+            HookEvents { payloads, idempotency_key },
+            "sent again"
+        );
         let other = events(&hook, r#"{"u":["https://a.example/x/1"]}"#).unwrap();
         assert_ne!(Payload::parse(&other.payloads[0]).attribute("id"), Some(&*ids[0]));
     }
 
     // PROTOCOL: W3
     #[test]
-    fn one_url_of_somebody_else_and_nothing_is_announced() {
-        let hook = with("topic", json!("news")).unwrap().with_secret(SECRET).unwrap();
+    fn one_url_outside_the_prefixes_rejects_the_request() {
+        let hook = recipe_with("topic", json!("news")).unwrap().with_secret(SECRET).unwrap();
         for url in [
             "https://b.example/x/",
             "https://a.example/y",
@@ -372,16 +384,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_the_same_again_may_mean_it() {
-        let hook = with("repeats", json!(true)).unwrap().with_secret(SECRET).unwrap();
+    fn with_repeats_events_have_no_ids() {
+        let hook = recipe_with("repeats", json!(true)).unwrap().with_secret(SECRET).unwrap();
         let announced = events(&hook, r#"{"u":["https://a.example/x/"]}"#).unwrap();
         assert_eq!(announced.payloads, ["https://a.example/x/"]);
-        assert_eq!(announced.key, None);
+        assert_eq!(announced.idempotency_key, None);
     }
 
     #[test]
-    fn what_a_recipe_cannot_be_is_said() {
-        assert!(table().to_string().parse::<Recipe>().is_ok());
+    fn invalid_recipes_are_rejected_with_a_reason() {
+        assert!(recipe_table().to_string().parse::<Recipe>().is_ok());
         for (key, value, part) in [
             ("name", json!("a/b"), "a name is"),
             ("secret-file", json!("/x"), "give `secret-file` or `secret-env`"),
@@ -403,16 +415,17 @@ mod tests {
             ("burst", json!(60_001), "`burst` is a number from 1"),
             ("secret", json!("hush"), "unknown field `secret`"),
         ] {
-            let error = with(key, value.clone()).unwrap_err();
+            let error = recipe_with(key, value.clone()).unwrap_err();
             assert!(error.contains(part), "{key} = {value}: {error}");
             assert!(!error.contains(" at line "), "{error}");
         }
     }
 
     #[test]
-    fn a_decoy_looks_as_long_and_nobody_has_its_secrets() {
+    fn a_decoy_has_random_secrets_of_the_same_lengths() {
         let other = "b".repeat(40);
-        let hook = with("rate", json!(1)).unwrap().with_secret(&format!("{SECRET}\n{other}"));
+        let hook =
+            recipe_with("rate", json!(1)).unwrap().with_secret(&format!("{SECRET}\n{other}"));
         let hook = hook.unwrap();
         let decoy = hook.decoy();
         let lengths = |hook: &Hook| hook.secrets.iter().map(Secret::len).collect::<Vec<_>>();
@@ -425,8 +438,8 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_lines() {
-        let of = |written: &str| with("rate", json!(1)).unwrap().with_secret(written);
+    fn secrets_are_one_per_line() {
+        let of = |written: &str| recipe_with("rate", json!(1)).unwrap().with_secret(written);
         let other = "b".repeat(SECRET_BYTES_MIN);
         assert_eq!(of(&format!("{SECRET}\r\n{other}\n\n")).unwrap().secrets.len(), 2);
         let (short, many) = (&other[1..], format!("{other}\n").repeat(5));

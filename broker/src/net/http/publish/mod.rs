@@ -1,6 +1,6 @@
 //! `POST /topics/{topic}`: one event per line of the body, or JSON.
 
-mod in_json;
+mod json_body;
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -18,21 +18,21 @@ use tidings_protocol::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Http;
-use super::client::Client;
-use super::error::Refusal;
-use super::idempotency::{Earlier, Id, Serial};
-use super::input::{Named, Params, content_type, json};
-use super::objects::Object;
+use super::HttpState;
+use super::client::ConnectedClient;
+use super::error::ErrorResponse;
+use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
+use super::json_objects::JsonResponse;
+use super::request_input::{PathName, QueryParams, content_type, parse_json};
 use crate::access::{Action, Identity};
 use crate::audit::Initiator;
 use crate::mailbox::ConnId;
 use crate::topic::{Topic, dedup_id};
 
 /// Types of a body of lines. The last is what programs say that say nothing (`curl --data`).
-const LINES: [&str; 3] =
+const LINE_TYPES: [&str; 3] =
     ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"];
-const JSON: &str = "application/json";
+const JSON_TYPE: &str = "application/json";
 
 /// Events of one request: what is kept of each while it waits is more than the event itself.
 const EVENTS_MAX: usize = 100_000;
@@ -43,151 +43,160 @@ const KEY_BYTES_MAX: usize = 128;
 /// Answered when all of them are as safe as the topic promises. If one of them cannot be an event
 /// none is published.
 pub(super) async fn publish(
-    State(http): State<Arc<Http>>,
-    Extension(client): Extension<Arc<Client>>,
-    Named(name): Named<TopicName>,
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
+    PathName(name): PathName<TopicName>,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Object, Refusal> {
-    Params::of(&uri, &[])?;
+) -> Result<JsonResponse, ErrorResponse> {
+    QueryParams::parse(&uri, &[])?;
     let deed = Action::Publish(name.as_str());
-    client.may(deed)?;
-    client.may_publish_on(&name)?;
-    let types = [LINES.as_slice(), &[JSON]].concat();
+    client.check_action(deed)?;
+    client.check_publish_quota(&name)?;
+    let types = [LINE_TYPES.as_slice(), &[JSON_TYPE]].concat();
     let body = http.bodies.receive(&headers, body, &types);
-    let received = client.receive(|pass| pass.check_action(deed), body).await??;
+    let received = client.receive_while_allowed(|pass| pass.check_action(deed), body).await??;
     // The body may have taken its time, and others come beside it; its bytes have come, whatever
     // becomes of it.
-    let may_go_on = client.may_go_on();
-    client.sent(0, received.bytes.len());
+    let may_go_on = client.check_rate();
+    client.count_published(0, received.bytes.len());
     may_go_on?;
-    let pass = client.pass();
-    let is_json = content_type(&headers).is_some_and(|given| given == JSON);
+    let pass = client.current_identity();
+    let is_json = content_type(&headers).is_some_and(|given| given == JSON_TYPE);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
-        json::<in_json::Body<'_>>(&received.bytes)?.payloads()?
+        parse_json::<json_body::JsonBody<'_>>(&received.bytes)?.payloads()?
     } else {
-        of_lines(&received.bytes)?.map(Cow::Borrowed).collect()
+        parse_lines(&received.bytes)?.map(Cow::Borrowed).collect()
     };
     if payloads.is_empty() {
-        return Err(Refusal::bad("the body has no event: one a line, empty lines are none"));
+        return Err(ErrorResponse::bad_request(
+            "the body has no event: one a line, empty lines are none",
+        ));
     }
-    client.sent(payloads.len(), 0);
+    client.count_published(payloads.len(), 0);
     for (at, payload) in payloads.iter().enumerate() {
-        let judged = client.may_publish(&pass, name.as_str(), payload);
-        judged.map_err(|error| at_event(at, &error))?;
+        let judged = client.check_publish(&pass, name.as_str(), payload);
+        judged.map_err(|error| event_error(at, &error))?;
     }
     let Some(key) = idempotency_key(&headers)? else {
         let topic = http.hub.topics.open(&name)?;
-        has_room(&http, &client, &topic, &payloads).await?;
-        let seqs = append(&http, &topic, client.party(), &payloads)?;
-        return safe(&topic, seqs).await;
+        wait_while_allowed(&http, &client, &topic, &payloads).await?;
+        let seqs = append(&http, &topic, client.initiator(), &payloads)?;
+        return confirm(&topic, seqs).await;
     };
     let body = xxh3_128(&received.bytes);
     let topic = http.hub.topics.open(&name)?;
-    let id = Id { topic: topic.id(), who: pass.name().to_owned(), key: key.to_owned() };
-    let earlier = http.keys.begin(&id, body, http.hub.clock.now());
+    let id = IdempotencyKey {
+        topic_id: topic.id(),
+        principal: pass.name().to_owned(),
+        key: key.to_owned(),
+    };
+    let earlier = http.idempotency_keys.begin(&id, body, http.hub.clock.now());
     let (serial, seqs) = match earlier {
-        Earlier::None(serial) => {
+        KeyState::New(serial) => {
             // Until it is appended: whoever goes away meanwhile leaves nothing half-way.
-            let mut underway = Underway { http: &http, id: &id, serial, seqs: None };
-            identify(&mut payloads, key);
-            has_room(&http, &client, &topic, &payloads).await?;
-            let seqs = append(&http, &topic, client.party(), &payloads)?;
+            let mut underway = KeyGuard { http: &http, key: &id, use_id: serial, seqs: None };
+            add_ids(&mut payloads, key);
+            wait_while_allowed(&http, &client, &topic, &payloads).await?;
+            let seqs = append(&http, &topic, client.initiator(), &payloads)?;
             underway.seqs = Some(seqs.clone());
             (Some(serial), seqs)
         }
-        Earlier::Done(seqs) => (None, seqs),
-        Earlier::Underway => {
+        KeyState::Completed(seqs) => (None, seqs),
+        KeyState::InProgress => {
             let message = "a request with this Idempotency-Key is just being done";
             let conflict = StatusCode::CONFLICT;
-            return Err(Refusal::new(conflict, Code::Busy.as_str(), message).retry_after(1));
+            return Err(
+                ErrorResponse::new(conflict, Code::Busy.as_str(), message).with_retry_after(1)
+            );
         }
-        Earlier::Other => {
+        KeyState::BodyMismatch => {
             let message = "this Idempotency-Key came with another body before";
             let status = StatusCode::UNPROCESSABLE_ENTITY;
-            return Err(Refusal::new(status, Code::Conflict.as_str(), message));
+            return Err(ErrorResponse::new(status, Code::Conflict.as_str(), message));
         }
     };
-    let answer = safe(&topic, seqs).await;
+    let answer = confirm(&topic, seqs).await;
     if let (Err(_), Some(serial)) = (&answer, serial) {
         // It is not kept, and to be done when it comes again.
-        http.keys.end(&id, serial, None);
+        http.idempotency_keys.finish(&id, serial, None);
     }
     answer
 }
 
 /// Notes what becomes of a request with a key, also when nobody waits for its end any more.
-struct Underway<'a> {
-    http: &'a Http,
-    id: &'a Id,
-    serial: Serial,
+struct KeyGuard<'a> {
+    http: &'a HttpState,
+    key: &'a IdempotencyKey,
+    use_id: KeyUseId,
     seqs: Option<Vec<Seq>>,
 }
 
-impl Drop for Underway<'_> {
+impl Drop for KeyGuard<'_> {
     fn drop(&mut self) {
-        self.http.keys.end(self.id, self.serial, self.seqs.as_deref());
+        self.http.idempotency_keys.finish(self.key, self.use_id, self.seqs.as_deref());
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ErrorResponse> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     // The draft of the header has it as a quoted string; most send it bare.
-    let key = key.to_str().map_err(|_| Refusal::bad("Idempotency-Key: only ASCII"))?;
+    let key =
+        key.to_str().map_err(|_| ErrorResponse::bad_request("Idempotency-Key: only ASCII"))?;
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
     let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
     if is_plain && (1..=KEY_BYTES_MAX).contains(&bare.len()) {
         return Ok(Some(bare));
     }
     let message = format!("Idempotency-Key: 1 to {KEY_BYTES_MAX} letters, digits and signs");
-    Err(Refusal::bad(message))
+    Err(ErrorResponse::bad_request(message))
 }
 
 /// The lines of a body, each checked. A line end may be LF or CRLF; empty lines are nothing.
-fn of_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, Refusal> {
+fn parse_lines(body: &[u8]) -> Result<impl Iterator<Item = &str>, ErrorResponse> {
     let lines = || {
         let lines = body.split(|byte| *byte == b'\n');
         lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
     };
     for (at, line) in lines().enumerate() {
         if at == EVENTS_MAX {
-            return Err(too_many());
+            return Err(too_many_events());
         }
-        check(at, line)?;
+        check_payload(at, line)?;
     }
     // All of them were just looked at.
     Ok(lines().filter_map(|line| std::str::from_utf8(line).ok()))
 }
 
-fn too_many() -> Refusal {
+fn too_many_events() -> ErrorResponse {
     let message =
         format!("the body has more than {EVENTS_MAX} events; send it in several requests");
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
+    ErrorResponse::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLong.as_str(), message)
 }
 
-fn check(at: usize, line: &[u8]) -> Result<(), Refusal> {
+fn check_payload(at: usize, line: &[u8]) -> Result<(), ErrorResponse> {
     let judged = match line.len() {
         0 => Err(ProtocolError::new(Code::BadArgument, "an event is not empty")),
         1..=PAYLOAD_BYTES_MAX => text::check(line).map(|_| ()),
-        bytes => Err(over_long(bytes)),
+        bytes => Err(payload_too_long(bytes)),
     };
-    judged.map_err(|error| at_event(at, &error))
+    judged.map_err(|error| event_error(at, &error))
 }
 
-fn over_long(bytes: usize) -> ProtocolError {
+fn payload_too_long(bytes: usize) -> ProtocolError {
     let text = format!("{bytes} bytes are more than the {PAYLOAD_BYTES_MAX} of a payload");
     ProtocolError::new(Code::TooLong, text)
 }
 
 /// Says which event of a body it was; nothing of the body was published.
-fn at_event(at: usize, error: &ProtocolError) -> Refusal {
+fn event_error(at: usize, error: &ProtocolError) -> ErrorResponse {
     let text = format!("event {} of the body: {}; nothing was published", at + 1, error.text);
     ProtocolError::new(error.code, text).into()
 }
 
 /// Gives an id, made of the key, to each event that can carry one and has none.
-fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
+fn add_ids(payloads: &mut [Cow<'_, str>], key: &str) {
     for (at, payload) in payloads.iter_mut().enumerate() {
         let read = Payload::parse(payload);
         let id = format!(" id={key}-{}", at + 1);
@@ -200,12 +209,12 @@ fn identify(payloads: &mut [Cow<'_, str>], key: &str) {
 
 /// Waits until the topic has room for them in memory, and whoever sent them may publish all of them
 /// still.
-async fn has_room(
-    http: &Http,
-    client: &Client,
+async fn wait_while_allowed(
+    http: &HttpState,
+    client: &ConnectedClient,
     topic: &Topic,
     payloads: &[Cow<'_, str>],
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorResponse> {
     // Nearly always there is, and all of them have just been judged.
     if !topic.is_backpressured(None) {
         return Ok(());
@@ -214,30 +223,30 @@ async fn has_room(
         let judge = |payload| http.hub.access.check_publish(pass, topic.name().as_str(), payload);
         payloads.iter().try_for_each(|payload| judge(payload))
     };
-    client.receive(may, room(http, topic)).await?
+    client.receive_while_allowed(may, wait_for_memory(http, topic)).await?
 }
 
 /// Waits until a topic has room in memory, but not for ever.
-pub(super) async fn room(http: &Http, topic: &Topic) -> Result<(), Refusal> {
+pub(super) async fn wait_for_memory(http: &HttpState, topic: &Topic) -> Result<(), ErrorResponse> {
     let room = poll_fn(|cx| {
         let held_up = topic.is_backpressured(Some(cx.waker()));
         if held_up { Poll::Pending } else { Poll::Ready(()) }
     });
-    let patience = Duration::from_millis(http.config.held_up_ms);
-    super::within(patience, room).await.ok_or_else(|| {
+    let patience = Duration::from_millis(http.config.backpressure_timeout_ms);
+    super::with_timeout(patience, room).await.ok_or_else(|| {
         let message = format!("{} is being published to faster than it can be kept", topic.name());
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        Refusal::new(unavailable, Code::Busy.as_str(), message).retry_after(1)
+        ErrorResponse::new(unavailable, Code::Busy.as_str(), message).with_retry_after(1)
     })
 }
 
 /// Appends them in one piece, and notes who did.
 pub(super) fn append(
-    http: &Http,
+    http: &HttpState,
     topic: &Arc<Topic>,
     by: Initiator,
     payloads: &[Cow<'_, str>],
-) -> Result<Vec<Seq>, Refusal> {
+) -> Result<Vec<Seq>, ErrorResponse> {
     let conn = ConnId(by.conn);
     let ids =
         payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, dedup_id(payload)?)));
@@ -255,7 +264,7 @@ pub(super) fn append(
 }
 
 /// Waits until all of them are as safe as the topic promises.
-pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusal> {
+pub(super) async fn confirm(topic: &Topic, seqs: Vec<Seq>) -> Result<JsonResponse, ErrorResponse> {
     let last = seqs.iter().copied().max().expect("there is an event");
     let mut place = None;
     poll_fn(|cx| {
@@ -277,7 +286,7 @@ pub(super) async fn safe(topic: &Topic, seqs: Vec<Seq>) -> Result<Object, Refusa
         }
     }
     let seqs: Vec<u64> = seqs.into_iter().map(|seq| seq.0).collect();
-    Ok(Object(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
+    Ok(JsonResponse(json!({ "topic": topic.name().as_str(), "seqs": seqs })))
 }
 
 #[cfg(test)]
@@ -292,10 +301,11 @@ mod tests {
 
     /// Somebody who reads a topic holds up who publishes to it, until he has taken something.
     #[tokio::test]
-    async fn who_is_revoked_while_a_publish_waits_for_room_publishes_nothing() {
+    async fn a_publish_that_waits_for_memory_is_rejected_after_revocation() {
         for key in ["", "Idempotency-Key: k\r\n"] {
             let listen = "127.0.0.1:0".parse().unwrap();
-            let http = HttpConfig { listen, held_up_ms: 3_600_000, ..HttpConfig::default() };
+            let http =
+                HttpConfig { listen, backpressure_timeout_ms: 3_600_000, ..HttpConfig::default() };
             let token = new_token();
             let rights = PermissionSet::new(vec!["pub:t".parse().unwrap()], Vec::new());
             let she = Principal::new("she", Credential::Token(TokenHash::of(&token)), rights);
@@ -332,8 +342,10 @@ mod tests {
             }
             broker.hub.access.replace_principals(Vec::new());
             let mut heard = String::new();
-            let end =
-                crate::net::http::within(Duration::from_mins(1), stream.read_to_string(&mut heard));
+            let end = crate::net::http::with_timeout(
+                Duration::from_mins(1),
+                stream.read_to_string(&mut heard),
+            );
             end.await.expect("it is answered").unwrap();
             assert!(heard.starts_with("HTTP/1.1 401 "), "{heard}");
             assert_eq!(topic.stats().head, Seq(101), "nothing was published");
@@ -342,27 +354,27 @@ mod tests {
         }
     }
 
-    fn lines(body: &str) -> Option<Vec<&str>> {
-        of_lines(body.as_bytes()).ok().map(Iterator::collect)
+    fn parsed_lines(body: &str) -> Option<Vec<&str>> {
+        parse_lines(body.as_bytes()).ok().map(Iterator::collect)
     }
 
     // PROTOCOL: H2
     #[test]
-    fn a_body_is_lines_with_either_end_and_the_last_may_have_none() {
-        assert_eq!(lines("a\r\n\n\r\nb\nc"), Some(vec!["a", "b", "c"]));
-        assert_eq!(lines(""), Some(vec![]));
-        assert_eq!(lines("a\rb\n"), None);
-        assert_eq!(lines("a\n\u{85}\n"), None);
-        assert!(of_lines(b"a\xff\n").is_err());
-        assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX)).is_some());
-        assert!(lines(&"x".repeat(PAYLOAD_BYTES_MAX + 1)).is_none());
+    fn lines_end_with_lf_or_crlf_and_the_last_may_have_no_end() {
+        assert_eq!(parsed_lines("a\r\n\n\r\nb\nc"), Some(vec!["a", "b", "c"]));
+        assert_eq!(parsed_lines(""), Some(vec![]));
+        assert_eq!(parsed_lines("a\rb\n"), None);
+        assert_eq!(parsed_lines("a\n\u{85}\n"), None);
+        assert!(parse_lines(b"a\xff\n").is_err());
+        assert!(parsed_lines(&"x".repeat(PAYLOAD_BYTES_MAX)).is_some());
+        assert!(parsed_lines(&"x".repeat(PAYLOAD_BYTES_MAX + 1)).is_none());
     }
 
     // PROTOCOL: H3
     #[test]
-    fn ids_are_given_to_what_can_carry_them_and_has_none() {
+    fn events_without_an_id_get_one_from_the_key() {
         let mut payloads = ["/a", "text", "/b id=mine", "/c x=1"].map(Cow::Borrowed);
-        identify(&mut payloads, "k");
+        add_ids(&mut payloads, "k");
         assert_eq!(payloads, ["/a id=k-1", "text", "/b id=mine", "/c x=1 id=k-4"]);
     }
 }

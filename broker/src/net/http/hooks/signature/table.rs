@@ -5,7 +5,10 @@ use serde_json::Value;
 use tidings_protocol::parse_ms;
 
 use super::super::encoding::Encoding;
-use super::{Algorithm, Kind, Piece, Scheme, SecretForm, Signed, TOLERANCE_MS, Time, header};
+use super::{
+    Algorithm, DEFAULT_TOLERANCE_MS, HmacScheme, SchemeKind, SecretEncoding, SignatureScheme,
+    SignedPart, TimestampSource, parse_header_name,
+};
 
 /// What senders are known to do, as the table of a recipe would say it.
 pub(super) const PRESETS: [(&str, &str); 8] = [
@@ -39,7 +42,7 @@ pub(super) const PRESETS: [(&str, &str); 8] = [
 /// What stands in a table of a recipe.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Table {
+struct SchemeTable {
     header: String,
     #[serde(default)]
     prefix: String,
@@ -54,7 +57,7 @@ struct Table {
     id: Option<String>,
     tolerance: Option<String>,
     #[serde(default)]
-    secret: SecretForm,
+    secret: SecretEncoding,
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,9 +66,9 @@ struct TokenTable {
     token: String,
 }
 
-impl Scheme {
+impl SignatureScheme {
     /// By the name of a preset, or a table.
-    pub fn of(value: &Value) -> Result<Self, String> {
+    pub fn from_config(value: &Value) -> Result<Self, String> {
         let is_token = |value: &Value| value.get("token").is_some();
         match value {
             Value::String(name) => {
@@ -75,29 +78,29 @@ impl Scheme {
                     return Err(format!("there is no {name:?}; there are {names}, and tables"));
                 };
                 let table = serde_json::from_str(table).expect("presets are JSON");
-                Self::of(&table)
+                Self::from_config(&table)
             }
             Value::Object(_) if is_token(value) => {
                 let TokenTable { token } =
                     TokenTable::deserialize(value).map_err(|error| error.to_string())?;
-                Ok(Self(Kind::Token { header: header(&token)? }))
+                Ok(Self(SchemeKind::Token { header: parse_header_name(&token)? }))
             }
-            Value::Object(_) => {
-                Signed::of(Table::deserialize(value).map_err(|error| error.to_string())?)
-                    .map(|signed| Self(Kind::Hmac(signed)))
-            }
+            Value::Object(_) => HmacScheme::from_table(
+                SchemeTable::deserialize(value).map_err(|error| error.to_string())?,
+            )
+            .map(|signed| Self(SchemeKind::Hmac(signed))),
             _ => Err("it is the name of a preset, or a table".to_owned()),
         }
     }
 }
 
-impl Signed {
-    fn of(table: Table) -> Result<Self, String> {
+impl HmacScheme {
+    fn from_table(table: SchemeTable) -> Result<Self, String> {
         let time = match (table.timestamp, table.timestamp_item) {
             (None, None) => None,
-            (Some(name), None) => Some(Time::Header(header(&name)?)),
+            (Some(name), None) => Some(TimestampSource::Header(parse_header_name(&name)?)),
             (None, Some(item)) if !item.is_empty() && table.separator.is_some() => {
-                Some(Time::Item(item))
+                Some(TimestampSource::Item(item))
             }
             (None, Some(_)) => {
                 return Err("`timestamp-item` is the beginning of an item, and needs a \
@@ -108,12 +111,12 @@ impl Signed {
                 return Err("give `timestamp` or `timestamp-item`".to_owned());
             }
         };
-        let signs = pieces(table.signs.as_deref().unwrap_or("{body}"))?;
+        let signs = parse_template(table.signs.as_deref().unwrap_or("{body}"))?;
         // What is not signed anybody may change.
         for (piece, is_given, name) in [
-            (Piece::Body, true, "body"),
-            (Piece::Time, time.is_some(), "timestamp"),
-            (Piece::Id, table.id.is_some(), "id"),
+            (SignedPart::Body, true, "body"),
+            (SignedPart::Timestamp, time.is_some(), "timestamp"),
+            (SignedPart::Id, table.id.is_some(), "id"),
         ] {
             let count = signs.iter().filter(|found| **found == piece).count();
             if count != usize::from(is_given) {
@@ -124,36 +127,36 @@ impl Signed {
             }
         }
         let tolerance_ms = match &table.tolerance {
-            None => TOLERANCE_MS,
+            None => DEFAULT_TOLERANCE_MS,
             Some(text) => parse_ms(text).map_err(|error| format!("`tolerance`: {error}"))?,
         };
         Ok(Self {
-            header: header(&table.header)?,
+            header: parse_header_name(&table.header)?,
             separator: table.separator,
             prefix: table.prefix,
             encoding: table.encoding,
             algorithm: table.algorithm,
-            signs,
-            time,
+            signed_parts: signs,
+            timestamp: time,
             tolerance_ms,
-            id: table.id.as_deref().map(header).transpose()?,
-            secret: table.secret,
+            id_header: table.id.as_deref().map(parse_header_name).transpose()?,
+            secret_encoding: table.secret,
         })
     }
 }
 
 /// A text with `{body}`, `{timestamp}` and `{id}` in it.
-fn pieces(template: &str) -> Result<Vec<Piece>, String> {
+fn parse_template(template: &str) -> Result<Vec<SignedPart>, String> {
     let (mut pieces, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(SignedPart::Text(before.to_owned()));
         }
         pieces.push(match name {
-            "body" => Piece::Body,
-            "timestamp" => Piece::Time,
-            "id" => Piece::Id,
+            "body" => SignedPart::Body,
+            "timestamp" => SignedPart::Timestamp,
+            "id" => SignedPart::Id,
             _ => {
                 return Err(format!(
                     "`signs` knows {{body}}, {{timestamp}} and {{id}}, not {name:?}"
@@ -163,7 +166,7 @@ fn pieces(template: &str) -> Result<Vec<Piece>, String> {
         rest = after;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(SignedPart::Text(rest.to_owned()));
     }
     Ok(pieces)
 }

@@ -7,17 +7,17 @@ use super::*;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 
-fn scheme(value: &Value) -> Scheme {
-    Scheme::of(value).unwrap_or_else(|error| panic!("{value}: {error}"))
+fn scheme(value: &Value) -> SignatureScheme {
+    SignatureScheme::from_config(value).unwrap_or_else(|error| panic!("{value}: {error}"))
 }
 
 fn verify(
-    scheme: &Scheme,
+    scheme: &SignatureScheme,
     secret: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Result<Authentic, Doubt> {
-    let secret = scheme.secret(secret).unwrap();
+) -> Result<VerifiedRequest, SignatureError> {
+    let secret = scheme.parse_secret(secret).unwrap();
     let find = |name: &str| {
         let mut found = headers.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
         found.next().filter(|_| found.next().is_none()).map(|(_, value)| *value)
@@ -26,7 +26,7 @@ fn verify(
 }
 
 /// The signature that a sender would make.
-fn hex(algorithm: Algorithm, secret: &[u8], text: &str) -> String {
+fn sign_hex(algorithm: Algorithm, secret: &[u8], text: &str) -> String {
     let tag = hmac::sign(&hmac::Key::new(algorithm.hmac(), secret), text.as_bytes());
     HEXLOWER.encode(tag.as_ref())
 }
@@ -50,17 +50,17 @@ fn the_published_examples_are_valid() {
         ("webhook-timestamp", "1614265330"),
         ("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
     ];
-    let secret = standard.secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    let secret = standard.parse_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
     let find = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
     let body = br#"{"test": 2432232314}"#;
     let found = standard.verify(&[secret], &find, body, 1_614_265_330_000).unwrap();
-    assert_eq!(found.unix_ms, Some(1_614_265_330_000));
+    assert_eq!(found.signed_unix_ms, Some(1_614_265_330_000));
 }
 
 #[test]
-fn every_preset_takes_what_its_sender_signs_and_nothing_else() {
+fn every_preset_accepts_only_the_signature_of_its_sender() {
     let (secret, body) = ("a secret of the sender", "{\"a\":1}");
-    let sign = |text: &str| hex(Algorithm::Sha256, secret.as_bytes(), text);
+    let sign = |text: &str| sign_hex(Algorithm::Sha256, secret.as_bytes(), text);
     let base64 = |text: &str| {
         let tag =
             hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), text.as_bytes());
@@ -112,12 +112,16 @@ fn every_preset_takes_what_its_sender_signs_and_nothing_else() {
         if name != "gitlab" {
             assert_eq!(
                 verify(&scheme, written, &headers, "{\"a\":2}"),
-                Err(Doubt::Wrong),
+                Err(SignatureError::Mismatch),
                 "{name}"
             );
         }
         let other = BASE64.encode(b"another secret");
-        assert_eq!(verify(&scheme, &other, &headers, body), Err(Doubt::Wrong), "{name}");
+        assert_eq!(
+            verify(&scheme, &other, &headers, body),
+            Err(SignatureError::Mismatch),
+            "{name}"
+        );
         for left_out in 0..headers.len() {
             let mut fewer = headers.clone();
             let (gone, _) = fewer.remove(left_out);
@@ -131,7 +135,7 @@ fn every_preset_takes_what_its_sender_signs_and_nothing_else() {
 }
 
 #[test]
-fn what_we_sign_others_take_with_each_of_the_secrets() {
+fn signed_requests_verify_with_each_secret() {
     let table = json!({
         "header": "X-Sign", "encoding": "base64", "algorithm": "sha512", "separator": ";",
         "signs": "{timestamp}:{id}:{body}", "timestamp-item": "t=", "id": "X-Id", "prefix": "s=",
@@ -151,18 +155,18 @@ fn what_we_sign_others_take_with_each_of_the_secrets() {
         let is_by = |secret: &Secret, body: &[u8]| {
             scheme.verify(std::slice::from_ref(secret), &find, body, NOW_MS)
         };
-        let has_room = matches!(&scheme.0, Kind::Hmac(signed) if signed.separator.is_some());
+        let has_room = matches!(&scheme.0, SchemeKind::Hmac(signed) if signed.separator.is_some());
         assert!(is_by(&secrets[0], body).is_ok(), "{written}: {headers:?}");
         assert_eq!(is_by(&secrets[1], body).is_ok(), has_room, "{written}: {headers:?}");
         assert!(is_by(&Secret(b"another".to_vec()), body).is_err(), "{written}");
-        let is_signed = matches!(scheme.0, Kind::Hmac(_));
+        let is_signed = matches!(scheme.0, SchemeKind::Hmac(_));
         assert_eq!(is_by(&secrets[0], b"{}").is_err(), is_signed, "{written}");
     }
 }
 
 // PROTOCOL: W2
 #[test]
-fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
+fn timestamps_outside_the_tolerance_are_rejected() {
     let scheme = scheme(&json!("slack"));
     for (seconds, off_ms) in [
         (1_700_000_000, None),
@@ -171,38 +175,42 @@ fn what_was_signed_long_ago_or_in_the_future_is_not_believed() {
         (1_700_000_300, None),
         (1_700_000_301, Some(-301_000)),
     ] {
-        let signature = hex(Algorithm::Sha256, b"s", &format!("v0:{seconds}:x"));
+        let signature = sign_hex(Algorithm::Sha256, b"s", &format!("v0:{seconds}:x"));
         let headers = [
             ("X-Slack-Request-Timestamp", &*seconds.to_string()),
             ("X-Slack-Signature", &*format!("v0={signature}")),
         ];
         let found = verify(&scheme, "s", &headers, "x").err();
-        assert_eq!(found, off_ms.map(|off_ms| Doubt::Stale { off_ms }), "{seconds}");
+        assert_eq!(
+            found,
+            off_ms.map(|off_ms| SignatureError::OutsideTolerance { off_ms }),
+            "{seconds}"
+        );
     }
     let now = "1700000000";
     for time in ["", "-1", "1700000000.5", " 1700000000", "9999999999999999", "1e9"] {
-        let signature = hex(Algorithm::Sha256, b"s", &format!("v0:{time}:x"));
+        let signature = sign_hex(Algorithm::Sha256, b"s", &format!("v0:{time}:x"));
         let headers = [
             ("X-Slack-Request-Timestamp", time),
             ("X-Slack-Signature", &*format!("v0={signature}")),
         ];
         let found = verify(&scheme, "s", &headers, "x");
-        assert!(matches!(found, Err(Doubt::NoTime(_))), "{time}: {found:?}");
+        assert!(matches!(found, Err(SignatureError::NoTimestamp(_))), "{time}: {found:?}");
     }
     // Another time is another signature.
-    let signature = hex(Algorithm::Sha256, b"s", "v0:1600000000:x");
+    let signature = sign_hex(Algorithm::Sha256, b"s", "v0:1600000000:x");
     let headers =
         [("X-Slack-Request-Timestamp", now), ("X-Slack-Signature", &*format!("v0={signature}"))];
-    assert_eq!(verify(&scheme, "s", &headers, "x"), Err(Doubt::Wrong));
+    assert_eq!(verify(&scheme, "s", &headers, "x"), Err(SignatureError::Mismatch));
 }
 
 // PROTOCOL: W5
 #[test]
-fn the_same_said_again_is_known_and_something_else_is_not() {
+fn the_digest_identifies_a_repeated_message() {
     let github = scheme(&json!("github"));
     let said = |body: &str, prefix: &str| {
-        let value = format!("{prefix}{}", hex(Algorithm::Sha256, b"s", body));
-        verify(&github, "s", &[("X-Hub-Signature-256", &value)], body).unwrap().said
+        let value = format!("{prefix}{}", sign_hex(Algorithm::Sha256, b"s", body));
+        verify(&github, "s", &[("X-Hub-Signature-256", &value)], body).unwrap().digest
     };
     assert_eq!(said("a", "sha256="), said("a", "sha256="));
     assert_ne!(said("a", "sha256="), said("b", "sha256="));
@@ -216,20 +224,20 @@ fn the_same_said_again_is_known_and_something_else_is_not() {
             ("webhook-timestamp", seconds),
             ("webhook-signature", value.as_str()),
         ];
-        verify(&standard, &BASE64.encode(b"key"), &headers, "x").unwrap().said
+        verify(&standard, &BASE64.encode(b"key"), &headers, "x").unwrap().digest
     };
     assert_eq!(said("m1", "1700000000"), said("m1", "1700000060"), "a second attempt");
     assert_ne!(said("m1", "1700000000"), said("m2", "1700000000"));
 }
 
 #[test]
-fn a_method_is_no_weaker_than_sha256() {
+fn algorithms_weaker_than_sha256_are_rejected() {
     let valid = |header: &str| {
-        let scheme = Scheme::of_method(header)?;
-        scheme.authenticate(&[Secret(b"k".to_vec())], &|_| Some(header), b"body").map(drop)
+        let scheme = SignatureScheme::from_header_value(header)?;
+        scheme.verify_without_time(&[Secret(b"k".to_vec())], &|_| Some(header), b"body").map(drop)
     };
     for algorithm in Algorithm::ALL {
-        let tag = hex(algorithm, b"k", "body");
+        let tag = sign_hex(algorithm, b"k", "body");
         let name = algorithm.as_str();
         assert_eq!(valid(&format!("{name}={tag}")), Ok(()));
         assert_eq!(valid(&format!("{name}={}", tag.to_uppercase())), Ok(()));
@@ -245,16 +253,16 @@ fn a_method_is_no_weaker_than_sha256() {
             tag.clone(),
             String::new(),
         ] {
-            assert!(matches!(valid(&wrong), Err(Doubt::Form(_))), "{wrong}");
+            assert!(matches!(valid(&wrong), Err(SignatureError::Malformed(_))), "{wrong}");
         }
     }
-    assert_eq!(valid(&format!("sha256={}", "0".repeat(64))), Err(Doubt::Wrong));
+    assert_eq!(valid(&format!("sha256={}", "0".repeat(64))), Err(SignatureError::Mismatch));
     let sha1 = "sha1=0123456789012345678901234567890123456789";
     assert!(valid(sha1).unwrap_err().to_string().contains("sha256=<hex>"));
 }
 
 #[test]
-fn a_table_that_makes_no_sense_is_refused_and_says_why() {
+fn invalid_scheme_tables_are_rejected_with_a_reason() {
     for (table, part) in [
         (json!("gitub"), "there are github, gitea"),
         (json!(7), "a table"),
@@ -273,24 +281,24 @@ fn a_table_that_makes_no_sense_is_refused_and_says_why() {
         (json!({ "header": "X-A", "tolerance": "soon" }), "`tolerance`"),
         (json!({ "token": "X-A", "prefix": "a" }), "unknown field `prefix`"),
     ] {
-        let error = Scheme::of(&table).unwrap_err();
+        let error = SignatureScheme::from_config(&table).unwrap_err();
         assert!(error.contains(part), "{table}: {error}");
     }
 }
 
 #[test]
-fn a_secret_is_read_as_it_is_written_and_never_shown() {
+fn a_secret_is_decoded_and_never_shown() {
     let text = scheme(&json!("github"));
-    assert_eq!(text.secret("ab"), Ok(Secret(b"ab".to_vec())));
-    assert!(text.secret("").is_err());
+    assert_eq!(text.parse_secret("ab"), Ok(Secret(b"ab".to_vec())));
+    assert!(text.parse_secret("").is_err());
     let hex = scheme(&json!({ "header": "X-A", "secret": "hex" }));
-    assert_eq!(hex.secret("6162"), Ok(Secret(b"ab".to_vec())));
-    assert!(hex.secret("616").is_err());
+    assert_eq!(hex.parse_secret("6162"), Ok(Secret(b"ab".to_vec())));
+    assert!(hex.parse_secret("616").is_err());
     let standard = scheme(&json!("standard-webhooks"));
-    assert_eq!(standard.secret("whsec_YWI="), Ok(Secret(b"ab".to_vec())));
-    assert_eq!(standard.secret("YWI"), Ok(Secret(b"ab".to_vec())));
-    assert!(standard.secret("whsec_%").is_err());
-    assert_eq!(format!("{:?}", text.secret("hush").unwrap()), "Secret(..)");
+    assert_eq!(standard.parse_secret("whsec_YWI="), Ok(Secret(b"ab".to_vec())));
+    assert_eq!(standard.parse_secret("YWI"), Ok(Secret(b"ab".to_vec())));
+    assert!(standard.parse_secret("whsec_%").is_err());
+    assert_eq!(format!("{:?}", text.parse_secret("hush").unwrap()), "Secret(..)");
 }
 
 proptest! {
@@ -302,7 +310,7 @@ proptest! {
             let find = |name: &str| {
                 Some(if name.to_ascii_lowercase().contains("timestamp") { &*time } else { &*value })
             };
-            prop_assert!(scheme.authenticate(&[secret], &find, b"body").is_err());
+            prop_assert!(scheme.verify_without_time(&[secret], &find, b"body").is_err());
         }
     }
 
@@ -312,8 +320,8 @@ proptest! {
         let mut tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"k"), body.as_bytes()).as_ref().to_vec();
         tag[at] ^= 1 << bit;
         let header = format!("sha256={}", HEXLOWER.encode(&tag));
-        let scheme = Scheme::of_method(&header).unwrap();
-        let found = scheme.authenticate(&[Secret(b"k".to_vec())], &|_| Some(&header), body.as_bytes());
-        prop_assert_eq!(found, Err(Doubt::Wrong));
+        let scheme = SignatureScheme::from_header_value(&header).unwrap();
+        let found = scheme.verify_without_time(&[Secret(b"k".to_vec())], &|_| Some(&header), body.as_bytes());
+        prop_assert_eq!(found, Err(SignatureError::Mismatch));
     }
 }

@@ -1,0 +1,516 @@
+//! The protocols of the peers, each in the densest form that it has.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tidings_bench::Tidings;
+use tidings_bench::wire::{
+    ConfirmationFormat, ConfirmedPublish, QueueSetup, ReadUntil, ReplayEnd, ReplayRequest,
+    SetupStep, StreamLayout, WireProtocol, WorkerPool,
+};
+
+use crate::queue_protocols;
+
+pub(crate) fn to_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).expect("a length")
+}
+
+/// The text protocol of NATS, and `JetStream` on top of it.
+pub(crate) struct Nats;
+
+/// What a client begins with; the answer to the `PING` says that it is accepted.
+const NATS_HANDSHAKE: &str = "CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
+
+/// The stream of all `JetStream` runs.
+pub(crate) const STREAM: &str = "BENCH";
+
+impl WireProtocol for Nats {
+    fn handshake(&self) -> Vec<SetupStep> {
+        vec![SetupStep::new(NATS_HANDSHAKE, ReadUntil::Line("PONG"))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![SetupStep::new(format!("SUB {topic} 1\r\nPING\r\n"), ReadUntil::Line("PONG"))]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        let said = format!(
+            "CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {topic} 1\r\nPING\r\n"
+        );
+        SetupStep::new(said, ReadUntil::Line("PONG"))
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        let head = format!("PUB {topic} {}\r\n", payload.len());
+        [head.as_bytes(), payload, b"\r\n"].concat()
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        let bytes = format!("MSG {topic} 1 {payload_bytes}\r\n\r\n").len() + payload_bytes;
+        // The server asks once, some seconds after the connection began, how long an answer takes.
+        StreamLayout {
+            keepalive_bytes: to_u64("PING\r\n".len()),
+            ..StreamLayout::fixed(to_u64(bytes))
+        }
+    }
+
+    fn rejection_marker(&self) -> &'static [u8] {
+        b"-ERR"
+    }
+}
+
+/// `JetStream` with one stream in files, confirmed one by one.
+pub(crate) struct JetStream;
+
+impl JetStream {
+    pub(crate) fn request(subject: &str, body: &str) -> SetupStep {
+        let said = format!("PUB {subject} _INBOX.api {}\r\n{body}\r\n", body.len());
+        SetupStep::new(said, ReadUntil::Line("{\"type\":\"io.nats.jetstream.api"))
+    }
+}
+
+impl WireProtocol for JetStream {
+    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
+        let body = format!(
+            "{{\"name\":\"{STREAM}\",\"subjects\":[\"{topic}\"],\"storage\":\"file\",\"retention\":\"limits\",\
+             \"max_consumers\":-1,\"max_msgs\":-1,\"max_bytes\":-1,\"discard\":\"old\",\"num_replicas\":1}}"
+        );
+        let listen = SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"));
+        vec![listen, Self::request(&format!("$JS.API.STREAM.CREATE.{STREAM}"), &body)]
+    }
+
+    fn handshake(&self) -> Vec<SetupStep> {
+        Nats.handshake()
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        Nats.subscribe(topic)
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        Nats.pipelined_subscribe(topic)
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        Nats.publish(topic, payload)
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        Nats.stream_layout(topic, payload_bytes)
+    }
+
+    fn rejection_marker(&self) -> &'static [u8] {
+        b"\"error\""
+    }
+
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+        let head = format!("PUB {topic} i {}\r\n", payload.len());
+        Ok(ConfirmedPublish {
+            setup: vec![SetupStep::new("SUB i 2\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            message: [head.as_bytes(), payload, b"\r\n"].concat(),
+            // The header and `{"stream":"BENCH", "seq":1}`.
+            confirmations: ConfirmationFormat::Lines(2),
+        })
+    }
+
+    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::jetstream(topic, crew))
+    }
+
+    fn replay_request(&self, _: &str, _: usize, events: u64) -> anyhow::Result<ReplayRequest> {
+        let body = format!(
+            "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"deliver_subject\":\"d\",\"deliver_policy\":\"all\",\
+             \"ack_policy\":\"none\",\"replay_policy\":\"instant\"}}}}"
+        );
+        let request =
+            format!("PUB $JS.API.CONSUMER.CREATE.{STREAM} r {}\r\n{body}\r\n", body.len());
+        Ok(ReplayRequest {
+            setup: vec![SetupStep::new("SUB d 3\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            request: request.into_bytes(),
+            end: ReplayEnd::NatsMessages(events),
+        })
+    }
+}
+
+/// Pub/sub of Redis.
+pub(crate) struct Redis;
+
+/// A command as Redis reads it fastest.
+pub(crate) fn resp(words: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+impl WireProtocol for Redis {
+    fn handshake(&self) -> Vec<SetupStep> {
+        vec![SetupStep::new("PING\r\n", ReadUntil::Line("+PONG"))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![self.pipelined_subscribe(topic)]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        SetupStep::new(resp(&[b"SUBSCRIBE", topic.as_bytes()]), ReadUntil::Line(":1"))
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        resp(&[b"PUBLISH", topic.as_bytes(), payload])
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        let event = resp(&[b"message", topic.as_bytes(), &vec![b'x'; payload_bytes]]);
+        StreamLayout::fixed(to_u64(event.len()))
+    }
+
+    fn rejection_marker(&self) -> &'static [u8] {
+        b"-"
+    }
+}
+
+/// Streams of Redis.
+pub(crate) struct RedisStreams;
+
+/// Entries of one answer when a stream is read.
+const READ_COUNT: u64 = 10_000;
+
+impl WireProtocol for RedisStreams {
+    fn handshake(&self) -> Vec<SetupStep> {
+        Redis.handshake()
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        Redis.subscribe(topic)
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        Redis.pipelined_subscribe(topic)
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        resp(&[b"XADD", topic.as_bytes(), b"*", b"d", payload])
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        Redis.stream_layout(topic, payload_bytes)
+    }
+
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+        Ok(ConfirmedPublish {
+            setup: Vec::new(),
+            message: self.publish(topic, payload),
+            // `$15` and the id.
+            confirmations: ConfirmationFormat::Lines(2),
+        })
+    }
+
+    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
+        Ok(queue_protocols::redis_streams(topic, crew))
+    }
+
+    fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
+        let script = "for i=1,tonumber(ARGV[1]) do redis.call('XADD',KEYS[1],'1-'..i,'d',ARGV[2]) end \
+                      return 'filled'";
+        let events = events.to_string();
+        let command =
+            resp(&[b"EVAL", script.as_bytes(), b"1", topic.as_bytes(), events.as_bytes(), payload]);
+        Some(vec![SetupStep::new(command, ReadUntil::Line("filled"))])
+    }
+
+    fn replay_request(
+        &self,
+        topic: &str,
+        payload_bytes: usize,
+        events: u64,
+    ) -> anyhow::Result<ReplayRequest> {
+        let (mut request, mut bytes) = (Vec::new(), 0);
+        for first in (0..events).step_by(usize::try_from(READ_COUNT)?) {
+            let (id, count) = (format!("1-{first}"), READ_COUNT.to_string());
+            let words: [&[u8]; 6] =
+                [b"XREAD", b"COUNT", count.as_bytes(), b"STREAMS", topic.as_bytes(), id.as_bytes()];
+            request.extend(resp(&words));
+            let entries = READ_COUNT.min(events - first);
+            bytes += format!("*1\r\n*2\r\n${}\r\n{topic}\r\n*{entries}\r\n", topic.len()).len();
+            for entry in first + 1..=first + entries {
+                let id = format!("1-{entry}");
+                let head = format!("*2\r\n${}\r\n{id}\r\n*2\r\n$1\r\nd\r\n", id.len()).len();
+                bytes += head + format!("${payload_bytes}\r\n\r\n").len() + payload_bytes;
+            }
+        }
+        Ok(ReplayRequest { setup: Vec::new(), request, end: ReplayEnd::Bytes(to_u64(bytes)) })
+    }
+}
+
+/// MQTT 3.1.1 at its lowest quality of service, 0.
+pub(crate) struct Mqtt;
+
+/// A packet: its first byte, the length of the rest, the rest.
+fn mqtt_packet(first: u8, rest: &[u8]) -> Vec<u8> {
+    let (mut out, mut left) = (vec![first], rest.len());
+    loop {
+        let byte = u8::try_from(left % 128).expect("below 128");
+        left /= 128;
+        out.push(if left > 0 { byte | 0x80 } else { byte });
+        if left == 0 {
+            out.extend_from_slice(rest);
+            return out;
+        }
+    }
+}
+
+fn mqtt_text(text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len()).expect("a topic of a benchmark is short");
+    [&length.to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+impl Mqtt {
+    /// A clean session, no keep-alive, no name.
+    fn connect() -> Vec<u8> {
+        mqtt_packet(0x10, &[&mqtt_text("MQTT")[..], &[4, 2, 0, 0], &mqtt_text("")].concat())
+    }
+
+    fn subscribe_packet(topic: &str) -> Vec<u8> {
+        mqtt_packet(0x82, &[&[0, 1][..], &mqtt_text(topic), &[0]].concat())
+    }
+}
+
+/// Bytes of `CONNACK_BYTES` and `SUBACK_BYTES`.
+const CONNACK_BYTES: usize = 4;
+const SUBACK_BYTES: usize = 5;
+
+impl WireProtocol for Mqtt {
+    fn handshake(&self) -> Vec<SetupStep> {
+        vec![SetupStep::new(Self::connect(), ReadUntil::Bytes(CONNACK_BYTES))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![SetupStep::new(Self::subscribe_packet(topic), ReadUntil::Bytes(SUBACK_BYTES))]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        let said = [Self::connect(), Self::subscribe_packet(topic)].concat();
+        SetupStep::new(said, ReadUntil::Bytes(CONNACK_BYTES + SUBACK_BYTES))
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        mqtt_packet(0x30, &[&mqtt_text(topic)[..], payload].concat())
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        StreamLayout::fixed(to_u64(self.publish(topic, &vec![b'x'; payload_bytes]).len()))
+    }
+}
+
+/// ZMTP 3.0 without security, to a proxy of XSUB and XPUB, which listens on two ports: publishers
+/// on one, subscribers on the other.
+pub(crate) struct Zmtp {
+    pub(crate) publishers: SocketAddr,
+}
+
+/// Bytes of a greeting, and of the `READY_BYTES` of a socket whose type has four letters.
+const GREETING_BYTES: usize = 64;
+const READY_BYTES: usize = 28;
+
+impl Zmtp {
+    fn greeting(socket: &str) -> Vec<u8> {
+        let mut out = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0];
+        out.extend_from_slice(b"NULL");
+        out.resize(GREETING_BYTES, 0);
+        let size = u32::try_from(socket.len()).expect("three letters");
+        let properties =
+            [b"\x05READY\x0bSocket-Type", &size.to_be_bytes()[..], socket.as_bytes()].concat();
+        out.extend_from_slice(&[4, u8::try_from(properties.len()).expect("a few words")]);
+        out.extend_from_slice(&properties);
+        out
+    }
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        match u8::try_from(body.len()) {
+            Ok(size) => [&[0, size][..], body].concat(),
+            Err(_) => [&[2][..], &to_u64(body.len()).to_be_bytes(), body].concat(),
+        }
+    }
+}
+
+impl WireProtocol for Zmtp {
+    fn handshake(&self) -> Vec<SetupStep> {
+        Vec::new()
+    }
+
+    fn publisher_setup(&self) -> Vec<SetupStep> {
+        vec![SetupStep::new(Self::greeting("PUB"), ReadUntil::Bytes(GREETING_BYTES + READY_BYTES))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
+        vec![
+            SetupStep::new(Self::greeting("SUB"), ReadUntil::Bytes(GREETING_BYTES + READY_BYTES)),
+            SetupStep::new(subscription, ReadUntil::Nothing),
+        ]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        let subscription = Self::frame(&[b"\x01", topic.as_bytes()].concat());
+        SetupStep::new(
+            [Self::greeting("SUB"), subscription].concat(),
+            ReadUntil::Bytes(GREETING_BYTES + READY_BYTES),
+        )
+    }
+
+    fn subscribe_delay(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
+        self.publishers
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        Self::frame(&[topic.as_bytes(), b" ", payload].concat())
+    }
+
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        StreamLayout::fixed(to_u64(self.publish(topic, &vec![b'x'; payload_bytes]).len()))
+    }
+}
+
+/// Tidings with subscribers over ZMTP: publishers speak in lines, to another port.
+pub(crate) struct TidingsZmtp {
+    pub(crate) publishers: SocketAddr,
+}
+
+/// A `READY_BYTES` of PUB is one letter shorter than one of XPUB.
+const READY_PUB_BYTES: usize = READY_BYTES - 1;
+
+impl WireProtocol for TidingsZmtp {
+    fn handshake(&self) -> Vec<SetupStep> {
+        Vec::new()
+    }
+
+    fn publisher_setup(&self) -> Vec<SetupStep> {
+        LINES.handshake()
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
+        vec![
+            SetupStep::new(
+                Zmtp::greeting("SUB"),
+                ReadUntil::Bytes(GREETING_BYTES + READY_PUB_BYTES),
+            ),
+            SetupStep::new(subscription, ReadUntil::Nothing),
+        ]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        let subscription = Zmtp::frame(&[b"\x01", topic.as_bytes()].concat());
+        let send = [Zmtp::greeting("SUB"), subscription].concat();
+        SetupStep::new(send, ReadUntil::Bytes(GREETING_BYTES + READY_PUB_BYTES))
+    }
+
+    fn subscribe_delay(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn publisher_address(&self, _: SocketAddr) -> SocketAddr {
+        self.publishers
+    }
+
+    fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
+        LINES.publish(topic, payload)
+    }
+
+    /// Frames of topic, number and payload.
+    fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout {
+        let number = Zmtp::frame(b"").len();
+        let payload = Zmtp::frame(&vec![b'x'; payload_bytes]).len();
+        StreamLayout::numbered(to_u64(Zmtp::frame(topic.as_bytes()).len() + number + payload))
+    }
+
+    fn rejection_marker(&self) -> &'static [u8] {
+        LINES.rejection_marker()
+    }
+}
+
+/// How publishers speak to Tidings.
+const LINES: Tidings = Tidings::plain(None);
+
+/// Bare lines, for programs that know nothing else: who says `S` listens, everybody else is heard.
+pub(crate) struct BareLines;
+
+impl WireProtocol for BareLines {
+    fn handshake(&self) -> Vec<SetupStep> {
+        Vec::new()
+    }
+
+    fn publisher_setup(&self) -> Vec<SetupStep> {
+        vec![SetupStep::new("P\n", ReadUntil::Bytes(2))]
+    }
+
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![self.pipelined_subscribe(topic)]
+    }
+
+    fn pipelined_subscribe(&self, _: &str) -> SetupStep {
+        SetupStep::new("S\n", ReadUntil::Bytes(2))
+    }
+
+    fn publish(&self, _: &str, payload: &[u8]) -> Vec<u8> {
+        [payload, b"\n"].concat()
+    }
+
+    fn stream_layout(&self, _: &str, payload_bytes: usize) -> StreamLayout {
+        StreamLayout::fixed(to_u64(payload_bytes + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishes_are_encoded_as_servers_expect() {
+        assert_eq!(
+            resp(&[b"PUBLISH", b"t", b"ab"]),
+            b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$2\r\nab\r\n"
+        );
+        assert_eq!(Nats.publish("t", b"ab"), b"PUB t 2\r\nab\r\n");
+        assert_eq!(Mqtt.publish("t", b"ab"), b"\x30\x05\x00\x01tab");
+        let zmtp = Zmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        assert_eq!(zmtp.publish("t", b"ab"), b"\x00\x04t ab");
+        assert_eq!(BareLines.publish("t", b"ab"), b"ab\n");
+    }
+
+    #[test]
+    fn lengths_that_need_a_second_byte() {
+        assert_eq!(mqtt_packet(0x30, &[0; 128])[..3], [0x30, 0x80, 0x01]);
+        assert_eq!(Zmtp::frame(&[0; 256])[..9], [2, 0, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(Zmtp::greeting("PUB").len(), GREETING_BYTES + READY_BYTES - 1);
+    }
+
+    #[test]
+    fn deliveries_have_the_length_of_their_layout() {
+        assert_eq!(Nats.stream_layout("t", 128).bytes(1), to_u64(b"MSG t 1 128\r\n".len() + 130));
+        let redis = b"*3\r\n$7\r\nmessage\r\n$1\r\nt\r\n$128\r\n\r\n".len() + 128;
+        assert_eq!(Redis.stream_layout("t", 128).bytes(1), to_u64(redis));
+        assert_eq!(BareLines.stream_layout("t", 128).bytes(1), 129);
+        let zmtp = TidingsZmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)) };
+        let messages = b"\x01\x01t\x01\x019\x00\x02ab\x01\x01t\x01\x0210\x00\x02ab";
+        let stream = zmtp.stream_layout("t", 2);
+        assert_eq!(stream.bytes(10) - stream.bytes(8), to_u64(messages.len()));
+    }
+
+    #[test]
+    fn a_stream_read_has_the_length_of_its_entries() {
+        let replay = RedisStreams.replay_request("t", 2, 1).unwrap();
+        let answer =
+            "*1\r\n*2\r\n$1\r\nt\r\n*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nd\r\n$2\r\nab\r\n";
+        assert_eq!(replay.end, ReplayEnd::Bytes(to_u64(answer.len())));
+        assert_eq!(replay.request, resp(&[b"XREAD", b"COUNT", b"10000", b"STREAMS", b"t", b"1-0"]));
+    }
+}

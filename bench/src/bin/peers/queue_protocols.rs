@@ -1,0 +1,487 @@
+//! Queues of the peers: how their workers ask for tasks and acknowledge them.
+
+use anyhow::{Context, bail, ensure};
+use tidings_bench::wire::{
+    BacklogQuery, ConfirmationFormat, ConfirmedPublish, QueueSetup, QueueWorker, ReadUntil,
+    SetupStep, StreamLayout, WireProtocol, WorkerEvent, WorkerPool,
+};
+
+use crate::protocols::{JetStream, STREAM, resp, to_u64};
+
+/// Words of a line, from its beginning.
+fn word_at(line: &[u8], index: usize) -> Option<&[u8]> {
+    line.split(|&byte| byte == b' ').nth(index)
+}
+
+fn parse_number(digits: &[u8]) -> Option<u64> {
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn unexpected<T>(line: &[u8]) -> anyhow::Result<T> {
+    bail!("the server tells a worker: {}", String::from_utf8_lossy(line))
+}
+
+/// A durable consumer of the stream that is pulled from, with an acknowledgement for each message.
+/// What is acknowledged stays in the stream, which spares the server the work of removing it.
+pub(crate) fn jetstream(topic: &str, crew: WorkerPool) -> QueueSetup {
+    let unacked_max = to_u64(crew.workers) * crew.credit;
+    let consumer = format!(
+        "{{\"stream_name\":\"{STREAM}\",\"config\":{{\"durable_name\":\"w\",\"deliver_policy\":\"all\",\
+         \"ack_policy\":\"explicit\",\"replay_policy\":\"instant\",\"max_ack_pending\":{unacked_max}}}}}"
+    );
+    let mut prepare = JetStream.create_topic(topic);
+    let create = format!("$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.w");
+    prepare.push(JetStream::request(&create, &consumer));
+    let worker = |worker| {
+        let inbox = format!("w{worker}");
+        let joining = SetupStep::new(format!("SUB {inbox} 5\r\nPING\r\n"), ReadUntil::Line("PONG"));
+        let puller: Box<dyn QueueWorker> = Box::new(JetStreamPuller {
+            inbox,
+            credit: crew.credit,
+            free_credit: crew.credit,
+            ack_subject: None,
+        });
+        (vec![joining], puller)
+    };
+    QueueSetup {
+        create_steps: prepare,
+        workers: (0..crew.workers).map(worker).collect(),
+        backlog: BacklogQuery {
+            setup: vec![SetupStep::new("SUB _INBOX.api 9\r\nPING\r\n", ReadUntil::Line("PONG"))],
+            request: format!("PUB $JS.API.CONSUMER.INFO.{STREAM}.w _INBOX.api 0\r\n\r\n")
+                .into_bytes(),
+            count_prefixes: &["\"num_ack_pending\":", "\"num_pending\":"],
+        },
+    }
+}
+
+/// Asks for a batch each time that it has room for half of its credit.
+struct JetStreamPuller {
+    inbox: String,
+    credit: u64,
+    /// Tasks that may be asked for.
+    free_credit: u64,
+    /// Where the acknowledgement of the message goes of which the payload is the next line.
+    ack_subject: Option<Vec<u8>>,
+}
+
+impl QueueWorker for JetStreamPuller {
+    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
+        let batch = self.free_credit.min(unasked);
+        if batch == 0 || self.free_credit < self.credit.div_ceil(2) {
+            return 0;
+        }
+        self.free_credit -= batch;
+        let (inbox, body) = (&self.inbox, batch.to_string());
+        let request = format!(
+            "PUB $JS.API.CONSUMER.MSG.NEXT.{STREAM}.w {inbox} {}\r\n{body}\r\n",
+            body.len()
+        );
+        say.extend_from_slice(request.as_bytes());
+        batch
+    }
+
+    fn handle_line<'a>(
+        &mut self,
+        line: &'a [u8],
+        say: &mut Vec<u8>,
+    ) -> anyhow::Result<WorkerEvent<'a>> {
+        if let Some(ack) = self.ack_subject.take() {
+            // An empty message acknowledges, and is not answered.
+            say.extend_from_slice(b"PUB ");
+            say.extend_from_slice(&ack);
+            say.extend_from_slice(b" 0\r\n\r\n");
+            self.free_credit += 1;
+            return Ok(WorkerEvent::UnconfirmedTask(line));
+        }
+        if line.starts_with(b"MSG ") {
+            // `MSG <subject> <subscription> <reply> <bytes>`
+            ensure!(word_at(line, 4).is_some(), "a message that cannot be acknowledged");
+            self.ack_subject = word_at(line, 3).map(<[u8]>::to_vec);
+        } else if line == b"PING" {
+            say.extend_from_slice(b"PONG\r\n");
+        } else {
+            return unexpected(line);
+        }
+        Ok(WorkerEvent::Ignored)
+    }
+}
+
+/// The consumer group of all Redis runs.
+const GROUP: &str = "g";
+
+/// A consumer group of the stream, read and acknowledged in batches. What is acknowledged stays in
+/// the stream, as that of [`jetstream`] does.
+pub(crate) fn redis_streams(topic: &str, crew: WorkerPool) -> QueueSetup {
+    let create =
+        resp(&[b"XGROUP", b"CREATE", topic.as_bytes(), GROUP.as_bytes(), b"$", b"MKSTREAM"]);
+    let worker = |worker: usize| {
+        let consumer: Box<dyn QueueWorker> =
+            Box::new(RedisConsumer::new(topic, worker, crew.credit));
+        (Vec::new(), consumer)
+    };
+    QueueSetup {
+        create_steps: vec![SetupStep::new(create, ReadUntil::Line("+OK"))],
+        workers: (0..crew.workers).map(worker).collect(),
+        backlog: BacklogQuery {
+            setup: Vec::new(),
+            request: resp(&[b"XPENDING", topic.as_bytes(), GROUP.as_bytes()]),
+            count_prefixes: &[":"],
+        },
+    }
+}
+
+/// Reads as many entries as there are, and acknowledges them with one command before it reads
+/// again.
+struct RedisConsumer {
+    topic: String,
+    /// Waits until there is something, and takes as much as the credit allows.
+    read: Vec<u8>,
+    is_reading: bool,
+    next_line: ResponseLine,
+    /// Entries of this answer that have not come as a whole.
+    entries: u64,
+    /// Identifiers of those that came, as words of a command.
+    ids: Vec<u8>,
+    ids_count: usize,
+}
+
+/// Which line of an answer comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ResponseLine {
+    /// The first one.
+    Begin,
+    /// So many until the number of entries: one stream, a pair, the name of the stream.
+    Stream(u8),
+    /// This one of an entry: a pair, the identifier behind its length, a pair, the field, and its
+    /// value.
+    Entry(u8),
+}
+
+/// Lines of an entry that are looked at.
+const ID_LINE: u8 = 2;
+const PAYLOAD_LINE: u8 = 7;
+
+impl RedisConsumer {
+    fn new(topic: &str, worker: usize, credit: u64) -> Self {
+        let (name, count) = (format!("w{worker}"), credit.to_string());
+        let read = resp(&[
+            b"XREADGROUP",
+            b"GROUP",
+            GROUP.as_bytes(),
+            name.as_bytes(),
+            b"COUNT",
+            count.as_bytes(),
+            b"BLOCK",
+            b"0",
+            b"STREAMS",
+            topic.as_bytes(),
+            b">",
+        ]);
+        Self {
+            topic: topic.to_owned(),
+            read,
+            is_reading: false,
+            next_line: ResponseLine::Begin,
+            entries: 0,
+            ids: Vec::new(),
+            ids_count: 0,
+        }
+    }
+
+    /// Says that everything of this answer is done.
+    fn acknowledge(&mut self, say: &mut Vec<u8>) {
+        let (topic, words) = (&self.topic, self.ids_count + 3);
+        let head = format!(
+            "*{words}\r\n$4\r\nXACK\r\n${}\r\n{topic}\r\n${}\r\n{GROUP}\r\n",
+            topic.len(),
+            GROUP.len()
+        );
+        say.extend_from_slice(head.as_bytes());
+        say.append(&mut self.ids);
+        self.ids_count = 0;
+        self.is_reading = false;
+    }
+}
+
+impl QueueWorker for RedisConsumer {
+    /// A read that finds nothing is answered when there is something again, so nobody counts what
+    /// it asks for.
+    fn request_tasks(&mut self, _: u64, say: &mut Vec<u8>) -> u64 {
+        if !self.is_reading {
+            say.extend_from_slice(&self.read);
+            self.is_reading = true;
+        }
+        0
+    }
+
+    fn handle_line<'a>(
+        &mut self,
+        line: &'a [u8],
+        say: &mut Vec<u8>,
+    ) -> anyhow::Result<WorkerEvent<'a>> {
+        match self.next_line {
+            ResponseLine::Begin => match line.split_first() {
+                Some((b':', acked)) => {
+                    return Ok(WorkerEvent::Acked(
+                        parse_number(acked).context("no number of entries")?,
+                    ));
+                }
+                Some((b'*', b"1")) => self.next_line = ResponseLine::Stream(3),
+                _ => return unexpected(line),
+            },
+            ResponseLine::Stream(0) => {
+                let count =
+                    line.strip_prefix(b"*").and_then(parse_number).filter(|&count| count > 0);
+                self.entries = count.context("a stream without entries")?;
+                self.next_line = ResponseLine::Entry(0);
+            }
+            ResponseLine::Stream(lines) => self.next_line = ResponseLine::Stream(lines - 1),
+            ResponseLine::Entry(PAYLOAD_LINE) => {
+                self.entries -= 1;
+                self.next_line =
+                    if self.entries > 0 { ResponseLine::Entry(0) } else { ResponseLine::Begin };
+                if self.entries == 0 {
+                    self.acknowledge(say);
+                }
+                return Ok(WorkerEvent::Task(line));
+            }
+            ResponseLine::Entry(at) => {
+                if at == ID_LINE {
+                    self.ids.extend_from_slice(format!("${}\r\n", line.len()).as_bytes());
+                    self.ids.extend_from_slice(line);
+                    self.ids.extend_from_slice(b"\r\n");
+                    self.ids_count += 1;
+                }
+                self.next_line = ResponseLine::Entry(at + 1);
+            }
+        }
+        Ok(WorkerEvent::Ignored)
+    }
+}
+
+/// beanstalkd, whose tubes are queues and nothing else.
+pub(crate) struct Beanstalkd;
+
+/// How long a worker may keep a job, in seconds.
+const JOB_SECONDS: u64 = 60;
+
+impl WireProtocol for Beanstalkd {
+    fn handshake(&self) -> Vec<SetupStep> {
+        Vec::new()
+    }
+
+    /// Who watches a tube may reserve its jobs, which is what [`BeanstalkReserver`] does; nothing comes
+    /// unasked.
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
+        vec![
+            self.pipelined_subscribe(topic),
+            SetupStep::new("ignore default\r\n", ReadUntil::Line("WATCHING")),
+        ]
+    }
+
+    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
+        SetupStep::new(format!("watch {topic}\r\n"), ReadUntil::Line("WATCHING"))
+    }
+
+    fn publish(&self, _: &str, payload: &[u8]) -> Vec<u8> {
+        let head = format!("put 0 0 {JOB_SECONDS} {}\r\n", payload.len());
+        [head.as_bytes(), payload, b"\r\n"].concat()
+    }
+
+    fn stream_layout(&self, _: &str, payload_bytes: usize) -> StreamLayout {
+        let bytes = format!("RESERVED  {payload_bytes}\r\n\r\n").len() + payload_bytes;
+        StreamLayout::numbered(to_u64(bytes))
+    }
+
+    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> anyhow::Result<ConfirmedPublish> {
+        Ok(ConfirmedPublish {
+            setup: vec![SetupStep::new(format!("use {topic}\r\n"), ReadUntil::Line("USING"))],
+            message: self.publish(topic, payload),
+            // `INSERTED <id>`
+            confirmations: ConfirmationFormat::Lines(1),
+        })
+    }
+
+    fn queue_setup(&self, topic: &str, crew: WorkerPool) -> anyhow::Result<QueueSetup> {
+        let worker = |_| {
+            let reserver: Box<dyn QueueWorker> =
+                Box::new(BeanstalkReserver { free_credit: crew.credit, job: None });
+            (self.subscribe(topic), reserver)
+        };
+        Ok(QueueSetup {
+            create_steps: Vec::new(),
+            workers: (0..crew.workers).map(worker).collect(),
+            backlog: BacklogQuery {
+                setup: Vec::new(),
+                request: format!("stats-tube {topic}\r\n").into_bytes(),
+                count_prefixes: &["current-jobs-ready: ", "current-jobs-reserved: "],
+            },
+        })
+    }
+}
+
+/// Reserves one job after the other, many commands at once. A `reserve` without a job to come would
+/// keep those behind it waiting, so it asks only for what is there.
+struct BeanstalkReserver {
+    /// Jobs that may be asked for.
+    free_credit: u64,
+    /// The job of which the payload is the next line.
+    job: Option<Vec<u8>>,
+}
+
+impl QueueWorker for BeanstalkReserver {
+    fn request_tasks(&mut self, unasked: u64, say: &mut Vec<u8>) -> u64 {
+        let jobs = self.free_credit.min(unasked);
+        self.free_credit -= jobs;
+        for _ in 0..jobs {
+            say.extend_from_slice(b"reserve\r\n");
+        }
+        jobs
+    }
+
+    fn handle_line<'a>(
+        &mut self,
+        line: &'a [u8],
+        say: &mut Vec<u8>,
+    ) -> anyhow::Result<WorkerEvent<'a>> {
+        if let Some(job) = self.job.take() {
+            say.extend_from_slice(b"delete ");
+            say.extend_from_slice(&job);
+            say.extend_from_slice(b"\r\n");
+            self.free_credit += 1;
+            return Ok(WorkerEvent::Task(line));
+        }
+        if line.starts_with(b"RESERVED ") {
+            self.job = word_at(line, 1).map(<[u8]>::to_vec);
+            Ok(WorkerEvent::Ignored)
+        } else if line == b"DELETED" {
+            Ok(WorkerEvent::Acked(1))
+        } else {
+            unexpected(line)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CREW: WorkerPool = WorkerPool { workers: 2, credit: 4 };
+
+    /// What the first worker says, and what it made of the lines.
+    fn first_worker(tasks: QueueSetup, unasked: u64, lines: &str) -> (u64, String, Vec<String>) {
+        let (_, mut worker) = tasks.workers.into_iter().next().unwrap();
+        let mut said = Vec::new();
+        let asked = worker.request_tasks(unasked, &mut said);
+        let shown = |heard: WorkerEvent<'_>| match heard {
+            WorkerEvent::Ignored => None,
+            WorkerEvent::Task(payload) => Some(String::from_utf8_lossy(payload).into_owned()),
+            WorkerEvent::UnconfirmedTask(payload) => {
+                Some(format!("{}, acked", String::from_utf8_lossy(payload)))
+            }
+            WorkerEvent::Acked(count) => Some(format!("acked {count}")),
+        };
+        let hear = |line: &str| shown(worker.handle_line(line.as_bytes(), &mut said).unwrap());
+        let heard = lines.lines().filter_map(hear).collect();
+        (asked, String::from_utf8(said).unwrap(), heard)
+    }
+
+    #[test]
+    fn jetstream_is_pulled_in_batches_and_acknowledged_by_an_empty_message() {
+        let lines = "MSG t 5 $JS.ACK.BENCH.w.1.7.9.1.0 3\r\nabc\r\nPING\r\n";
+        let (asked, said, heard) = first_worker(jetstream("t", CREW), 100, lines);
+        assert_eq!((asked, heard), (4, vec!["abc, acked".to_owned()]));
+        assert_eq!(
+            said,
+            "PUB $JS.API.CONSUMER.MSG.NEXT.BENCH.w w0 1\r\n4\r\n\
+             PUB $JS.ACK.BENCH.w.1.7.9.1.0 0\r\n\r\nPONG\r\n"
+        );
+    }
+
+    #[test]
+    fn jetstream_is_pulled_again_when_half_of_the_credit_is_free() {
+        let mut puller = JetStreamPuller {
+            inbox: "w0".to_owned(),
+            credit: 5,
+            free_credit: 2,
+            ack_subject: None,
+        };
+        assert_eq!(puller.request_tasks(100, &mut Vec::new()), 0);
+        puller.free_credit = 3;
+        assert_eq!(puller.request_tasks(0, &mut Vec::new()), 0, "nothing is there");
+        assert_eq!(puller.request_tasks(2, &mut Vec::new()), 2);
+        assert_eq!(puller.free_credit, 1);
+    }
+
+    #[test]
+    fn redis_entries_are_acknowledged_once_per_answer() {
+        let entry = |id: &str, payload: &str| {
+            format!("*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nd\r\n${}\r\n{payload}\r\n", payload.len())
+        };
+        let (one, two) = (entry("1-0", "abc"), entry("2-0", ":de"));
+        let lines = format!("*1\r\n*2\r\n$1\r\nt\r\n*2\r\n{one}{two}:2\r\n");
+        let (asked, said, heard) = first_worker(redis_streams("t", CREW), 100, &lines);
+        assert_eq!((asked, heard), (0, ["abc", ":de", "acked 2"].map(str::to_owned).to_vec()));
+        let read: [&[u8]; 11] = [
+            b"XREADGROUP",
+            b"GROUP",
+            b"g",
+            b"w0",
+            b"COUNT",
+            b"4",
+            b"BLOCK",
+            b"0",
+            b"STREAMS",
+            b"t",
+            b">",
+        ];
+        let ack = resp(&[b"XACK", b"t", b"g", b"1-0", b"2-0"]);
+        assert_eq!(said.as_bytes(), [resp(&read), ack].concat());
+    }
+
+    #[test]
+    fn redis_is_read_again_after_an_acknowledgement() {
+        let mut consumer = RedisConsumer::new("t", 0, 4);
+        let mut said = Vec::new();
+        consumer.request_tasks(0, &mut said);
+        let once = said.len();
+        consumer.request_tasks(0, &mut said);
+        assert_eq!(said.len(), once, "it is waiting for an answer");
+        consumer.acknowledge(&mut said);
+        said.clear();
+        consumer.request_tasks(0, &mut said);
+        assert_eq!(said.len(), once);
+    }
+
+    #[test]
+    fn beanstalkd_jobs_are_reserved_up_to_the_published_ones() {
+        let tasks = Beanstalkd.queue_setup("t", CREW).unwrap();
+        let lines = "RESERVED 17 3\r\nabc\r\nDELETED\r\n";
+        let (asked, said, heard) = first_worker(tasks, 3, lines);
+        assert_eq!((asked, heard), (3, ["abc", "acked 1"].map(str::to_owned).to_vec()));
+        assert_eq!(said, "reserve\r\nreserve\r\nreserve\r\ndelete 17\r\n");
+        let (asked, ..) = first_worker(Beanstalkd.queue_setup("t", CREW).unwrap(), 100, "");
+        assert_eq!(asked, 4, "its credit");
+    }
+
+    #[test]
+    fn unexpected_lines_are_errors() {
+        let workers = [
+            jetstream("t", CREW).workers,
+            redis_streams("t", CREW).workers,
+            Beanstalkd.queue_setup("t", CREW).unwrap().workers,
+        ];
+        for (_, mut worker) in workers.into_iter().flatten() {
+            let told = worker.handle_line(b"-ERR no", &mut Vec::new()).unwrap_err().to_string();
+            assert_eq!(told, "the server tells a worker: -ERR no");
+        }
+    }
+
+    #[test]
+    fn a_job_is_put_with_its_length() {
+        assert_eq!(Beanstalkd.publish("t", b"ab"), b"put 0 0 60 2\r\nab\r\n");
+        let reserved = b"RESERVED 7 2\r\nab\r\n".len();
+        assert_eq!(Beanstalkd.stream_layout("t", 2).bytes(1), to_u64(reserved));
+    }
+}

@@ -1,0 +1,399 @@
+//! What is compared: the work, who does it, and what Tidings is to reach.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidings_bench::connect::Connect;
+use tidings_bench::fan::Fan;
+use tidings_bench::idle::Idle;
+use tidings_bench::latency::Latency;
+use tidings_bench::publish::Publish;
+use tidings_bench::queue::Queue;
+use tidings_bench::replay::Replay;
+use tidings_bench::stalled::Stalled;
+use tidings_bench::wire::Sync;
+use tidings_bench::{Figure, ProgressFn, Target};
+
+use crate::results::Row;
+use crate::servers::ServerKind::{
+    self, Beanstalkd, Blast, JetStream, Mosquitto, Naive, Nats, Redis, RedisStreams, Relay,
+    Tidings, ZeroMq,
+};
+
+/// Names of figures, as the measurements give them.
+pub(crate) const DELIVERIES: &str = "deliveries_per_second";
+const TASKS: &str = "tasks_per_second";
+const CPU_DELIVERIES: &str = "broker_cpu_us_per_1000_deliveries";
+pub(crate) const GENERATOR: &str = "generator_cpus";
+pub(crate) const PEAK: &str = "broker_peak_mib";
+
+/// One line of the comparison.
+#[derive(Clone, Copy)]
+pub(crate) struct Workload {
+    /// Its name for `--only`.
+    pub(crate) name: &'static str,
+    /// What is done.
+    pub(crate) title: &'static str,
+    pub(crate) load: LoadKind,
+    /// When events of Tidings are confirmed.
+    pub(crate) sync: Sync,
+    /// In the order of their turns in a round.
+    pub(crate) servers: &'static [ServerKind],
+    /// What is shown of each server.
+    pub(crate) columns: &'static [Column],
+    /// What Tidings is to reach.
+    pub(crate) goals: &'static [Goal<ServerKind>],
+}
+
+/// The kind of a work, without the lengths, which are the same for all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LoadKind {
+    Fan {
+        publishers: usize,
+        subscribers: usize,
+        window: u64,
+    },
+    /// Over sockets of ZeroMQ, those of Tidings, too: one publisher, who speaks to Tidings in
+    /// lines.
+    ZmqFan {
+        subscribers: usize,
+        window: u64,
+    },
+    Latency {
+        subscribers: usize,
+    },
+    Idle,
+    Publish {
+        window: u64,
+    },
+    Queue {
+        workers: usize,
+        keys: u32,
+    },
+    Replay,
+    Connect,
+    Stalled,
+}
+
+/// A figure in the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Column {
+    pub(crate) key: &'static str,
+    /// Behind the number.
+    pub(crate) unit: &'static str,
+    pub(crate) digits: usize,
+    /// Whether it is shown in millions.
+    pub(crate) millions: bool,
+}
+
+const fn is_in_millions(key: &'static str) -> Column {
+    Column { key, unit: " M", digits: 2, millions: true }
+}
+
+pub(crate) const fn plain(key: &'static str, unit: &'static str, digits: usize) -> Column {
+    Column { key, unit, digits, millions: false }
+}
+
+/// A bound on the ratio of Tidings to others, or on its figure alone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Goal<K> {
+    /// Its name where a work has several figures; else empty.
+    pub(crate) name: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) base: GoalBase<K>,
+    pub(crate) bound: Bound,
+}
+
+/// What the figure is divided by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum GoalBase<K> {
+    /// The same figure of that server.
+    Server(K),
+    /// The same figure of the best of those that can be bought: all but the limits.
+    BestPeer,
+    /// Nothing.
+    Absolute,
+}
+
+/// What it has to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+pub(crate) const fn at_least<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base: to, bound: Bound::AtLeast(bound) }
+}
+
+pub(crate) const fn at_most<K: Copy>(key: &'static str, bound: f64, to: GoalBase<K>) -> Goal<K> {
+    Goal { name: "", key, base: to, bound: Bound::AtMost(bound) }
+}
+
+impl<K: Copy> Goal<K> {
+    pub(crate) const fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+}
+
+const FAN: &[Column] = &[is_in_millions(DELIVERIES), plain(CPU_DELIVERIES, " us", 0)];
+
+/// Everything, in the order of the table.
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "fan-out-100",
+        title: "1 publisher, 100 subscribers, deliveries/s, window 10,000 (CPU per 1,000)",
+        load: LoadKind::Fan { publishers: 1, subscribers: 100, window: 10_000 },
+        sync: Sync::Always,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Naive, Relay, Blast],
+        columns: FAN,
+        goals: &[
+            at_least(DELIVERIES, 3.0, GoalBase::Server(Nats)),
+            at_least(DELIVERIES, 0.8, GoalBase::Server(Relay)),
+        ],
+    },
+    Workload {
+        name: "fan-out-1000",
+        title: "1 publisher, 1,000 subscribers, window 1,000",
+        load: LoadKind::Fan { publishers: 1, subscribers: 1000, window: 1000 },
+        sync: Sync::Always,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay, Blast],
+        columns: FAN,
+        goals: &[
+            at_least(DELIVERIES, 5.0, GoalBase::BestPeer),
+            at_least(DELIVERIES, 0.8, GoalBase::Server(Relay)),
+        ],
+    },
+    Workload {
+        name: "zmq-fan-out-100",
+        title: "1 publisher, 100 subscribers of ZeroMQ (`--zmq-pub`), window 10,000",
+        load: LoadKind::ZmqFan { subscribers: 100, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, ZeroMq],
+        // The broker is not the process that sends.
+        columns: &[is_in_millions(DELIVERIES)],
+        goals: &[at_least(DELIVERIES, 0.5, GoalBase::Server(ZeroMq))],
+    },
+    Workload {
+        name: "fan-out-1",
+        title: "1 publisher, 1 subscriber, window 10,000",
+        load: LoadKind::Fan { publishers: 1, subscribers: 1, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        columns: FAN,
+        goals: &[
+            at_least(DELIVERIES, 2.0, GoalBase::Server(Nats)),
+            at_least(DELIVERIES, 1.5, GoalBase::BestPeer),
+        ],
+    },
+    Workload {
+        name: "fan-out-10",
+        title: "1 publisher, 10 subscribers, window 10,000",
+        load: LoadKind::Fan { publishers: 1, subscribers: 10, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        columns: FAN,
+        goals: &[at_least(DELIVERIES, 2.0, GoalBase::Server(Nats))],
+    },
+    Workload {
+        name: "fan-in-10",
+        title: "10 publishers, 1 subscriber, window 10,000",
+        load: LoadKind::Fan { publishers: 10, subscribers: 1, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        columns: FAN,
+        goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
+    },
+    Workload {
+        name: "fan-in-100",
+        title: "100 publishers, 1 subscriber, window 10,000",
+        load: LoadKind::Fan { publishers: 100, subscribers: 1, window: 10_000 },
+        sync: Sync::Memory,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        columns: FAN,
+        goals: &[at_least(DELIVERIES, 1.5, GoalBase::BestPeer)],
+    },
+    Workload {
+        name: "latency",
+        title: "1,000 events/s to 100 subscribers, p50 / p99 / p99.9 (CPU per delivery)",
+        load: LoadKind::Latency { subscribers: 100 },
+        sync: Sync::Always,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto, Relay],
+        columns: &[
+            plain("p50_us", " us", 0),
+            plain("p99_us", " us", 0),
+            plain("p999_us", " us", 0),
+            plain("broker_cpu_us_per_delivery", " us", 2),
+        ],
+        goals: &[
+            at_most("p50_us", 1.0, GoalBase::Server(Relay)).named("p50"),
+            at_most("p99_us", 1.0, GoalBase::Server(Relay)).named("p99"),
+            at_most("broker_cpu_us_per_delivery", 1.0, GoalBase::Server(Relay)).named("CPU"),
+        ],
+    },
+    Workload {
+        name: "idle",
+        title: "10,000 idle subscribers: memory of each; one event to all, last one (CPU)",
+        load: LoadKind::Idle,
+        sync: Sync::Always,
+        servers: &[Tidings, Mosquitto, Redis, Nats, ZeroMq, Relay],
+        columns: &[
+            plain("kib_per_subscriber", " KiB", 2),
+            plain("to_all_ms", " ms", 0),
+            plain("broker_cpu_ms_per_event", " ms", 0),
+        ],
+        goals: &[
+            at_most("kib_per_subscriber", 1.5, GoalBase::Absolute).named("KiB"),
+            at_most("to_all_ms", 1.1, GoalBase::Server(Relay)).named("last one"),
+            at_most("broker_cpu_ms_per_event", 1.1, GoalBase::Server(Relay)).named("CPU"),
+        ],
+    },
+    Workload {
+        name: "stalled",
+        title: "one of ten subscribers stops reading: the others' rate before and after",
+        load: LoadKind::Stalled,
+        sync: Sync::Always,
+        servers: &[Tidings, Nats, Redis, ZeroMq, Mosquitto],
+        columns: &[
+            is_in_millions("others_before_per_second"),
+            is_in_millions("others_after_per_second"),
+            plain("broker_grown_mib", " MiB more", 0),
+        ],
+        goals: &[at_least("others_kept", 0.98, GoalBase::Absolute).named("rate kept")],
+    },
+    Workload {
+        name: "connect",
+        title: "connect, subscribe, close, cycles/s",
+        load: LoadKind::Connect,
+        sync: Sync::Always,
+        servers: &[Tidings, Redis, Mosquitto, Nats, Relay],
+        columns: &[plain("cycles_per_second", "", 0)],
+        goals: &[at_least("cycles_per_second", 1.0, GoalBase::Server(Redis))],
+    },
+    Workload {
+        name: "publish",
+        title: "confirmed publishes/s, window 1,000",
+        load: LoadKind::Publish { window: 1000 },
+        sync: Sync::Always,
+        servers: &[Tidings, RedisStreams, JetStream],
+        columns: &[
+            is_in_millions("confirmed_per_second"),
+            plain("part_of_bare_loop", " of a bare loop", 2),
+        ],
+        goals: &[
+            at_least("confirmed_per_second", 1e6, GoalBase::Absolute),
+            at_least("part_of_bare_loop", 0.5, GoalBase::Absolute).named("of a bare loop"),
+        ],
+    },
+    Workload {
+        name: "queue",
+        title: "tasks over 10,000 keys published, released to 4 workers and acknowledged, tasks/s \
+                (CPU per task)",
+        load: LoadKind::Queue { workers: 4, keys: 10_000 },
+        sync: Sync::Always,
+        servers: &[Tidings, RedisStreams, JetStream, Beanstalkd],
+        columns: &[plain(TASKS, "", 0), plain("broker_cpu_us_per_task", " us", 1)],
+        goals: &[at_least(TASKS, 1.0, GoalBase::Server(RedisStreams))],
+    },
+    Workload {
+        name: "replay",
+        title: "replay of 1 M stored events to one subscriber, events/s",
+        load: LoadKind::Replay,
+        sync: Sync::Always,
+        servers: &[Tidings, RedisStreams, JetStream],
+        columns: &[is_in_millions("replayed_per_second")],
+        goals: &[at_least("replayed_per_second", 1e7, GoalBase::Absolute)],
+    },
+];
+
+/// How long and how much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunLengths {
+    pub(crate) run: Duration,
+    pub(crate) warm_up: Duration,
+    pub(crate) idle_subscribers: usize,
+    pub(crate) replayed: u64,
+}
+
+/// What a measurement gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) figures: Vec<Figure>,
+    /// What is no number.
+    pub(crate) remark: Option<String>,
+}
+
+impl Workload {
+    /// Its line of the table.
+    pub(crate) fn row(&self) -> Row<'static, ServerKind> {
+        let sync = if self.sync == Sync::Memory { ", in memory" } else { "" };
+        Row {
+            title: format!("{}{sync}", self.title),
+            contestants: self.servers,
+            columns: self.columns,
+            goals: self.goals,
+        }
+    }
+}
+
+impl LoadKind {
+    /// Connections that subscribe.
+    pub(crate) const fn subscribers(self) -> usize {
+        match self {
+            Self::Fan { subscribers, .. }
+            | Self::ZmqFan { subscribers, .. }
+            | Self::Latency { subscribers } => subscribers,
+            _ => 0,
+        }
+    }
+
+    /// Does it once; the bare loop beside Tidings only, and where that is on disk: once a round is
+    /// enough.
+    pub(crate) fn measure(
+        self,
+        target: Target<'_>,
+        kind: ServerKind,
+        lengths: RunLengths,
+        disk: Option<&Path>,
+        watch: &mut ProgressFn<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let RunLengths { run, warm_up, .. } = lengths;
+        let figures = match self {
+            Self::Fan { publishers, subscribers, window } => {
+                let publishers = if kind == Blast { 0 } else { publishers };
+                Fan { publishers, subscribers, window, run, runs: 1, warm_up }
+                    .measure(target, watch)?
+            }
+            Self::ZmqFan { subscribers, window } => {
+                Fan { publishers: 1, subscribers, window, run, runs: 1, warm_up }
+                    .measure(target, watch)?
+            }
+            Self::Latency { subscribers } => {
+                let run = run * 2;
+                Latency { rate: 1000, subscribers, run, runs: 1, warm_up }.measure(target, watch)?
+            }
+            Self::Idle => {
+                Idle { subscribers: lengths.idle_subscribers, events: 5 }.measure(target, watch)?
+            }
+            Self::Publish { window } => {
+                let bare_loop = disk.filter(|_| kind == Tidings);
+                Publish { publishers: 1, window, run, runs: 1, warm_up, bare_loop }
+                    .measure(target, watch)?
+            }
+            Self::Queue { workers, keys } => {
+                let (credit, window) = (1000, 20_000);
+                Queue { workers, keys, credit, window, run, runs: 1, warm_up }
+                    .measure(target, watch)?
+            }
+            Self::Replay => Replay { events: lengths.replayed, runs: 1 }.measure(target, watch)?,
+            Self::Connect => Connect { run, runs: 1 }.measure(target, watch)?,
+            Self::Stalled => {
+                let stalled =
+                    Stalled { publishers: 1, subscribers: 10, window: 10_000, run, warm_up };
+                let (figures, end) = stalled.measure(target, watch)?;
+                return Ok(Outcome { figures, remark: Some(end.as_str().to_owned()) });
+            }
+        };
+        Ok(Outcome { figures, remark: None })
+    }
+}

@@ -1,0 +1,206 @@
+//! Tasks: URLs of the same length that carry their number, and the ledger of what became of each.
+
+use std::ops::Range;
+
+use anyhow::{Context, ensure};
+
+/// Bytes of a task's payload at least: `http://h0000042.test/000000000007`.
+pub const TASK_BYTES_MIN: usize = TASK_DIGITS.end;
+
+/// Most keys.
+pub const KEYS_MAX: u32 = 10_000_000;
+
+/// Where the host has its number in a payload, and where the task has its own.
+const KEY_DIGITS: Range<usize> = 8..15;
+const TASK_DIGITS: Range<usize> = 21..33;
+
+/// A payload without its numbers; behind them it is filled up.
+fn template(bytes: usize) -> Vec<u8> {
+    let mut payload = b"http://h0000000.test/000000000000".to_vec();
+    payload.resize(bytes, b'x');
+    payload
+}
+
+/// Everything that is known about the tasks of a load, numbered from 0.
+pub(crate) struct TaskLedger {
+    keys: u64,
+    /// What every payload is but for its numbers.
+    template: Vec<u8>,
+    /// Tasks that were written, or begun to.
+    pub(crate) published: u64,
+    /// Tasks that came to a worker.
+    pub(crate) received: u64,
+    /// Acknowledgements that took effect.
+    pub(crate) acked: u64,
+    /// A bit for each task that came.
+    received_bits: Vec<u64>,
+}
+
+impl TaskLedger {
+    /// Tasks of so many bytes for so many keys.
+    pub(crate) fn new(payload_bytes: usize, keys: u32) -> anyhow::Result<Self> {
+        ensure!(
+            payload_bytes >= TASK_BYTES_MIN,
+            "a task is a URL of at least {TASK_BYTES_MIN} bytes, and not {payload_bytes}"
+        );
+        ensure!((1..=KEYS_MAX).contains(&keys), "{keys} keys; there are 1 to {KEYS_MAX}");
+        Ok(Self {
+            keys: keys.into(),
+            template: template(payload_bytes),
+            published: 0,
+            received: 0,
+            acked: 0,
+            received_bits: Vec::new(),
+        })
+    }
+
+    /// A payload of which the numbers are to be written.
+    pub(crate) fn template(&self) -> &[u8] {
+        &self.template
+    }
+
+    /// Writes the numbers of the next task into its payload.
+    pub(crate) fn publish(&mut self, payload: &mut [u8]) {
+        let task = self.published;
+        write_digits(&mut payload[KEY_DIGITS], mix(task) % self.keys);
+        write_digits(&mut payload[TASK_DIGITS], task);
+        self.published += 1;
+        if task.is_multiple_of(64) {
+            self.received_bits.push(0);
+        }
+    }
+
+    /// Notes a task that came to a worker. An error if it was never published, or came before.
+    pub(crate) fn receive(&mut self, payload: &[u8]) -> anyhow::Result<()> {
+        let shown = || format!("no task of mine: {:?}", String::from_utf8_lossy(payload));
+        ensure!(payload.len() == self.template.len(), shown());
+        let task = read_digits(&payload[TASK_DIGITS]).with_context(shown)?;
+        let key = read_digits(&payload[KEY_DIGITS]).with_context(shown)?;
+        ensure!(task < self.published && key == mix(task) % self.keys, shown());
+        let word = &mut self.received_bits[usize::try_from(task / 64)?];
+        let bit = 1 << (task % 64);
+        ensure!(*word & bit == 0, "task {task} came twice");
+        *word |= bit;
+        self.received += 1;
+        Ok(())
+    }
+
+    /// Notes that acknowledgements took effect. An error if there were not so many.
+    pub(crate) fn ack(&mut self, tasks: u64) -> anyhow::Result<()> {
+        self.acked += tasks;
+        let Self { acked, received: came, .. } = self;
+        ensure!(acked <= came, "{acked} tasks were acknowledged, and only {came} came");
+        Ok(())
+    }
+
+    /// Whether every task that was published came and was acknowledged: once, because neither can
+    /// be more.
+    pub(crate) fn is_balanced(&self) -> bool {
+        self.received == self.published && self.acked == self.published
+    }
+}
+
+fn write_digits(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).expect("a digit");
+        number /= 10;
+    }
+}
+
+fn read_digits(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0, |number, byte| {
+        byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0'))
+    })
+}
+
+/// A number that looks like chance and is the same in every run (the last step of `splitmix64`), so
+/// that keys come as they do in life: some soon again.
+const fn mix(task: u64) -> u64 {
+    let mut mixed = task.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ledger of so many tasks, and their payloads.
+    fn ledger_with_tasks(tasks: usize) -> (TaskLedger, Vec<Vec<u8>>) {
+        let mut ledger = TaskLedger::new(40, 10_000).unwrap();
+        let mut publish = |_| {
+            let mut payload = ledger.template().to_vec();
+            ledger.publish(&mut payload);
+            payload
+        };
+        let payloads = (0..tasks).map(&mut publish).collect();
+        (ledger, payloads)
+    }
+
+    #[test]
+    fn a_task_is_a_url_with_its_number() {
+        let (_, payloads) = ledger_with_tasks(8);
+        assert_eq!(payloads[0], b"http://h0000000.test/000000000000xxxxxxx");
+        let last = str::from_utf8(&payloads[7]).unwrap();
+        assert_eq!(&last[15..], ".test/000000000007xxxxxxx");
+        assert!(last.starts_with("http://h000"), "{last}");
+    }
+
+    #[test]
+    fn the_ledger_balances_in_any_order() {
+        let seed = fastrand::u64(..);
+        let (mut ledger, mut payloads) = ledger_with_tasks(1000);
+        fastrand::Rng::with_seed(seed).shuffle(&mut payloads);
+        for payload in &payloads {
+            assert!(!ledger.is_balanced(), "seed {seed}");
+            ledger.receive(payload).unwrap();
+            ledger.ack(1).unwrap();
+        }
+        assert!(ledger.is_balanced(), "seed {seed}");
+    }
+
+    #[test]
+    fn duplicate_and_unknown_tasks_are_errors() {
+        let (mut ledger, payloads) = ledger_with_tasks(2);
+        ledger.receive(&payloads[1]).unwrap();
+        assert_eq!(ledger.receive(&payloads[1]).unwrap_err().to_string(), "task 1 came twice");
+        let mut unknown = payloads[1].clone();
+        unknown[TASK_DIGITS.end - 1] = b'2';
+        let mut elsewhere = payloads[0].clone();
+        elsewhere[KEY_DIGITS.start] = b'9';
+        for payload in [&unknown[..], &elsewhere, &payloads[0][..39], b""] {
+            assert!(
+                ledger.receive(payload).unwrap_err().to_string().starts_with("no task of mine")
+            );
+        }
+        assert!(!ledger.is_balanced());
+    }
+
+    #[test]
+    fn more_acknowledgements_than_tasks_are_an_error() {
+        let (mut ledger, payloads) = ledger_with_tasks(1);
+        assert!(ledger.ack(1).is_err());
+        ledger.acked = 0;
+        ledger.receive(&payloads[0]).unwrap();
+        ledger.ack(1).unwrap();
+        assert!(ledger.ack(1).is_err());
+    }
+
+    #[test]
+    fn invalid_sizes_and_keys_are_rejected() {
+        assert!(TaskLedger::new(TASK_BYTES_MIN, KEYS_MAX).is_ok());
+        assert!(TaskLedger::new(TASK_BYTES_MIN - 1, 1).is_err());
+        assert!(TaskLedger::new(128, 0).is_err() && TaskLedger::new(128, KEYS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn keys_are_distributed_evenly() {
+        let mut tasks_of = vec![0_u32; 100];
+        for task in 0..10_000 {
+            tasks_of[usize::try_from(mix(task) % 100).unwrap()] += 1;
+        }
+        let (fewest, most) = (tasks_of.iter().min().unwrap(), tasks_of.iter().max().unwrap());
+        assert!(*fewest > 50 && *most < 150, "{fewest} to {most}");
+    }
+}

@@ -1,0 +1,250 @@
+//! Encrypted connections of the generator. What subscribers are sent is not decrypted: the lengths
+//! of its records say how many bytes there are in them. So a subscriber costs the generator two
+//! calls a record, and the broker is what is measured.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustix::net::{RecvFlags, recv};
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384;
+use rustls::crypto::aws_lc_rs::{self};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::poller::DiscardBuffer;
+
+/// Type, version and length (RFC 8446, 5.1).
+const RECORD_HEADER_BYTES: usize = 5;
+
+/// Type of the records that hold everything after the handshake.
+const APPLICATION_DATA: u8 = 23;
+
+/// What a record has besides the bytes in it: one for the true type, and the tag of AES-GCM.
+const RECORD_OVERHEAD_BYTES: usize = 1 + 16;
+
+/// Records of one subscriber that are counted before others have their turn.
+const RECORDS_PER_TURN: usize = 64;
+
+/// Whose certificates are taken.
+#[derive(Debug, Clone)]
+pub struct TlsClient(Arc<ClientConfig>);
+
+impl TlsClient {
+    /// The certificate in this file (PEM), and no other. What is spoken is TLS 1.3 with
+    /// AES-256-GCM, which is what clients and servers agree on that are told nothing, and so that
+    /// there is one rate of encryption to compare with.
+    pub fn trusting_only(certificate: &Path) -> anyhow::Result<Self> {
+        let certificate = CertificateDer::from_pem_file(certificate)
+            .with_context(|| format!("cannot read {}", certificate.display()))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).context("a certificate that nobody can trust")?;
+        let mut provider = aws_lc_rs::default_provider();
+        provider.cipher_suites = vec![TLS13_AES_256_GCM_SHA384];
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self(Arc::new(config)))
+    }
+
+    fn connect(&self, socket: TcpStream) -> anyhow::Result<BlockingStream> {
+        let name = ServerName::from(socket.peer_addr()?.ip());
+        let session = ClientConnection::new(Arc::clone(&self.0), name)?;
+        Ok(BlockingStream::Tls(Box::new(StreamOwned::new(session, socket))))
+    }
+}
+
+/// A connection in its beginning, on which there are questions and answers. Its socket blocks.
+#[derive(Debug)]
+pub(crate) enum BlockingStream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl BlockingStream {
+    /// Encrypted if there is somebody to be trusted.
+    pub(crate) fn new(socket: TcpStream, trust: Option<&TlsClient>) -> anyhow::Result<Self> {
+        match trust {
+            None => Ok(Self::Plain(socket)),
+            Some(trust) => trust.connect(socket),
+        }
+    }
+
+    /// The socket, and what encrypts on it.
+    pub(crate) fn into_parts(self) -> (TcpStream, Option<Box<ClientConnection>>) {
+        match self {
+            Self::Plain(socket) => (socket, None),
+            Self::Tls(stream) => {
+                let StreamOwned { conn, sock } = *stream;
+                (sock, Some(Box::new(conn)))
+            }
+        }
+    }
+}
+
+impl Read for BlockingStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for BlockingStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// The subscriber's end of a connection that is told nothing any more. Its socket does not block.
+#[derive(Debug)]
+pub(crate) struct SubscriberSocket {
+    socket: TcpStream,
+    records: Option<RecordCounter>,
+}
+
+impl SubscriberSocket {
+    /// After the last answer, before the first event: nothing is under way.
+    pub(crate) fn new(link: BlockingStream) -> io::Result<Self> {
+        let (socket, session) = link.into_parts();
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, records: session.map(|_| RecordCounter::default()) })
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Bytes that were there, before they were encrypted; `None` if there were none, `Some(0)` at
+    /// the end of the stream.
+    pub(crate) fn count_available(
+        &mut self,
+        discard: &mut DiscardBuffer,
+    ) -> io::Result<Option<u64>> {
+        match &mut self.records {
+            None => discard.discard_available(&self.socket),
+            Some(records) => records.count_available(&self.socket, discard),
+        }
+    }
+}
+
+/// How far the records of a connection were read.
+#[derive(Debug, Default)]
+struct RecordCounter {
+    header: [u8; RECORD_HEADER_BYTES],
+    /// Bytes of the header that are there.
+    filled: usize,
+    /// Bytes of the record behind it that are still to come.
+    remaining: usize,
+}
+
+impl RecordCounter {
+    fn count_available(
+        &mut self,
+        socket: &TcpStream,
+        discard: &mut DiscardBuffer,
+    ) -> io::Result<Option<u64>> {
+        let mut bytes = None;
+        for _ in 0..RECORDS_PER_TURN {
+            if self.remaining == 0 && !self.read_header(socket, &mut bytes)? {
+                break;
+            }
+            let Some(taken) = discard.discard_up_to(socket, self.remaining)? else { break };
+            self.remaining -= usize::try_from(taken).expect("a length");
+            if taken == 0 {
+                bytes = bytes.or(Some(0));
+                break;
+            }
+            if self.remaining == 0 {
+                let content = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+                let content = u64::try_from(content - RECORD_OVERHEAD_BYTES).expect("a length");
+                bytes = Some(bytes.unwrap_or(0) + content);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Whether the header of a record is there now. At the end of the stream `bytes` are some.
+    fn read_header(&mut self, socket: &TcpStream, bytes: &mut Option<u64>) -> io::Result<bool> {
+        if self.filled == RECORD_HEADER_BYTES {
+            self.filled = 0;
+        }
+        match recv(socket, &mut self.header[self.filled..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => *bytes = bytes.or(Some(0)),
+            Ok((_, more)) => self.filled += more,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if self.filled < RECORD_HEADER_BYTES {
+            return Ok(false);
+        }
+        self.remaining = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+        if self.header[0] != APPLICATION_DATA || self.remaining <= RECORD_OVERHEAD_BYTES {
+            let text = format!("a record that holds no events: {:?}", self.header);
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    fn record(bytes: usize) -> Vec<u8> {
+        let length = u16::try_from(bytes + RECORD_OVERHEAD_BYTES).unwrap().to_be_bytes();
+        [&[APPLICATION_DATA, 3, 3], &length[..], &vec![b'x'; bytes + RECORD_OVERHEAD_BYTES]]
+            .concat()
+    }
+
+    /// What is counted of these pieces, each of which is looked at alone.
+    fn counted(pieces: &[&[u8]]) -> io::Result<Vec<Option<u64>>> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sender.set_nodelay(true).unwrap();
+        let receiver = listener.accept().unwrap().0;
+        let (mut records, mut discard) = (RecordCounter::default(), DiscardBuffer::new());
+        let mut counted = Vec::new();
+        for piece in pieces {
+            sender.write_all(piece).unwrap();
+            let mut there = vec![0; piece.len()];
+            // It is there as soon as it was seen.
+            while receiver.peek(&mut there).unwrap() < piece.len() {}
+            counted.push(records.count_available(&receiver, &mut discard)?);
+        }
+        drop(sender);
+        while records.count_available(&receiver, &mut discard)? != Some(0) {}
+        Ok(counted)
+    }
+
+    #[test]
+    fn a_record_counts_once_it_is_complete() {
+        let both = [record(100), record(16_384)].concat();
+        assert_eq!(counted(&[&both]).unwrap(), [Some(16_484)]);
+        let pieces = [&both[..3], &both[3..50], &both[50..125], &both[125..]];
+        assert_eq!(counted(&pieces).unwrap(), [None, None, Some(100), Some(16_384)]);
+    }
+
+    #[test]
+    fn an_alert_record_is_an_error() {
+        assert!(counted(&[b"\x15\x03\x03\x00\x02\x02\x28"]).is_err(), "an alert");
+    }
+}

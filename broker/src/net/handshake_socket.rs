@@ -1,0 +1,86 @@
+//! A socket of which little is read until its handshake is over.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The socket below TLS. What the other side sends in a handshake is held until it is whole, so
+/// until then there is an end to it; who sends more is closed.
+#[derive(Debug)]
+pub(super) struct HandshakeSocket {
+    pub(super) socket: TcpStream,
+    /// Bytes that may still be read; `None` once the handshake is over.
+    handshake_bytes_left: Option<usize>,
+    /// Bytes that the socket has taken. What is written above may wait here for long while some of
+    /// it leaves.
+    pub(super) sent_bytes: u64,
+}
+
+impl HandshakeSocket {
+    /// Of which `bytes_max` are read before [`HandshakeSocket::finish_handshake`].
+    pub(super) fn new(socket: TcpStream, bytes_max: usize) -> Self {
+        Self { socket, handshake_bytes_left: Some(bytes_max), sent_bytes: 0 }
+    }
+
+    /// From now on everything is read.
+    pub(super) fn finish_handshake(&mut self) {
+        self.handshake_bytes_left = None;
+    }
+}
+
+impl AsyncRead for HandshakeSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(left) = self.handshake_bytes_left else {
+            return Pin::new(&mut self.socket).poll_read(cx, buffer);
+        };
+        if left == 0 {
+            let text = "it sent more than a handshake takes";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        self.handshake_bytes_left = Some(left.saturating_sub(buffer.filled().len() - before));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for HandshakeSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let taken = ready!(Pin::new(&mut self.socket).poll_write(cx, bytes))?;
+        self.sent_bytes += taken as u64;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let taken = ready!(Pin::new(&mut self.socket).poll_write_vectored(cx, bytes))?;
+        self.sent_bytes += taken as u64;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,282 @@
+//! Where in a request the URLs are that it is about.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::super::error::ErrorResponse;
+use super::super::request_input::{content_type, parse_json};
+use super::signature::parse_header_name;
+
+/// URLs of one request, and with the one that is too many.
+pub(super) const URLS_MAX: u32 = 100;
+const FOUND_URLS_MAX: usize = URLS_MAX as usize + 1;
+
+const FORM_TYPE: &str = "application/x-www-form-urlencoded";
+
+/// What stands in a table of a recipe.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UrlLocationTable {
+    pointer: Option<String>,
+    field: Option<String>,
+    header: Option<String>,
+}
+
+/// One place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum UrlLocation {
+    Header(String),
+    /// A field of a form.
+    FormField(String),
+    /// In a body of JSON.
+    Json(JsonPointer),
+    /// In JSON in a field of a form.
+    FormFieldJson(String, JsonPointer),
+}
+
+/// A JSON pointer (RFC 6901) in which `*` is each element of an array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct JsonPointer(Vec<String>);
+
+impl UrlLocation {
+    /// A table, or a list of them.
+    pub(super) fn parse_list(value: &Value) -> Result<Vec<Self>, String> {
+        match value {
+            Value::Array(values) if !values.is_empty() => values.iter().map(Self::parse).collect(),
+            value => Ok(vec![Self::parse(value)?]),
+        }
+    }
+
+    fn parse(value: &Value) -> Result<Self, String> {
+        let table = UrlLocationTable::deserialize(value).map_err(|error| error.to_string())?;
+        match (table.pointer, table.field, table.header) {
+            (Some(pointer), None, None) => Ok(Self::Json(pointer.parse()?)),
+            (Some(pointer), Some(field), None) => Ok(Self::FormFieldJson(field, pointer.parse()?)),
+            (None, Some(field), None) => Ok(Self::FormField(field)),
+            (None, None, Some(name)) => Ok(Self::Header(parse_header_name(&name)?)),
+            _ => {
+                Err("it is { pointer = \"/a/b\" }, { field = \"a\" }, { header = \"X-A\" }, or a \
+                      field with a pointer in its JSON"
+                    .to_owned())
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for JsonPointer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix('/') else {
+            return Err(format!("{text:?} is no pointer: they begin with /"));
+        };
+        let unescape = |token: &str| token.replace("~1", "/").replace("~0", "~");
+        Ok(Self(rest.split('/').map(unescape).collect()))
+    }
+}
+
+impl JsonPointer {
+    /// The texts to which it leads, at most one more than there may be.
+    fn collect_into(&self, value: &Value, found: &mut Vec<String>) {
+        collect_texts(&self.0, value, found);
+    }
+}
+
+fn collect_texts(tokens: &[String], value: &Value, found: &mut Vec<String>) {
+    let Some((token, rest)) = tokens.split_first() else {
+        if let Value::String(text) = value
+            && found.len() < FOUND_URLS_MAX
+        {
+            found.push(text.clone());
+        }
+        return;
+    };
+    let next = match value {
+        Value::Array(values) if token == "*" => {
+            return values.iter().for_each(|value| collect_texts(rest, value, found));
+        }
+        Value::Array(values) => token.parse::<usize>().ok().and_then(|at| values.get(at)),
+        Value::Object(members) => members.get(token),
+        _ => None,
+    };
+    if let Some(next) = next {
+        collect_texts(rest, next, found);
+    }
+}
+
+/// The URLs of a request, as they were written, in the order of the places; each once. Refused if
+/// the body is of no type in which one of the places can be, or has no URL in them, or too many.
+pub(super) fn urls(
+    places: &[UrlLocation],
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Vec<String>, ErrorResponse> {
+    let kind = content_type(headers);
+    let is_json = kind.as_deref().is_none_or(|kind| {
+        kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
+    });
+    let is_form = kind.as_deref() == Some(FORM_TYPE);
+    let (mut found, mut fits) = (Vec::new(), false);
+    // The JSON of a body becomes many times as large for a moment. As nothing is awaited, so many
+    // are there at once as there are threads.
+    let mut whole = None;
+    for place in places {
+        let fits_here = match place {
+            UrlLocation::Header(_) => true,
+            UrlLocation::FormField(_) | UrlLocation::FormFieldJson(..) => is_form,
+            UrlLocation::Json(_) => is_json,
+        };
+        if !fits_here {
+            continue;
+        }
+        fits = true;
+        match place {
+            UrlLocation::Header(name) => {
+                let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+                found.extend(values.take(FOUND_URLS_MAX).map(str::to_owned));
+            }
+            UrlLocation::FormField(name) => {
+                found.extend(form_values(body, name).take(FOUND_URLS_MAX).map(Cow::into_owned));
+            }
+            UrlLocation::FormFieldJson(name, pointer) => {
+                if let Some(text) = form_values(body, name).next() {
+                    pointer.collect_into(&parse_json(text.as_bytes())?, &mut found);
+                }
+            }
+            UrlLocation::Json(pointer) => {
+                let value: &Value = match &whole {
+                    Some(value) => value,
+                    None => whole.insert(parse_json(body)?),
+                };
+                pointer.collect_into(value, &mut found);
+            }
+        }
+    }
+    if !fits {
+        // A header would have fit.
+        let wants_json = places.iter().any(|place| matches!(place, UrlLocation::Json(_)));
+        let wants_form = places.iter().any(|place| !matches!(place, UrlLocation::Json(_)));
+        let types = match (wants_json, wants_form) {
+            (true, true) => "application/json or application/x-www-form-urlencoded",
+            (true, false) => "application/json",
+            _ => "application/x-www-form-urlencoded",
+        };
+        let message = format!("this Content-Type is not supported by this hook; send {types}");
+        return Err(ErrorResponse::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported-type",
+            message,
+        ));
+    }
+    let mut urls: Vec<String> = Vec::new();
+    for url in found {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
+    match urls.len() {
+        0 => Err(unprocessable("there is no URL where this hook looks for one")),
+        1..FOUND_URLS_MAX => Ok(urls),
+        _ => Err(unprocessable(format!("there are more than {URLS_MAX} URLs"))),
+    }
+}
+
+/// What was said is understood, and is not done (422).
+pub(super) fn unprocessable(message: impl Into<String>) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-argument", message)
+}
+
+fn form_values<'a>(body: &'a [u8], name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    form_urlencoded::parse(body).filter(move |(key, _)| key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use axum::http::header::CONTENT_TYPE;
+    use serde_json::json;
+
+    use super::*;
+
+    fn find_urls(places: &Value, kind: &'static str, body: &str) -> Option<Vec<String>> {
+        let mut headers = HeaderMap::new();
+        if !kind.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        headers.insert("x-url", HeaderValue::from_static("http://h.example/"));
+        urls(&UrlLocation::parse_list(places).unwrap(), &headers, body.as_bytes()).ok()
+    }
+
+    #[test]
+    fn urls_are_found_where_the_recipe_says() {
+        let body = r#"{"a":{"b~/":"x"},"list":[{"u":"1"},{"u":"2"},{"v":"3"},{"u":4},{"u":"1"}]}"#;
+        for (places, expected) in [
+            (json!({ "pointer": "/a/b~0~1" }), Some(vec!["x"])),
+            (json!({ "pointer": "/list/1/u" }), Some(vec!["2"])),
+            (json!({ "pointer": "/list/*/u" }), Some(vec!["1", "2"])),
+            (json!([{ "pointer": "/list/*/v" }, { "pointer": "/a/b~0~1" }]), Some(vec!["3", "x"])),
+            (json!([{ "field": "x" }, { "pointer": "/list/0/u" }]), Some(vec!["1"])),
+            (json!({ "header": "X-Url" }), Some(vec!["http://h.example/"])),
+            (json!({ "pointer": "/list" }), None),
+            (json!({ "pointer": "/list/3/u" }), None),
+            (json!({ "pointer": "/nothing/*" }), None),
+            (json!({ "pointer": "/a/*" }), None),
+        ] {
+            let found = find_urls(&places, "application/json; charset=utf-8", body);
+            let expected = expected.map(|urls| urls.into_iter().map(str::to_owned).collect());
+            assert_eq!(found, expected, "{places}");
+        }
+        let (form, field) = ("u=http%3A%2F%2Fa.example%2F&x=1&u=2", json!({ "field": "u" }));
+        let expected = Some(vec!["http://a.example/".to_owned(), "2".to_owned()]);
+        assert_eq!(find_urls(&field, FORM_TYPE, form), expected);
+        let place = json!({ "field": "payload", "pointer": "/u" });
+        let form = "payload=%7B%22u%22%3A%22x%22%7D";
+        assert_eq!(find_urls(&place, FORM_TYPE, form), Some(vec!["x".to_owned()]));
+    }
+
+    #[test]
+    fn a_body_of_another_type_is_rejected() {
+        let (json, form) = (json!({ "pointer": "/u" }), json!({ "field": "u" }));
+        for kind in ["", "application/json", "application/cloudevents+json", "Application/JSON"] {
+            assert!(find_urls(&json, kind, r#"{"u":"x"}"#).is_some(), "{kind}");
+        }
+        for kind in ["text/plain", FORM_TYPE, "multipart/form-data", "text/x+json", "?"] {
+            assert!(find_urls(&json, kind, r#"{"u":"x"}"#).is_none(), "{kind}");
+        }
+        for kind in ["", "application/json", "multipart/form-data; boundary=x"] {
+            assert!(find_urls(&form, kind, "u=x").is_none(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn urls_and_json_depth_are_limited() {
+        let place = json!({ "pointer": "/*" });
+        let list = |count: usize| json!((0..count).map(|n| n.to_string()).collect::<Vec<_>>());
+        let found = |body: &str| find_urls(&place, "application/json", body).map(|urls| urls.len());
+        assert_eq!(found(&list(FOUND_URLS_MAX - 1).to_string()), Some(FOUND_URLS_MAX - 1));
+        assert_eq!(found(&list(FOUND_URLS_MAX).to_string()), None);
+        assert_eq!(found(&"[".repeat(1_000_000)), None);
+        assert_eq!(found(""), None);
+        assert_eq!(found("[\"x\"] more"), None);
+    }
+
+    #[test]
+    fn invalid_url_locations_are_rejected() {
+        for place in [
+            json!({}),
+            json!([]),
+            json!("/u"),
+            json!({ "pointer": "u" }),
+            json!({ "pointer": "" }),
+            json!({ "header": "a b" }),
+            json!({ "header": "X-A", "field": "u" }),
+            json!({ "poniter": "/u" }),
+        ] {
+            assert!(UrlLocation::parse_list(&place).is_err(), "{place}");
+        }
+    }
+}

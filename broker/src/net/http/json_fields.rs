@@ -1,0 +1,372 @@
+//! Objects in bodies: each field of a known name and type, and as the word of a command.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Number;
+use tidings_protocol::LINE_BYTES_MAX;
+
+use super::error::ErrorResponse;
+use super::request_input::check_word;
+
+/// Fields of an object that are held. More than any object has that is taken, so that one of them
+/// at least is unknown where there are more.
+const FIELDS_MAX: usize = 64;
+
+/// Texts that are held of all lists of an object. More than a line can have, and more than there
+/// can be seeds.
+const STRINGS_MAX: usize = LINE_BYTES_MAX / 2;
+
+/// An object of a body, of which no field is given twice. It takes no more memory than one that is
+/// as it has to be, whatever the body is made of.
+#[derive(Debug, Default)]
+pub(super) struct JsonFields(pub(super) BTreeMap<String, JsonField>);
+
+/// The value of a field.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum JsonField {
+    Text(String),
+    Number(Number),
+    Bool(bool),
+    List(StringList),
+    /// Something that no field is.
+    Other,
+}
+
+/// A list of texts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct StringList {
+    strings: Vec<String>,
+    /// There were more, which are not held.
+    is_truncated: bool,
+}
+
+impl<'de> Deserialize<'de> for JsonFields {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = JsonFields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields, A::Error> {
+                let (mut fields, mut texts_max) = (BTreeMap::new(), STRINGS_MAX);
+                while let Some(name) = map.next_key::<String>()? {
+                    if fields.contains_key(&name) {
+                        return Err(A::Error::custom(format!("{name:.40?} is given twice")));
+                    }
+                    if fields.len() < FIELDS_MAX {
+                        fields.insert(
+                            name,
+                            map.next_value_seed(FieldSeed { strings_left: &mut texts_max })?,
+                        );
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(JsonFields(fields))
+            }
+        }
+
+        from.deserialize_map(FieldsVisitor)
+    }
+}
+
+/// Reads the value of a field, of which not more than so many texts are held: there are fewer for
+/// the next one then.
+struct FieldSeed<'a> {
+    strings_left: &'a mut usize,
+}
+
+impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
+    type Value = JsonField;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<JsonField, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldSeed<'_> {
+    type Value = JsonField;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<JsonField, E> {
+        Ok(JsonField::Other)
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<JsonField, E> {
+        Ok(JsonField::Bool(truth))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<JsonField, E> {
+        Ok(JsonField::Number(number.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<JsonField, E> {
+        Ok(JsonField::Number(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<JsonField, E> {
+        Ok(Number::from_f64(number).map_or(JsonField::Other, JsonField::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<JsonField, E> {
+        Ok(JsonField::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<JsonField, E> {
+        Ok(JsonField::Text(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonField, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(JsonField::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<JsonField, A::Error> {
+        let mut texts = StringList::default();
+        while let Some(value) =
+            values.next_element_seed(FieldSeed { strings_left: &mut *self.strings_left })?
+        {
+            let JsonField::Text(text) = value else {
+                drop(texts);
+                while values.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(JsonField::Other);
+            };
+            if *self.strings_left > 0 {
+                *self.strings_left -= 1;
+                texts.strings.push(text);
+            } else {
+                texts.is_truncated = true;
+            }
+        }
+        Ok(JsonField::List(texts))
+    }
+}
+
+/// What the value of a field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FieldType {
+    /// A text of one word.
+    Text,
+    /// A whole number.
+    Number,
+    /// True or false.
+    Bool,
+    /// Texts, none of them with a comma.
+    List,
+}
+
+/// Names and types of the fields that there may be.
+pub(super) type ObjectSchema = [(&'static str, FieldType)];
+
+/// The fields of an object as settings of a command. Refused unless each is known and of its type.
+pub(super) fn to_settings(
+    object: &BTreeMap<String, JsonField>,
+    known: &ObjectSchema,
+) -> Result<Vec<(&'static str, String)>, ErrorResponse> {
+    object.iter().map(|(name, value)| to_setting(name, value, known)).collect()
+}
+
+fn to_setting(
+    name: &str,
+    value: &JsonField,
+    known: &ObjectSchema,
+) -> Result<(&'static str, String), ErrorResponse> {
+    let Some((name, kind)) = known.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        let known = known.join(", ");
+        return Err(ErrorResponse::bad_request(format!("no field {name:.40?}; there are {known}")));
+    };
+    let text = match (kind, value) {
+        (FieldType::Text, JsonField::Text(text)) => Some(text.clone()),
+        (FieldType::Number, JsonField::Number(number)) => whole_number(number),
+        (FieldType::Bool, JsonField::Bool(truth)) => {
+            Some(if *truth { "yes" } else { "no" }.to_owned())
+        }
+        (FieldType::List, JsonField::List(texts)) => comma_list(texts),
+        _ => None,
+    };
+    let wanted = || {
+        let kind = match kind {
+            FieldType::Text => "a text of one word, not empty",
+            FieldType::Number => "a whole number",
+            FieldType::Bool => "true or false",
+            FieldType::List => "a list of words, none of them with a comma",
+        };
+        ErrorResponse::bad_request(format!("{name}: it is {kind}"))
+    };
+    let text = text.filter(|text| check_word(text).is_ok()).ok_or_else(wanted)?;
+    Ok((name, text))
+}
+
+fn comma_list(texts: &StringList) -> Option<String> {
+    let fits = !texts.is_truncated && texts.strings.iter().all(|text| !text.contains(','));
+    fits.then(|| texts.strings.join(","))
+}
+
+/// A whole number in digits; JSON may also write it with a fraction of nothing.
+fn whole_number(value: &Number) -> Option<String> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let exact = value.as_u64().map(|n| n.to_string());
+    let exact = exact.or_else(|| value.as_i64().map(|n| n.to_string()));
+    let float = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= EXACT);
+    exact.or_else(|| float.map(|n| format!("{n:.0}")))
+}
+
+/// The same, borrowed.
+pub(super) fn as_pairs<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
+    settings.iter().map(|(key, value)| (*key, value.as_str())).collect()
+}
+
+/// The texts of a field that is a list of words, if it is there; it is taken out. Refused if they
+/// are more than `max`.
+pub(super) fn take_words(
+    object: &mut BTreeMap<String, JsonField>,
+    name: &str,
+    max: usize,
+) -> Result<Option<Vec<String>>, ErrorResponse> {
+    match object.remove(name) {
+        None => Ok(None),
+        Some(JsonField::List(texts))
+            if texts.strings.iter().all(|text| check_word(text).is_ok()) =>
+        {
+            if texts.is_truncated || texts.strings.len() > max {
+                return Err(ErrorResponse::bad_request(format!(
+                    "{name}: at most {max} in one request"
+                )));
+            }
+            Ok(Some(texts.strings))
+        }
+        Some(_) => Err(ErrorResponse::bad_request(format!("{name}: it is a list of words"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const SCHEMA: [(&str, FieldType); 4] = [
+        ("t", FieldType::Text),
+        ("n", FieldType::Number),
+        ("b", FieldType::Bool),
+        ("l", FieldType::List),
+    ];
+
+    fn settings_text(value: &Value) -> Option<String> {
+        let JsonFields(object) = serde_json::from_value(value.clone()).unwrap();
+        let settings = to_settings(&object, &SCHEMA).ok()?;
+        let words: Vec<_> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Some(words.join(" "))
+    }
+
+    // PROTOCOL: H9
+    #[test]
+    fn a_field_that_appears_twice_is_rejected() {
+        let read =
+            |text: &str| serde_json::from_str::<JsonFields>(text).map(|fields| fields.0.len());
+        assert_eq!(read(r#"{"a":1,"b":{"a":2}}"#).ok(), Some(2));
+        assert!(read(r#"{"a":1,"a":1}"#).unwrap_err().to_string().contains("twice"));
+        assert!(read("[]").is_err());
+    }
+
+    // PROTOCOL: H9
+    #[test]
+    fn unknown_fields_and_wrong_types_are_rejected() {
+        for (value, wanted) in [
+            (json!({ "t": "5s" }), "t=5s"),
+            (json!({ "n": -7 }), "n=-7"),
+            (json!({ "n": 94.0 }), "n=94"),
+            (json!({ "n": u64::MAX }), "n=18446744073709551615"),
+            (json!({ "b": true }), "b=yes"),
+            (json!({ "l": ["a", "b"] }), "l=a,b"),
+            (json!({}), ""),
+        ] {
+            assert_eq!(settings_text(&value).as_deref(), Some(wanted));
+        }
+        for value in [
+            json!({ "t": 5 }),
+            json!({ "t": "" }),
+            json!({ "t": "a b=c" }),
+            json!({ "t": "a\nPUB x y" }),
+            json!({ "t": null }),
+            json!({ "n": "5" }),
+            json!({ "n": 5.5 }),
+            json!({ "n": 1e300 }),
+            json!({ "b": "yes" }),
+            json!({ "l": "a" }),
+            json!({ "l": [] }),
+            json!({ "l": ["a,b"] }),
+            json!({ "l": ["a", 1] }),
+            json!({ "l": { "a": "b" } }),
+            json!({ "l": vec!["a"; STRINGS_MAX + 1] }),
+            json!({ "x": 1 }),
+        ] {
+            assert_eq!(settings_text(&value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn fields_and_strings_beyond_the_limits_are_not_kept() {
+        let read = |text: String| serde_json::from_str::<JsonFields>(&text).unwrap().0;
+        let names: Vec<_> = (0..10_000).map(|at| format!("\"{at}\":0")).collect();
+        assert_eq!(read(format!("{{{}}}", names.join(","))).len(), FIELDS_MAX);
+        let value = |value: String| read(format!("{{\"x\":{value}}}")).remove("x").unwrap();
+        for other in ["0", "{}", "[]", "null", "{\"\":[{}]}"] {
+            let values = vec![other; 10_000].join(",");
+            assert_eq!(value(format!("[{values}]")), JsonField::Other);
+            assert_eq!(value(format!("[\"a\",{values}]")), JsonField::Other);
+            assert_eq!(value(format!("{{\"a\":[{values}]}}")), JsonField::Other);
+        }
+        let JsonField::List(texts) =
+            value(format!("[{}]", vec!["\"\""; STRINGS_MAX + 1].join(",")))
+        else {
+            panic!("they are texts");
+        };
+        assert_eq!((texts.strings.len(), texts.is_truncated), (STRINGS_MAX, true));
+    }
+
+    /// As many texts as a list has room for.
+    fn longest_list() -> String {
+        format!("[{}]", vec!["\"a\""; STRINGS_MAX].join(","))
+    }
+
+    #[test]
+    fn all_lists_of_an_object_share_one_limit() {
+        let lists: Vec<_> = (0..10).map(|at| format!("\"{at}\":{}", longest_list())).collect();
+        let object =
+            serde_json::from_str::<JsonFields>(&format!("{{{}}}", lists.join(","))).unwrap().0;
+        let held = |field: &JsonField| match field {
+            JsonField::List(texts) => (texts.strings.len(), texts.is_truncated),
+            other => panic!("{other:?}"),
+        };
+        let all: Vec<_> = object.values().map(held).collect();
+        assert_eq!(all, [&[(STRINGS_MAX, false)][..], &[(0, true); 9]].concat());
+        // Also of those that are within another.
+        let mut left = STRINGS_MAX;
+        let nested = format!("[{}, {}]", longest_list().trim_matches(['[', ']']), longest_list());
+        let mut reader = serde_json::Deserializer::from_str(&nested);
+        let field = FieldSeed { strings_left: &mut left }.deserialize(&mut reader).unwrap();
+        assert_eq!((field, left), (JsonField::Other, 0));
+    }
+
+    #[test]
+    fn a_truncated_list_is_rejected() {
+        let text = format!("{{\"l\":{},\"urls\":[\"b\"]}}", longest_list());
+        let JsonFields(mut object) = serde_json::from_str(&text).unwrap();
+        assert!(take_words(&mut object, "urls", 10).is_err());
+        let JsonFields(mut object) = serde_json::from_str(r#"{"urls":["a","b"]}"#).unwrap();
+        assert!(take_words(&mut object.clone(), "urls", 1).is_err());
+        assert_eq!(take_words(&mut object, "urls", 2).unwrap().unwrap(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,204 @@
+//! `GET /topics/{topic}`: events from a number on, and if there are none yet, the next ones that
+//! come.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Extension;
+use axum::body::{Body, HttpBody};
+use axum::extract::State;
+use axum::http::{HeaderValue, Uri, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::Frame;
+use serde_json::{Value, json};
+use tidings_protocol::{Code, ProtocolError, Seq, StartAt, TopicName};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::client::ConnectedClient;
+use super::error::ErrorResponse;
+use super::request_input::{PathName, QueryParams};
+use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
+use super::{HttpState, with_timeout};
+use crate::access::Action;
+use crate::topic::payloads;
+
+/// How long is waited for the first event if nobody says.
+const DEFAULT_WAIT_MS: u64 = 30_000;
+
+/// Events of one answer, if nobody says, and at most.
+const DEFAULT_LIMIT: usize = 1_000;
+const LIMIT_MAX: usize = 10_000;
+
+/// Bytes of payloads of one answer, about.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of events that are looked at for one answer, of which perhaps none is wanted.
+const SCAN_BYTES_MAX: usize = 16 << 20;
+
+/// Room for answers is given out in pieces of so many bytes.
+pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
+
+/// Answered at once if there is anything from `from` on, and otherwise when there is, or after
+/// `wait`.
+pub(super) async fn read(
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
+    PathName(topic): PathName<TopicName>,
+    uri: Uri,
+) -> Result<Response, ErrorResponse> {
+    client.check_action(Action::Subscribe(topic.as_str()))?;
+    let known = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &known)?;
+    let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
+    let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
+    let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;
+    let following = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let heard = topic.clone();
+    let mut page = EventPage {
+        limit,
+        filter: EventFilter::from_params(&params),
+        ..EventPage::new(topic, following)
+    };
+    let stop = http.stop.clone();
+    let collected = with_timeout(wait, poll_fn(|cx| page.poll_events(cx)));
+    tokio::select! {
+        biased;
+        () = client.revoked(Action::Subscribe(heard.as_str())) => return Err(permissions_changed()),
+        _ = collected => {}
+        () = stop.cancelled_owned() => {}
+    }
+    // What the disk was just asked for is not waited for by the clock: it was there.
+    tokio::select! {
+        biased;
+        () = http.stop.cancelled() => {}
+        () = poll_fn(|cx| page.poll_disk(cx)) => {}
+    }
+    let text = format!("{}\n", page.into_json());
+    let pieces = u32::try_from(text.len().div_ceil(PAGE_PERMIT_BYTES)).unwrap_or(u32::MAX);
+    // Whoever takes nothing of an answer is closed after a while, so there is room some time.
+    let room = Arc::clone(&http.page_memory).acquire_many_owned(pieces).await;
+    let room = room.expect("it is never closed");
+    let mut response =
+        Response::new(Body::new(BudgetedBody { text: Some(text.into()), _permit: room }));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+fn permissions_changed() -> ErrorResponse {
+    ProtocolError::new(Code::Unauthenticated, "what you may do has changed meanwhile").into()
+}
+
+/// The body of an answer, with the room that it takes until it was sent. It does not tell its
+/// length, as the connection would not come back for its end then, when it has room for more.
+struct BudgetedBody {
+    text: Option<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HttpBody for BudgetedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.text.take().map(|text| Ok(Frame::data(text))))
+    }
+}
+
+/// What an answer has so far.
+struct EventPage {
+    topic: TopicName,
+    cursor: TopicCursor,
+    filter: EventFilter,
+    limit: usize,
+    events: Vec<Value>,
+    payload_bytes: usize,
+    scanned_bytes: usize,
+    missed: Vec<Value>,
+    /// The number behind the last one that was looked at, if any was.
+    next_seq: Option<Seq>,
+}
+
+impl EventPage {
+    fn new(topic: TopicName, cursor: TopicCursor) -> Self {
+        Self {
+            topic,
+            next_seq: None,
+            cursor,
+            filter: EventFilter::default(),
+            limit: DEFAULT_LIMIT,
+            events: Vec::new(),
+            payload_bytes: 0,
+            scanned_bytes: 0,
+            missed: Vec::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= self.limit
+            || self.payload_bytes >= PAGE_BYTES_MAX
+            || self.scanned_bytes >= SCAN_BYTES_MAX
+    }
+
+    /// Takes what there is; ready when that was anything.
+    fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.fill(cx);
+        let has_something = !self.events.is_empty() || !self.missed.is_empty() || self.is_full();
+        if has_something { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Takes what there is, and waits for the disk, but for nothing else.
+    fn poll_disk(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.fill(cx) { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    /// Whether the disk is asked for more.
+    fn fill(&mut self, cx: &mut Context<'_>) -> bool {
+        while !self.is_full() {
+            match self.cursor.next(cx, PAGE_BYTES_MAX) {
+                NextEvents::Lines(first, lines) => self.add_lines(first, &lines),
+                NextEvents::Lag(lag) => self.add_missed("lag", lag.from, lag.to),
+                NextEvents::Gap(gap) => self.add_missed("gap", gap.from, gap.to),
+                NextEvents::Empty { is_reading_disk: reads } => {
+                    return reads && self.events.is_empty();
+                }
+            }
+        }
+        false
+    }
+
+    fn add_lines(&mut self, first: Seq, lines: &[u8]) {
+        self.scanned_bytes += lines.len();
+        for (seq, payload) in payloads(&self.topic, first, lines) {
+            if self.events.len() >= self.limit {
+                return;
+            }
+            self.next_seq = Some(Seq(seq.0 + 1));
+            if self.filter.matches(&payload) {
+                self.payload_bytes += payload.len();
+                self.events.push(json!({ "seq": seq.0, "payload": payload }));
+            }
+        }
+    }
+
+    fn add_missed(&mut self, kind: &str, from: Seq, to: Seq) {
+        self.missed.push(json!({ "kind": kind, "from": from.0, "to": to.0 }));
+        self.next_seq = Some(Seq(to.0 + 1));
+    }
+
+    fn into_json(self) -> Value {
+        json!({
+            "topic": self.topic.as_str(),
+            "events": self.events,
+            "missed": self.missed,
+            "next": self.next_seq.unwrap_or_else(|| self.cursor.next_seq()).0,
+        })
+    }
+}

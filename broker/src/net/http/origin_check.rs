@@ -1,0 +1,143 @@
+//! Who may talk to this port at all. A browser sends requests on behalf of any page that it shows,
+//! so a page of somebody else must not be able to publish here, or to read.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+
+use super::error::ErrorResponse;
+
+/// What browsers are told with every answer: it is no page, and holds nothing that a page may load,
+/// or that is kept. Whatever is a page one day says more.
+const SECURITY_HEADERS: [(HeaderName, HeaderValue); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+];
+
+/// Says [`SECURITY_HEADERS`] where an answer says nothing else.
+pub(super) fn add_security_headers(answer: &mut HeaderMap) {
+    for (name, value) in SECURITY_HEADERS {
+        answer.entry(name).or_insert(value);
+    }
+}
+
+/// Refuses what a page of somebody else has sent, and what does not mean this host.
+///
+/// - The host of the request is an address, `localhost`, or one of `hosts`. A page can have its own
+///   name lead to this machine, and is then of the same origin as we are; but its name it cannot
+///   hide.
+/// - If a browser says for which origin it asks, that is this one.
+pub(super) fn check_host_and_origin(
+    hosts: &[String],
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Result<(), ErrorResponse> {
+    let denied = |message: String| ErrorResponse::new(StatusCode::FORBIDDEN, "denied", message);
+    let host = match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    };
+    if host.is_empty() || headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(ErrorResponse::bad_request("the request says no Host, or several"));
+    }
+    let name = without_port(host).to_ascii_lowercase();
+    let is_ours = is_address_or_localhost(&name)
+        || hosts.iter().any(|known| known.eq_ignore_ascii_case(&name));
+    if !is_ours {
+        let message = format!(
+            "this is not known as {name}; if it should be, start the broker with --http-host {name}"
+        );
+        return Err(denied(message));
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        // Browsers of today say so where they leave out the origin.
+        let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+        return match site {
+            None | Some("same-origin" | "none") => Ok(()),
+            Some(_) => Err(denied("pages of other sites may not ask here".into())),
+        };
+    };
+    let is_same = origin.to_str().is_ok_and(|origin| {
+        let of = origin.split_once("://").map_or("", |(_, of)| of);
+        of.eq_ignore_ascii_case(host)
+    });
+    if is_same { Ok(()) } else { Err(denied("pages of other sites may not ask here".into())) }
+}
+
+/// An address, or the name that leads nowhere else.
+fn is_address_or_localhost(name: &str) -> bool {
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || name.parse::<std::net::Ipv4Addr>().is_ok()
+        || address.is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+fn without_port(host: &str) -> &str {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn is_allowed(headers: &[(&'static str, &'static str)]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        check_host_and_origin(&["tidings.example".into()], &map, &Uri::from_static("/topics"))
+            .is_ok()
+    }
+
+    #[test]
+    fn addresses_localhost_and_known_names_are_allowed() {
+        for host in [
+            "127.0.0.1:12346",
+            "10.0.0.7",
+            "[::1]:12346",
+            "[::1]",
+            "localhost:12346",
+            "LOCALHOST",
+            "a.localhost:1",
+            "Tidings.example",
+            "tidings.example:443",
+        ] {
+            assert!(is_allowed(&[("host", host)]), "{host}");
+        }
+    }
+
+    // PROTOCOL: H8
+    #[test]
+    fn requests_for_an_unknown_host_are_rejected() {
+        for host in ["evil.example", "127.0.0.1.evil.example:12346", "localhost.evil.example", ""] {
+            assert!(!is_allowed(&[("host", host)]), "{host}");
+        }
+        assert!(!is_allowed(&[]));
+        assert!(!is_allowed(&[("host", "localhost"), ("host", "localhost")]));
+    }
+
+    // PROTOCOL: H8
+    #[test]
+    fn requests_from_pages_of_other_origins_are_rejected() {
+        let host = ("host", "localhost:12346");
+        assert!(is_allowed(&[host, ("origin", "http://localhost:12346")]));
+        assert!(is_allowed(&[host, ("sec-fetch-site", "same-origin")]));
+        assert!(is_allowed(&[host, ("sec-fetch-site", "none")]), "typed by a person");
+        for origin in ["http://evil.example", "http://localhost:8000", "null", "localhost:12346"] {
+            assert!(!is_allowed(&[host, ("origin", origin)]), "{origin}");
+        }
+        for site in ["cross-site", "same-site"] {
+            assert!(!is_allowed(&[host, ("sec-fetch-site", site)]), "{site}");
+        }
+    }
+}

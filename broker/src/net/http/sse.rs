@@ -1,0 +1,287 @@
+//! `GET /topics/{topic}/events`: Server-Sent Events, as the HTML standard has them. A stream is a
+//! cursor, like any subscription; what was written for one of them others are sent, too.
+#![expect(clippy::disallowed_methods, reason = "a stream that is silent says so from time to time")]
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, HttpBody};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::Frame;
+use tidings_protocol::{Seq, StartAt, TopicName};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::HttpState;
+use super::client::{ConnectedClient, SubscriptionGuard};
+use super::error::ErrorResponse;
+use super::request_input::{PathName, QueryParams};
+use super::sse_buffers::SseBuffer;
+use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
+use crate::access::Action;
+use crate::topic::payloads;
+
+/// Bytes of events that are handed to a connection at a time: what a reader that stands still pins.
+const FRAME_BYTES: usize = 64 << 10;
+
+/// Bytes of events that are looked at in a row, of which none is wanted.
+const SCAN_BYTES_MAX: usize = 1 << 20;
+
+/// What every stream begins with: in how many ms to come back when it breaks off.
+const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
+
+/// Says that the stream is there. It is a comment.
+const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Begins behind `Last-Event-ID`, or at `from`, or with what comes.
+pub(super) async fn stream(
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
+    PathName(topic): PathName<TopicName>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ErrorResponse> {
+    client.check_action(Action::Subscribe(topic.as_str()))?;
+    let known = [["from"].as_slice(), &EventFilter::PARAMS].concat();
+    let params = QueryParams::parse(&uri, &known)?;
+    let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
+    let from = start_from_last_event_id(&headers)?.or(from);
+    let hearing = client.begin_subscription()?;
+    let following = TopicCursor::open(&http.hub, topic.clone(), from)?;
+    let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
+    let stream = SseBody {
+        cursor: following,
+        filter: EventFilter::from_params(&params),
+        http: Arc::clone(&http),
+        shared_buffer: None,
+        retry_sent: false,
+        keep_alive_interval: keep_alive,
+        keep_alive_timer: Box::pin(tokio::time::sleep(keep_alive)),
+        stop: Box::pin(stopped_or_revoked(client, topic.clone(), http.stop.clone())),
+        topic,
+        _subscription_quota: hearing,
+    };
+    let mut response = Response::new(Body::new(stream));
+    let answer = response.headers_mut();
+    answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // For nginx, which would collect events before it hands them on.
+    answer.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+async fn stopped_or_revoked(
+    client: Arc<ConnectedClient>,
+    topic: TopicName,
+    stop: CancellationToken,
+) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = client.revoked(Action::Subscribe(topic.as_str())) => {}
+    }
+}
+
+/// The number after the last event that somebody has who comes back.
+fn start_from_last_event_id(headers: &HeaderMap) -> Result<Option<StartAt>, ErrorResponse> {
+    let Some(id) = headers.get("last-event-id").filter(|id| !id.is_empty()) else {
+        return Ok(None);
+    };
+    let seq = id.to_str().ok().and_then(|id| id.parse::<Seq>().ok());
+    let next = seq.and_then(|seq| seq.0.checked_add(1));
+    let wrong =
+        || ErrorResponse::bad_request("Last-Event-ID: it is the number of an event of this topic");
+    next.map(|next| Some(StartAt::Seq(Seq(next)))).ok_or_else(wrong)
+}
+
+/// The body of the response.
+struct SseBody {
+    topic: TopicName,
+    cursor: TopicCursor,
+    filter: EventFilter,
+    http: Arc<HttpState>,
+    /// What is shared with others, from the first event on.
+    shared_buffer: Option<Arc<SseBuffer>>,
+    retry_sent: bool,
+    keep_alive_interval: Duration,
+    keep_alive_timer: Pin<Box<Sleep>>,
+    _subscription_quota: SubscriptionGuard,
+    /// Ends when the broker does, and when whoever hears it may not any more.
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl SseBody {
+    /// The next bytes, if there are any at the moment.
+    fn next_frame(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.retry_sent, true) {
+            return Some(RETRY_FIELD);
+        }
+        let mut looked = 0;
+        loop {
+            let bytes = match self.cursor.next(cx, FRAME_BYTES) {
+                NextEvents::Lines(first, lines) if self.filter.matches_all() => {
+                    self.encode_shared(first, &lines)
+                }
+                NextEvents::Lines(first, lines) => {
+                    looked += lines.len();
+                    let wanted = self.encode_filtered(first, &lines);
+                    // Others have their turn, and the reader hears how far it is.
+                    if wanted.is_empty() && looked > SCAN_BYTES_MAX {
+                        self.encode_keep_alive()
+                    } else {
+                        wanted
+                    }
+                }
+                NextEvents::Lag(lag) => encode_missed("lag", lag.from, lag.to),
+                NextEvents::Gap(gap) => encode_missed("gap", gap.from, gap.to),
+                NextEvents::Empty { .. } => return None,
+            };
+            if !bytes.is_empty() {
+                return Some(bytes);
+            }
+        }
+    }
+
+    fn encode_shared(&mut self, first: Seq, lines: &Bytes) -> Bytes {
+        let (http, topic) = (&self.http, &self.topic);
+        let id = self.cursor.topic_id().unwrap_or_default();
+        let transcripts = self.shared_buffer.get_or_insert_with(|| http.sse_buffers.for_topic(id));
+        transcripts.get_or_encode(first, lines, || encode_events(topic, first, lines))
+    }
+
+    fn encode_filtered(&self, first: Seq, lines: &[u8]) -> Bytes {
+        let mut out = BytesMut::new();
+        for (seq, payload) in payloads(&self.topic, first, lines) {
+            if self.filter.matches(&payload) {
+                put_event(seq, &payload, &mut out);
+            }
+        }
+        out.freeze()
+    }
+
+    /// What is said after a silence. Whoever leaves events out is told how far it has come, so that
+    /// it does not begin before all of these when it comes back: an id without data is no event.
+    fn encode_keep_alive(&self) -> Bytes {
+        let last = self.cursor.next_seq().0.saturating_sub(1);
+        let says_where = !self.filter.matches_all() && last > 0 && self.cursor.is_start_resolved();
+        if says_where { format!("id: {last}\n\n").into() } else { KEEP_ALIVE_COMMENT }
+    }
+}
+
+impl HttpBody for SseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if this.stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        let mut bytes = this.next_frame(cx);
+        if bytes.is_none() && this.keep_alive_timer.as_mut().poll(cx).is_ready() {
+            bytes = Some(this.encode_keep_alive());
+        }
+        let Some(bytes) = bytes else { return Poll::Pending };
+        this.keep_alive_timer.as_mut().reset(Instant::now() + this.keep_alive_interval);
+        if this.keep_alive_timer.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+}
+
+/// These lines of a topic as events of a stream.
+fn encode_events(topic: &TopicName, first: Seq, lines: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(lines.len() + lines.len() / 4);
+    for (seq, payload) in payloads(topic, first, lines) {
+        put_event(seq, &payload, &mut out);
+    }
+    out.freeze()
+}
+
+/// A payload is one line without control characters, so it cannot end its field.
+fn put_event(seq: Seq, payload: &str, out: &mut BytesMut) {
+    out.put_slice(b"id: ");
+    out.put_slice(itoa::Buffer::new().format(seq.0).as_bytes());
+    out.put_slice(b"\ndata: ");
+    out.put_slice(payload.as_bytes());
+    out.put_slice(b"\n\n");
+}
+
+fn encode_missed(kind: &str, from: Seq, to: Seq) -> Bytes {
+    let data = format!("{{\"from\":{from},\"to\":{to}}}");
+    format!("event: {kind}\nid: {to}\ndata: {data}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::mailbox::ConnId;
+    use crate::{Broker, BrokerConfig, HttpConfig};
+
+    // PROTOCOL: H5
+    #[tokio::test]
+    async fn an_idle_stream_sends_a_comment_or_its_position() {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let http = HttpConfig { listen, keep_alive_interval_ms: 20, ..HttpConfig::default() };
+        let config = BrokerConfig { listen, http: Some(http), ..BrokerConfig::default() };
+        let broker = Broker::start(config).await.unwrap();
+        let topic = broker.hub.topics.open(&"t".parse().unwrap()).unwrap();
+        topic.append(ConnId(1), ["http://b.example/"]).unwrap();
+        for (query, expected) in [("", "\n:\n\n"), ("?from=first&host=a.example", "\nid: 1\n\n")] {
+            let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
+            let request =
+                format!("GET /topics/t/events{query} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut received = String::new();
+            let receive = async {
+                while !received.contains(expected) {
+                    let mut bytes = [0; 1_000];
+                    let count = stream.read(&mut bytes).await.unwrap();
+                    assert_ne!(count, 0, "it ended: {received}");
+                    received += std::str::from_utf8(&bytes[..count]).unwrap();
+                }
+            };
+            tokio::time::timeout(Duration::from_mins(1), receive).await.expect(expected);
+            assert!(!received.contains("data:"), "{received}");
+        }
+        broker.stop().await;
+    }
+
+    #[test]
+    fn the_seq_is_the_event_id_and_the_payload_is_unchanged() {
+        let topic = "t".parse().unwrap();
+        let lines = b"MSG t 9 http://a.example/ x=1\r\nMSG t 10  data: two  \r\n";
+        let written = encode_events(&topic, Seq(9), lines);
+        let wanted = "id: 9\ndata: http://a.example/ x=1\n\nid: 10\ndata:  data: two  \n\n";
+        assert_eq!(written, wanted.as_bytes());
+        let lag = encode_missed("lag", Seq(3), Seq(7));
+        assert_eq!(lag, "event: lag\nid: 7\ndata: {\"from\":3,\"to\":7}\n\n".as_bytes());
+    }
+
+    #[test]
+    fn a_stream_resumes_after_the_last_event_id() {
+        let from = |id: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("last-event-id", HeaderValue::from_static(id));
+            start_from_last_event_id(&headers).ok()
+        };
+        assert_eq!(from("41"), Some(Some(StartAt::Seq(Seq(42)))));
+        assert_eq!(from(""), Some(None), "nothing has come yet");
+        for wrong in ["x", "-1", "1.5", "18446744073709551615"] {
+            assert_eq!(from(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Children that wait for the answer to their task.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use tidings_protocol::TaskId;
+
+use crate::config::Limits;
+use crate::group::StagedLink;
+
+/// What a link costs besides its text, roughly.
+const LINK_BYTES: usize = 48;
+/// What a task costs besides its links, roughly.
+const TASK_BYTES: usize = 160;
+
+/// `LINK`s of one connection, by task. What is over a limit is counted, never lost silently, as
+/// long as its task may still be answered.
+///
+/// A connection cannot tell which tasks are lost, so what is staged longest gives way when room is
+/// wanted: first its links, which are counted, and when its turn comes again its count, too.
+#[derive(Debug, Default)]
+pub(super) struct StagedLinks {
+    tasks: HashMap<TaskId, TaskLinks>,
+    /// The order in which tasks give way. Each of `tasks` stands here once, under its `place`.
+    eviction_order: BTreeMap<u64, TaskId>,
+    next_eviction_number: u64,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct TaskLinks {
+    eviction_number: u64,
+    links: Vec<StagedLink>,
+    /// Bytes of `links`.
+    bytes: usize,
+    /// Children that are not in `links`.
+    refused: u64,
+}
+
+impl StagedLinks {
+    /// Keeps a child until its task is answered, or counts it.
+    pub(super) fn stage(&mut self, limits: &Limits, task: TaskId, link: StagedLink) {
+        let bytes = LINK_BYTES + link.url.len();
+        let has_room = self.evict_until_fits(limits, &task, bytes);
+        let children = self.task_links(task);
+        if !has_room || children.links.len() >= limits.staged_links_max {
+            children.refused += 1;
+            return;
+        }
+        children.bytes += bytes;
+        children.links.push(link);
+        self.bytes += bytes;
+    }
+
+    /// Bytes that it keeps, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts a child that cannot be kept.
+    pub(super) fn count_refused(&mut self, limits: &Limits, task: TaskId) {
+        self.evict_until_fits(limits, &task, 0);
+        self.task_links(task).refused += 1;
+    }
+
+    /// The children of a task, and how many more there were than could be kept.
+    pub(super) fn take(&mut self, task: &TaskId) -> (Vec<StagedLink>, u64) {
+        self.remove(task).map(|children| (children.links, children.refused)).unwrap_or_default()
+    }
+
+    /// Drops the children of a task that goes back.
+    pub(super) fn discard(&mut self, task: &TaskId) {
+        self.remove(task);
+    }
+
+    fn task_links(&mut self, task: TaskId) -> &mut TaskLinks {
+        let (places, next_place) = (&mut self.eviction_order, &mut self.next_eviction_number);
+        self.tasks.entry(task).or_insert_with_key(|task| {
+            self.bytes += TASK_BYTES;
+            let place = *next_place;
+            *next_place += 1;
+            places.insert(place, task.clone());
+            TaskLinks { eviction_number: place, ..TaskLinks::default() }
+        })
+    }
+
+    /// Lets the oldest of the other tasks give way until there is room for the task itself and
+    /// `bytes` more; whether there is.
+    fn evict_until_fits(&mut self, limits: &Limits, task: &TaskId, bytes: usize) -> bool {
+        let wanted = bytes + if self.tasks.contains_key(task) { 0 } else { TASK_BYTES };
+        while self.bytes + wanted > limits.staged_bytes_max {
+            let mut others = self.eviction_order.values().filter(|other| *other != task);
+            let Some(oldest) = others.next().cloned() else { return false };
+            let gone = self.remove(&oldest).expect("every place is that of a task");
+            if !gone.links.is_empty() {
+                self.task_links(oldest).refused = gone.refused + gone.links.len() as u64;
+            }
+        }
+        true
+    }
+
+    fn remove(&mut self, task: &TaskId) -> Option<TaskLinks> {
+        let children = self.tasks.remove(task)?;
+        self.eviction_order.remove(&children.eviction_number);
+        self.bytes -= TASK_BYTES + children.bytes;
+        Some(children)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(entry: u64) -> TaskId {
+        TaskId { group: "crawlers".parse().unwrap(), run: 1, entry, attempt: 1 }
+    }
+
+    fn link(url: &str) -> StagedLink {
+        StagedLink { url: url.into(), redirect: false, prio: 0 }
+    }
+
+    #[test]
+    fn all_urls_of_a_full_sitemap_are_staged() {
+        let (limits, mut staged) = (Limits::default(), StagedLinks::default());
+        for number in 0..50_000 {
+            let url = format!("http://shop.example/{}/{number:05}", "x".repeat(160));
+            staged.stage(&limits, task(1), link(&url));
+        }
+        let (links, refused) = staged.take(&task(1));
+        assert_eq!((links.len(), refused), (50_000, 0));
+    }
+
+    // PROTOCOL: C6
+    #[test]
+    fn links_stay_with_their_own_task() {
+        let (limits, mut staged) = (Limits::default(), StagedLinks::default());
+        staged.stage(&limits, task(1), link("http://a/"));
+        staged.stage(&limits, task(2), link("http://b/"));
+        staged.stage(&limits, task(1), link("http://c/"));
+        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"), link("http://c/")], 0));
+        assert_eq!(staged.take(&task(1)), (vec![], 0));
+        staged.discard(&task(2));
+        assert_eq!(staged.take(&task(2)), (vec![], 0));
+        assert_eq!(staged.bytes, 0);
+    }
+
+    // PROTOCOL: C8
+    #[test]
+    fn links_over_a_limit_are_counted() {
+        let limits = Limits { staged_links_max: 2, staged_bytes_max: 1000, ..Limits::default() };
+        let mut staged = StagedLinks::default();
+        for _ in 0..5 {
+            staged.stage(&limits, task(1), link("http://a/"));
+        }
+        staged.count_refused(&limits, task(1));
+        assert_eq!(staged.take(&task(1)), (vec![link("http://a/"); 2], 4));
+        staged.stage(&limits, task(2), link(&"a".repeat(2000)));
+        assert_eq!(staged.take(&task(2)), (vec![], 1));
+        assert_eq!((staged.bytes, staged.eviction_order.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_links_are_evicted_and_counted_for_their_own_task() {
+        let limits = Limits { staged_bytes_max: 1000, ..Limits::default() };
+        let mut staged = StagedLinks::default();
+        let long = "a".repeat(500 - LINK_BYTES);
+        staged.stage(&limits, task(1), link(&long));
+        staged.stage(&limits, task(2), link(&long));
+        assert_eq!(staged.take(&task(2)), (vec![link(&long)], 0));
+        assert_eq!(staged.take(&task(1)), (vec![], 1));
+        assert_eq!(staged.bytes, 0);
+    }
+
+    #[test]
+    fn links_of_lost_tasks_never_block_other_tasks() {
+        let limits = Limits { staged_bytes_max: 5000, ..Limits::default() };
+        let mut staged = StagedLinks::default();
+        for entry in 0..1000 {
+            staged.stage(&limits, task(entry), link("http://never/answered"));
+            staged.count_refused(&limits, task(entry + 10_000));
+            assert!(staged.bytes <= 5000);
+            staged.stage(&limits, task(5000), link("http://a/"));
+            assert_eq!(staged.take(&task(5000)), (vec![link("http://a/")], 0));
+        }
+        assert_eq!(staged.tasks.len(), staged.eviction_order.len());
+    }
+}

@@ -1,0 +1,69 @@
+//! Both ends of an encrypted connection, for tests on a clock that stands still.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::net::handshake_socket::HandshakeSocket;
+use crate::net::stream::SocketStream;
+
+/// The broker's end and the other one. Their sockets hold little.
+pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let server = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    let connecting = socket.connect(listener.local_addr().unwrap());
+    let (near, far) = tokio::join!(listener.accept(), connecting);
+    let (near, far) = (near.unwrap().0, far.unwrap());
+    socket2::SockRef::from(&near).set_send_buffer_size(4 << 10).unwrap();
+    let (acceptor, connector) =
+        (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)));
+    let name = ServerName::try_from("localhost").unwrap();
+    let shaking = HandshakeSocket::new(near, usize::MAX);
+    let (near, far) = tokio::join!(acceptor.accept(shaking), connector.connect(name, far));
+    (SocketStream::from_tls(near.unwrap()), far.unwrap())
+}
+
+/// Lets the runtime see what the kernel has to say. On a clock that stands still it would wait for
+/// no time at all until there is something.
+pub(in crate::net) async fn drive_io() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// How much is there to be read now; lets others do what they can then.
+pub(in crate::net) async fn read_now(far: &mut TlsStream<TcpStream>, bytes: &mut [u8]) -> usize {
+    let mut buffer = ReadBuf::new(bytes);
+    let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *far).poll_read(cx, &mut buffer)));
+    let _ = read.await.is_ready();
+    let read = buffer.filled().len();
+    drive_io().await;
+    read
+}

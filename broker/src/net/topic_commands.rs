@@ -1,0 +1,289 @@
+//! What `TOPIC` does.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tidings_protocol::{
+    Code, ManageCommand, ProtocolError, Seq, Slot, StartAt, TopicName, encode_more, encode_ok,
+};
+
+use super::Hub;
+use crate::catalog::TopicSettings;
+use crate::cursors::CursorId;
+use crate::log::CheckedFile;
+use crate::mailbox::{ConnMessage, Mailbox};
+use crate::topic::{Health, Topic};
+
+/// Ranges of lost events of one file that are told one by one.
+const REPORTED_RANGES_MAX: usize = 1000;
+
+/// Problems of one file that are told one by one.
+const REPORTED_PROBLEMS_MAX: usize = 20;
+
+/// Does what `TOPIC` says; the answer goes where `reply` leads.
+pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply: PendingReply) {
+    let refusal = reply.clone();
+    let done = match manage.action {
+        "ls" => list_topics(hub, manage, reply),
+        "show" => show_topic(hub, manage, reply),
+        "create" => create_topic(hub, manage, reply),
+        "set" => configure_topic(hub, manage, reply),
+        "delete" => delete_topic(hub, manage, reply),
+        "verify" => verify_topic(hub, manage, reply),
+        "forget" => forget_cursor(hub, manage, reply),
+        action => {
+            let text = format!(
+                "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
+            );
+            Err(ProtocolError::new(Code::BadArgument, text))
+        }
+    };
+    if let Err(error) = done {
+        refusal.send(Err(error));
+    }
+}
+
+fn list_topics(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let (topics, mut lines) = (hub.topics.list(), BytesMut::new());
+    for topic in &topics {
+        encode_more(&describe_topic(topic), &mut lines);
+    }
+    reply.send_with_lines(lines, Ok(format!("topics={}", topics.len())));
+    Ok(())
+}
+
+fn show_topic(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = find_topic(hub, manage)?;
+    reply.send_with_lines(cursor_lines(hub, &topic), Ok(describe_topic(&topic)));
+    Ok(())
+}
+
+fn create_topic(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    let name: TopicName = manage.required_name()?.parse()?;
+    let settings = TopicSettings::parse(&manage.settings, hub.topics.defaults())?;
+    let text = format!("{name} {settings}");
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.create(&name, settings, done).map(|_topic| ())
+}
+
+fn configure_topic(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    let topic = find_topic(hub, manage)?;
+    if manage.settings.is_empty() {
+        let text = format!("what should change? There are {}=", TopicSettings::KEYS.join("=, "));
+        return Err(ProtocolError::new(Code::BadArgument, text));
+    }
+    let settings = TopicSettings::parse(&manage.settings, topic.settings())?;
+    let text = format!("{} {settings}", topic.name());
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.configure(&topic, settings, done)
+}
+
+fn delete_topic(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = find_topic(hub, manage)?;
+    let text = topic.name().to_string();
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| text));
+    hub.topics.delete(&topic, done)
+}
+
+fn verify_topic(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    manage.allow_only(&[])?;
+    let topic = find_topic(hub, manage)?;
+    let name = topic.name().clone();
+    hub.topics.verify(&topic, move |result| {
+        let mut lines = BytesMut::new();
+        let result = result.map(|files| verify_report(&name, &files, &mut lines));
+        reply.send_with_lines(lines, result);
+    });
+    Ok(())
+}
+
+fn forget_cursor(
+    hub: &Hub,
+    manage: &ManageCommand<'_>,
+    reply: PendingReply,
+) -> Result<(), ProtocolError> {
+    manage.allow_only(&["cursor"])?;
+    let topic = manage.required_name()?.parse()?;
+    let cursor = manage.setting("cursor").ok_or_else(|| {
+        let text = "forget needs a cursor: TOPIC forget <topic> cursor=<cursor>";
+        ProtocolError::new(Code::BadArgument, text)
+    })?;
+    let id = CursorId { topic, cursor: cursor.parse()? };
+    let done = move |result: Result<(), ProtocolError>| reply.send(result.map(|()| String::new()));
+    hub.cursors.forget(id, done)
+}
+
+fn find_topic(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
+    let name = manage.required_name()?;
+    hub.topics.find(name).ok_or_else(|| {
+        let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
+        ProtocolError::new(Code::NotFound, text)
+    })
+}
+
+/// The lines of `TOPIC show` on the cursors of a topic.
+fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
+    let (next, mut lines) = (topic.public_head(), BytesMut::new());
+    for cursor in hub.cursors.list(topic.name()) {
+        let text = format!(
+            "cursor {} next={} behind={} held={} moved={}",
+            cursor.name,
+            cursor.next,
+            next.0.saturating_sub(cursor.next.0),
+            if cursor.in_use { "yes" } else { "no" },
+            StartAt::Time(cursor.unix_ms),
+        );
+        encode_more(&text, &mut lines);
+    }
+    lines
+}
+
+/// The way back for an answer.
+#[derive(Debug, Clone)]
+pub(super) struct PendingReply {
+    /// Of who asked.
+    pub(super) mailbox: Mailbox,
+    /// Where its answer has its place.
+    pub(super) slot: Slot,
+}
+
+impl PendingReply {
+    fn send(self, result: Result<String, ProtocolError>) {
+        self.send_with_lines(BytesMut::new(), result);
+    }
+
+    /// Sends the last line of an answer behind its other lines.
+    fn send_with_lines(self, mut lines: BytesMut, result: Result<String, ProtocolError>) {
+        match result {
+            Ok(text) => encode_ok(&text, &mut lines),
+            Err(error) => error.encode(&mut lines),
+        }
+        self.mailbox.send(ConnMessage::Answer { slot: self.slot, line: lines.freeze() });
+    }
+}
+
+/// A topic in one line, for people and scripts.
+pub(super) fn describe_topic(topic: &Topic) -> String {
+    let show = topic.stats();
+    let kept = show.head.0 - show.first_kept.0;
+    let state = match show.health {
+        Health::Good => "ok",
+        Health::Full => "full",
+        Health::Failed => "sync-failed",
+    };
+    format!(
+        "{} next={} first={} kept={kept} batches={} bytes={} readers={} rate={:.1} {} durable={} \
+         log-bytes={} segments={} state={state}",
+        topic.name(),
+        show.head,
+        show.first_kept,
+        show.batches,
+        show.bytes,
+        show.readers,
+        show.per_second,
+        topic.settings(),
+        show.durable,
+        show.log_bytes,
+        show.segments,
+    )
+}
+
+/// What was found in the files of a topic: a line for each file, one for each thing that is wrong
+/// with it, and the text of the last line.
+fn verify_report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) -> String {
+    let (mut bytes, mut events, mut lost, mut damaged) = (0, 0, 0, 0);
+    for file in files {
+        bytes += file.bytes;
+        events += file.events;
+        lost += file.lost_events();
+        damaged += u64::from(file.is_damaged());
+        encode_file_report(file, lines);
+    }
+    let count = files.len();
+    format!("{name} files={count} bytes={bytes} events={events} lost={lost} damaged={damaged}")
+}
+
+fn encode_file_report(file: &CheckedFile, lines: &mut BytesMut) {
+    let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+    let lost = file.lost_events();
+    let mut text = format!("{name} bytes={} events={} lost={lost}", file.bytes, file.events);
+    for (at, (Seq(from), Seq(to))) in file.lost.iter().take(REPORTED_RANGES_MAX).enumerate() {
+        let before = if at == 0 { " ranges=" } else { "," };
+        write!(text, "{before}{from}-{to}").expect("a String takes everything");
+    }
+    encode_more(&text, lines);
+    for problem in file.problems.iter().take(REPORTED_PROBLEMS_MAX) {
+        encode_more(&format!("{name} problem {problem}"), lines);
+    }
+    let untold = file.problems.len().saturating_sub(REPORTED_PROBLEMS_MAX);
+    if untold > 0 {
+        encode_more(&format!("{name} problem and {untold} more"), lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // PROTOCOL: R8
+    #[test]
+    fn a_verify_report_lists_files_problems_and_lost_ranges() {
+        let good = CheckedFile {
+            path: "/data/topics/t/00000000000000000001.log".into(),
+            events: 100,
+            bytes: 5_000,
+            problems: Vec::new(),
+            lost: Vec::new(),
+        };
+        let bad = CheckedFile {
+            path: "/data/topics/t/00000000000000000101.log".into(),
+            events: 10,
+            bytes: 700,
+            problems: (1..=22).map(|n| format!("it is wrong, {n}")).collect(),
+            lost: vec![(Seq(101), Seq(110)), (Seq(115), Seq(115))],
+        };
+        let mut lines = BytesMut::new();
+        let last = verify_report(&"t".parse().unwrap(), &[good, bad], &mut lines);
+        assert_eq!(last, "t files=2 bytes=5700 events=110 lost=11 damaged=1");
+        let lines = String::from_utf8(lines.to_vec()).unwrap();
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(
+            lines[..3],
+            [
+                "+ 00000000000000000001.log bytes=5000 events=100 lost=0",
+                "+ 00000000000000000101.log bytes=700 events=10 lost=11 ranges=101-110,115-115",
+                "+ 00000000000000000101.log problem it is wrong, 1",
+            ]
+        );
+        assert_eq!(lines.len(), 2 + REPORTED_PROBLEMS_MAX + 1);
+        assert_eq!(lines.last().unwrap(), &"+ 00000000000000000101.log problem and 2 more");
+    }
+}

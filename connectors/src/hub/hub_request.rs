@@ -1,0 +1,428 @@
+//! What a form asks of the hub, or why it may not: pure. All of it is a stranger's.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use tidings_broker::access::is_below;
+use tidings_protocol::CanonicalUrl;
+use url::form_urlencoded;
+
+/// Bytes of a form.
+pub(super) const FORM_BYTES_MAX: usize = 64 << 10;
+/// Fields of a form.
+const FIELDS_MAX: usize = 256;
+/// Bytes of a URL in a form, and of a callback as it is then: with a topic in its query, of which
+/// each byte may become three, a callback is a URL still.
+pub(super) const URL_BYTES_MAX: usize = 1900;
+/// Bytes of `hub.secret`, which are fewer than 200 by the specification.
+const SECRET_BYTES_MAX: usize = 199;
+/// Topics that one request is about.
+const TOPICS_MAX: usize = 100;
+
+/// What the hub is for, and for how long it promises anything.
+#[derive(Debug, Clone)]
+pub struct HubRules {
+    /// Below which URLs the topics lie.
+    pub topic_prefixes: Vec<CanonicalUrl<'static>>,
+    /// The URL of the hub itself, at which nobody is called back.
+    pub hub_url: CanonicalUrl<'static>,
+    /// For who asks for no other.
+    pub default_lease: Duration,
+    /// `lease_min <= lease <= lease_max`; what is asked for beyond them is taken as them.
+    pub lease_min: Duration,
+    /// As above.
+    pub lease_max: Duration,
+}
+
+/// Why something is not done, in our own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HubRejection {
+    /// Of HTTP, 4xx or 5xx.
+    pub(super) status: u16,
+    /// For people.
+    pub(super) text: &'static str,
+}
+
+/// A topic, as it is known here and as somebody calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HubTopic {
+    /// What it is compared by and fetched at.
+    pub(super) url: CanonicalUrl<'static>,
+    /// As the subscriber wrote it, who compares it with what we say. Visible ASCII without `<`, `>`
+    /// and `"`.
+    pub(super) verbatim_url: String,
+}
+
+/// How somebody is told, and shows that it wants to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SubscriberProtocol {
+    /// WebSub: asked with a challenge, told the content.
+    WebSub,
+    /// rssCloud with `domain`: asked with a challenge, told the URL.
+    RssCloud,
+    /// rssCloud without: told the URL at once as a test.
+    RssCloudPeer,
+}
+
+/// What a subscriber wants. The secret is shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct SubscriptionRequest {
+    /// Of what it is to be told, or not any more.
+    pub(super) topic: HubTopic,
+    /// Where.
+    pub(super) callback: CanonicalUrl<'static>,
+    /// How.
+    pub(super) protocol: SubscriberProtocol,
+    /// For how long it is to be told; `None`: not any more.
+    pub(super) lease: Option<Duration>,
+    /// What contents are signed with.
+    pub(super) secret: Option<String>,
+}
+
+impl std::fmt::Debug for SubscriptionRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} at {} for {:?}", self.topic.url, self.callback, self.lease)
+    }
+}
+
+/// What a form asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum HubRequest {
+    /// To be told, or not any more.
+    Subscription(SubscriptionRequest),
+    /// To look at topics, as they have changed.
+    Publish(Vec<CanonicalUrl<'static>>),
+}
+
+/// The fields of a form.
+pub(super) struct FormFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> FormFields<'a> {
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, HubRejection> {
+        if body.len() > FORM_BYTES_MAX {
+            return Err(HubRejection { status: 413, text: "the form is too long" });
+        }
+        let fields: Vec<_> = form_urlencoded::parse(body).take(FIELDS_MAX + 1).collect();
+        if fields.len() > FIELDS_MAX {
+            return Err(bad_request("there are too many fields"));
+        }
+        Ok(Self(fields))
+    }
+
+    pub(super) fn values<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_ref())
+    }
+
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
+    }
+
+    /// The value of a field that is there once at most. What is there twice may be read otherwise
+    /// by somebody else.
+    pub(super) fn single(
+        &self,
+        name: &str,
+        twice: &'static str,
+    ) -> Result<Option<&str>, HubRejection> {
+        let mut all = self.0.iter().filter(|(key, _)| key == name);
+        let first = all.next().map(|(_, value)| value.as_ref());
+        if all.next().is_some() { Err(bad_request(twice)) } else { Ok(first) }
+    }
+}
+
+pub(super) fn bad_request(text: &'static str) -> HubRejection {
+    HubRejection { status: 400, text }
+}
+
+/// Whether a form says that something has changed, perhaps wrongly.
+pub(super) fn is_publish(body: &[u8]) -> bool {
+    FormFields::parse(body).is_ok_and(|form| form.values("hub.mode").any(|mode| mode == "publish"))
+}
+
+impl HubRules {
+    /// What a form asks of the hub's endpoint.
+    pub(super) fn parse_request(&self, body: &[u8]) -> Result<HubRequest, HubRejection> {
+        let form = FormFields::parse(body)?;
+        let mode = form.single("hub.mode", "hub.mode is there twice")?;
+        match mode {
+            Some("subscribe") => self.parse_subscribe(&form).map(HubRequest::Subscription),
+            Some("unsubscribe") => {
+                let (topic, callback) = self.parse_topic_and_callback(&form)?;
+                let (kind, lease, secret) = (SubscriberProtocol::WebSub, None, None);
+                Ok(HubRequest::Subscription(SubscriptionRequest {
+                    topic,
+                    callback,
+                    protocol: kind,
+                    lease,
+                    secret,
+                }))
+            }
+            // Publishers of today say hub.url, as those of PubSubHubbub did; some say hub.topic.
+            Some("publish") => {
+                let urls = form.values("hub.url").chain(form.values("hub.url[]"));
+                self.parse_topics(urls.chain(form.values("hub.topic"))).map(HubRequest::Publish)
+            }
+            Some(_) => Err(bad_request("hub.mode is subscribe, unsubscribe or publish")),
+            None => Err(bad_request("hub.mode is missing")),
+        }
+    }
+
+    /// The topics that somebody says have changed, each once.
+    pub(super) fn parse_topics<'f>(
+        &self,
+        urls: impl Iterator<Item = &'f str>,
+    ) -> Result<Vec<CanonicalUrl<'static>>, HubRejection> {
+        let mut topics = Vec::new();
+        for url in urls {
+            let HubTopic { url, .. } = self.parse_topic(url)?;
+            if !topics.contains(&url) {
+                topics.push(url);
+            }
+            if topics.len() > TOPICS_MAX {
+                return Err(bad_request("these are too many topics for one request"));
+            }
+        }
+        if topics.is_empty() { Err(bad_request("no topic is named")) } else { Ok(topics) }
+    }
+
+    /// A topic of this hub.
+    pub(super) fn parse_topic(&self, text: &str) -> Result<HubTopic, HubRejection> {
+        let is_visible = |byte: u8| byte.is_ascii_graphic() && !b"<>\"".contains(&byte);
+        if text.len() > URL_BYTES_MAX || !text.bytes().all(is_visible) {
+            return Err(bad_request("the topic is no URL, or too long"));
+        }
+        let url =
+            CanonicalUrl::parse(text).map_err(|_| bad_request("the topic is no http(s) URL"))?;
+        if !self.topic_prefixes.iter().any(|prefix| is_below(&url, prefix)) {
+            return Err(HubRejection { status: 404, text: "this hub has no such topic" });
+        }
+        Ok(HubTopic { url: url.into_owned(), verbatim_url: text.to_owned() })
+    }
+
+    /// Whether a topic is one of this hub, which may have been told otherwise since it was
+    /// subscribed to.
+    pub(super) fn has_topic(&self, topic: &CanonicalUrl<'_>) -> bool {
+        self.topic_prefixes.iter().any(|prefix| is_below(topic, prefix))
+    }
+
+    /// Where somebody is called back.
+    pub(super) fn parse_callback(&self, text: &str) -> Result<CanonicalUrl<'static>, HubRejection> {
+        if text.len() > URL_BYTES_MAX {
+            return Err(bad_request("the callback is too long"));
+        }
+        let url =
+            CanonicalUrl::parse(text).map_err(|_| bad_request("the callback is no http(s) URL"))?;
+        if url.as_str().len() > URL_BYTES_MAX {
+            return Err(bad_request("the callback is too long"));
+        }
+        url.check_callable().map_err(|_| {
+            bad_request("the callback's host has an xn-- label that is no valid IDNA, which this hub cannot send to")
+        })?;
+        if is_below(&url, &self.hub_url) {
+            return Err(bad_request("the callback is this hub"));
+        }
+        Ok(url.into_owned())
+    }
+
+    /// A lease within the bounds.
+    pub(super) fn clamp_lease(&self, asked: Option<Duration>) -> Duration {
+        asked.unwrap_or(self.default_lease).clamp(self.lease_min, self.lease_max)
+    }
+
+    fn parse_subscribe(&self, form: &FormFields<'_>) -> Result<SubscriptionRequest, HubRejection> {
+        let (topic, callback) = self.parse_topic_and_callback(form)?;
+        let secret = form.single("hub.secret", "hub.secret is there twice")?;
+        // An empty one would sign what anybody can sign.
+        let secret = secret.filter(|secret| !secret.is_empty());
+        if secret.is_some_and(|secret| secret.len() > SECRET_BYTES_MAX) {
+            return Err(bad_request("hub.secret has 200 bytes or more"));
+        }
+        let asked = form.single("hub.lease_seconds", "hub.lease_seconds is there twice")?;
+        let asked = match asked.filter(|asked| !asked.is_empty()) {
+            None => None,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                // More digits than a number has are more than the most there is.
+                Some(Duration::from_secs(digits.parse().unwrap_or(u64::MAX)))
+            }
+            Some(_) => return Err(bad_request("hub.lease_seconds is no number")),
+        };
+        let (lease, secret) = (Some(self.clamp_lease(asked)), secret.map(str::to_owned));
+        Ok(SubscriptionRequest {
+            topic,
+            callback,
+            protocol: SubscriberProtocol::WebSub,
+            lease,
+            secret,
+        })
+    }
+
+    fn parse_topic_and_callback(
+        &self,
+        form: &FormFields<'_>,
+    ) -> Result<(HubTopic, CanonicalUrl<'static>), HubRejection> {
+        let callback = form.single("hub.callback", "hub.callback is there twice")?;
+        let callback =
+            self.parse_callback(callback.ok_or(bad_request("hub.callback is missing"))?)?;
+        let topic = form.single("hub.topic", "hub.topic is there twice")?;
+        Ok((self.parse_topic(topic.ok_or(bad_request("hub.topic is missing"))?)?, callback))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn rules() -> HubRules {
+        HubRules {
+            topic_prefixes: vec![
+                "https://blog.example/".parse().unwrap(),
+                "https://site.example/feeds".parse().unwrap(),
+            ],
+            hub_url: "https://blog.example/tidings/hub".parse().unwrap(),
+            default_lease: Duration::from_hours(240),
+            lease_min: Duration::from_hours(1),
+            lease_max: Duration::from_hours(720),
+        }
+    }
+
+    pub(crate) fn form(fields: &[(&str, &str)]) -> Vec<u8> {
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish().into_bytes()
+    }
+
+    const VALID: [(&str, &str); 3] = [
+        ("hub.mode", "subscribe"),
+        ("hub.topic", "https://Blog.example"),
+        ("hub.callback", "https://reader.example/cb?id=1"),
+    ];
+
+    fn subscribe_with(more: &[(&str, &str)]) -> Result<SubscriptionRequest, HubRejection> {
+        match rules().parse_request(&form(&[&VALID[..], more].concat()))? {
+            HubRequest::Subscription(wish) => Ok(wish),
+            HubRequest::Publish(topics) => panic!("{topics:?}"),
+        }
+    }
+
+    #[test]
+    fn a_topic_is_kept_as_the_subscriber_wrote_it() {
+        let wish = subscribe_with(&[("hub.secret", "s"), ("hub.lease_seconds", "86400")]).unwrap();
+        assert_eq!(wish.topic.url.as_str(), "https://blog.example/");
+        assert_eq!(wish.topic.verbatim_url, "https://Blog.example");
+        assert_eq!(wish.callback.as_str(), "https://reader.example/cb?id=1");
+        assert_eq!(wish.lease, Some(Duration::from_hours(24)));
+        assert_eq!(wish.secret.as_deref(), Some("s"));
+        assert!(!format!("{wish:?}").contains("\"s\""));
+    }
+
+    // PROTOCOL: B3
+    #[test]
+    fn leases_are_clamped_to_the_limits() {
+        let hours = |asked: &str| {
+            subscribe_with(&[("hub.lease_seconds", asked)]).unwrap().lease.unwrap().as_secs() / 3600
+        };
+        assert_eq!(hours(""), 240);
+        assert_eq!(hours("0"), 1);
+        assert_eq!(hours("864000000"), 720);
+        assert_eq!(hours("99999999999999999999999999"), 720);
+    }
+
+    // PROTOCOL: B1
+    #[test]
+    fn invalid_forms_are_rejected() {
+        let long = format!("https://blog.example/{}", "a".repeat(URL_BYTES_MAX));
+        let escaped = format!("https://reader.example/{}", "\u{e9}".repeat(900));
+        let secret = "s".repeat(200);
+        for (changed, status) in [
+            (("hub.mode", "subscribed"), 400),
+            (("hub.topic", "https://elsewhere.example/"), 404),
+            (("hub.topic", "https://blog.example:444/"), 404),
+            (("hub.topic", "http://blog.example/"), 404),
+            (("hub.topic", "https://site.example/feeds2"), 404),
+            (("hub.topic", "https://blog.example/<x>"), 400),
+            (("hub.topic", "https://blog.example/a\r\nb: c"), 400),
+            (("hub.topic", long.as_str()), 400),
+            (("hub.callback", "ftp://reader.example/"), 400),
+            (("hub.callback", "https://me:pw@reader.example/"), 400),
+            (("hub.callback", "/cb"), 400),
+            (("hub.callback", "https://blog.example/tidings/hub"), 400),
+            (("hub.callback", "https://blog.example/tidings/hub/ping?a=b"), 400),
+            (("hub.callback", long.as_str()), 400),
+            (("hub.callback", escaped.as_str()), 400),
+            (("hub.secret", secret.as_str()), 400),
+            (("hub.lease_seconds", "-1"), 400),
+            (("hub.lease_seconds", "1e9"), 400),
+        ] {
+            let others = VALID.iter().filter(|(name, _)| *name != changed.0);
+            let fields: Vec<_> = others.copied().chain([changed]).collect();
+            assert_eq!(
+                rules().parse_request(&form(&fields)).unwrap_err().status,
+                status,
+                "{changed:?}"
+            );
+        }
+        for (missing, _) in VALID {
+            let fields: Vec<_> = VALID.into_iter().filter(|(name, _)| *name != missing).collect();
+            assert_eq!(rules().parse_request(&form(&fields)).unwrap_err().status, 400, "{missing}");
+            let twice: Vec<_> =
+                VALID.into_iter().chain([(missing, "https://blog.example/")]).collect();
+            assert_eq!(rules().parse_request(&form(&twice)).unwrap_err().status, 400, "{missing}");
+        }
+        assert_eq!(rules().parse_request(&vec![b'a'; FORM_BYTES_MAX + 1]).unwrap_err().status, 413);
+        assert_eq!(rules().parse_request(&b"a&".repeat(FIELDS_MAX + 1)).unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn a_publisher_names_topics_in_one_of_three_ways() {
+        let publish = |fields: &[(&str, &str)]| {
+            rules().parse_request(&form(&[&[("hub.mode", "publish")][..], fields].concat()))
+        };
+        let (a, b) = ("https://blog.example/a", "https://site.example/feeds/b");
+        let both = Ok(HubRequest::Publish(vec![a.parse().unwrap(), b.parse().unwrap()]));
+        assert_eq!(publish(&[("hub.url", a), ("hub.url", b), ("hub.url", a)]), both);
+        assert_eq!(publish(&[("hub.url[]", a), ("hub.topic", b)]), both);
+        assert_eq!(publish(&[]).unwrap_err().status, 400);
+        assert_eq!(
+            publish(&[("hub.url", a), ("hub.url", "https://x.example/")]).unwrap_err().status,
+            404
+        );
+        let many: Vec<_> = (0..=TOPICS_MAX).map(|n| format!("{a}{n}")).collect();
+        let many: Vec<_> = many.iter().map(|url| ("hub.url", url.as_str())).collect();
+        assert_eq!(publish(&many).unwrap_err().status, 400);
+        assert!(publish(&many[1..]).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_much(body in prop::collection::vec(any::<u8>(), 0..600)) {
+            let _ = rules().parse_request(&body);
+        }
+
+        #[test]
+        fn nothing_but_visible_ascii_comes_through(
+            topic in "https://blog\\.example/[\\PC\\r\\n\\t<> ]{0,20}",
+            callback in "https?://[a-z\\PC]{1,8}/[\\PC\\r\\n\\x00-\\x1f]{0,20}",
+        ) {
+            let mut fields = VALID;
+            (fields[1].1, fields[2].1) = (&topic, &callback);
+            if let Ok(HubRequest::Subscription(wish)) = rules().parse_request(&form(&fields)) {
+                let texts = [wish.topic.verbatim_url.as_str(), wish.topic.url.as_str(), wish.callback.as_str()];
+                for text in texts {
+                    prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
+                }
+            }
+        }
+    }
+
+    // PROTOCOL: B1
+    #[test]
+    fn a_topic_cannot_escape_its_prefix() {
+        let rules = rules();
+        assert!(rules.parse_topic("https://site.example/feeds/a").is_ok());
+        for out in ["..%2fsecret", "%2e%2e%2fsecret", "..%5csecret", "..;/secret", "../secret"] {
+            let refused =
+                rules.parse_topic(&format!("https://site.example/feeds/{out}")).unwrap_err();
+            assert_eq!(refused.status, 404, "{out}");
+        }
+    }
+}

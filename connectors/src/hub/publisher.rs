@@ -1,0 +1,54 @@
+//! Events of the hub, on a connection that is made anew where it was lost.
+
+use tidings_protocol::TopicName;
+use tidings_protocol::client::{self, Client, ClientError, ClientOptions};
+use tokio::sync::Mutex;
+
+/// Publishes.
+#[derive(Debug)]
+pub(super) struct HubPublisher {
+    broker: String,
+    client_name: &'static str,
+    client: Mutex<Option<Client>>,
+}
+
+impl HubPublisher {
+    pub(super) fn new(broker: String, client_name: &'static str) -> Self {
+        Self { broker, client_name, client: Mutex::new(None) }
+    }
+
+    /// Returns when all events are as safe as the topic promises. After an error some may be.
+    pub(super) async fn publish(
+        &self,
+        topic: &TopicName,
+        payloads: &[String],
+    ) -> Result<(), ClientError> {
+        let client = self.connected_client().await?;
+        let published = async {
+            let mut answers = Vec::with_capacity(payloads.len());
+            for payload in payloads {
+                answers.push(client.publish(topic, payload).await?);
+            }
+            for answer in answers {
+                answer.await?;
+            }
+            Ok(())
+        };
+        let published = published.await;
+        if matches!(&published, Err(error) if !matches!(error, ClientError::Refused(_))) {
+            *self.client.lock().await = None;
+        }
+        published
+    }
+
+    async fn connected_client(&self) -> Result<Client, ClientError> {
+        let mut present = self.client.lock().await;
+        if let Some(client) = &*present {
+            return Ok(client.clone());
+        }
+        let name = Some(self.client_name.to_owned());
+        let options = ClientOptions { name, ..ClientOptions::default() };
+        let (client, _deliveries) = client::connect(&self.broker, options).await?;
+        Ok(present.insert(client).clone())
+    }
+}

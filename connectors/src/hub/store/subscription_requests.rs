@@ -1,0 +1,275 @@
+//! What is wished of the hub, until it is known whether that is meant.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+
+use super::{
+    HubLimits, HubStore, RowId, StoreResult, UnixMs, duration_ms, protocol_number, read_protocol,
+    read_url,
+};
+use crate::hub::hub_request::{HubTopic, SubscriptionRequest};
+
+/// Wishes of one host, and for one subscription, whose verification is to come: whoever wishes in
+/// somebody else's name has so many, and all others theirs.
+pub(super) const REQUESTS_PER_HOST_MAX: u64 = 100;
+pub(super) const REQUESTS_PER_SUBSCRIPTION_MAX: u64 = 3;
+
+/// What became of a wish that was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::hub) enum RequestOutcome {
+    /// It is to be verified.
+    Pending(RowId),
+    /// There is nothing to end.
+    NotSubscribed,
+    /// There is no room for it.
+    Full,
+}
+
+/// What became of one that was shown to be meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::hub) enum GrantOutcome {
+    /// What was wished.
+    Applied,
+    /// It was not wished any more, or something later was.
+    Superseded,
+    /// There are as many subscriptions as there may be: more than there were to be when it was
+    /// heard.
+    Full,
+}
+
+impl HubStore {
+    /// Notes what is wished, safe from a loss of power; all of it, or nothing where there is no
+    /// room for all ([`RequestOutcome::Full`]).
+    pub(in crate::hub) fn insert_requests(
+        &self,
+        wishes: &[SubscriptionRequest],
+        bounds: &HubLimits,
+        now: UnixMs,
+    ) -> StoreResult<Vec<RequestOutcome>> {
+        self.write(true, |transaction| {
+            let mut heard = Vec::new();
+            for wish in wishes {
+                let known = subscription_state(transaction, wish)?;
+                if wish.lease.is_none() && !known.exists() {
+                    heard.push(RequestOutcome::NotSubscribed);
+                    continue;
+                }
+                if !known.admits(transaction, wish, bounds)? {
+                    transaction
+                        .execute("DELETE FROM wishes WHERE id >= ?1", [first_inserted(&heard)])?;
+                    return Ok(vec![RequestOutcome::Full]);
+                }
+                heard.push(RequestOutcome::Pending(insert_request(transaction, wish, now)?));
+            }
+            Ok(heard)
+        })
+    }
+
+    /// The first of the subscriptions that these wishes are about, if they are there, all of them.
+    pub(in crate::hub) fn existing_subscription(
+        &self,
+        wishes: &[SubscriptionRequest],
+    ) -> StoreResult<Option<RowId>> {
+        let sql = "SELECT id FROM subscriptions WHERE callback = ?2 AND kind = ?3
+            AND topic = (SELECT id FROM topics WHERE url = ?1)";
+        let (connection, mut first) = (self.0.lock(), None);
+        let mut statement = connection.prepare_cached(sql)?;
+        for SubscriptionRequest { topic, callback, protocol: kind, .. } in wishes {
+            let key = params![topic.url.as_str(), callback.as_str(), protocol_number(*kind)];
+            let Some(id) = statement.query_row(key, |row| row.get(0)).optional()? else {
+                return Ok(None);
+            };
+            first.get_or_insert(id);
+        }
+        Ok(first)
+    }
+
+    /// A wish that is still to be verified.
+    pub(in crate::hub) fn pending_request(
+        &self,
+        id: RowId,
+    ) -> StoreResult<Option<SubscriptionRequest>> {
+        let sql = "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
+        self.0.lock().prepare_cached(sql)?.query_row([id], read_request).optional()
+    }
+
+    /// It has shown that it wants this: so it is, from now on, if there is room. Whatever was
+    /// wished before that for the same is void.
+    pub(in crate::hub) fn grant(
+        &self,
+        id: RowId,
+        bounds: &HubLimits,
+        now: UnixMs,
+    ) -> StoreResult<GrantOutcome> {
+        self.write(true, |transaction| {
+            let sql =
+                "SELECT url, callback, kind, named, secret, lease_ms FROM wishes WHERE id = ?1";
+            let Some(wish) = transaction.query_row(sql, [id], read_request).optional()? else {
+                return Ok(GrantOutcome::Superseded);
+            };
+            if wish.lease.is_some() && !has_free_subscription(transaction, &wish, bounds)? {
+                transaction.execute("DELETE FROM wishes WHERE id = ?1", [id])?;
+                return Ok(GrantOutcome::Full);
+            }
+            let SubscriptionRequest { topic, callback, protocol: kind, lease, secret } = &wish;
+            let (url, callback, kind) =
+                (topic.url.as_str(), callback.as_str(), protocol_number(*kind));
+            if let Some(lease) = lease {
+                transaction.execute(
+                    "INSERT INTO topics (url) VALUES (?1) ON CONFLICT DO NOTHING",
+                    [url],
+                )?;
+                transaction.execute(
+                    "INSERT INTO subscriptions
+                        (topic, callback, kind, named, secret, until_unix_ms, delivered)
+                    SELECT id, ?2, ?3, ?4, ?5, ?6, version FROM topics WHERE url = ?1
+                    ON CONFLICT DO UPDATE SET named = excluded.named, secret = excluded.secret,
+                        until_unix_ms = excluded.until_unix_ms,
+                        -- Whoever begins anew is not told what was before.
+                        delivered = iif(until_unix_ms <= ?7, excluded.delivered, delivered)",
+                    params![
+                        url,
+                        callback,
+                        kind,
+                        topic.verbatim_url,
+                        secret,
+                        now + duration_ms(*lease),
+                        now
+                    ],
+                )?;
+            } else {
+                transaction.execute(
+                    "DELETE FROM subscriptions WHERE callback = ?2 AND kind = ?3
+                    AND topic = (SELECT id FROM topics WHERE url = ?1)",
+                    params![url, callback, kind],
+                )?;
+            }
+            transaction.execute(
+                "DELETE FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3 AND id <= ?4",
+                params![url, callback, kind, id],
+            )?;
+            Ok(GrantOutcome::Applied)
+        })
+    }
+
+    /// It does not want it, or nobody knows.
+    pub(in crate::hub) fn remove_request(&self, id: RowId) -> StoreResult<()> {
+        self.write(false, |transaction| {
+            transaction.execute("DELETE FROM wishes WHERE id = ?1", [id]).map(drop)
+        })
+    }
+}
+
+/// What there is of a subscription that somebody wishes for.
+struct SubscriptionState {
+    /// Wishes for it whose verification is to come.
+    pending_requests: u64,
+    is_subscribed: bool,
+}
+
+fn subscription_state(
+    transaction: &Transaction<'_>,
+    wish: &SubscriptionRequest,
+) -> StoreResult<SubscriptionState> {
+    let sql = "SELECT
+        (SELECT count(*) FROM wishes WHERE url = ?1 AND callback = ?2 AND kind = ?3),
+        EXISTS (SELECT 1 FROM subscriptions WHERE callback = ?2 AND kind = ?3
+            AND topic = (SELECT id FROM topics WHERE url = ?1))";
+    let key =
+        params![wish.topic.url.as_str(), wish.callback.as_str(), protocol_number(wish.protocol)];
+    transaction.query_row(sql, key, |row| {
+        Ok(SubscriptionState {
+            pending_requests: row.get::<_, i64>(0)?.unsigned_abs(),
+            is_subscribed: row.get(1)?,
+        })
+    })
+}
+
+/// Whether there may be a subscription of this wish: it is there, or there are not too many. What
+/// was promised when it was heard is not enough, as there may be fewer now.
+fn has_free_subscription(
+    transaction: &Transaction<'_>,
+    wish: &SubscriptionRequest,
+    bounds: &HubLimits,
+) -> StoreResult<bool> {
+    if subscription_state(transaction, wish)?.is_subscribed {
+        return Ok(true);
+    }
+    let sql = "SELECT count(*) FROM subscriptions";
+    let count: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
+    Ok(count.unsigned_abs() < bounds.subscriptions_max)
+}
+
+impl SubscriptionState {
+    fn exists(&self) -> bool {
+        self.is_subscribed || self.pending_requests > 0
+    }
+
+    /// Whether one more wish may wait. Who has a subscription can always renew and end it.
+    fn admits(
+        &self,
+        transaction: &Transaction<'_>,
+        wish: &SubscriptionRequest,
+        bounds: &HubLimits,
+    ) -> StoreResult<bool> {
+        if self.pending_requests >= REQUESTS_PER_SUBSCRIPTION_MAX {
+            return Ok(false);
+        }
+        if self.is_subscribed {
+            return Ok(true);
+        }
+        let sql = "SELECT (SELECT count(*) FROM wishes), (SELECT count(*) FROM subscriptions),
+            (SELECT count(*) FROM wishes WHERE host = ?1)";
+        let counts: [i64; 3] = transaction.query_row(sql, [wish.callback.host()], |row| {
+            Ok([row.get(0)?, row.get(1)?, row.get(2)?])
+        })?;
+        let [wishes, subscriptions, of_host] = counts.map(i64::unsigned_abs);
+        // Each of those who wait may be one more.
+        let has_place = wish.lease.is_none() || subscriptions + wishes < bounds.subscriptions_max;
+        Ok(wishes < bounds.pending_requests_max && has_place && of_host < REQUESTS_PER_HOST_MAX)
+    }
+}
+
+/// The first that was noted of these; all of them are taken back.
+fn first_inserted(heard: &[RequestOutcome]) -> RowId {
+    let noted = heard.iter().find_map(|heard| match heard {
+        RequestOutcome::Pending(id) => Some(*id),
+        _ => None,
+    });
+    noted.unwrap_or(RowId::MAX)
+}
+
+fn insert_request(
+    transaction: &Transaction<'_>,
+    wish: &SubscriptionRequest,
+    now: UnixMs,
+) -> StoreResult<RowId> {
+    let SubscriptionRequest { topic, callback, protocol: kind, lease, secret } = wish;
+    transaction.execute(
+        "INSERT INTO wishes (url, callback, host, kind, named, secret, lease_ms, asked_unix_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            topic.url.as_str(),
+            callback.as_str(),
+            callback.host(),
+            protocol_number(*kind),
+            topic.verbatim_url,
+            secret,
+            lease.map(duration_ms),
+            now
+        ],
+    )?;
+    Ok(transaction.last_insert_rowid())
+}
+
+fn read_request(row: &Row<'_>) -> StoreResult<SubscriptionRequest> {
+    let lease: Option<i64> = row.get(5)?;
+    Ok(SubscriptionRequest {
+        topic: HubTopic { url: read_url(row, 0)?, verbatim_url: row.get(3)? },
+        callback: read_url(row, 1)?,
+        protocol: read_protocol(row, 2)?,
+        lease: lease.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        secret: row.get(4)?,
+    })
+}

@@ -1,0 +1,234 @@
+//! Messages from outside to the broker.
+
+#![expect(clippy::disallowed_methods, reason = "connections are counted every second")]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tidings_protocol::{Seq, TopicName};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::frames::{self, FrameError, ZmqEvent};
+use super::limits::{TICK, TRACKED_TOPICS_MAX};
+use super::reachability::wait_until_reachable;
+use super::retrying_publisher::RetryingPublisher;
+use super::socket::{Frames, ZmqPuller, ZmqSubscriber};
+use super::{BridgeConfig, BridgeReport, ZmqConfig, ZmqRunError, ZmqStartError};
+use crate::rate_limited_log::RateLimitedLog;
+
+/// Messages between two looks at whether it is to stop.
+const MESSAGE_BATCH: usize = 64;
+
+/// How long a stop may take, for the last answers of the broker. The process has a little more.
+const FINISH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Where messages come from, and what they mean.
+pub(crate) enum MessageSource {
+    /// From anybody who pushes.
+    Pull(ZmqPuller),
+    /// From somebody else's PUB socket.
+    Bridge { subscriber: Box<ZmqSubscriber>, bridge: BridgeConfig, seqs: SeqTracker },
+}
+
+impl MessageSource {
+    /// Waits until the other side is there; `None` if it is to stop before.
+    pub(crate) async fn connect_bridge(
+        bridge: BridgeConfig,
+        stop: &CancellationToken,
+    ) -> Result<Option<Self>, ZmqStartError> {
+        let connecting = async {
+            wait_until_reachable(&bridge.connect).await;
+            ZmqSubscriber::connect(&bridge.connect, &bridge.prefixes).await
+        };
+        let subscriber = tokio::select! {
+            subscriber = connecting => subscriber?,
+            () = stop.cancelled() => return Ok(None),
+        };
+        Ok(Some(Self::Bridge { subscriber: Box::new(subscriber), bridge, seqs: SeqTracker::new() }))
+    }
+
+    /// The label that the broker shows. It also tells that what comes is from people whom nobody
+    /// knows.
+    fn client_name(&self) -> &'static str {
+        match self {
+            Self::Pull(_) => "zmq-pull",
+            Self::Bridge { .. } => "zmq-bridge",
+        }
+    }
+
+    /// The next message. Cancel-safe.
+    async fn receive(&mut self) -> Frames {
+        match self {
+            Self::Pull(puller) => puller.receive().await,
+            Self::Bridge { subscriber, .. } => subscriber.receive().await,
+        }
+    }
+
+    /// The event in a message. The one place that decides what is taken from outside.
+    fn parse_event(&mut self, frames: &Frames) -> Result<ZmqEvent, FrameError> {
+        match self {
+            Self::Pull(_) => frames::parse_event(frames),
+            Self::Bridge { bridge, seqs: places, .. } => {
+                places.record(frames);
+                let payload = frames::payload_of(frames, bridge.frame)?.to_owned();
+                Ok(ZmqEvent { topic: bridge.topic.clone(), payload })
+            }
+        }
+    }
+
+    fn tick(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Pull(puller) => puller.tick(),
+            Self::Bridge { subscriber, seqs: places, .. } => {
+                subscriber.tick();
+                places.missed.flush();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Publishes what comes, as fast as the broker confirms it, until `stop`; then waits a moment for
+/// what is on its way.
+pub(crate) async fn run(
+    config: &ZmqConfig,
+    mut source: MessageSource,
+    stop: &CancellationToken,
+) -> Result<Option<BridgeReport>, ZmqRunError> {
+    let (broker, security) = (config.broker.clone(), config.security.clone());
+    let mut inlet = RetryingPublisher::new(broker, security, source.client_name());
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            // A connection that is slow to come is not begun anew every second.
+            _ = tick.tick(), if inlet.is_connected() => {
+                source.tick()?;
+                inlet.flush_logs();
+                continue;
+            }
+            () = inlet.advance() => {
+                if !inlet.is_connected() {
+                    source.tick()?;
+                    inlet.flush_logs();
+                }
+                continue;
+            }
+            message = source.receive(), if inlet.has_capacity() => message,
+        };
+        let mut message = Some(message);
+        let mut left = MESSAGE_BATCH;
+        while let Some(frames) = message {
+            match source.parse_event(&frames) {
+                Ok(event) => inlet.push(event).await,
+                Err(reason) => inlet.dropped.add(1, reason),
+            }
+            left -= 1;
+            // What is there already is taken without asking everybody else each time.
+            message = tokio::select! {
+                biased;
+                message = source.receive(), if left > 0 && inlet.has_capacity() => Some(message),
+                () = std::future::ready(()) => None,
+            };
+        }
+    }
+    tokio::select! {
+        () = inlet.finish() => {}
+        () = sleep(FINISH_TIMEOUT) => {}
+    }
+    let MessageSource::Bridge { seqs: places, .. } = &source else {
+        let (published, dropped) = (inlet.confirmed, inlet.dropped.total());
+        let unconfirmed = inlet.unconfirmed_count();
+        let text = format!(
+            "ZeroMQ publishers: {published} published, {dropped} dropped, {unconfirmed} not confirmed"
+        );
+        if dropped + unconfirmed > 0 {
+            tracing::warn!("{text}");
+        } else {
+            tracing::info!("{text}");
+        }
+        return Ok(None);
+    };
+    Ok(Some(BridgeReport {
+        published: inlet.confirmed,
+        dropped: inlet.dropped.total(),
+        missed: places.missed.total(),
+        repeated: places.repeated,
+        unconfirmed: inlet.unconfirmed_count(),
+        has_lost_broker: !inlet.is_connected(),
+    }))
+}
+
+/// The numbers of another broker's messages, where they have any: whether some were missed.
+#[derive(Debug)]
+pub(crate) struct SeqTracker {
+    last_seqs: HashMap<TopicName, Seq>,
+    /// Numbers that never came. Some may have been empty (`GAP`).
+    missed: RateLimitedLog,
+    /// Messages with a number that was there before, as after a restart of the other side.
+    repeated: u64,
+}
+
+impl SeqTracker {
+    fn new() -> Self {
+        Self {
+            last_seqs: HashMap::new(),
+            missed: RateLimitedLog::new("messages missed"),
+            repeated: 0,
+        }
+    }
+
+    fn record(&mut self, frames: &Frames) {
+        let Some((topic, seq)) = frames::topic_and_seq(frames) else { return };
+        let is_full = self.last_seqs.len() == TRACKED_TOPICS_MAX;
+        match self.last_seqs.get_mut(&topic) {
+            Some(last) if seq <= *last => self.repeated += 1,
+            Some(last) => {
+                let missed = seq.0 - last.0 - 1;
+                if missed > 0 {
+                    self.missed.add(missed, format_args!("{topic} went from {last} to {seq}"));
+                }
+                *last = seq;
+            }
+            // Whoever makes up topics does not make this larger.
+            None if is_full => {}
+            None => {
+                self.last_seqs.insert(topic, seq);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(places: &mut SeqTracker, topic: &str, seq: &str) {
+        places.record(&[topic, seq, "x"].map(|frame| frame.bytes().collect()).to_vec());
+    }
+
+    #[test]
+    fn missed_seqs_are_counted_for_each_topic() {
+        let mut places = SeqTracker::new();
+        for (topic, seq) in [("a", "5"), ("b", "100"), ("a", "6"), ("a", "9"), ("b", "101")] {
+            note(&mut places, topic, seq);
+        }
+        assert_eq!((places.missed.total(), places.repeated), (2, 0));
+        note(&mut places, "a", "9");
+        note(&mut places, "a", "3");
+        note(&mut places, "a", "10");
+        assert_eq!((places.missed.total(), places.repeated), (2, 2));
+    }
+
+    #[test]
+    fn the_number_of_tracked_topics_is_limited() {
+        let mut places = SeqTracker::new();
+        for n in 0..TRACKED_TOPICS_MAX + 10 {
+            note(&mut places, &format!("t{n}"), "1");
+        }
+        assert_eq!(places.last_seqs.len(), TRACKED_TOPICS_MAX);
+    }
+}

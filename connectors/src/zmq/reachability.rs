@@ -1,0 +1,93 @@
+//! Waits until somebody listens at an endpoint, and says why nobody is reached: libraries try for
+//! ever, in silence.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tries again after a pause, and says the same seldom"
+)]
+
+use std::time::Duration;
+use std::{fmt, io};
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::endpoint::ConnectEndpoint;
+use super::limits::RETRY_DELAY;
+
+/// How often the same trouble is logged at most.
+const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// How long a connection may take to come, and who is there to greet.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns when a connection has come, which is closed again.
+pub(crate) async fn wait_until_reachable(endpoint: &ConnectEndpoint) {
+    let mut trouble = ConnectErrorLog::new(endpoint);
+    loop {
+        let connected =
+            timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.host_and_port())).await;
+        let error = match connected {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        trouble.log(error);
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+/// What is wrong with an endpoint, said when it is news.
+#[derive(Debug)]
+pub(crate) struct ConnectErrorLog<'a> {
+    endpoint: &'a ConnectEndpoint,
+    /// What was said last, and when.
+    last: Option<(String, Instant)>,
+}
+
+impl<'a> ConnectErrorLog<'a> {
+    pub(crate) fn new(endpoint: &'a ConnectEndpoint) -> Self {
+        Self { endpoint, last: None }
+    }
+
+    /// Logs it. The reason must not hold anything that comes from the other side.
+    pub(crate) fn log(&mut self, reason: impl fmt::Display) {
+        if self.is_due(&reason, Instant::now()) {
+            tracing::warn!("cannot hear {}: {reason}; it is tried until that works", self.endpoint);
+        }
+    }
+
+    /// Whether this is to be said: it is another one, or was said long ago.
+    fn is_due(&mut self, reason: &impl fmt::Display, now: Instant) -> bool {
+        let reason = reason.to_string();
+        if self
+            .last
+            .as_ref()
+            .is_some_and(|(last, at)| *last == reason && now < *at + REPEAT_INTERVAL)
+        {
+            return false;
+        }
+        self.last = Some((reason, now));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_error_is_logged_once_a_minute_and_another_one_at_once() {
+        let endpoint = "tcp://a.example:1".parse().unwrap();
+        let (begin, mut trouble) = (Instant::now(), ConnectErrorLog::new(&endpoint));
+        let mut said = Vec::new();
+        for (second, reason) in
+            [(0, "a"), (1, "a"), (59, "a"), (60, "a"), (61, "a"), (62, "b"), (63, "b"), (64, "a")]
+        {
+            if trouble.is_due(&reason, begin + Duration::from_secs(second)) {
+                said.push((second, reason));
+            }
+        }
+        assert_eq!(said, [(0, "a"), (60, "a"), (62, "b"), (64, "a")]);
+    }
+}

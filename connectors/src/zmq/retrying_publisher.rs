@@ -1,0 +1,215 @@
+//! Events on their way into the broker: sent, and kept until it has confirmed them.
+
+#![expect(clippy::disallowed_methods, reason = "waits before it asks the broker again")]
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::ready;
+
+use tidings_protocol::client::{
+    self, Client, ClientError, ClientOptions, Deliveries, PendingConfirmation, Security,
+};
+use tidings_protocol::{Code, Seq};
+use tokio::time::{Instant, sleep_until};
+
+use super::frames::ZmqEvent;
+use super::limits::{EVENT_OVERHEAD_BYTES, RETRY_DELAY, UNCONFIRMED_BYTES_MAX};
+use crate::rate_limited_log::RateLimitedLog;
+
+/// A way into the broker that survives its restarts: what it has not confirmed is sent again, and
+/// may be there twice then.
+///
+/// Events are confirmed in the order in which they were pushed, but for those that the broker had
+/// no room for.
+pub(crate) struct RetryingPublisher {
+    broker: String,
+    security: Security,
+    name: &'static str,
+    connection: Option<(Client, Deliveries)>,
+    /// Sent, oldest first.
+    in_flight: VecDeque<InFlightEvent>,
+    /// What the broker could not take just now. Nothing new is let in before these are through.
+    retry_queue: VecDeque<ZmqEvent>,
+    /// When the broker is asked again, if that is to wait. Not a sleep: what waits for an answer is
+    /// begun anew again and again.
+    retry_at: Option<Instant>,
+    unconfirmed_bytes: usize,
+    pub(crate) confirmed: u64,
+    pub(crate) dropped: RateLimitedLog,
+    error_log: RateLimitedLog,
+}
+
+struct InFlightEvent {
+    event: ZmqEvent,
+    /// None: on a connection that is gone.
+    confirmation: Option<PendingConfirmation>,
+}
+
+impl RetryingPublisher {
+    /// One to this broker, which sees this name.
+    pub(crate) fn new(broker: String, security: Security, name: &'static str) -> Self {
+        Self {
+            broker,
+            security,
+            name,
+            connection: None,
+            in_flight: VecDeque::new(),
+            retry_queue: VecDeque::new(),
+            retry_at: None,
+            unconfirmed_bytes: 0,
+            confirmed: 0,
+            dropped: RateLimitedLog::new("messages dropped"),
+            error_log: RateLimitedLog::new("the broker could not be reached or has no room"),
+        }
+    }
+
+    /// Whether the broker is there. If not, who cancels [`advance`](Self::advance) may do so before
+    /// it is reached.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Whether another event may be pushed.
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.connection.is_some()
+            && self.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX
+            && self.retry_queue.is_empty()
+    }
+
+    /// Takes an event, and sends it. Only while there is room.
+    pub(crate) async fn push(&mut self, event: ZmqEvent) {
+        self.unconfirmed_bytes += event.payload.len() + EVENT_OVERHEAD_BYTES;
+        self.in_flight.push_back(InFlightEvent { event, confirmation: None });
+        self.send_unsent().await;
+    }
+
+    /// Sends all that is not sent yet, in the order in which it came: what is not sent is always
+    /// the end of the queue, also if this is cancelled.
+    async fn send_unsent(&mut self) {
+        let Some((client, _)) = &self.connection else { return };
+        let place = self.in_flight.partition_point(|sent| sent.confirmation.is_some());
+        for sent in self.in_flight.range_mut(place..) {
+            match client.publish(&sent.event.topic, &sent.event.payload).await {
+                Ok(published) => sent.confirmation = Some(published),
+                Err(error) => {
+                    self.error_log.add(1, error);
+                    self.connection = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for the next answer of the broker, or does what is needed so that there will be one:
+    /// connects, and sends again. For ever if nothing is on its way. Cancel-safe: what was not done
+    /// is done by the next call.
+    pub(crate) async fn advance(&mut self) {
+        if self.connection.is_none() {
+            self.wait_for_retry().await;
+            return self.connect().await;
+        }
+        if self.in_flight.back().is_some_and(|last| last.confirmation.is_none()) {
+            return self.send_unsent().await;
+        }
+        if self.in_flight.is_empty() && !self.retry_queue.is_empty() {
+            self.wait_for_retry().await;
+            let again =
+                self.retry_queue.drain(..).map(|event| InFlightEvent { event, confirmation: None });
+            self.in_flight.extend(again);
+            return self.send_unsent().await;
+        }
+        let answer = self.next_confirmation().await;
+        let InFlightEvent { event, .. } = self.in_flight.pop_front().expect("it was just answered");
+        self.handle_confirmation(event, answer);
+    }
+
+    async fn wait_for_retry(&mut self) {
+        if let Some(at) = self.retry_at {
+            sleep_until(at).await;
+            self.retry_at = None;
+        }
+    }
+
+    /// What the broker says to the first event that waits for that. Cancel-safe.
+    async fn next_confirmation(&mut self) -> Result<Seq, ClientError> {
+        poll_fn(|context| {
+            let Some(InFlightEvent { confirmation: Some(published), .. }) =
+                self.in_flight.front_mut()
+            else {
+                return std::task::Poll::Pending;
+            };
+            let answer = ready!(Pin::new(published).poll(context));
+            std::task::Poll::Ready(answer)
+        })
+        .await
+    }
+
+    /// What becomes of an event.
+    fn handle_confirmation(&mut self, event: ZmqEvent, answer: Result<Seq, ClientError>) {
+        match answer {
+            Ok(_) => self.confirmed += 1,
+            Err(ClientError::Refused(error)) if is_transient(error.code) => {
+                self.error_log.add(1, &error);
+                self.retry_queue.push_back(event);
+                self.retry_at = Some(Instant::now() + RETRY_DELAY);
+                return;
+            }
+            Err(ClientError::Refused(error)) => self.dropped.add(1, error),
+            Err(error) => {
+                self.error_log.add(1, error);
+                self.in_flight.push_front(InFlightEvent { event, confirmation: None });
+                self.connection = None;
+                return;
+            }
+        }
+        self.unconfirmed_bytes -= event.payload.len() + EVENT_OVERHEAD_BYTES;
+    }
+
+    /// One attempt, and a pause behind one that failed. What has no answer is sent again.
+    async fn connect(&mut self) {
+        let options = ClientOptions {
+            name: Some(self.name.to_owned()),
+            // Nobody knows who says it: the broker decides what such people may.
+            via: Some("zmq".to_owned()),
+            security: self.security.clone(),
+            ..ClientOptions::default()
+        };
+        match client::connect(&self.broker, options).await {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                for sent in &mut self.in_flight {
+                    sent.confirmation = None;
+                }
+                self.send_unsent().await;
+            }
+            Err(error) => {
+                self.error_log.add(1, error);
+                self.retry_at = Some(Instant::now() + RETRY_DELAY);
+            }
+        }
+    }
+
+    /// Logs what there is still to complain about.
+    pub(crate) fn flush_logs(&mut self) {
+        self.dropped.flush();
+        self.error_log.flush();
+    }
+
+    /// Events that were pushed and are not confirmed.
+    pub(crate) fn unconfirmed_count(&self) -> u64 {
+        (self.in_flight.len() + self.retry_queue.len()) as u64
+    }
+
+    /// Waits until nothing is on its way any more.
+    pub(crate) async fn finish(&mut self) {
+        while !(self.in_flight.is_empty() && self.retry_queue.is_empty()) {
+            self.advance().await;
+        }
+    }
+}
+
+/// Whether the broker may take the same event later: nothing is wrong with it.
+fn is_transient(code: Code) -> bool {
+    matches!(code, Code::Full | Code::NotDurable | Code::Busy | Code::Closing | Code::Internal)
+}

@@ -1,0 +1,343 @@
+//! Connections that only take room: half-open in every way, a byte now and then, and come and gone.
+//! All of them end, memory and descriptors stay as they are, and who is good hardly notices; how
+//! much, is printed.
+//!
+//! `TIDINGS_CROWD` is how many there are at once, `TIDINGS_CYCLES` how many come and go.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+use tempfile::TempDir;
+
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::nc::start_nc;
+use crate::support::process::{Process, Server, run_tidings};
+use crate::support::seed::number_from_env;
+use crate::support::tls::{CertificateAuthority, start_socat};
+use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+
+/// Between two bytes of those who send one now and then.
+const DRIP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Between two events of who is good. They stay in the topic's tail, which is memory, too: 120
+/// bytes of each, or half a percent of a broker's in the minute or two that a million connections
+/// take.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How much of the memory may be due to chance: a debug build, and few connections.
+const MEMORY_NOISE_BYTES: u64 = if cfg!(debug_assertions) { 1 << 20 } else { 0 };
+
+/// What somebody begins and does not finish; the rest of it is nothing that ends it.
+const UNFINISHED_INPUTS: [&[u8]; 4] =
+    [b"", b"HELLO tok", b"GET /health HTTP/1.1\r\nHost: localho", b"\x16\x03\x01\x02\x00\x01"];
+
+fn count_from_env(name: &str, default: usize) -> usize {
+    number_from_env(name).map_or(default, |number| number.try_into().unwrap())
+}
+
+/// As many open files as the system lets this process have.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+/// Connects from an address of its own now and then: who closes first keeps the port for a minute,
+/// and there are only 28,000 for one address.
+#[track_caller]
+fn connect(address: SocketAddr, number: usize) -> TcpStream {
+    let [.., high, low] = (number / 256).to_be_bytes();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream
+}
+
+/// Open files of the process.
+fn open_descriptors(server: &Server) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count()
+}
+
+/// Whether memory at the end is within a hundredth of what it was at some moment before.
+#[track_caller]
+fn expect_no_growth(before: u64, after: u64) {
+    let (before_kib, after_kib) = (before >> 10, after >> 10);
+    let is_flat = after <= before + before / 100 + MEMORY_NOISE_BYTES;
+    assert!(is_flat, "it grows: {before_kib} KiB, and {after_kib} KiB later");
+}
+
+/// Until the broker has no more of them than before.
+#[track_caller]
+fn wait_for_descriptors(server: &Server, before: usize) {
+    wait_until("connections that are closed", || {
+        (open_descriptors(server) <= before).then_some(())
+    });
+}
+
+/// A token of somebody who may do what the good one does.
+#[track_caller]
+fn create_token(folder: &TempDir) -> String {
+    let words = ["token", "create", "good", "--allow", "pub:good", "--allow", "sub:good"];
+    run_tidings(folder.path(), &words).expect_code(0).stdout()[0].clone()
+}
+
+/// Somebody good, who publishes and hears it, while `work` is done. Prints how long it took.
+fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T) -> T {
+    let log_in = || {
+        let mut talk = LineConnection::connect_with_number(server.address).0;
+        assert!(talk.request(&format!("HELLO token={token}")).starts_with("+OK"));
+        talk
+    };
+    let (mut listener, mut publisher, is_done) = (log_in(), log_in(), AtomicBool::new(false));
+    assert_eq!(listener.request("SUB good"), "+OK");
+    // The files of the topic are open from here on.
+    assert!(publisher.request("PUB good x").starts_with("+OK"));
+    assert!(listener.read_line().starts_with("MSG good "));
+    thread::scope(|scope| {
+        let good = scope.spawn(|| {
+            let mut times = Vec::new();
+            while !is_done.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                publisher.send("PUB good x\n");
+                assert!(listener.read_line().starts_with("MSG good "));
+                times.push(began.elapsed());
+                assert!(publisher.read_line().starts_with("+OK"));
+                thread::sleep(PUBLISH_INTERVAL);
+            }
+            times.sort_unstable();
+            times
+        });
+        let done = work();
+        is_done.store(true, Ordering::Relaxed);
+        let times = good.join().unwrap();
+        let at = |part: usize| times[(times.len() - 1) * part / 1000];
+        let (median, p99, longest) = (at(500), at(990), at(1000));
+        eprintln!("publish to delivery: p50 {median:?}, p99 {p99:?}, longest {longest:?}");
+        done
+    })
+}
+
+/// Begins so many connections to each of these and finishes none, half of which send a byte now and
+/// then. Returns how much memory the broker had meanwhile, when all of them are closed.
+#[track_caller]
+fn hold_unfinished_connections(server: &Server, places: &[SocketAddr], count: usize) -> u64 {
+    let before = open_descriptors(server);
+    let mut open: Vec<_> = (0..count)
+        .map(|number| {
+            let mut stream = connect(places[number % places.len()], number);
+            stream
+                .write_all(UNFINISHED_INPUTS[number / places.len() % UNFINISHED_INPUTS.len()])
+                .unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    // What is no line, no request or no handshake was closed at once.
+    let memory = server.process.resident_memory_bytes();
+    let (deadline, mut dripped) = (Instant::now() + WAIT_TIMEOUT, Instant::now());
+    while !open.is_empty() {
+        assert!(Instant::now() < deadline, "{} of {count} are still open", open.len());
+        thread::sleep(Duration::from_millis(100));
+        open.retain_mut(is_open);
+        if dripped.elapsed() >= DRIP_INTERVAL {
+            dripped = Instant::now();
+            for stream in open.iter_mut().step_by(2) {
+                let _ = stream.write(b"x");
+            }
+        }
+    }
+    wait_for_descriptors(server, before);
+    memory
+}
+
+/// Whether the other side has not closed it, whatever it has said.
+fn is_open(stream: &mut TcpStream) -> bool {
+    loop {
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn half_open_connections_are_closed_and_leak_nothing() {
+    raise_open_files();
+    let count = count_from_env("TIDINGS_CROWD", 400);
+    let folder = TempDir::new().unwrap();
+    let token = create_token(&folder);
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    let http = HttpClient::new(&server).authority().parse().unwrap();
+    with_active_client(&server, &token, || {
+        // One round waits for the longest deadline, half a minute. What the allocator keeps of the
+        // first crowds it gives to the later ones.
+        let rounds = if count > 1_000 { 10 } else { 1 };
+        let memory: Vec<_> = (0..rounds)
+            .map(|_| {
+                let memory = hold_unfinished_connections(&server, &[server.address, http], count);
+                let after = server.process.resident_memory_bytes() >> 10;
+                eprintln!(
+                    "memory with {count} half-open {} KiB, after them {after} KiB",
+                    memory >> 10
+                );
+                memory
+            })
+            .collect();
+        if let [.., before, _, _, _, after] = memory[..] {
+            expect_no_growth(before, after);
+        }
+    });
+}
+
+#[test]
+fn unfinished_handshakes_are_closed_and_leak_nothing() {
+    raise_open_files();
+    let count = count_from_env("TIDINGS_CROWD", 400);
+    let folder = TempDir::new().unwrap();
+    let authority = CertificateAuthority::new(folder.path(), "authority");
+    authority.sign("broker");
+    let secure = ["broker", "--tls-cert", "broker.pem", "--tls-key", "broker.key"];
+    let server = Server::start_in(folder, &secure, |_| ());
+    let http = HttpClient::new(&server).authority().trim_start_matches("https://").parse().unwrap();
+    let memory = hold_unfinished_connections(&server, &[server.address, http], count);
+    eprintln!("memory with {count} half-done: {} KiB", memory >> 10);
+    let others = start_socat(server.address, &authority.certificate_file());
+    others.wait_for_line_with("Connected.");
+}
+
+/// One that comes and goes; there are several ways.
+#[track_caller]
+fn open_and_close(lines: SocketAddr, http: SocketAddr, number: usize) {
+    let mut stream = connect(if number % 4 == 3 { http } else { lines }, number);
+    let say: &[u8] = match number % 4 {
+        0 => b"",
+        1 => b"PING\nQUIT\n",
+        2 => b"http://a.exam",
+        _ => b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n",
+    };
+    stream.write_all(say).unwrap();
+    if number % 8 >= 4 {
+        // The broker has said something by then, so that this is a reset.
+        let _ = stream.peek(&mut [0]);
+        return;
+    }
+    if number % 4 != 2 {
+        let _ = stream.read(&mut [0; 512]);
+    }
+}
+
+#[test]
+fn short_connections_leak_nothing() {
+    raise_open_files();
+    let count = count_from_env("TIDINGS_CYCLES", 5_000);
+    let folder = TempDir::new().unwrap();
+    let token = create_token(&folder);
+    let server = Server::start_in(folder, &["broker"], |_| ());
+    let http = HttpClient::new(&server).authority().parse().unwrap();
+    let (lines, began) = (server.address, Instant::now());
+    let cycles = |first: usize, count: usize| {
+        thread::scope(|scope| {
+            for part in 0..4 {
+                scope.spawn(move || {
+                    let numbers = (first + part..first + count).step_by(4);
+                    // Each of the threads has some of each kind.
+                    numbers.for_each(|number| open_and_close(lines, http, number + number / 4));
+                });
+            }
+        });
+    };
+    let memory = with_active_client(&server, &token, || {
+        let before = open_descriptors(&server);
+        let each = count / 5;
+        let memory: Vec<_> = (0..5)
+            .map(|round| {
+                cycles(round * each, each);
+                wait_for_descriptors(&server, before);
+                server.process.resident_memory_bytes()
+            })
+            .collect();
+        memory
+    });
+    let kib: Vec<_> = memory.iter().map(|bytes| bytes >> 10).collect();
+    let took = began.elapsed();
+    eprintln!("{count} came and went in {took:?}; memory after each fifth: {kib:?} KiB");
+    expect_no_growth(memory[1], memory[4]);
+}
+
+/// Of the processor that `work` takes of the process, in hundredths of a second.
+fn cpu_ticks(process: &Process, work: impl FnOnce()) -> u64 {
+    let before = process.processor_ticks();
+    work();
+    process.processor_ticks() - before
+}
+
+/// Who publishes to itself hears it and that it is confirmed, in any order.
+#[track_caller]
+fn publish_and_receive(talk: &mut LineConnection, text: &str) {
+    let mut lines = [talk.request(&format!("PUB good {text}")), talk.read_line()];
+    lines.sort_unstable();
+    assert!(lines[0].starts_with("+OK "), "{lines:?}");
+    assert!(lines[1].starts_with("MSG good ") && lines[1].ends_with(text), "{lines:?}");
+}
+
+#[test]
+fn without_free_descriptors_open_connections_work_and_new_ones_wait() {
+    let folder = TempDir::new().unwrap();
+    let token = create_token(&folder);
+    let server = Server::start_in(folder, &["broker", "--data", "tidings-data"], |_| ());
+    let mut old = LineConnection::connect_with_number(server.address).0;
+    assert!(old.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    assert_eq!(old.request("SUB good"), "+OK");
+    publish_and_receive(&mut old, "before");
+    let limit = |number: usize| {
+        let id = server.process.id().to_string();
+        let words = [format!("--nofile={number}:"), "--pid".to_owned(), id];
+        let ended = Process::start(Command::new("prlimit").args(words)).finish();
+        ended.expect_code(0);
+    };
+    // Nothing more can be opened, by anybody.
+    limit(open_descriptors(&server));
+    let mut waiting: Vec<_> = (0..50).map(|number| connect(server.address, number)).collect();
+    let used = cpu_ticks(&server.process, || thread::sleep(Duration::from_secs(2)));
+    assert!(used < 50, "{used} hundredths of a second in two seconds, for nothing");
+    publish_and_receive(&mut old, "meanwhile");
+    limit(1_024);
+    for stream in &mut waiting {
+        let mut greeting = [0; 10];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"Connected.");
+    }
+    publish_and_receive(&mut old, "after");
+}
+
+#[test]
+fn with_few_descriptors_the_broker_does_not_spin_and_accepts_later() {
+    let server = Server::start_with(&["broker", "--http", "127.0.0.1:0"], |command| {
+        let mut limited = Command::new("prlimit");
+        limited.arg("--nofile=64").arg(command.get_program()).args(command.get_args());
+        limited.current_dir(command.get_current_dir().unwrap());
+        *command = limited;
+    });
+    let mut old = LineConnection::connect_client(server.address);
+    assert_eq!(old.request("SUB good"), "+OK");
+    let crowd: Vec<_> = (0..200).map(|number| connect(server.address, number)).collect();
+    let used = cpu_ticks(&server.process, || thread::sleep(Duration::from_secs(2)));
+    assert!(used < 50, "{used} hundredths of a second in two seconds, for nothing");
+    publish_and_receive(&mut old, "meanwhile");
+    drop(crowd);
+    wait_until("room for somebody new", || {
+        let mut late = start_nc(server.address, &["-N"]);
+        late.write("PING\n");
+        late.finish().stdout().iter().any(|line| line.starts_with("PONG")).then_some(())
+    });
+    publish_and_receive(&mut old, "after");
+}

@@ -1,0 +1,34 @@
+//! A broker has as many connections as the system gives it file descriptors, and says so to one
+//! more.
+
+use std::process::Command;
+
+use crate::support::line_connection::LineConnection;
+use crate::support::process::Server;
+
+/// A broker that was started with `ulimit` of these words.
+fn broker_with_ulimit(ulimit: &str) -> Server {
+    Server::start_with(&["broker"], |command| {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit {ulimit}; exec \"$@\""), "sh"]);
+        limited.arg(command.get_program()).args(command.get_args());
+        limited.current_dir(command.get_current_dir().unwrap());
+        *command = limited;
+    })
+}
+
+#[test]
+fn a_low_soft_limit_of_open_files_is_raised() {
+    let server = broker_with_ulimit("-S -n 64");
+    let _connections: Vec<LineConnection> =
+        (0..200).map(|_| LineConnection::connect_peer(server.address)).collect();
+}
+
+#[test]
+fn a_connection_beyond_the_open_file_limit_is_rejected() {
+    let server = broker_with_ulimit("-n 64");
+    let _connections: Vec<LineConnection> =
+        (0..32).map(|_| LineConnection::connect_peer(server.address)).collect();
+    let line = LineConnection::connect(server.address).read_line();
+    assert!(line.starts_with("-ERR limit 32 connections are open"), "{line}");
+}

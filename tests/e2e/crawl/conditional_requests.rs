@@ -1,0 +1,120 @@
+//! A pass after the first, and the same crawl another day, ask for what has changed, and read only
+//! that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tempfile::TempDir;
+
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
+use crate::support::process::{Server, run_tidings};
+
+const PAGES: u32 = 15;
+/// The one that changes.
+const CHANGED_PAGE: u32 = 3;
+const OLD_DATE: &str = "Tue, 17 Nov 2026 10:00:00 GMT";
+const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
+
+/// Pages `/c/n` in a tree: even ones have an `ETag`, odd ones a `Last-Modified`.
+fn respond(hit: &Hit, has_changed: bool) -> Option<OriginResponse> {
+    let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
+    let is_new = has_changed && page == CHANGED_PAGE;
+    let (header, question, value) = if page.is_multiple_of(2) {
+        ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
+    } else {
+        ("Last-Modified", "If-Modified-Since", if is_new { NEW_DATE } else { OLD_DATE }.to_owned())
+    };
+    let header = format!("{header}: {value}\r\n");
+    if hit.header(question) == Some(&value) {
+        return Some(full_response("304 Not Modified", &header, ""));
+    }
+    let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);
+    let links = children.map(|child| format!("<a href=\"/c/{child}\">{child}</a>"));
+    let links = links.collect::<Vec<_>>().concat();
+    let title = if is_new { "Changed" } else { "Page" };
+    let OriginResponse::Full { status, headers, body } =
+        html_response(&format!("<title>{title} {page}</title>{links}"))
+    else {
+        return None;
+    };
+    Some(OriginResponse::Full { status, headers: headers + &header, body })
+}
+
+fn is_conditional(hit: &Hit) -> bool {
+    hit.header("If-None-Match").is_some() || hit.header("If-Modified-Since").is_some()
+}
+
+#[test]
+fn the_second_pass_sends_conditional_requests_for_all_pages() {
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let origin = Origin::serve_with(Site::default(), {
+        let has_changed = Arc::clone(&has_changed);
+        move |hit| respond(hit, has_changed.load(Ordering::SeqCst))
+    });
+    let up = Server::start_up(&["--allow-private"]);
+    let seed = origin.url(0, "/c/0");
+    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let first: Vec<_> = origin.request_log().page_requests().cloned().collect();
+    assert_eq!(first.len(), PAGES as usize);
+    assert!(!first.iter().any(is_conditional), "nothing was known: {first:#?}");
+
+    has_changed.store(true, Ordering::SeqCst);
+    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let record = origin.request_log();
+    let second: Vec<_> = record.page_requests().skip(first.len()).collect();
+    assert_eq!(second.len(), PAGES as usize);
+    assert!(second.iter().all(|hit| is_conditional(hit)), "{second:#?}");
+
+    let stored = |sql: &str| page_database::query(&up.data_dir(), sql).unwrap();
+    let count = |condition: &str| {
+        stored(&format!("select count(*) from pages where pass = 2 and {condition}")).remove(0)
+    };
+    assert_eq!(count("outcome = 'done'"), PAGES.to_string());
+    assert_eq!(count("status = 304 and title like 'Page %'"), (PAGES - 1).to_string());
+    assert_eq!(count(&format!("status = 200 and title = 'Changed {CHANGED_PAGE}'")), "1");
+    let same = "select count(*) from pages a join pages b using (url)
+        where a.pass = 1 and b.pass = 2 and a.hash = b.hash and a.link_urls = b.link_urls";
+    assert_eq!(stored(same), [(PAGES - 1).to_string()]);
+
+    // What was answered with 304 is what the third pass asks with.
+    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+    let unchanged = "select count(*) from pages where pass = 3 and status = 304";
+    assert_eq!(stored(unchanged), [PAGES.to_string()]);
+}
+
+#[test]
+fn a_repeated_crawl_downloads_only_changed_pages() {
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let origin = Origin::serve_with(Site::default(), {
+        let has_changed = Arc::clone(&has_changed);
+        move |hit| respond(hit, has_changed.load(Ordering::SeqCst))
+    });
+    let folder = TempDir::new().unwrap();
+    let seed = origin.url(0, "/c/0");
+    // How many pages are asked for, and of how many of them whether they have changed.
+    let crawl = |flags: &[&str]| {
+        let before = origin.request_log().page_requests().count();
+        let words = [&["crawl", "--allow-private", &seed], flags].concat();
+        run_tidings(folder.path(), &words).expect_code(0);
+        let record = origin.request_log();
+        let asked: Vec<_> = record.page_requests().skip(before).collect();
+        (asked.len(), asked.iter().filter(|hit| is_conditional(hit)).count())
+    };
+    let all = PAGES as usize;
+    assert_eq!(crawl(&[]), (all, 0), "nothing was known");
+    has_changed.store(true, Ordering::SeqCst);
+    assert_eq!(crawl(&[]), (all, all));
+    let stored =
+        |sql: &str| page_database::query(&folder.path().join("tidings-data"), sql).unwrap();
+    let statuses = "select status, count(*) from pages where outcome = 'done' group by status";
+    let read = PAGES + 1;
+    assert_eq!(stored(statuses), [format!("200|{read}"), format!("304|{}", PAGES - 1)]);
+    assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
+    assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "another crawl of the same pages");
+
+    // Whoever wants everything, or other links than those on record, reads everything.
+    assert_eq!(crawl(&["--refetch"]), (all, 0));
+    assert_eq!(crawl(&["--images"]), (all, 0));
+    assert_eq!(crawl(&["--images"]), (all, all));
+}

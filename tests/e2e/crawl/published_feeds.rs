@@ -1,0 +1,76 @@
+//! The notified crawler: while a pass over many feeds is under way, somebody says that some of them
+//! have something new. These are fetched next, none of them a second time in that pass, and all of
+//! them again in the following one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::support::line_connection::FAREWELL;
+use crate::support::nc::run_nc;
+use crate::support::origin::{Hit, Origin, Site};
+use crate::support::process::{Process, Server, run_tidings, tidings_command};
+
+const FEEDS: u16 = 500;
+const PUBLISHED_FEEDS: usize = 50;
+
+/// Requests at once, so that the pass takes a while.
+const CREDIT: usize = 10;
+
+#[test]
+fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
+    let origin = Origin::serve(Site {
+        hosts: FEEDS,
+        response_delay: Duration::from_millis(40),
+        ..Site::default()
+    });
+    let server = Server::start_up(&["--allow-private", "--credit", &CREDIT.to_string(), "--quiet"]);
+    let seeds = origin.seed_urls();
+    let mut words = vec!["crawl", "--depth", "0", "--quiet"];
+    words.extend(seeds.iter().map(String::as_str));
+
+    let pass = Process::start(&mut tidings_command(server.folder.path(), &words));
+    origin.wait_for_hits(100);
+    let asked: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
+    let not_asked = (0..FEEDS).filter(|feed| !asked.contains(&Site::host(*feed)));
+    let announced: Vec<_> = not_asked.take(PUBLISHED_FEEDS).collect();
+    let lines: String = announced.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
+    let answer = run_nc(server.address, lines);
+    let hits_before = origin.request_count();
+    assert_eq!(answer.last().map(String::as_str), Some(FAREWELL), "{answer:?}");
+    pass.finish().expect_code(0);
+
+    let record = origin.request_log();
+    assert_eq!(
+        requests_per_host(&record.0),
+        every_host(1),
+        "every feed is fetched once in its pass"
+    );
+    // Two requests each (there was no robots.txt of theirs yet), in turns with the rest of the
+    // pass, and behind what had been given out before.
+    let next = &record.0[..hits_before + 2 * 2 * PUBLISHED_FEEDS + 2 * CREDIT];
+    let fetched = requests_per_host(next);
+    for feed in announced {
+        assert!(fetched.contains_key(&Site::host(feed).to_string()), "feed {feed} had to wait");
+    }
+    assert!(record.0.len() > next.len() + 100, "and the pass was under way");
+
+    run_tidings(server.folder.path(), &words).expect_code(0);
+    assert_eq!(
+        requests_per_host(&origin.request_log().0),
+        every_host(2),
+        "and again in the following pass"
+    );
+}
+
+/// How often each host was asked for its feed.
+fn requests_per_host(hits: &[Hit]) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for hit in hits.iter().filter(|hit| hit.path == "/p/0") {
+        *times.entry(hit.host.to_string()).or_default() += 1;
+    }
+    times
+}
+
+fn every_host(times: usize) -> BTreeMap<String, usize> {
+    (0..FEEDS).map(|feed| (Site::host(feed).to_string(), times)).collect()
+}

@@ -1,0 +1,177 @@
+//! What HTTP answers on disks that are full, slow or broken: part of the test in `http_openapi`,
+//! which knows what has to be answered.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::http::openapi::{HOOK_SECRET_HEADER, hook_config, send_hook};
+use crate::support::http_client::{HttpClient, HttpExchange};
+use crate::support::process::Server;
+use crate::support::small_disk::SmallDisk;
+use crate::support::strace::trace_command;
+use crate::support::wait::wait_until;
+
+/// What is answered when nothing can be kept any more.
+pub(crate) fn responses_on_a_full_disk(description: &Value) -> BTreeSet<HttpExchange> {
+    let disk = SmallDisk::mount(24);
+    let (_folder, config) = hook_config();
+    let server = disk.start_broker_with(&["--config", &config]);
+    let http = HttpClient::new(&server);
+    assert_eq!(http.send_json("POST", "/jobs", r#"{"job":"j"}"#).status, 200);
+    let body = "x".repeat(50_000);
+    let refused = wait_until("a full disk", || {
+        let answer = http.post_lines("/topics/log", &format!("{body}\n").repeat(20));
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(refused.status, 507, "{}", refused.body);
+    assert_eq!(http.get("/ready").status, 503);
+    // What is as short may still have had room.
+    disk.fill_except(0);
+    let mut n = 0;
+    let hook = wait_until("a webhook that cannot be kept", || {
+        n += 1;
+        let body = format!(r#"{{"url":"http://a.example/{n}"}}"#);
+        let hook = send_hook(&http, "application/json", &body);
+        (hook != 200).then_some(hook)
+    });
+    assert_eq!(hook, 507);
+    let put = wait_until("a settings that cannot be kept", || {
+        let answer = http.send_json("PUT", "/topics/log", r#"{"retain-age":"1h"}"#);
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!(put.status, 507, "{}", put.body);
+    assert_eq!(http.request("DELETE", "/topics/log", &[]).status, 507);
+
+    // What meets the full disk is decided, and written when there is room; it is not known when.
+    let mut seeds = 0;
+    let (unanswered, last) = wait_until("a group without room", || {
+        let urls: Vec<_> = (seeds..seeds + 500).map(long_url).collect();
+        seeds += 500;
+        let body = json!({ "urls": urls }).to_string();
+        let answer = http.send_json("POST", "/jobs/j/urls", &body);
+        (answer.status != 200).then_some((answer, body))
+    });
+    assert_eq!((unanswered.status, &unanswered.json()["code"]), (503, &json!("timeout")));
+    assert_eq!(http.send_json("POST", "/jobs/j/urls", &last).status, 507);
+    expect_on_group_routes(&http, description, 507);
+    assert_eq!(http.get("/jobs/j?wait=1ms").status, 507);
+
+    disk.free_space();
+    let again = wait_until("room again", || {
+        let answer = http.send_json("POST", "/jobs/j/urls", &last);
+        (answer.status != 507).then_some(answer)
+    });
+    assert_eq!(again.status, 200, "{}", again.body);
+    let tasks = http.get("/groups/crawlers/tasks?job=j&limit=1").json();
+    assert_eq!(tasks["matched"], seeds, "each once");
+    http.exchanges()
+}
+
+/// A URL that fills a disk.
+fn long_url(n: u64) -> String {
+    format!("http://h{n}.example/{}", "x".repeat(2_000))
+}
+
+/// Asks the group, and everything in it, whatever the description says may be answered so.
+#[track_caller]
+pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, status: u16) {
+    let mut asked = 0;
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        if !["/groups/{group}", "/jobs", "/explain"].iter().any(|it| path.starts_with(it)) {
+            continue;
+        }
+        let query = if path == "/explain" { "?what=http://a.example/" } else { "" };
+        let filled = path.replace("{group}", "crawlers").replace("{job}", "j") + query;
+        for (method, operation) in methods.as_object().unwrap() {
+            // A damaged group is shown.
+            if (status, method.as_str(), path.as_str()) == (409, "get", "/groups/{group}") {
+                continue;
+            }
+            assert!(!operation["responses"][status.to_string()].is_null(), "{method} {path}");
+            let body = match path.as_str() {
+                "/jobs" => r#"{"job":"another"}"#,
+                "/jobs/{job}/urls" => r#"{"urls":["http://a.example/"]}"#,
+                _ => "{}",
+            };
+            let method = method.to_uppercase();
+            let answer = if operation["requestBody"].is_null() {
+                http.request(&method, &filled, &[])
+            } else {
+                http.send_json(&method, &filled, body)
+            };
+            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "{asked}");
+}
+
+/// What is answered when writing fails, and it is not known what is on the disk.
+pub(crate) fn responses_with_failing_syncs(description: &Value) -> BTreeSet<HttpExchange> {
+    let server = Server::start_with(&["broker"], |command| {
+        let folder = command.get_current_dir().unwrap().to_owned();
+        // Those of the start do not.
+        trace_command(command, &folder, &["-e", "inject=fdatasync:error=EIO:when=9+"]);
+    });
+    let http = HttpClient::new(&server);
+    let refused = |method: &str, path: &str, body: &dyn Fn(u64) -> String| {
+        let mut n = 0;
+        let answer = wait_until("a failed sync", || {
+            n += 1;
+            let answer = http.send_json(method, path, &body(n));
+            (answer.status != 200).then_some(answer)
+        });
+        assert_eq!((answer.status, &answer.json()["code"]), (503, &json!("sync-failed")));
+    };
+    refused("POST", "/jobs", &|n| json!({ "job": format!("j-{n}") }).to_string());
+    expect_on_group_routes(&http, description, 503);
+    refused("PUT", "/topics/log", &|n| json!({ "retain-age": format!("{n}h") }).to_string());
+    assert_eq!(http.request("DELETE", "/topics/log", &[]).status, 503);
+    http.exchanges()
+}
+
+/// What is answered when more is published than can be kept.
+pub(crate) fn responses_with_slow_syncs() -> BTreeSet<HttpExchange> {
+    let (_folder, config) = hook_config();
+    let server = Server::start_with(&["broker", "--config", &config], |command| {
+        let folder = command.get_current_dir().unwrap().to_owned();
+        // Longer than a publish waits, in microseconds. Those of the start are as fast as ever.
+        trace_command(command, &folder, &["-e", "inject=fdatasync:delay_enter=15000000:when=9+"]);
+    });
+    let http = HttpClient::new(&server);
+    let file = server.folder.path().join("body");
+    std::fs::write(&file, format!("{}\n", "x".repeat(50_000)).repeat(78)).unwrap();
+    let body = format!("@{}", file.display());
+    let large = ["--header", "content-type: text/plain", "--data-binary", &body];
+    let mut pressing = Vec::new();
+    // Longer than a publish waits for room, and shorter than a sync takes.
+    let mut held_up = |path: &str, what: &[&str]| {
+        wait_until("more than may be ahead of the disk", || {
+            pressing.extend((0..4).map(|_| http.stream("/topics/log", &large)));
+            let soon = [&["--max-time", "12"], what].concat();
+            http.try_request("POST", path, &soon).ok().filter(|answer| answer.status != 200)
+        })
+    };
+    let refused = held_up("/topics/log", &["--data-binary", "one more"]);
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (503, Some("1")),
+        "{}",
+        refused.body
+    );
+    let hook = ["--header", HOOK_SECRET_HEADER, "--header", "content-type: application/json"];
+    let hook = [&hook[..], &["--data-binary", r#"{"url":"http://a.example/1"}"#]].concat();
+    assert_eq!(held_up("/hooks/h", &hook).status, 503);
+    let key = ["--header", "Idempotency-Key: late", "--data-binary", "late"];
+    let mut before = Vec::new();
+    let briefly = [["--max-time", "2"].as_slice(), &key].concat();
+    let underway = wait_until("the same request while it is being done", || {
+        let request = [&["--request", "POST"], key.as_slice()].concat();
+        before.push(http.stream("/topics/log", &request));
+        let answer = http.try_request("POST", "/topics/log", &briefly).ok()?;
+        (answer.status == 409).then_some(answer)
+    });
+    assert_eq!(underway.header("retry-after"), Some("1"));
+    http.exchanges()
+}

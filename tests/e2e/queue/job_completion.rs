@@ -1,0 +1,119 @@
+//! Four workers on crawls of which nobody knows the size, with pages that take long: again and
+//! again all that is left of a crawl is one page that somebody is still waiting for, and nobody
+//! knows whether it links to more. The end of each is announced once, after its last page.
+//!
+//! `TIDINGS_DONE_ROUNDS` and `TIDINGS_DONE_SEED` choose more of them and others.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tempfile::TempDir;
+
+use crate::queue::python_worker::start_python_worker;
+use crate::support::line_connection::LineConnection;
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{Process, Server, start_crawler};
+use crate::support::seed::{number_from_env, seed_from_env};
+use crate::support::wait::wait_until;
+
+const ROUNDS: u64 = 20;
+
+/// From a single host with one page, and one below /private/, to a ring of hosts that are found one
+/// after the other.
+fn random_site(rng: &mut Rng) -> Site {
+    Site {
+        hosts: rng.u16(1..=6),
+        pages: rng.u32(1..=4),
+        robots: None,
+        response_delay: Duration::from_millis(rng.u64(50..=300)),
+        links_across_hosts: true,
+    }
+}
+
+/// A crawl that was announced as done: what had been asked for by then.
+struct CompletedCrawl {
+    origin: Origin,
+    requests_at_completion: usize,
+}
+
+impl CompletedCrawl {
+    /// Nothing came after the announcement.
+    #[track_caller]
+    fn expect_no_further_requests(&self) {
+        assert_eq!(
+            self.origin.request_count(),
+            self.requests_at_completion,
+            "{:#?}",
+            self.origin.request_log()
+        );
+    }
+}
+
+#[test]
+fn job_done_is_published_once_after_the_last_page() {
+    let rounds = number_from_env("TIDINGS_DONE_ROUNDS").unwrap_or(ROUNDS);
+    let seed = seed_from_env("TIDINGS_DONE_SEED");
+    eprintln!("TIDINGS_DONE_SEED={seed} TIDINGS_DONE_ROUNDS={rounds}");
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    let mut listener = LineConnection::connect_client(server.address);
+    assert_eq!(listener.request("SUB job-done"), "+OK");
+    // Two kinds, that have nothing in common but the protocol.
+    let data = [(); 2].map(|()| TempDir::new().unwrap());
+    let mut workers: Vec<Process> =
+        data.iter().map(|data| start_crawler(server.address, data.path())).collect();
+    workers.extend([(); 2].map(|()| start_python_worker(server.address)));
+    wait_until("four members", || {
+        client.request("GROUP show crawlers").contains(" members=4 ").then_some(())
+    });
+
+    let mut rng = Rng::with_seed(seed);
+    let mut before: Option<CompletedCrawl> = None;
+    for round in 1..=rounds {
+        let done = crawl_site(round, &random_site(&mut rng), &mut client, &mut listener);
+        // By now there was all the time in the world for a late request.
+        before.replace(done).iter().for_each(CompletedCrawl::expect_no_further_requests);
+    }
+    let seq = rounds + 1;
+    assert_eq!(client.request("PUB job-done no-more"), format!("+OK {seq} 1"));
+    assert_eq!(
+        listener.read_line(),
+        format!("MSG job-done {seq} no-more"),
+        "each was announced once"
+    );
+    drop(workers);
+    before.iter().for_each(CompletedCrawl::expect_no_further_requests);
+}
+
+/// Crawls a site as a job, until the announcement, and judges what had been done by then.
+#[track_caller]
+fn crawl_site(
+    round: u64,
+    site: &Site,
+    client: &mut LineConnection,
+    listener: &mut LineConnection,
+) -> CompletedCrawl {
+    let origin = Origin::serve(site.clone());
+    let job = format!("job-{round}");
+    for command in [
+        format!("JOB open {job} scope=any"),
+        format!("JOB add {job} url={}", origin.url(0, "/p/0")),
+        format!("JOB close {job}"),
+    ] {
+        let answer = client.request(&command);
+        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+    }
+    let announced = listener.read_line();
+    let record = origin.request_log();
+    // Each page has one below /private/ to it.
+    let pages = 2 * usize::from(site.hosts) * usize::try_from(site.pages).unwrap();
+    let counts = format!(" pass=1 result=done completed={pages} redirects=0 failed=0 ");
+    let begin = format!("MSG job-done {round} {job} ");
+    assert!(announced.starts_with(&begin) && announced.contains(&counts), "{site:?}: {announced}");
+    let open: Vec<_> = record.0.iter().filter(|hit| hit.end.is_none()).collect();
+    assert!(open.is_empty(), "{site:?}: {open:#?}");
+    assert_eq!(record.page_requests().count(), pages, "{site:?}");
+    record.expect_no_duplicates();
+    record.expect_polite(Duration::ZERO);
+    CompletedCrawl { origin, requests_at_completion: record.0.len() }
+}

@@ -1,0 +1,104 @@
+//! Who is called back: a server in Python's standard library that tells what it is told.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::process::Process;
+
+/// Runs until it is dropped.
+#[derive(Debug)]
+pub(crate) struct CallbackServer {
+    process: Process,
+    pub(crate) port: u16,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub(crate) struct CallbackRequest {
+    pub(crate) path: String,
+    /// As it came.
+    pub(crate) body: String,
+    /// Seconds of some clock.
+    pub(crate) received_at: f64,
+    headers: Value,
+}
+
+impl CallbackRequest {
+    #[track_caller]
+    fn parse(line: &str) -> Self {
+        let seen: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| seen[key].as_str().unwrap().to_owned();
+        let received_at = seen["at"].as_f64().unwrap();
+        Self {
+            path: text("path"),
+            body: text("body"),
+            received_at,
+            headers: seen["headers"].clone(),
+        }
+    }
+
+    /// A header, which it has to have.
+    #[track_caller]
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers[name].as_str().unwrap_or_else(|| panic!("no {name}: {self:?}"))
+    }
+
+    pub(crate) fn has_header(&self, name: &str) -> bool {
+        self.headers.get(name).is_some()
+    }
+
+    /// The body as JSON, which it has to be.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+impl CallbackServer {
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/support/receiver.py");
+        let process = Process::start(Command::new("python3").arg(script));
+        let port = process.wait_for_line("port", |line| line.strip_prefix("port ")?.parse().ok());
+        Self { process, port }
+    }
+
+    /// A URL of it, with the statuses that its answers have, one after the other.
+    pub(crate) fn url(&self, statuses: &str, name: &str) -> String {
+        format!("http://127.0.0.1:{}/{statuses}/{name}", self.port)
+    }
+
+    /// The first `count` requests of all.
+    #[track_caller]
+    pub(crate) fn first_requests(&self, count: usize) -> Vec<CallbackRequest> {
+        let lines = self.process.wait_for_stdout_lines(count + 1);
+        lines[1..=count].iter().map(|line| CallbackRequest::parse(line)).collect()
+    }
+
+    /// Everything so far.
+    pub(crate) fn requests_so_far(&self) -> Vec<CallbackRequest> {
+        let mut told = Vec::new();
+        self.process.find_line(|line| {
+            if line.starts_with('{') {
+                told.push(CallbackRequest::parse(line));
+            }
+            None::<()>
+        });
+        told
+    }
+
+    /// The first requests for this name.
+    #[track_caller]
+    pub(crate) fn first_requests_to(&self, name: &str, count: usize) -> Vec<CallbackRequest> {
+        let name = format!("/{name}");
+        let mut told = Vec::new();
+        self.process.wait_for_line(&format!("{count} requests for {name}"), |line| {
+            let seen = line.starts_with('{').then(|| CallbackRequest::parse(line));
+            told.extend(seen.filter(|seen| seen.path.ends_with(&name)));
+            (told.len() >= count).then_some(())
+        });
+        told
+    }
+}

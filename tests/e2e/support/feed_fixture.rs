@@ -1,0 +1,269 @@
+//! A feed that nginx serves from a file, a hub that is a script, a broker that watches the feed,
+//! and what the hub verifies and delivers, which curl does in its place.
+
+use std::fs;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::callback_server::{CallbackRequest, CallbackServer};
+use super::http_client::{HttpClient, HttpResponse};
+use super::line_connection::{LineConnection, value};
+use super::nginx::Nginx;
+use super::openssl::hmac;
+use super::process::{Server, run_at};
+use super::topic_history::ReceivedEvents;
+use super::wait::wait_until;
+
+/// Everybody who has a part.
+pub(crate) struct FeedFixture {
+    pub(crate) nginx: Nginx,
+    pub(crate) hub: CallbackServer,
+    pub(crate) server: Server,
+    pub(crate) http: HttpClient,
+    pub(crate) flags: Vec<String>,
+}
+
+/// How the feed names who tells of it.
+pub(crate) enum HubLink {
+    Header,
+    Feed,
+    FeedPage,
+    /// There is no feed: it is the page that has a hub.
+    PageWithoutFeed,
+    Cloud,
+    /// Hubs that answer like this, and then a cloud.
+    SeveralHubs(&'static [&'static str]),
+}
+
+pub(crate) fn rss_feed(items: &[&str], more: &str) -> String {
+    let items = items
+        .iter()
+        .map(|item| format!("<item><guid>{item}</guid><link>/posts/{item}</link></item>"));
+    let items: String = items.collect();
+    format!(
+        "<rss version=\"2.0\" xmlns:atom=\"http://www.w3.org/2005/Atom\"><channel><title>News</title>{more}{items}\
+         </channel></rss>"
+    )
+}
+
+/// A page that has a hub, and no feed. What a reader of it does not see is another thing each time.
+pub(crate) fn html_page(hub: &str, text: &str) -> String {
+    static NONCE: AtomicUsize = AtomicUsize::new(0);
+    let nonce = NONCE.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "<!doctype html><html><head><title>Page</title><base href=\"/base/\"><meta name=csrf content={nonce}>\
+         <link rel=\"me hub\" href=\"{hub}\"><link rel=self href=\"/\"></head><body><p>{text}</p>\
+         <script>nonce = {nonce}</script></body></html>"
+    )
+}
+
+impl FeedFixture {
+    #[track_caller]
+    pub(crate) fn start(named: &HubLink, more_flags: &[&str]) -> Self {
+        let hub = CallbackServer::start();
+        let at_hub = hub.url("202", "hub");
+        let folder = TempDir::new().unwrap();
+        let in_feed = |hub: &str| format!("<atom:link rel=\"hub\" href=\"{hub}\"/>");
+        let cloud = format!(
+            "<cloud domain=\"127.0.0.1\" port=\"{}\" path=\"/200/cloud\" registerProcedure=\"\" \
+             protocol=\"http-post\"/>",
+            hub.port
+        );
+        let (link, more) = match named {
+            HubLink::Header => {
+                (format!("add_header Link '<{at_hub}>; rel=\"hub\"';"), String::new())
+            }
+            HubLink::Feed => (String::new(), in_feed(&at_hub)),
+            HubLink::FeedPage | HubLink::PageWithoutFeed => (String::new(), String::new()),
+            HubLink::Cloud => (String::new(), cloud),
+            HubLink::SeveralHubs(answers) => {
+                let hubs = answers.iter().map(|answer| in_feed(&hub.url(answer, answer)));
+                (String::new(), hubs.collect::<String>() + &cloud)
+            }
+        };
+        fs::write(folder.path().join("feed.rss"), rss_feed(&["old"], &more)).unwrap();
+        let page = match named {
+            HubLink::PageWithoutFeed => html_page(&at_hub, "one"),
+            _ => format!(
+                "<!doctype html><link rel=hub href=\"{at_hub}\">\
+                 <link rel=alternate type=application/rss+xml href=/feed.rss>"
+            ),
+        };
+        fs::write(folder.path().join("index.html"), page).unwrap();
+        let http =
+            "types { application/rss+xml rss; text/html html; } log_format looks '$uri $status';";
+        let root = folder.path().display().to_string();
+        let site = format!("root {root}; access_log looks.log looks; etag on; {link}");
+        let nginx = Nginx::start(folder, http, &site);
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+        let flags =
+            ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];
+        let flags: Vec<_> = flags.iter().chain(more_flags).map(ToString::to_string).collect();
+        let words: Vec<_> = flags.iter().map(String::as_str).collect();
+        let server = Server::start(&words);
+        let http = HttpClient::new(&server);
+        let scene = Self { nginx, hub, server, http, flags };
+        let watched = match named {
+            HubLink::FeedPage | HubLink::PageWithoutFeed => scene.nginx.url(),
+            _ => scene.feed_url(),
+        };
+        let often = ["--every", "1s", "--min", "1s", "--max", "4s"];
+        let words = [&["watch-feed", watched.as_str()][..], &often].concat();
+        run_at(&scene.server, &words).expect_code(0);
+        scene
+    }
+
+    pub(crate) fn feed_url(&self) -> String {
+        format!("{}feed.rss", self.nginx.url())
+    }
+
+    /// The feed gets a new item; what names its hub stays.
+    pub(crate) fn write_items(&self, items: &[&str]) {
+        let path = self.nginx.folder.path().join("feed.rss");
+        let before = fs::read_to_string(&path).unwrap();
+        let more = before.split_once("</title>").unwrap().1.split_once("<item>").unwrap().0;
+        fs::write(&path, rss_feed(items, more)).unwrap();
+    }
+
+    /// The n-th request to the hub, from 0, as a form.
+    #[track_caller]
+    pub(crate) fn hub_request(&self, n: usize) -> FormFields {
+        FormFields::parse(&self.hub.first_requests(n + 1)[n])
+    }
+
+    /// How often the feed is looked at now.
+    pub(crate) fn poll_interval(&self) -> Option<String> {
+        let mut talk = LineConnection::connect_client(self.server.address);
+        let lines = talk.request_lines("GROUP schedules crawlers");
+        let scheduled = lines.iter().find(|line| line.contains(" every="))?;
+        Some(value(scheduled, "every").to_owned())
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_poll_interval(&self, every: &str) {
+        wait_until(every, || (self.poll_interval().as_deref() == Some(every)).then_some(()));
+    }
+
+    /// Looks of crawlers at the feed.
+    pub(crate) fn poll_count(&self) -> usize {
+        self.request_count("/feed.rss")
+    }
+
+    pub(crate) fn request_count(&self, path: &str) -> usize {
+        let log = fs::read_to_string(self.nginx.folder.path().join("looks.log"));
+        let log = log.unwrap_or_default();
+        log.lines().filter(|line| line.split(' ').next() == Some(path)).count()
+    }
+
+    /// What people see of it.
+    pub(crate) fn watch_list(&self) -> String {
+        let words = ["watch-feed", "--list", "--data", "tidings-data"];
+        run_at(&self.server, &words).expect_code(0).stdout().join("\n")
+    }
+
+    pub(crate) fn published_items(&self) -> Vec<String> {
+        let heard = ReceivedEvents::read_all(self.server.address, "post-ready", "end-of-items");
+        let items = heard.events.into_iter().map(|(_, payload)| payload);
+        items.filter(|payload| payload != "end-of-items").collect()
+    }
+
+    /// How often this was announced.
+    pub(crate) fn published_count(&self, item: &str) -> usize {
+        let item = format!(" item={item} ");
+        self.published_items().iter().filter(|payload| payload.contains(&item)).count()
+    }
+
+    pub(crate) fn rejected_notices(&self) -> Value {
+        self.http.get("/stats").json()["notices"]["refused"].clone()
+    }
+}
+
+/// What a form says, and where it leads.
+pub(crate) struct FormFields(Vec<(String, String)>);
+
+impl FormFields {
+    pub(crate) fn parse(told: &CallbackRequest) -> Self {
+        assert_eq!(told.header("content-type"), "application/x-www-form-urlencoded");
+        let pairs = told.body.split('&').filter_map(|pair| pair.split_once('='));
+        let decoded = |text: &str| {
+            let text = text.replace('+', " ");
+            let mut parts = text.split('%');
+            let mut decoded = parts.next().unwrap().to_owned();
+            for part in parts {
+                decoded.push(char::from(u8::from_str_radix(&part[..2], 16).unwrap()));
+                decoded.push_str(&part[2..]);
+            }
+            decoded
+        };
+        Self(pairs.map(|(key, value)| (decoded(key), decoded(value))).collect())
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, key: &str) -> &str {
+        let found = self.0.iter().find(|(name, _)| name == key);
+        &found.unwrap_or_else(|| panic!("no {key}: {:?}", self.0)).1
+    }
+
+    /// The path of the callback, with its slash.
+    pub(crate) fn callback_path(&self) -> String {
+        let (_, path) = self.get("hub.callback").split_once("/websub/").unwrap();
+        format!("/websub/{path}")
+    }
+}
+
+/// What curl gets that verifies as a hub does.
+pub(crate) fn send_verification(
+    scene: &FeedFixture,
+    form: &FormFields,
+    mode: &str,
+    topic: &str,
+    challenge: &str,
+    lease: &str,
+) -> HttpResponse {
+    let pairs = [
+        format!("hub.mode={mode}"),
+        format!("hub.topic={topic}"),
+        format!("hub.challenge={challenge}"),
+        format!("hub.lease_seconds={lease}"),
+    ];
+    let mut arguments = vec!["--get"];
+    for pair in &pairs {
+        arguments.extend(["--data-urlencode", pair]);
+    }
+    scene.http.request("GET", &form.callback_path(), &arguments)
+}
+
+pub(crate) fn confirm_subscription(scene: &FeedFixture, form: &FormFields, lease: &str) {
+    let topic = form.get("hub.topic");
+    let got = send_verification(scene, form, form.get("hub.mode"), topic, "a+b c&d", lease);
+    assert_eq!((got.status, got.body.as_str()), (200, "a+b c&d"));
+    assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
+}
+
+pub(crate) fn deliver(
+    scene: &FeedFixture,
+    form: &FormFields,
+    body: &str,
+    signature: &str,
+) -> HttpResponse {
+    deliver_with_type(scene, form, "application/rss+xml", body, signature)
+}
+
+pub(crate) fn deliver_with_type(
+    scene: &FeedFixture,
+    form: &FormFields,
+    kind: &str,
+    body: &str,
+    signature: &str,
+) -> HttpResponse {
+    let signature = format!("X-Hub-Signature: {signature}");
+    scene.http.send_body("POST", &form.callback_path(), kind, &[&signature], body)
+}
+
+pub(crate) fn body_signature(form: &FormFields, body: &str) -> String {
+    format!("sha256={}", hmac("sha256", form.get("hub.secret"), body))
+}

@@ -1,0 +1,535 @@
+//! The ways to misbehave.
+
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use super::Misbehaviour;
+
+/// A whole answer.
+fn response(head: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head =
+        format!("HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+pub(super) fn html_response(body: &str) -> Vec<u8> {
+    response("200 OK\r\nContent-Type: text/html", body)
+}
+
+/// An answer that lacks its last byte.
+fn truncated_response(header: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len() + 1;
+    let head = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// 4 MiB of blanks in the zstd format, in blocks of 128 KiB, with a window of 8 MiB.
+fn zstd_window() -> Vec<u8> {
+    let block = u32::to_le_bytes((128 << 10) << 3 | 1 << 1);
+    let block = [&block[..3], b" "].concat();
+    [b"\x28\xb5\x2f\xfd\x00\x68".to_vec(), block.repeat(32)].concat()
+}
+
+fn redirect(target: &str) -> Vec<u8> {
+    response(&format!("302 Found\r\nLocation: {target}"), "")
+}
+
+/// So many zeros, compressed by a program.
+fn compressed_zeros(cell: &'static OnceLock<Vec<u8>>, command: &str) -> Vec<u8> {
+    let made = cell.get_or_init(|| {
+        let shell = Command::new("sh").args(["-c", command]).stderr(Stdio::inherit()).output();
+        let made = shell.expect("there is a shell").stdout;
+        assert!(made.len() > 1000, "{command}");
+        made
+    });
+    made.clone()
+}
+
+pub(super) fn gzip_bomb() -> Vec<u8> {
+    static CELL: OnceLock<Vec<u8>> = OnceLock::new();
+    let body = compressed_zeros(&CELL, "head -c 1G /dev/zero | gzip -1");
+    response("200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip", body)
+}
+
+pub(super) fn gzip_twice_bomb() -> Vec<u8> {
+    static CELL: OnceLock<Vec<u8>> = OnceLock::new();
+    let body = compressed_zeros(&CELL, "head -c 1G /dev/zero | gzip -9 | gzip -9");
+    response("200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip, gzip", body)
+}
+
+fn links(count: usize) -> String {
+    (0..count).fold(String::new(), |mut links, number| {
+        let _ = write!(links, "<a href=\"http://127.5.0.1:1/{number}\">x</a>");
+        links
+    })
+}
+
+fn billion_laughs(root: &str) -> String {
+    let mut text = String::from("<?xml version=\"1.0\"?>\n<!DOCTYPE lolz [<!ENTITY lol \"lol\">");
+    let mut before = "lol".to_owned();
+    for level in 1..10 {
+        let name = format!("lol{level}");
+        let _ = write!(text, "<!ENTITY {name} \"{}\">", format!("&{before};").repeat(10));
+        before = name;
+    }
+    text + &format!("]>\n<{root}><title>&{before};</title><a href=\"/x\">&{before};</a></{root}>")
+}
+
+/// Every way, by name.
+pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
+    // Answers that are errors.
+    ("status-404", Misbehaviour::Responds(|| response("404 Not Found", "gone"))),
+    ("status-500", Misbehaviour::Responds(|| response("500 Internal Server Error", "broken"))),
+    (
+        "status-429-for-ever",
+        Misbehaviour::Responds(|| {
+            response("429 Too Many Requests\r\nRetry-After: 99999999999999999999", "")
+        }),
+    ),
+    ("status-999", Misbehaviour::Responds(|| response("999 Denied", "no"))),
+    ("status-099", Misbehaviour::Responds(|| response("099 Odd", "no"))),
+    ("status-204-with-body", Misbehaviour::Responds(|| response("204 No Content", "<a href=/x>"))),
+    ("status-304-unasked", Misbehaviour::Responds(|| response("304 Not Modified", ""))),
+    (
+        "status-206-unasked",
+        Misbehaviour::Responds(|| {
+            response("206 Partial Content\r\nContent-Range: bytes 5-9/1000", "parts")
+        }),
+    ),
+    (
+        "status-101",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
+                .to_vec()
+        }),
+    ),
+    // Connections.
+    ("nothing", Misbehaviour::Responds(Vec::new)),
+    ("silent", Misbehaviour::Hangs(b"")),
+    ("reset-at-once", Misbehaviour::Resets(b"")),
+    ("reset-in-head", Misbehaviour::Resets(b"HTTP/1.1 200 OK\r\nContent-")),
+    (
+        "reset-in-body",
+        Misbehaviour::Resets(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n<a href=/half>"),
+    ),
+    ("drip-of-a-head", Misbehaviour::Drips(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"x")),
+    (
+        "drip-of-a-body",
+        Misbehaviour::Drips(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+    ),
+    (
+        "drip-of-chunks",
+        Misbehaviour::Drips(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1\r\nx\r\n",
+        ),
+    ),
+    ("hang-after-head", Misbehaviour::Hangs(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")),
+    (
+        "hang-before-the-last-byte",
+        Misbehaviour::Hangs(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123456789"),
+    ),
+    // What is hardly HTTP.
+    ("garbage", Misbehaviour::Responds(|| (0..=255).cycle().take(4096).collect())),
+    (
+        "http-0.9",
+        Misbehaviour::Responds(|| b"<html><title>Old</title><a href=/x>x</a></html>".to_vec()),
+    ),
+    (
+        "http-1.0-to-the-end",
+        Misbehaviour::Responds(|| b"HTTP/1.0 200 OK\r\n\r\n<title>Old".to_vec()),
+    ),
+    (
+        "http-2-in-words",
+        Misbehaviour::Responds(|| b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()),
+    ),
+    (
+        "http-2-frames",
+        Misbehaviour::Responds(|| {
+            b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x64\0\x04\0\x10\0\0\0\x06\0\0\x40\0".to_vec()
+        }),
+    ),
+    ("tls-alert", Misbehaviour::Responds(|| b"\x15\x03\x01\x00\x02\x02\x46".to_vec())),
+    ("smtp", Misbehaviour::Responds(|| b"220 mail.example.org ESMTP\r\n".to_vec())),
+    (
+        "bare-line-feeds",
+        Misbehaviour::Responds(|| b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello".to_vec()),
+    ),
+    (
+        "header-without-colon",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nno colon here\r\nContent-Length: 0\r\n\r\n".to_vec()
+        }),
+    ),
+    (
+        "header-with-nul",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nX-Nul: a\0b\r\nContent-Length: 0\r\n\r\n".to_vec()
+        }),
+    ),
+    (
+        "header-folded",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nX-Fold: a\r\n b\r\nContent-Length: 0\r\n\r\n".to_vec()
+        }),
+    ),
+    // Floods.
+    (
+        "endless-header-line",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nX-Long: ", || vec![b'h'; 64 << 10]),
+    ),
+    (
+        "endless-headers",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\n", || b"X-More: and more\r\n".repeat(1000)),
+    ),
+    ("endless-status-line", Misbehaviour::Repeats(b"HTTP/1.1 200 ", || vec![b'O'; 64 << 10])),
+    (
+        "endless-1xx",
+        Misbehaviour::Repeats(b"", || {
+            b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".repeat(100)
+        }),
+    ),
+    ("endless-blank-lines", Misbehaviour::Repeats(b"", || b"\r\n".repeat(1000))),
+    (
+        "endless-body",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", || {
+            b"<p>more and more ".repeat(4000)
+        }),
+    ),
+    (
+        "endless-chunks",
+        Misbehaviour::Repeats(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/html\r\n\r\n",
+            || b"10\r\n<p>0123456789</p\r\n".repeat(3000),
+        ),
+    ),
+    (
+        "endless-tiny-chunks",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", || {
+            b"1\r\nx\r\n".repeat(3000)
+        }),
+    ),
+    (
+        "endless-chunk-extension",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", || {
+            vec![b'e'; 64 << 10]
+        }),
+    ),
+    (
+        "endless-trailers",
+        Misbehaviour::Repeats(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+            || b"X-T: t\r\n".repeat(1000),
+        ),
+    ),
+    (
+        "endless-redirect-body",
+        Misbehaviour::Repeats(b"HTTP/1.1 302 Found\r\nLocation: /there\r\n\r\n", || {
+            vec![b'r'; 64 << 10]
+        }),
+    ),
+    // Lengths.
+    (
+        "length-over-10-gb",
+        Misbehaviour::Hangs(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n"),
+    ),
+    (
+        "length-over-64-bits",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\nx".to_vec()
+        }),
+    ),
+    (
+        "length-negative",
+        Misbehaviour::Responds(|| b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nx".to_vec()),
+    ),
+    (
+        "length-twice",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxy".to_vec()
+        }),
+    ),
+    (
+        "length-and-chunks",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n".to_vec()
+        }),
+    ),
+    (
+        "length-too-short",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and a great deal more".to_vec()
+        }),
+    ),
+    (
+        "length-too-long",
+        Misbehaviour::Resets(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"),
+    ),
+    (
+        "chunk-size-garbage",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n".to_vec()
+        }),
+    ),
+    (
+        "chunk-size-over-64-bits",
+        Misbehaviour::Responds(|| {
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nx".to_vec()
+        }),
+    ),
+    // Encodings.
+    ("gzip-bomb", Misbehaviour::Responds(gzip_bomb)),
+    ("gzip-twice-bomb", Misbehaviour::Responds(gzip_twice_bomb)),
+    (
+        "gzip-that-is-none",
+        Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: gzip", "plain text")),
+    ),
+    (
+        "gzip-cut",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Encoding: gzip", b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x4b")
+        }),
+    ),
+    (
+        "brotli-that-is-none",
+        Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: br", [0xff; 64])),
+    ),
+    (
+        "zstd-with-a-huge-window",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Encoding: zstd", b"\x28\xb5\x2f\xfd\x00\xff\x00\x00\x00")
+        }),
+    ),
+    (
+        "brotli-with-a-huge-window",
+        Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: br", b"\x11\x1e\x03\x00")),
+    ),
+    (
+        "zstd-of-empty-frames",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\n\r\n", || {
+            b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00".repeat(7000)
+        }),
+    ),
+    (
+        "deflate-of-nothing",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n", || {
+            b"\x00\x00\x00\xff\xff".repeat(13_000)
+        }),
+    ),
+    (
+        "gzip-then-garbage",
+        Misbehaviour::Repeats(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\
+              \x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0",
+            || vec![b'g'; 64 << 10],
+        ),
+    ),
+    (
+        "window-and-silence",
+        Misbehaviour::Responds(|| truncated_response("Content-Encoding: zstd", &zstd_window())),
+    ),
+    (
+        "links-and-silence",
+        Misbehaviour::Responds(|| {
+            let long = format!("<a href=\"/{}", "x".repeat(200));
+            let links = links(11_000).replace("<a href=\"http://127.5.0.1:1", &long);
+            truncated_response("Content-Type: text/html", links.as_bytes())
+        }),
+    ),
+    (
+        "encoding-unknown",
+        Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: rot13", "uryyb")),
+    ),
+    (
+        "encoding-a-hundred-times",
+        Misbehaviour::Responds(|| {
+            response(&format!("200 OK\r\nContent-Encoding: {}gzip", "gzip, ".repeat(100)), "x")
+        }),
+    ),
+    // Pages.
+    (
+        "charset-unknown",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: text/html; charset=klingon", "<title>x</title>")
+        }),
+    ),
+    (
+        "charset-wrong",
+        Misbehaviour::Responds(|| {
+            response(
+                "200 OK\r\nContent-Type: text/html; charset=utf-16",
+                "<title>plain ASCII</title>",
+            )
+        }),
+    ),
+    (
+        "charset-utf-7",
+        Misbehaviour::Responds(|| {
+            response(
+                "200 OK\r\nContent-Type: text/html; charset=utf-7",
+                "+ADw-a href=+ACI-/x+ACI-+AD4-",
+            )
+        }),
+    ),
+    (
+        "bytes-under-text-html",
+        Misbehaviour::Responds(|| {
+            response(
+                "200 OK\r\nContent-Type: text/html",
+                (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>(),
+            )
+        }),
+    ),
+    ("deep-html", Misbehaviour::Responds(|| html_response(&"<div>".repeat(1_000_000)))),
+    (
+        "broken-html",
+        Misbehaviour::Responds(|| {
+            html_response(&"<a href='/x<b \"><!-- <![CDATA[ </script <x y=".repeat(10_000))
+        }),
+    ),
+    (
+        "a-million-attributes",
+        Misbehaviour::Responds(|| html_response(&format!("<a {}>", "a=b ".repeat(1_000_000)))),
+    ),
+    (
+        "an-attribute-of-10-mb",
+        Misbehaviour::Responds(|| {
+            html_response(&format!("<a href=\"/{}\">", "x".repeat(10 << 20)))
+        }),
+    ),
+    (
+        "a-comment-of-10-mb",
+        Misbehaviour::Responds(|| html_response(&format!("<!--{}", "- ".repeat(5 << 20)))),
+    ),
+    (
+        "a-title-of-10-mb",
+        Misbehaviour::Responds(|| html_response(&format!("<title>{}", "t".repeat(10 << 20)))),
+    ),
+    ("half-a-million-links", Misbehaviour::Responds(|| html_response(&links(500_000)))),
+    (
+        "links-below-a-long-base",
+        Misbehaviour::Responds(|| {
+            html_response(&format!(
+                "<base href=\"http://127.5.0.1:1/{}/\">{}",
+                "b".repeat(8000),
+                links(10_000).replace("http://127.5.0.1:1/", "")
+            ))
+        }),
+    ),
+    (
+        "entity-bomb-xhtml",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: application/xhtml+xml", billion_laughs("html"))
+        }),
+    ),
+    (
+        "entity-bomb-rss",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: application/rss+xml", billion_laughs("rss"))
+        }),
+    ),
+    (
+        "entity-bomb-sitemap",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: application/xml", billion_laughs("urlset"))
+        }),
+    ),
+    (
+        "deep-xml",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: application/rss+xml", "<rss>".repeat(500_000))
+        }),
+    ),
+    (
+        "deep-json-feed",
+        Misbehaviour::Responds(|| {
+            response("200 OK\r\nContent-Type: application/feed+json", "[".repeat(1_000_000))
+        }),
+    ),
+    (
+        "feed-of-bases",
+        Misbehaviour::Responds(|| {
+            let base = format!("http://a.example/{}", "x".repeat(1900));
+            let tags = "<a xml:base='x'/>".repeat(50_000);
+            let feed = format!("<rss xml:base='{base}'>{tags}</rss>");
+            response("200 OK\r\nContent-Type: application/rss+xml", feed)
+        }),
+    ),
+    // Redirects and mazes.
+    ("redirect-to-itself", Misbehaviour::RespondsByPath(|_| redirect("/"))),
+    (
+        "redirect-loop-of-two",
+        Misbehaviour::RespondsByPath(|path| redirect(if path == "/a" { "/b" } else { "/a" })),
+    ),
+    ("redirect-maze", Misbehaviour::RespondsByPath(|path| redirect(&format!("{path}x")))),
+    ("redirect-to-another-scheme", Misbehaviour::RespondsByPath(|_| redirect("ftp://127.0.0.1/x"))),
+    (
+        "redirect-to-credentials",
+        Misbehaviour::RespondsByPath(|_| redirect("http://user:secret@127.0.0.1/")),
+    ),
+    ("redirect-to-nothing", Misbehaviour::RespondsByPath(|_| response("302 Found", ""))),
+    (
+        "redirect-to-a-closed-port",
+        Misbehaviour::RespondsByPath(|_| redirect("http://127.0.0.1:1/")),
+    ),
+    ("redirect-of-8-mb", Misbehaviour::Responds(|| redirect(&"/x".repeat(4 << 20)))),
+    (
+        "refresh-to-itself",
+        Misbehaviour::RespondsByPath(|path| {
+            html_response(&format!("<meta http-equiv=refresh content=\"0;url={path}?\">"))
+        }),
+    ),
+    (
+        "maze-of-segments",
+        Misbehaviour::RespondsByPath(|path| {
+            html_response(&format!("<a href=\"{path}a/b/\">deeper</a>"))
+        }),
+    ),
+    (
+        "maze-of-days",
+        Misbehaviour::RespondsByPath(|path| {
+            let day: u64 = path.rsplit('/').next().and_then(|day| day.parse().ok()).unwrap_or(0);
+            html_response(&format!(
+                "<title>Day {day}</title><a href=\"/calendar/{}\">next</a>",
+                day + 1
+            ))
+        }),
+    ),
+    (
+        "maze-of-sessions",
+        Misbehaviour::RespondsByPath(|path| {
+            let number = path.len();
+            html_response(
+                &format!("<a href=\"/page;jsessionid={number}{path}\">again</a>")
+                    .replace("=1/", "=1"),
+            )
+        }),
+    ),
+    // robots.txt.
+    (
+        "robots-of-100-mb",
+        Misbehaviour::Robots(|| response("200 OK", "Disallow: /nothing\n".repeat(5 << 20))),
+    ),
+    (
+        "robots-of-bytes",
+        Misbehaviour::Robots(|| {
+            response("200 OK", (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>())
+        }),
+    ),
+    ("robots-in-a-loop", Misbehaviour::Robots(|| redirect("/robots.txt"))),
+    ("robots-broken", Misbehaviour::Robots(|| response("500 Oh", ""))),
+    (
+        "robots-with-stars",
+        Misbehaviour::Robots(|| {
+            response("200 OK", format!("User-agent: *\nDisallow: {}$\n", "*a".repeat(10_000)))
+        }),
+    ),
+    (
+        "robots-with-odd-delays",
+        Misbehaviour::Robots(|| {
+            response("200 OK", "User-agent: *\nCrawl-delay: -1\nCrawl-delay: NaN\nCrawl-delay: 2\n")
+        }),
+    ),
+];

@@ -1,0 +1,158 @@
+//! A raw TCP connection to the line port, byte for byte.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use super::wait::WAIT_TIMEOUT;
+
+/// What the broker says at an orderly end of input.
+pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
+
+/// The value of `key=value` in a line.
+#[track_caller]
+pub(crate) fn value<'a>(line: &'a str, key: &str) -> &'a str {
+    let mut words = line.split(' ').filter_map(|word| word.split_once('='));
+    let found = words.find(|(name, _)| *name == key);
+    found.unwrap_or_else(|| panic!("no {key}= in {line}")).1
+}
+
+/// A connection and what has been read of it and not yet looked at.
+#[derive(Debug)]
+pub(crate) struct LineConnection {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl LineConnection {
+    /// Connects and reads nothing, not even the greeting.
+    #[track_caller]
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::try_connect(address).unwrap()
+    }
+
+    /// The same with a broker that may be gone.
+    fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        Self::try_from_stream(TcpStream::connect(address)?)
+    }
+
+    /// Over a connection of which nothing was read.
+    #[track_caller]
+    pub(crate) fn from_stream(stream: TcpStream) -> Self {
+        Self::try_from_stream(stream).unwrap()
+    }
+
+    fn try_from_stream(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+        Ok(Self { stream, unread: Vec::new() })
+    }
+
+    /// Connects, reads the greeting, and returns the number in it as well.
+    #[track_caller]
+    pub(crate) fn connect_with_number(address: SocketAddr) -> (Self, u64) {
+        let mut talk = Self::connect(address);
+        let line = talk.read_line();
+        let number = line
+            .strip_prefix("Connected.  (PID ")
+            .and_then(|rest| rest.strip_suffix(')'))
+            .and_then(|number| number.parse().ok());
+        (talk, number.unwrap_or_else(|| panic!("not a greeting: {line:?}")))
+    }
+
+    /// A peer of the notifier.
+    #[track_caller]
+    pub(crate) fn connect_peer(address: SocketAddr) -> Self {
+        Self::connect_with_number(address).0
+    }
+
+    /// A client: introduced, so that everything from here on is an answer or a delivery.
+    #[track_caller]
+    pub(crate) fn connect_client(address: SocketAddr) -> Self {
+        Self::try_connect_client(address).expect("a broker that answers HELLO")
+    }
+
+    /// The same, or nothing where the broker is gone or goes.
+    #[track_caller]
+    pub(crate) fn try_connect_client(address: SocketAddr) -> Option<Self> {
+        let mut talk = Self::try_connect(address).ok()?;
+        talk.send("HELLO echo=e2e\n");
+        while !talk.try_read_line()?.contains(" echo=e2e") {}
+        Some(talk)
+    }
+
+    /// Writes all of it; the other side may have closed already, which the reading then shows.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    /// A command and its one answer, which is a single line.
+    #[track_caller]
+    pub(crate) fn request(&mut self, command: &str) -> String {
+        self.send(format!("{command}\n"));
+        self.read_line()
+    }
+
+    /// A command and its answer with the lines before the last one.
+    #[track_caller]
+    pub(crate) fn request_lines(&mut self, command: &str) -> Vec<String> {
+        let mut lines = vec![self.request(command)];
+        while lines.last().is_some_and(|line| line.starts_with("+ ")) {
+            lines.push(self.read_line());
+        }
+        lines
+    }
+
+    /// The next line, which must end in CRLF.
+    #[track_caller]
+    pub(crate) fn read_line(&mut self) -> String {
+        self.try_read_line().unwrap_or_else(|| panic!("closed; unread: {}", self.unread_text()))
+    }
+
+    /// The next line, or nothing where the other side has closed.
+    #[track_caller]
+    pub(crate) fn try_read_line(&mut self) -> Option<String> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=searched + at).collect();
+                let line = line.strip_suffix(b"\r\n").expect("the broker's lines end in CRLF");
+                return Some(String::from_utf8(line.to_vec()).expect("the broker sends UTF-8"));
+            }
+            searched = self.unread.len();
+            let mut chunk = [0; 8 * 1024];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                // With a time-out the system does not go on by itself when this process stood still
+                // for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("no line: {error}; unread: {}", self.unread_text()),
+            }
+        }
+    }
+
+    /// All lines until the other side closes.
+    #[track_caller]
+    pub(crate) fn read_to_end(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.try_read_line()).collect()
+    }
+
+    /// The other side has closed and said nothing more.
+    #[track_caller]
+    pub(crate) fn expect_closed(&mut self) {
+        let lines = self.read_to_end();
+        assert!(lines.is_empty() && self.unread.is_empty(), "{lines:?} {}", self.unread_text());
+    }
+
+    /// Ends the connection with a reset: closing with bytes that were received and not read does
+    /// that.
+    #[track_caller]
+    pub(crate) fn reset(self) {
+        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "something must be left unread");
+    }
+
+    fn unread_text(&self) -> String {
+        String::from_utf8_lossy(&self.unread).into_owned()
+    }
+}

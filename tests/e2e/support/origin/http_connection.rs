@@ -1,0 +1,166 @@
+//! HTTP/1.1, as much of it as a test origin needs, on one connection.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::site::OriginResponse;
+use super::{Hit, OriginState};
+
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Between two bytes of a dripping answer; also how soon the end of the test is noticed.
+const DRIP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Serves requests until the client leaves or an answer ends the connection.
+pub(super) fn serve_requests(
+    mut stream: TcpStream,
+    host: Ipv4Addr,
+    shared: &OriginState,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let port = stream.local_addr()?.port();
+    loop {
+        let mut first = [0];
+        if stream.read(&mut first)? == 0 {
+            return Ok(());
+        }
+        let start = shared.now();
+        let head = read_rest_of_head(&mut stream, first[0])?;
+        let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
+        let hit = Hit { host, path, head, start, end: None };
+        let answer = (shared.override_response)(&hit);
+        let answer = answer.unwrap_or_else(|| shared.site.response(host, port, &hit.path));
+        let request = shared.record_start(hit);
+        if !is_connected_after(&stream, shared.site.response_delay)? {
+            return Ok(());
+        }
+        let sent = send_response(&mut stream, &answer, shared, request);
+        if sent.is_err() {
+            shared.clear_end(request);
+        }
+        if !sent? {
+            return Ok(());
+        }
+    }
+}
+
+fn read_rest_of_head(stream: &mut TcpStream, first: u8) -> io::Result<String> {
+    let mut head = vec![first];
+    let mut chunk = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") {
+        let count = stream.read(&mut chunk)?;
+        if count == 0 || head.len() > HEAD_BYTES_MAX {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&chunk[..count]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Sends an answer; whether the connection can serve another request.
+fn send_response(
+    stream: &mut TcpStream,
+    answer: &OriginResponse,
+    shared: &OriginState,
+    request: usize,
+) -> io::Result<bool> {
+    match answer {
+        OriginResponse::Full { status, headers, body } => {
+            let response = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+                body.len()
+            );
+            shared.record_end(request);
+            stream.write_all(response.as_bytes())?;
+            return Ok(true);
+        }
+        OriginResponse::Raw(bytes) => {
+            shared.record_end(request);
+            stream.write_all(bytes)?;
+        }
+        OriginResponse::Endless => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n")?;
+            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
+            send_endlessly(stream, &[b'x'; 8 * 1024])?;
+        }
+        OriginResponse::EndlessChunks => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")?;
+            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
+            send_endlessly(stream, b"10\r\n<p>0123456789</p\r\n".repeat(1000).as_slice())?;
+        }
+        OriginResponse::EndlessHeader => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nX-Long: ")?;
+            send_endlessly(stream, &[b'h'; 4096])?;
+        }
+        OriginResponse::Drip => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")?;
+            while !shared.is_stopping() && is_connected_after(stream, DRIP_INTERVAL)? {
+                stream.write_all(b"x")?;
+            }
+        }
+        OriginResponse::Silent => {
+            while !shared.is_stopping() && is_connected_after(stream, DRIP_INTERVAL)? {}
+        }
+        OriginResponse::Truncated => {
+            shared.record_end(request);
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n<title>Half a")?;
+        }
+        OriginResponse::Bomb => {
+            let body = gzip_bomb();
+            stream.write_all(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n",
+            )?;
+            write!(stream, "Content-Length: {}\r\n\r\n", body.len())?;
+            shared.record_end(request);
+            stream.write_all(body)?;
+        }
+    }
+    Ok(false)
+}
+
+/// Sends the same bytes until the client breaks off, which is an error.
+fn send_endlessly(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        stream.write_all(bytes)?;
+    }
+}
+
+/// Lets this much time pass, unless the client leaves before.
+fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(true);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_read_timeout(None)?;
+        match peeked {
+            Ok(0) => return Ok(false),
+            // A client that sends its next request before it has an answer does not exist here.
+            Ok(_) => return Err(ErrorKind::InvalidData.into()),
+            Err(error) => match error.kind() {
+                // The time is over, or this process stood still for a while.
+                ErrorKind::TimedOut | ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Made once, by `gzip` itself.
+fn gzip_bomb() -> &'static [u8] {
+    static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
+    BOMB.get_or_init(|| {
+        let made = Command::new("sh")
+            .args(["-c", "head -c 256M /dev/zero | gzip -1"])
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("sh, head and gzip are on every system");
+        made.stdout
+    })
+}

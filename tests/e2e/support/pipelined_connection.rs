@@ -1,0 +1,188 @@
+//! Lines and requests, many on one connection, over whatever carries bytes. An answer is what
+//! stands between what was said before and after, so that it counts for one line, whatever else is
+//! heard meanwhile.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use socket2::{Domain, Socket, Type};
+
+use super::wait::WAIT_TIMEOUT;
+
+/// Something that carries bytes in both directions.
+pub(crate) trait ByteStream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> ByteStream for T {}
+
+/// A connection from that address of this machine, which has nothing to do with what others do from
+/// elsewhere.
+#[track_caller]
+pub(crate) fn connect_tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream
+}
+
+/// A connection to a socket of the file system.
+#[track_caller]
+pub(crate) fn connect_unix(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream
+}
+
+/// TLS with a certificate of one's own: the files of the authority, of the certificate, and of its
+/// key.
+#[track_caller]
+pub(crate) fn connect_tls(
+    stream: TcpStream,
+    [ca, cert, key]: [&str; 3],
+) -> impl ByteStream + use<> {
+    let certificate = |file: &str| CertificateDer::from_pem_file(file).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate(ca)).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate(cert)], PrivateKeyDer::from_pem_file(key).unwrap())
+        .unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+}
+
+/// A connection, and what has been read of it and not yet looked at.
+pub(crate) struct PipelinedConnection {
+    stream: Box<dyn ByteStream>,
+    unread: Vec<u8>,
+    /// How many fences there were.
+    fences: usize,
+}
+
+/// What came in answer to one line: nothing, where none is due.
+pub(crate) type ResponseLines = Vec<String>;
+
+impl PipelinedConnection {
+    pub(crate) fn new(carrier: impl ByteStream + 'static) -> Self {
+        Self { stream: Box::new(carrier), unread: Vec::new(), fences: 0 }
+    }
+
+    /// The other side may have closed already, which the reading then shows.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref()).and_then(|()| self.stream.flush());
+    }
+
+    /// Whether there was anything more to read.
+    fn read_more(&mut self) -> bool {
+        let mut chunk = [0; 16 << 10];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(count) => {
+                    self.unread.extend_from_slice(&chunk[..count]);
+                    return count > 0;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let unread = String::from_utf8_lossy(&self.unread);
+                    panic!("nothing comes; unread: {unread}");
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// The next line, or nothing where the other side has closed.
+    pub(crate) fn read_line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return Some(String::from_utf8(line).unwrap().trim_end().to_owned());
+            }
+            if !self.read_more() {
+                return None;
+            }
+        }
+    }
+
+    /// All lines until the other side closes.
+    pub(crate) fn read_to_end(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.read_line()).collect()
+    }
+
+    /// Says all of them at once, and returns what is answered to each: the last line of it, without
+    /// deliveries, which may stand anywhere.
+    #[track_caller]
+    pub(crate) fn request_all(&mut self, lines: &[String]) -> Vec<ResponseLines> {
+        let fence = |number: usize| format!("HELLO echo=fence-{number}");
+        let fences = self.fences..self.fences + lines.len();
+        self.fences = fences.end;
+        let said = lines.iter().zip(fences.clone());
+        self.send(
+            said.flat_map(|(line, at)| [line.clone(), fence(at)]).collect::<Vec<_>>().join("\n")
+                + "\n",
+        );
+        let deliveries = ["MSG ", "TASK ", "LAG ", "GAP "];
+        // The lines of an answer before its last, of which some are empty.
+        let is_more = |line: &str| line.starts_with('+') && !line.starts_with("+OK");
+        let answer = |at: usize| {
+            let end = format!(" echo=fence-{at}");
+            let mut heard = Vec::new();
+            loop {
+                let line = self.read_line().unwrap_or_else(|| panic!("closed; heard {heard:?}"));
+                if line.starts_with("+OK tidings ") && line.contains(&end) {
+                    return heard;
+                }
+                if !is_more(&line) && !deliveries.iter().any(|word| line.starts_with(word)) {
+                    heard.push(line);
+                }
+            }
+        };
+        fences.map(answer).collect()
+    }
+
+    /// The status and the fields of an answer, of which the body is still to come, or nothing where
+    /// the other side has closed.
+    pub(crate) fn read_head(&mut self) -> Option<(u16, Vec<String>)> {
+        let status = self.read_line()?.split(' ').nth(1)?.parse().ok()?;
+        let head = std::iter::from_fn(|| self.read_line().filter(|line| !line.is_empty()));
+        Some((status, head.map(|line| line.to_ascii_lowercase()).collect()))
+    }
+
+    /// The status and the body of an answer that has an end.
+    pub(crate) fn read_response(&mut self) -> Option<(u16, String)> {
+        let (status, head) = self.read_head()?;
+        let field = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
+        let body = if let Some(length) = field("content-length: ") {
+            self.read_bytes(length.parse().unwrap())
+        } else if field("transfer-encoding: ") == Some("chunked") {
+            let mut body = Vec::new();
+            loop {
+                let bytes = usize::from_str_radix(&self.read_line()?, 16).unwrap();
+                body.extend(self.read_bytes(bytes));
+                self.read_line()?;
+                if bytes == 0 {
+                    break body;
+                }
+            }
+        } else {
+            Vec::new()
+        };
+        Some((status, String::from_utf8(body).unwrap()))
+    }
+
+    fn read_bytes(&mut self, bytes: usize) -> Vec<u8> {
+        while self.unread.len() < bytes && self.read_more() {}
+        self.unread.drain(..bytes.min(self.unread.len())).collect()
+    }
+}

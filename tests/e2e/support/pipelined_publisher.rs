@@ -1,0 +1,119 @@
+//! A publisher that pipelines and remembers what of it was confirmed.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::line_connection::LineConnection;
+
+/// A connection that publishes without waiting for each answer.
+#[derive(Debug)]
+pub(crate) struct PipelinedPublisher {
+    connection: LineConnection,
+    /// Publishes without an answer, oldest first: topic and payload.
+    pending: VecDeque<(String, String)>,
+    /// The number of the first of them among the publishes of the connection, which count from 1.
+    first_pending_number: u64,
+}
+
+/// What became of a publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublishOutcome {
+    pub(crate) topic: String,
+    pub(crate) payload: String,
+    /// Confirmed, perhaps with its number; or the code of the refusal.
+    pub(crate) result: Result<Option<u64>, String>,
+}
+
+impl PipelinedPublisher {
+    /// Connects; nothing where the broker is gone.
+    #[track_caller]
+    pub(crate) fn connect(address: SocketAddr) -> Option<Self> {
+        Some(Self {
+            connection: LineConnection::try_connect_client(address)?,
+            pending: VecDeque::new(),
+            first_pending_number: 1,
+        })
+    }
+
+    /// Publishes all of these with one write.
+    pub(crate) fn send(&mut self, events: impl IntoIterator<Item = (String, String)>) {
+        let mut lines = String::new();
+        for (topic, payload) in events {
+            lines.extend(["PUB ", &topic, " ", &payload, "\n"]);
+            self.pending.push_back((topic, payload));
+        }
+        self.connection.send(lines);
+    }
+
+    /// How many publishes wait for their answer.
+    pub(crate) fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The outcomes that the next answer tells; nothing where the broker is gone or about to go.
+    ///
+    /// A refusal names its publishes alone, so those before it may still be unanswered: they stay
+    /// in `waiting`, in which the refused ones are then blank.
+    #[track_caller]
+    pub(crate) fn read_outcomes(&mut self) -> Option<Vec<PublishOutcome>> {
+        let line = self.connection.try_read_line()?;
+        if let Some(rest) = line.strip_prefix("+OK ") {
+            let (seq, n) = rest.split_once(' ').expect("two numbers");
+            let (seq, n) = (seq.parse::<u64>().unwrap(), n.parse::<u64>().unwrap());
+            let count = usize::try_from(n + 1 - self.first_pending_number)
+                .expect("publishes that were sent");
+            self.first_pending_number = n + 1;
+            let answered: Vec<_> = self.pending.drain(..count).collect();
+            let last = count - 1;
+            let outcomes =
+                answered.into_iter().enumerate().filter(|(_, event)| !event.0.is_empty());
+            return Some(
+                outcomes
+                    .map(|(at, (topic, payload))| {
+                        let number = (at == last).then_some(seq);
+                        PublishOutcome { topic, payload, result: Ok(number) }
+                    })
+                    .collect(),
+            );
+        }
+        if line.starts_with("-ERR closing ") {
+            return None;
+        }
+        let mut words = line.splitn(4, ' ');
+        let (Some("-ERR"), Some(code), Some(which)) = (words.next(), words.next(), words.next())
+        else {
+            panic!("no answer to a publish: {line:?}");
+        };
+        let which = which.strip_prefix("n=").unwrap_or_else(|| panic!("no answer: {line:?}"));
+        let (from, to) = which.split_once('-').unwrap_or((which, which));
+        let (from, to) = (from.parse::<u64>().unwrap(), to.parse::<u64>().unwrap());
+        let refused = (from..=to).map(|n| {
+            let at =
+                usize::try_from(n - self.first_pending_number).expect("publishes that were sent");
+            let (topic, payload) = std::mem::take(&mut self.pending[at]);
+            PublishOutcome { topic, payload, result: Err(code.to_owned()) }
+        });
+        let refused = refused.collect();
+        // What was refused in front waits for nothing.
+        while self.pending.front().is_some_and(|(topic, _)| topic.is_empty()) {
+            self.pending.pop_front();
+            self.first_pending_number += 1;
+        }
+        Some(refused)
+    }
+
+    /// The outcomes of everything that was sent and not answered; fails where the broker goes.
+    #[track_caller]
+    pub(crate) fn read_all_outcomes(&mut self) -> Vec<PublishOutcome> {
+        let mut outcomes = Vec::new();
+        while !self.pending.is_empty() {
+            outcomes.extend(self.read_outcomes().expect("a broker that answers"));
+        }
+        outcomes
+    }
+
+    /// What was never answered, oldest first.
+    pub(crate) fn into_pending(self) -> impl Iterator<Item = (String, String)> {
+        self.pending.into_iter().filter(|(topic, _)| !topic.is_empty())
+    }
+}

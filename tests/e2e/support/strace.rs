@@ -1,0 +1,99 @@
+//! System calls of a real process, as `strace` saw them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::wait::wait_until;
+
+/// Bytes of a text that are recorded.
+const STRING_BYTES_MAX: &str = "200000";
+
+/// What makes something durable, what says so, and what was asked.
+const TRACED_CALLS: &str = "trace=mkdir,mkdirat,rename,renameat,renameat2,pwrite64,pwritev,pwritev2,\
+                     fdatasync,fsync,write,writev,sendto,sendmsg,recvfrom";
+
+/// One system call.
+#[derive(Debug, Clone)]
+pub(crate) struct SystemCall {
+    pub(crate) name: String,
+    /// Everything between the parentheses, as `strace` writes it.
+    pub(crate) arguments: String,
+    pub(crate) succeeded: bool,
+    /// When it began and when it had ended, in lines of the trace: the kernel began it no earlier
+    /// than the one, and the program learnt of its end no earlier than the other.
+    pub(crate) start_line: usize,
+    pub(crate) end_line: usize,
+}
+
+impl SystemCall {
+    /// The file or socket of its first argument, by its path or its number.
+    pub(crate) fn target(&self) -> &str {
+        let inside = self.arguments.split_once('<').map_or("", |(_, rest)| rest);
+        inside.split_once('>').map_or("", |(place, _)| place)
+    }
+}
+
+/// Has the program run by `strace`, which writes to a file in this folder.
+pub(crate) fn trace_command(command: &mut Command, folder: &Path, flags: &[&str]) -> PathBuf {
+    let file = folder.join("trace");
+    let mut strace = Command::new("strace");
+    // The tracer is a child of the program, so that signals and exit codes are the program's own.
+    strace
+        .args(["-D", "-f", "-y", "-q", "-s", STRING_BYTES_MAX, "-e", TRACED_CALLS, "-o"])
+        .arg(&file)
+        .args(flags);
+    strace.arg(command.get_program()).args(command.get_args());
+    strace.current_dir(command.get_current_dir().expect("a folder of its own"));
+    *command = strace;
+    file
+}
+
+/// Whether the line tells that the process is over; its threads have numbers of their own.
+fn is_exit_line(process: u32, line: &str) -> bool {
+    line.split_once(' ').is_some_and(|(number, rest)| {
+        number == process.to_string() && rest.trim_start().starts_with("+++ ")
+    })
+}
+
+/// Reads the trace of a process that has ended.
+#[track_caller]
+pub(crate) fn read_trace(file: &Path, process: u32) -> Vec<SystemCall> {
+    let text = wait_until("the end of the trace", || {
+        let text = fs::read_to_string(file).ok()?;
+        text.lines().any(|line| is_exit_line(process, line)).then_some(text)
+    });
+    let mut open: HashMap<&str, (usize, &str, String)> = HashMap::new();
+    let mut calls = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let (thread, line) = line.split_once(' ').expect("a thread's number");
+        let line = line.trim_start();
+        if line.starts_with("+++") || line.starts_with("---") {
+            continue;
+        }
+        if let Some(begun) = line.strip_suffix(" <unfinished ...>") {
+            let (name, arguments) = begun.split_once('(').expect("a call");
+            open.insert(thread, (at, name, arguments.to_owned()));
+            continue;
+        }
+        let (began, name, rest) = if let Some(resumed) = line.strip_prefix("<... ") {
+            let (_, rest) = resumed.split_once(" resumed>").expect("a call that goes on");
+            let (began, name, first) = open.remove(thread).expect("it began");
+            (began, name, first + rest)
+        } else {
+            let (name, rest) = line.split_once('(').expect("a call");
+            (at, name, rest.to_owned())
+        };
+        let (arguments, result) = rest.rsplit_once(" = ").expect("a result");
+        calls.push(SystemCall {
+            name: name.to_owned(),
+            arguments: arguments.trim_end().trim_end_matches(')').to_owned(),
+            succeeded: !result.starts_with(['-', '?']),
+            start_line: began,
+            end_line: at,
+        });
+    }
+    assert!(calls.iter().any(|call| call.name == "fdatasync"), "nothing was traced: {text}");
+    calls
+}
