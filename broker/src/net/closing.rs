@@ -1,9 +1,10 @@
-//! How a connection ends.
+//! The close of a connection: its reasons, the last lines, and the lingering.
 //!
 //! ```text
-//!                 everything has left          shut down             the other side, too, or
-//!  end(cause) ──▶ that was pending ──▶ last words ──▶ lingering ──▶ too late: closed
-//!                                                 └─ the broker stops: what is there is read ─▶ closed
+//!                    pending output               write side           remote end closes,
+//!                    is sent                      is shut down         or the deadline passes
+//!  start_closing ──▶ final line ────────────────▶ lingering ─────────▶ closed
+//!                                                   └─ broker stops: available input is read
 //! ```
 
 use std::mem;
@@ -20,45 +21,46 @@ use crate::clock::Moment;
 
 /// Why a connection ends.
 pub(super) enum CloseReason {
-    /// By what it sent, or by the end of that.
+    /// The client's input ended, or violated the protocol.
     Session(SessionEnd),
-    /// A line is silent half-way.
+    /// A line stayed incomplete for too long.
     PartialLineTimeout,
-    /// Who has to log in has not.
+    /// The client had to log in and did not.
     LoginTimeout,
-    /// Tasks pile up that are not read.
+    /// The worker does not read, and too many bytes of tasks are buffered.
     UnreadTasks,
-    /// By another part of the broker.
+    /// Another part of the broker reported an error.
     Error(ProtocolError),
     /// The broker stops.
     Shutdown,
 }
 
-/// A connection on its way to its end.
+/// State of a connection that is closing.
 #[derive(Debug)]
 pub(super) struct Closing {
-    /// Answers that are owed are waited for.
+    /// Pending answers are sent before the final line.
     waits_for_answers: bool,
-    /// What is said last of all; empty: nothing.
+    /// The last line to send; empty if there is none.
     final_line: Bytes,
-    /// The broker stops: nothing is waited for, except by a farewell.
+    /// The broker stops, so nothing is waited for, except before a farewell.
     pub(super) is_shutdown: bool,
-    /// Everything was said. It is waited for the other side to close, so that what is still coming
-    /// from there does not turn the last words into a reset; in a hurry only what is there is read.
+    /// Everything is sent, and the write side is shut down. Input is read and discarded until the
+    /// remote end closes: closing over unread input causes a reset, which may overtake the final
+    /// line. If the broker stops, only input that has already arrived is read.
     pub(super) is_lingering: bool,
-    /// When it is cut off, unless it makes progress.
+    /// When the connection is cut off; progress extends it.
     pub(super) deadline: Moment,
 }
 
 impl CloseReason {
-    /// For audit records.
+    /// The reason in audit records.
     fn as_str(&self) -> &'static str {
         match self {
             Self::Session(SessionEnd::Violation(_)) => "refused",
             Self::Session(_) => "left",
-            Self::PartialLineTimeout => "a line was silent half-way",
-            Self::LoginTimeout => "nobody logged in",
-            Self::UnreadTasks => "tasks were not read",
+            Self::PartialLineTimeout => "incomplete line",
+            Self::LoginTimeout => "no login in time",
+            Self::UnreadTasks => "unread tasks",
             Self::Error(error) => error.code.as_str(),
             Self::Shutdown => "the broker stops",
         }
@@ -66,7 +68,8 @@ impl CloseReason {
 }
 
 impl Connection {
-    /// Begins to end the connection. If it is ending already, a stop only makes it hurry.
+    /// Starts to close the connection. If it is closing already, a stop of the broker only shortens
+    /// the wait.
     pub(super) fn start_closing(&mut self, cause: CloseReason) {
         let (now, limits) = (self.hub.clock.now(), &self.hub.limits);
         let stops = matches!(cause, CloseReason::Shutdown);
@@ -75,7 +78,7 @@ impl Connection {
         if let Some(ending) = &mut self.closing {
             if stops {
                 ending.deadline = ending.deadline.min(deadline);
-                // A farewell that comes before the disk has everything is a lie.
+                // A farewell confirms that every line is durable, so it still waits for the disk.
                 ending.waits_for_answers &= !ending.final_line.is_empty();
                 ending.is_shutdown = true;
             }
@@ -99,17 +102,25 @@ impl Connection {
                 Err(error)
             }
             CloseReason::PartialLineTimeout => {
-                let text =
-                    format!("a line was silent half-way for {} ms", limits.partial_line_timeout_ms);
+                let text = format!(
+                    "a line was incomplete for {} ms; send whole lines",
+                    limits.partial_line_timeout_ms
+                );
                 Err(ProtocolError::new(Code::Idle, text))
             }
             CloseReason::LoginTimeout => {
-                let text = format!("nobody has logged in within {} ms", limits.login_timeout_ms);
+                let text = format!(
+                    "no login within {} ms; send HELLO token=<token> as the first line",
+                    limits.login_timeout_ms
+                );
                 Err(ProtocolError::new(Code::Idle, text))
             }
             CloseReason::UnreadTasks => {
                 let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
-                let text = format!("{bytes} bytes of tasks wait, and nothing was read for {ms} ms");
+                let text = format!(
+                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
+                     read faster, or join with less credit"
+                );
                 Err(ProtocolError::new(Code::Idle, text))
             }
             CloseReason::Session(end) => Ok(Some(end)),
@@ -125,7 +136,7 @@ impl Connection {
                 }
             }
             Err(error) => {
-                tracing::debug!(conn = %self.id, %error, "the connection is ended");
+                tracing::debug!(conn = %self.id, %error, "closing the connection");
                 self.subscriptions.clear();
                 self.task_buffer = BytesMut::new();
                 self.error_final_line(error)
@@ -141,7 +152,7 @@ impl Connection {
         }));
     }
 
-    /// The last words to somebody who leaves in an orderly way.
+    /// The final line for a client or peer that ended its input in order.
     fn orderly_final_line(&mut self, end: &SessionEnd) -> Bytes {
         if let Some(watching) = self.worker.as_mut().and_then(|worker| worker.watch_slot.take()) {
             self.fill(watching, Bytes::from_static(b"+OK\r\n"));
@@ -156,26 +167,27 @@ impl Connection {
         }
     }
 
-    /// The last words to somebody who is shown the door: a client is told why, anybody else may
-    /// speak another protocol, and is told nothing.
+    /// The final line for a connection that the broker closes. A client receives the error. Other
+    /// connections may speak another protocol and receive nothing.
     fn error_final_line(&self, error: &ProtocolError) -> Bytes {
         let mut line = BytesMut::new();
-        // Who may not be a peer here is told that, too: it has typed a line that is no command.
+        // A line where anonymous publishing is off also receives the error, since a person may have
+        // typed it.
         if self.session.mode() == SessionMode::Client || error.code == Code::Unauthenticated {
             error.encode(&mut line);
         }
         line.freeze()
     }
 
-    /// Something was written: whoever reads, however slowly, is not cut off.
+    /// Extends the closing deadline after a write, so that a slow reader is not cut off.
     pub(super) fn extend_closing_deadline(&mut self) {
         if let Some(ending) = self.closing.as_mut().filter(|ending| !ending.is_shutdown) {
             ending.deadline = self.hub.clock.now() + self.hub.limits.closing_timeout_ms;
         }
     }
 
-    /// The same where what was written waits within TLS, and some of it has left. Nor is that a
-    /// stall.
+    /// Extends the deadlines if the socket accepted bytes that TLS had buffered: the remote end is
+    /// reading, so the connection is not stalled.
     pub(super) fn extend_deadlines_if_sent(&mut self) {
         if self.stream.has_sent() {
             self.outbound.restart_stall_timer(self.hub.clock.now());
@@ -183,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// Takes the next step towards the end, once everything that could leave has left.
+    /// Continues to close the connection, once all output is written.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> IoStatus {
         let Some(ending) = &self.closing else {
             return IoStatus::Idle;
@@ -191,13 +203,13 @@ impl Connection {
         if ending.is_lingering {
             return IoStatus::Idle;
         }
-        // The farewell confirms what a peer sent, so it comes once the fate of all that is known.
+        // The farewell confirms a peer's lines, so it waits until each is durable or lost.
         if ending.waits_for_answers
             && (!self.answers.is_empty() || self.subscriptions.is_waiting_for_disk())
         {
             return IoStatus::Idle;
         }
-        // Whoever sees the end and comes back finds them free.
+        // Released before the close, so that a client that reconnects can acquire them.
         self.release_cursors();
         let Some(ending) = &mut self.closing else { return IoStatus::Idle };
         if self.has_dropped_line && self.session.mode() != SessionMode::Client {
@@ -209,7 +221,7 @@ impl Connection {
         }
         match Pin::new(&mut self.stream).poll_shutdown(cx) {
             Poll::Ready(Ok(())) => {}
-            // The last word of TLS waits for the socket.
+            // The socket has not accepted TLS's close-notify alert yet.
             Poll::Pending => {
                 self.extend_deadlines_if_sent();
                 return IoStatus::Idle;

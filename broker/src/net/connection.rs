@@ -1,4 +1,4 @@
-//! One connection: what wakes it, in which order it acts, how it ends.
+//! The task of one connection: its state, the order of its work, and its deadlines.
 #![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
 
 use std::cell::Cell;
@@ -32,91 +32,93 @@ use crate::mailbox::{ConnId, ConnMessage, GroupLines, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
 use crate::topic::{LineForm, Topic, Topics, WaiterSlot};
 
-/// Reads and writes of one connection before others have their turn.
+/// Rounds of reading and writing in one poll; after them other tasks run.
 const IO_ROUNDS_MAX: usize = 4;
 
-/// The task of one connection. It never awaits anything in the middle of something: one `poll`
-/// does what can be done, and everything that may change its answer wakes the task.
+/// A connection, polled as one task. It never awaits in the middle of an operation: one `poll` does
+/// all that is possible now, and each change that makes more possible wakes the task.
 ///
-/// Idle, it holds no buffers: input is read into a buffer of the worker thread, and only an
-/// unfinished line is kept; output is slices of the topics' memory.
+/// An idle connection holds no buffers. Input is read into a buffer of the thread, and only a
+/// partial line is kept. Output consists of slices of the topics' memory.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and not a state")]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states")]
 pub(super) struct Connection {
     pub(super) hub: Arc<Hub>,
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
     pub(super) stream: SocketStream,
     pub(super) session: Session,
-    /// Who it is, and on which way those came for whom it speaks.
+    /// The permissions of the client, and the transport of the clients that it acts for.
     pub(super) identity: Identity,
-    /// Who is at the other end, and what becomes of saying so.
+    /// The remote end, and the state of the login.
     pub(super) login: Box<LoginState>,
-    /// What was read and not consumed: an unfinished line, or more if there is a backlog.
+    /// Input that is not processed yet: a partial line, or more if `has_backlog`.
     pub(super) input_buffer: Vec<u8>,
     /// `input_buffer` may hold whole lines: too much was unanswered to go on.
     pub(super) has_backlog: bool,
-    /// When something was read last, or reading was paused.
+    /// The time of the last read, or of the last poll in which reading was paused.
     pub(super) read_at: Moment,
-    /// The topic that was published to last, to find it quickly.
+    /// The topic of the last publish, which saves a lookup.
     pub(super) last_topic: Option<Arc<Topic>>,
-    /// A line was not kept, so that there is nothing to say farewell to a peer for.
+    /// A published line was lost, so the broker sends a peer no farewell.
     pub(super) has_dropped_line: bool,
-    /// Where it waits for an event to be safe: the topic's id and its place there.
+    /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
-    /// What is owed, to peers the fate of what they published: the farewell says it all at once.
+    /// Pending answers. For a peer: the pending confirmations of its lines, which one farewell
+    /// reports together.
     pub(super) answers: Answers,
-    /// Bytes of answers in `answers`; reset when it is empty, so never too low.
+    /// An upper bound of the bytes in `answers`, reset to 0 when `answers` is empty.
     pub(super) answer_bytes: usize,
     pub(super) worker: Option<Box<WorkerState>>,
     pub(super) cursors: Option<Box<ConnectionCursors>>,
     pub(super) subscriptions: Subscriptions,
-    /// It hears the default topic as a peer does, until it turns out to be a client.
+    /// The connection is subscribed to the default topic, as a peer is. Cleared when the first line
+    /// shows that it is a client.
     pub(super) is_peer: bool,
-    /// Tasks that wait for the outbound queue.
+    /// Encoded tasks that are not in the outbound queue yet.
     pub(super) task_buffer: BytesMut,
     pub(super) outbound: OutboundQueue,
-    /// The other side is gone and hears nothing; lines of it that have arrived still count.
+    /// The remote end has closed and receives nothing more. Lines that it sent before are still
+    /// processed.
     pub(super) is_write_closed: bool,
-    /// Set once it is on its way to its end; nothing is read any more.
+    /// Set once the connection is closing; from then on no commands are read.
     pub(super) closing: Option<Box<Closing>>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// What only a connection has that works for groups, or said `HELLO`.
+/// State of a connection that uses groups or has sent `HELLO`.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     pub(super) member: MemberId,
-    /// Groups know it, so the identity cannot change any more.
+    /// Groups know this member, so its id cannot change any more.
     pub(super) is_known_to_groups: bool,
-    /// It has waited for a job or watched something, so that groups are to be told when it is gone.
+    /// The connection has used `wait` or `watch`, so groups must be notified when it ends.
     pub(super) has_waited: bool,
-    /// The `JOB wait` that have no answer yet.
+    /// The `JOB wait` commands without an answer yet.
     pub(super) wait_slots: Vec<Slot>,
-    /// The `JOB watch` or `GROUP watch` that has not ended. There is one at a time: what another
-    /// one had to say could not leave.
+    /// The running `JOB watch` or `GROUP watch`. There is one at a time, because answers keep their
+    /// order and a second one could not be sent.
     pub(super) watch_slot: Option<Slot>,
-    /// When groups were told last that it lives.
+    /// When groups were last notified that the member is active.
     pub(super) last_active_at: Moment,
     pub(super) staged_links: StagedLinks,
-    /// What it said of tasks of one group since the group heard of it last: of what was read at
-    /// once.
+    /// Commands on tasks of one group that were read together and not handed over yet.
     pub(super) pending_commands: Vec<(Slot, TaskCommand)>,
-    /// The answer of the newest `JOIN`, before which no task leaves (`[D3]`).
+    /// The answer of the newest `JOIN`. No task is sent before it (`[D3]`).
     pub(super) join_slot: Option<Slot>,
-    /// The `GROUP`, `JOB` (but for `wait` and `watch`) or `EXPLAIN` whose answer has not come yet.
-    /// It may be long, so there is one at a time.
+    /// The pending `TOPIC`, `GROUP`, `JOB` (except `wait` and `watch`) or `EXPLAIN`. Its answer may
+    /// be long, so there is one at a time.
     pub(super) pending_slot: Option<Slot>,
 }
 
-/// What a part of a turn came to.
+/// The result of one step of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IoStatus {
-    /// Something was done; there may be more.
+    /// Something was done, and there may be more to do.
     Progress,
-    /// Nothing to do; what may change that wakes the task.
+    /// There is nothing to do until the task is woken.
     Idle,
-    /// The connection is gone.
+    /// The connection is closed.
     Closed,
 }
 
@@ -156,11 +158,11 @@ impl Connection {
         }
     }
 
-    /// Greets, and serves until the connection ends. Must be a task of its own, because whoever
-    /// wakes it keeps the task's waker.
+    /// Sends the greeting and serves until the connection ends. Must be a task of its own, because
+    /// topics and the mailbox keep the task's waker.
     pub(super) fn run(mut self) -> impl Future<Output = ()> {
         let mut greeted = false;
-        // No async block: it would hold the connection twice, before and after the first poll.
+        // An async block would contain the connection twice: before and after the first poll.
         poll_fn(move |cx| {
             if !greeted {
                 greeted = true;
@@ -170,7 +172,7 @@ impl Connection {
         })
     }
 
-    /// Notes what whoever is at the other end does, if that is kept.
+    /// Writes an audit record of an action of the client, if the audit is on.
     pub(super) fn audit(&self, what: AuditEvent<'_>) {
         self.hub.audit.record(|| (what, self.initiator()));
     }
@@ -179,8 +181,8 @@ impl Connection {
         Initiator::identified(self.id.0, &self.login.remote, &self.identity)
     }
 
-    /// Says hello, before anything that comes in is looked at. From here on it hears the default
-    /// topic, unless its first line says otherwise.
+    /// Sends the greeting before any input is read. The connection is then subscribed to the
+    /// default topic, until its first line shows that it is a client.
     fn send_greeting(&mut self, cx: &mut Context<'_>) {
         self.audit(AuditEvent::Connected);
         if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &self.identity) {
@@ -195,12 +197,12 @@ impl Connection {
         let mut greeting = BytesMut::new();
         encode_greeting(self.id.0, &mut greeting);
         self.outbound.push(greeting.freeze());
-        // If it cannot be written now, or ever, that comes up again.
+        // The next poll handles a greeting that cannot be written now, or never.
         let _ = self.poll_output(cx);
     }
 
-    /// One turn: what the broker wants, then input, then output, then time. Others get a turn
-    /// after a bounded number of reads and writes.
+    /// Handles the mailbox, then input, output and deadlines. Returns after a bounded number of
+    /// reads and writes, so that other tasks run.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for turn in 1..=IO_ROUNDS_MAX {
             self.process_mailbox(cx.waker());
@@ -210,7 +212,7 @@ impl Connection {
                 && turn < IO_ROUNDS_MAX
                 && self.awaits_only_confirmations()
             {
-                // One confirmation for several reads costs what one for each does.
+                // One confirmation of several reads costs as much as one of a single read.
                 continue;
             }
             let output = if input == IoStatus::Closed { input } else { self.poll_output(cx) };
@@ -228,7 +230,7 @@ impl Connection {
                 IoStatus::Closed => return Poll::Ready(()),
             }
         }
-        // Whoever keeps it busy does not keep it from its deadlines.
+        // Deadlines hold even if the client keeps the connection busy.
         if self.poll_deadline(cx) == IoStatus::Closed {
             return Poll::Ready(());
         }
@@ -236,7 +238,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Whether there is nothing to send but confirmations of publishes, which fold.
+    /// Whether the only output is confirmations of publishes, which can be merged into one.
     fn awaits_only_confirmations(&self) -> bool {
         self.subscriptions.len() == 0
             && self.outbound.is_empty()
@@ -245,7 +247,7 @@ impl Connection {
             && self.answers.blocking_publish().is_some()
     }
 
-    /// Counts what waits for it, and what it hears. Refused if that is too much for whose it is.
+    /// Reports buffered bytes and subscriptions to the quotas. Fails if a quota is exceeded.
     fn update_usage(&mut self) -> Result<(), ProtocolError> {
         let Some(held) = &mut self.login.usage else { return Ok(()) };
         let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes());
@@ -257,7 +259,7 @@ impl Connection {
         held.set(Quantity::BufferedBytes, parked as u64)
     }
 
-    /// Does what groups and the broker want; `waker` is woken when they want more.
+    /// Handles messages of groups and of the broker. `waker` is woken by the next message.
     pub(super) fn process_mailbox(&mut self, waker: &Waker) {
         let MailboxBatch { messages: parcels, renew_requested: renewing, close_requested: closing } =
             self.mailbox.drain(waker);
@@ -283,7 +285,7 @@ impl Connection {
         for (slot, lines) in answers {
             self.fill(slot, lines);
         }
-        // If it ends, the group hears that it is gone, and gives the tasks to others.
+        // When a connection ends, its group is notified and releases the tasks to other members.
         if self.closing.is_none() {
             if self.task_buffer.is_empty() {
                 self.task_buffer = tasks;
@@ -293,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// The answer of a slot has come.
+    /// Fills a slot with its answer.
     pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
             worker.pending_slot.take_if(|asked| *asked == slot);
@@ -304,7 +306,7 @@ impl Connection {
         self.answers.fill(slot, lines);
     }
 
-    /// Writes until the socket takes no more or there is nothing to write.
+    /// Writes once, if there is something to write and the socket accepts it.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> IoStatus {
         if self.is_write_closed {
             return self.discard_output(cx.waker());
@@ -313,11 +315,11 @@ impl Connection {
         {
             return IoStatus::Idle;
         }
-        // Then nothing that leaves makes room for more input.
+        // If so, written output does not allow more input.
         let only_listens = self.answers.is_empty() && !self.has_backlog && self.closing.is_none();
         let refilled = self.outbound.is_empty() && self.refill_outbound(cx.waker());
         if self.outbound.is_empty() {
-            // Of what was encrypted something may be left.
+            // TLS may still hold encrypted bytes.
             return match Pin::new(&mut self.stream).poll_flush(cx) {
                 Poll::Ready(Ok(())) => self.poll_close(cx),
                 Poll::Ready(Err(error)) => self.handle_write_error(&error),
@@ -331,8 +333,8 @@ impl Connection {
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
             Poll::Ready(Ok(())) => {
                 self.extend_closing_deadline();
-                // Nearly every delivery ends here: there is nothing more, and whatever comes wakes
-                // it.
+                // Nearly every delivery ends here: all output is written, and new output wakes the
+                // task.
                 let is_done =
                     only_listens && self.outbound.is_empty() && !self.refill_outbound(cx.waker());
                 if is_done { IoStatus::Idle } else { IoStatus::Progress }
@@ -340,14 +342,14 @@ impl Connection {
             Poll::Ready(Err(error)) => self.handle_write_error(&error),
             Poll::Pending => {
                 self.extend_deadlines_if_sent();
-                // What was refilled made room for more input.
+                // The refill drained answers, which may allow more input.
                 if refilled { IoStatus::Progress } else { IoStatus::Idle }
             }
         }
     }
 
-    /// The other side has closed without having read everything, or is gone. What it sent before
-    /// that is read to its end, like that of anybody else.
+    /// Handles a failed write. If the remote end has closed, its remaining input is still read to
+    /// the end; any other error closes the connection.
     fn handle_write_error(&mut self, error: &io::Error) -> IoStatus {
         let closed =
             matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
@@ -359,7 +361,8 @@ impl Connection {
         IoStatus::Progress
     }
 
-    /// Nobody hears it. Answers are taken all the same, so that reading goes on.
+    /// Drops all output after the remote end has closed. Answers are drained anyway, so that
+    /// reading can continue.
     fn discard_output(&mut self, waker: &Waker) -> IoStatus {
         if self.closing.is_some() {
             return IoStatus::Closed;
@@ -369,8 +372,9 @@ impl Connection {
         IoStatus::Idle
     }
 
-    /// Takes what may leave: answers, then tasks, then events. It waits in `answers` and in the
-    /// topics until then, because there it folds, and costs nothing. Whether there was something.
+    /// Moves output to the outbound queue: answers, then tasks, then events. Returns whether there
+    /// is any. Until then it stays in `answers` and in the topics, where confirmations are merged
+    /// and events cost no memory.
     fn refill_outbound(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
         while !self.answers.is_empty() {
@@ -388,7 +392,7 @@ impl Connection {
             if topic.is_some_and(|topic| self.wait_durable(&topic, seq, waker)) {
                 break;
             }
-            // Nobody wakes it: the event has become safe since the look at its fate.
+            // The event became durable after the drain, so no wake-up will come: drain again.
         }
         let joined = self.worker.as_ref().and_then(|worker| worker.join_slot);
         let may_leave = joined.is_none_or(|slot| self.answers.is_drained(slot));
@@ -404,7 +408,7 @@ impl Connection {
         !self.outbound.is_empty()
     }
 
-    /// Has the connection woken when an event is safe; whether it is not yet.
+    /// Returns whether the event is not durable yet. If so, `waker` is woken when it is.
     pub(super) fn wait_durable(&mut self, topic: &Topic, seq: Seq, waker: &Waker) -> bool {
         let place = self.durable_waiter.filter(|(id, _)| *id == topic.id()).map(|(_, place)| place);
         let place = topic.wait_durable(seq, place, waker);
@@ -412,10 +416,12 @@ impl Connection {
         place.is_some()
     }
 
-    /// Whether so much is unanswered that no more is read.
+    /// Whether no more may be read: too many answers are pending, or a login or rate limit pauses
+    /// the connection.
     pub(super) fn is_congested(&self) -> bool {
         let (waiting, max) = (self.answers.len(), self.hub.limits.unanswered_max);
-        // Whoever was stopped goes on when there is room for more than the next line.
+        // A paused connection resumes only when at most half of the answers remain, so that it does
+        // not resume for a single line.
         let crowded = if self.has_backlog { waiting > max / 2 } else { waiting >= max };
         crowded
             || self.answer_bytes >= self.hub.limits.answer_bytes_max
@@ -425,12 +431,12 @@ impl Connection {
             || self.paused_until().is_some()
     }
 
-    /// Until when it is not read, because it or others of its address or name were too fast.
+    /// Until when a rate limit pauses reading. The limit is that of the source or of the principal.
     fn paused_until(&self) -> Option<Moment> {
         self.login.usage.as_ref().and_then(|held| held.paused_until())
     }
 
-    /// Whether reading has to pause, also after what can be folded was.
+    /// Whether reading must pause even after confirmations were merged.
     pub(super) fn should_pause_reading(&mut self) -> bool {
         if self.is_congested() {
             let (topics, lost) = (&self.hub.topics, Cell::new(false));
@@ -440,18 +446,18 @@ impl Connection {
         self.is_congested()
     }
 
-    /// Whether a group must take some of what was published before more is read. A waker is woken
-    /// when that may have changed.
+    /// Whether the topic of the last publish applies back-pressure. `waker` is woken when that may
+    /// have changed.
     pub(super) fn is_backpressured(&self, waker: Option<&Waker>) -> bool {
         self.last_topic.as_ref().is_some_and(|topic| topic.is_backpressured(waker))
     }
 
-    /// Whether more tasks wait than may for somebody who does not read.
+    /// Whether the unsent tasks exceed the limit for a worker that does not read.
     fn exceeds_task_buffer(&self) -> bool {
         self.closing.is_none() && self.task_buffer.len() > self.hub.limits.task_bytes_max
     }
 
-    /// Waits for the next deadline, or acts on those that have passed.
+    /// Handles deadlines that have passed, or waits for the next one.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> IoStatus {
         let deadlines = [
             self.closing_deadline(),
@@ -461,7 +467,7 @@ impl Connection {
             self.paused_until(),
         ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
-            // A timer that is set stays: under load deadlines come and go with every read.
+            // The timer is not reset, because under load deadlines come and go with every read.
             if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
                 self.timer = None;
             }
@@ -475,7 +481,7 @@ impl Connection {
         if timer.is_elapsed() || timer.deadline() > at {
             timer.as_mut().reset(at);
         }
-        // An older, earlier time may be what it was set to; then it is set anew.
+        // The timer may be set to an older and earlier deadline; the next poll then sets it again.
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => IoStatus::Progress,
             Poll::Pending => IoStatus::Idle,
@@ -514,7 +520,7 @@ impl Connection {
         self.closing.as_ref().map(|ending| ending.deadline)
     }
 
-    /// Not while reading is paused: the rest of the line may be waiting for us.
+    /// `None` while reading is paused, because the rest of the line may already be in the socket.
     fn partial_line_deadline(&self) -> Option<Moment> {
         let owed = self.session.is_mid_line() && !self.has_backlog && self.closing.is_none();
         (owed && !self.is_congested() && !self.is_backpressured(None))
@@ -529,7 +535,7 @@ impl Connection {
     }
 }
 
-/// What has become of events; `lost` is set when one of them is lost.
+/// A lookup of whether an event is durable. Sets `lost` if an event that is looked up was lost.
 fn durability_lookup<'a>(
     topics: &'a Topics,
     lost: &'a Cell<bool>,

@@ -1,7 +1,7 @@
-//! Durable cursors on the wire: `SUB as=`, `SEEN`.
+//! Commands on durable cursors: `SUB as=` and `SEEN`.
 //!
 //! ```text
-//!   SUB as=, SEEN ──▶ unsettled ── the topic is safe that far ──▶ catalog ── stored ──▶ +OK
+//!   SUB as=, SEEN ──▶ pending ── events before it are durable ──▶ catalog ── stored ──▶ +OK
 //! ```
 
 use std::collections::VecDeque;
@@ -20,28 +20,28 @@ use crate::topic::{Topic, WaiterSlot};
 
 const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
-/// What only a connection has that uses durable cursors.
+/// State of a connection that uses durable cursors.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionCursors {
-    /// Cursors that it has, unless they were taken over.
+    /// Cursors that the connection has acquired; another connection may have taken them over.
     acquired: Vec<CursorId>,
-    /// What is to be stored, in the order of the answers. Only the first one waits: the others
-    /// could not be answered before it anyway.
+    /// Positions to store, in the order of their answers. Only the first one waits for the disk,
+    /// because answers keep their order.
     pending_stores: VecDeque<PendingStore>,
 }
 
-/// A position that is stored once everything before it is safe (`[K5]`): after a crash no cursor
-/// may be ahead of what there is.
+/// A position that is stored once all events before it are durable (`[K5]`): after a crash no
+/// cursor may be ahead of its topic.
 #[derive(Debug)]
 struct PendingStore {
     slot: Slot,
     record: CatalogRecord,
-    /// Of a new cursor.
+    /// Set for a new cursor.
     pending_cursor: Option<PendingCursor>,
     topic: Arc<Topic>,
     /// The last event before the position.
     last: Seq,
-    /// Where the connection waits for it.
+    /// The slot in which the connection waits for `last` to become durable.
     waiter: Option<WaiterSlot>,
 }
 
@@ -109,19 +109,19 @@ impl Connection {
         let topic = self.hub.topics.find(name.as_str());
         let (Some(CursorId { topic: name, cursor }), Some(topic)) = (id, topic) else {
             let text = format!(
-                "this connection has no cursor on {name}; SUB {name} as=<cursor> gives it one"
+                "this connection has no cursor on {name}; subscribe with SUB {name} as=<cursor>"
             );
             return Err(ProtocolError::new(Code::Conflict, text));
         };
         let next = topic.public_head();
         if last >= next {
-            let text = format!("next is {next}: {name} has not come to {last}");
+            let text = format!("seq {last} is not published yet; the next seq of {name} is {next}");
             return Err(ProtocolError::new(Code::BadArgument, text));
         }
         let slot = self.answers.reserve();
         let stored = self.hub.topics.catalog().contents().cursor(&name, &cursor);
         if stored.is_some_and(|stored| stored.next > last) {
-            // It never moves backwards (`[K4]`).
+            // A cursor never moves backwards (`[K4]`).
             self.fill(slot, OK);
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has positions stored of which the events are safe by now; `waker` is woken when more are.
+    /// Stores positions once their events are durable. `waker` is woken when more events are.
     pub(super) fn store_durable_positions(&mut self, waker: &Waker) {
         let Some(usage) = &mut self.cursors else { return };
         while let Some(first) = usage.pending_stores.front_mut() {
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Something was stored, or it was not: then there is no subscription that rests on it.
+    /// Answers after a position was stored. If storing a new cursor failed, its subscription ends.
     pub(super) fn handle_stored(&mut self, slot: Slot, result: Result<(), ProtocolError>) {
         match result {
             Ok(()) => self.fill(slot, OK),
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Gives back the cursor on a topic that it has no subscription to any more.
+    /// Releases the cursor on a topic whose subscription has ended.
     pub(super) fn release_cursor(&mut self, topic: &str) {
         let Some(usage) = &mut self.cursors else { return };
         if let Some(at) = usage.acquired.iter().position(|id| id.topic.as_str() == topic) {
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Gives back all cursors, at its end.
+    /// Releases all cursors when the connection ends.
     pub(super) fn release_cursors(&mut self) {
         let held = self.cursors.as_mut().map(|usage| std::mem::take(&mut usage.acquired));
         for id in held.unwrap_or_default() {
@@ -184,7 +184,7 @@ impl Connection {
     }
 }
 
-/// What is said if a cursor is where its topic has never been.
+/// The error for a cursor beyond the end of its topic; it tells how to reset the cursor.
 fn position_beyond_topic(id: &CursorId, error: ProtocolError) -> ProtocolError {
     if error.code != Code::Conflict {
         return error;

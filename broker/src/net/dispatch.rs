@@ -1,4 +1,4 @@
-//! What each command does.
+//! Runs the commands of a client.
 
 use std::task::Waker;
 
@@ -21,16 +21,16 @@ use crate::groups::{Caller, TaskCommand};
 use crate::mailbox::ConnMessage;
 use crate::quota::Quantity;
 
-/// The version that `HELLO` tells.
+/// The version in the answer to `HELLO`.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How often groups are told that a member lives, at most, in milliseconds.
+/// Minimum time between two notices to groups that a member is active, in milliseconds.
 const ACTIVITY_INTERVAL_MS: u64 = 100;
 
 impl Connection {
-    /// Does what a command says, and enters its answer.
+    /// Runs a command and queues its answer, or reserves the slot for it.
     ///
-    /// `PUB` is not among them: publishes are collected into batches.
+    /// `PUB` is handled elsewhere, because publishes are collected into batches.
     pub(super) fn handle_command(&mut self, command: Command<'_>, waker: &Waker) {
         let of_task = matches!(
             command,
@@ -50,7 +50,7 @@ impl Connection {
             made.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))
         });
         if let Err(error) = allowed {
-            // A LINK is never answered (`[A1]`).
+            // A `LINK` has no answer (`[A1]`).
             if !matches!(command, Command::Link { .. }) {
                 self.push_error(&error);
             }
@@ -64,7 +64,7 @@ impl Connection {
                 let subscribed = match cursor {
                     Some(cursor) => self.subscribe_durable(&topic, from, cursor, takeover, waker),
                     None if takeover => {
-                        let text = "takeover= is of a cursor: as=<cursor> names it";
+                        let text = "takeover= needs a cursor; name it with as=<cursor>";
                         Err(ProtocolError::new(Code::BadArgument, text))
                     }
                     None => self.subscribe(&topic, from, waker),
@@ -81,7 +81,7 @@ impl Connection {
                 self.worker_mut().join_slot = Some(joined);
             }
             Command::Link { task, url, redirect, prio } => {
-                // Before others, those of other jobs too, it is only with the right to that.
+                // A priority also overtakes URLs of other jobs, so it needs its own permission.
                 let hub = self.hub.clone();
                 let prio = prio.filter(|_| {
                     hub.access.allows_attribute(&self.identity, PrivilegedAttribute::Prio)
@@ -92,8 +92,8 @@ impl Connection {
             }
             Command::Ack { task, outcome, rest: hold } => self.submit_ack(task, outcome, hold),
             Command::Nack { task, retry: back, rest: hold, reason } => {
-                // One with again= may be refused, and then the task stays with its children. If
-                // not, they are in nobody's way.
+                // A NACK with again= may be rejected; the task then stays, and so do its links. If
+                // it is accepted, the links are evicted later.
                 if !matches!(back, RetryMode::OtherUrl { .. }) {
                     self.worker_mut().staged_links.discard(&task);
                 }
@@ -117,7 +117,7 @@ impl Connection {
                 self.pending_reply(),
             ),
             Command::Group(_) | Command::Job(_) | Command::Explain { .. } => {
-                // A URL of a job is as good as an event.
+                // A URL added to a job counts as an event.
                 if matches!(&command, Command::Job(manage) if manage.action == "add")
                     && let Some(held) = &mut self.login.usage
                 {
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Enters an answer of whole lines.
+    /// Queues an answer of whole lines.
     pub(super) fn push_answer(&mut self, encode: impl FnOnce(&mut BytesMut)) {
         let mut lines = BytesMut::new();
         encode(&mut lines);
@@ -148,12 +148,12 @@ impl Connection {
         self.answers.push_lines(&lines);
     }
 
-    /// Enters a refusal.
+    /// Queues an error.
     pub(super) fn push_error(&mut self, error: &ProtocolError) {
         self.push_answer(|lines| error.encode(lines));
     }
 
-    /// Enters a refusal if it is one; otherwise the answer was entered already.
+    /// Queues the error of a failed command. A successful one has already queued its answer.
     pub(super) fn push_if_error(&mut self, done: Result<(), ProtocolError>) {
         if let Err(error) = done {
             self.push_error(&error);
@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// The worker that this connection is or becomes.
+    /// The worker state, which is created at the first use.
     pub(super) fn worker_mut(&mut self) -> &mut WorkerState {
         self.worker.get_or_insert_with(|| {
             Box::new(WorkerState {
@@ -210,7 +210,7 @@ impl Connection {
             self.audit(AuditEvent::LoggedIn);
         }
         if let Some(name) = &hello.name {
-            tracing::debug!(conn = %self.id, name, "a client says who it is");
+            tracing::debug!(conn = %self.id, name, "HELLO from a client");
         }
         let answer = HelloAnswer {
             version: VERSION.to_owned(),
@@ -222,8 +222,9 @@ impl Connection {
         self.push_result(Ok(answer.to_string()));
     }
 
-    /// The way of those for whom it speaks from now on. There is none back, nor one for who has
-    /// asked for what those may not have.
+    /// The transport of the clients that this connection acts for from now on. It cannot change
+    /// back, and it must be set before the first subscription or task: those were checked for the
+    /// old transport.
     fn transport_for_via(&self, via: Option<&str>) -> Result<Transport, ProtocolError> {
         let Some(via) = via else { return Ok(self.identity.transport()) };
         let way = via.parse::<Transport>();
@@ -231,25 +232,26 @@ impl Connection {
             way.map_err(|text| ProtocolError::new(Code::BadArgument, format!("via={text}")))?;
         if self.identity.transport() != way && self.identity.transport() != Transport::Line {
             let text = format!(
-                "this connection speaks for those who came by {}",
+                "this connection already acts for clients of {}; use another connection",
                 self.identity.transport().as_str()
             );
             return Err(ProtocolError::new(Code::Denied, text));
         }
         let works = self.worker.as_ref().is_some_and(|worker| worker.is_known_to_groups);
         if self.identity.transport() != way && (works || self.subscriptions.len() > 0) {
-            let text = "this connection hears or works already; via= comes first";
+            let text = "this connection already subscribes or works; send via= in its first HELLO";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         Ok(way)
     }
 
-    /// Becomes the member that comes back, whose older connection ends.
+    /// Resumes a member and ends its older connection.
     fn resume_member(&mut self, resume: Option<MemberId>) -> Result<MemberId, ProtocolError> {
         let (conn, worker) = (self.id, self.worker_mut());
         let (before, after) = (worker.member, resume.unwrap_or(worker.member));
         if before != after && worker.is_known_to_groups {
-            let text = "this connection works as another member already; resume= comes first";
+            let text =
+                "this connection already works as another member; send resume= in its first HELLO";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
         worker.member = after;
@@ -257,25 +259,27 @@ impl Connection {
             self.hub.registry.release_member(before, conn);
         }
         if let Some(older) = self.hub.registry.claim_member(after, conn) {
-            let text = "the same member came back on another connection";
+            let text = "another connection has resumed this member";
             older.send(ConnMessage::End(ProtocolError::new(Code::Replaced, text)));
         }
         Ok(after)
     }
 
-    /// Whether there may be a subscription to that topic.
+    /// Checks that another subscription, to that topic, is allowed.
     pub(super) fn check_subscription(&mut self, name: &TopicName) -> Result<(), ProtocolError> {
         let max = self.hub.limits.subscriptions_max;
         if self.subscriptions.contains(name.as_str()) {
-            let text = format!("this connection hears {name} already; UNSUB {name} ends that");
+            let text =
+                format!("this connection already subscribes to {name}; end it with UNSUB {name}");
             return Err(ProtocolError::new(Code::Exists, text));
         }
         if self.subscriptions.len() >= max {
-            let text = format!("this connection has {max} subscriptions, the most there may be");
+            let text =
+                format!("this connection has {max} subscriptions, the maximum; end one with UNSUB");
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let Some(held) = &mut self.login.usage else { return Ok(()) };
-        // What becomes of it is counted when the turn is over.
+        // The end of the poll corrects the count if the subscription fails.
         held.set(Quantity::Subscriptions, self.subscriptions.len() as u64 + 1)
     }
 
@@ -298,7 +302,7 @@ impl Connection {
             self.release_cursor(name.as_str());
             self.push_result(Ok(String::new()));
         } else {
-            let text = format!("this connection does not hear {name}");
+            let text = format!("this connection has no subscription to {name}");
             self.push_error(&ProtocolError::new(Code::NotFound, text));
         }
     }
@@ -308,7 +312,7 @@ impl Connection {
         self.queue_task_command(TaskCommand::Ack { task, outcome, rest: hold, links, over_limit });
     }
 
-    /// Who asks, for groups.
+    /// Identifies this connection to groups.
     fn caller(&mut self) -> Caller {
         let member = self.worker_mut().member;
         Caller { member, conn: self.id, mailbox: self.mailbox.clone() }
@@ -329,8 +333,7 @@ impl Connection {
         slot
     }
 
-    /// Keeps what a member says of a task for its group, which hears what was read at once
-    /// together.
+    /// Collects commands on tasks, so that a group receives together what was read together.
     fn queue_task_command(&mut self, request: TaskCommand) {
         let requests = &self.worker_mut().pending_commands;
         if requests.first().is_some_and(|(_, first)| first.task().group != request.task().group) {
@@ -342,7 +345,7 @@ impl Connection {
         worker.pending_commands.push((slot, request));
     }
 
-    /// Hands over what was kept for a group, which acts on it now and answers in its turn.
+    /// Passes the collected commands to their group. It applies them now; its answers come later.
     pub(super) fn flush_task_commands(&mut self) {
         let Some(worker) = &mut self.worker else { return };
         let requests = std::mem::take(&mut worker.pending_commands);
@@ -351,8 +354,8 @@ impl Connection {
         self.hub.clone().groups.submit(&self.caller(), &group, requests);
     }
 
-    /// A member of which a lease ran out is given nothing until it is heard from. A flood of `PING`
-    /// is heard as one.
+    /// Notifies groups that the member is active: after a lease has expired, a member receives no
+    /// tasks until it sends something. A flood of `PING` causes one notice.
     fn report_activity(&mut self, now: Moment) {
         if let Some(worker) = &mut self.worker
             && worker.is_known_to_groups
@@ -363,7 +366,8 @@ impl Connection {
         }
     }
 
-    /// The way back for an answer that comes later. There is one at a time, as it may be long.
+    /// Reserves the slot of an answer that comes later. There is one such answer at a time, because
+    /// it may be long.
     fn pending_reply(&mut self) -> PendingReply {
         let slot = self.answers.reserve();
         self.worker_mut().pending_slot = Some(slot);
@@ -377,11 +381,11 @@ impl Connection {
             _ => (false, false),
         };
         if watches && self.worker_mut().watch_slot.is_some() {
-            let text = "this connection watches something already; another one can watch this";
+            let text = "this connection already has a running watch; use another connection";
             return self.push_error(&ProtocolError::new(Code::Limit, text));
         }
         let (caller, slot) = (self.caller(), self.answers.reserve());
-        // It may take for ever: the connection is heard meanwhile, also when it ends.
+        // `wait` and `watch` may take forever, so the connection is read in the meantime.
         let worker = self.worker_mut();
         worker.has_waited |= waits || watches;
         if watches {
@@ -430,7 +434,7 @@ impl Connection {
     }
 }
 
-/// What a command that is about a topic is about.
+/// The topic that a command names, for audit records.
 fn command_topic<'a>(command: &'a Command<'_>) -> Option<&'a str> {
     match command {
         Command::Sub { topic, .. } | Command::Seen { topic, .. } | Command::Unsub { topic } => {

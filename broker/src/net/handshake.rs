@@ -1,5 +1,5 @@
-//! From a connection to an encrypted one, in a bounded time.
-#![expect(clippy::disallowed_methods, reason = "gives up who does not finish")]
+//! The TLS handshake of a connection, with limits in time and bytes.
+#![expect(clippy::disallowed_methods, reason = "the handshake has a time limit")]
 
 use std::io;
 use std::sync::Arc;
@@ -17,15 +17,14 @@ use super::stream::SocketStream;
 use crate::config::Limits;
 use crate::tls;
 
-/// What is read of somebody who is refused, so that the reason arrives: to close over it would be a
-/// reset, which may overtake that.
+/// Bytes that are read from a rejected client. Closing over unread input causes a reset, which may
+/// overtake the alert.
 const REJECTED_BYTES_MAX: u64 = 64 << 10;
 
-/// The connection within TLS, and the name in the certificate of the other side if it has shown
-/// one. At most about `bytes_max` bytes of a handshake are read.
+/// Accepts TLS on a new connection. Returns the encrypted stream and the name in the client's
+/// certificate, if it has one. The handshake may read about `bytes_max` bytes.
 ///
-/// An error says why there is none; the other side has been told by an alert, if it can understand
-/// that.
+/// On an error the client has received a TLS alert, if it speaks TLS.
 pub(super) async fn handshake(
     (config, bytes_max): (Arc<ServerConfig>, usize),
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! A socket of which little is read until its handshake is over.
+//! A socket with a limit on the bytes of the TLS handshake.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,15 +7,15 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The socket below TLS. What the other side sends in a handshake is held until it is whole, so
-/// until then there is an end to it; who sends more is closed.
+/// The socket below TLS. A handshake message is buffered until it is complete, so the bytes of a
+/// handshake are limited; a client that sends more is disconnected.
 #[derive(Debug)]
 pub(super) struct HandshakeSocket {
     pub(super) socket: TcpStream,
-    /// Bytes that may still be read; `None` once the handshake is over.
+    /// Bytes that may still be read; `None` once the handshake is done.
     handshake_bytes_left: Option<usize>,
-    /// Bytes that the socket has taken. What is written above may wait here for long while some of
-    /// it leaves.
+    /// Bytes that the socket has accepted. TLS may buffer a write for long while the socket accepts
+    /// parts of it, so this count shows progress.
     pub(super) sent_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ impl HandshakeSocket {
         Self { socket, handshake_bytes_left: Some(bytes_max), sent_bytes: 0 }
     }
 
-    /// From now on everything is read.
+    /// Ends the limit.
     pub(super) fn finish_handshake(&mut self) {
         self.handshake_bytes_left = None;
     }
@@ -41,7 +41,7 @@ impl AsyncRead for HandshakeSocket {
             return Pin::new(&mut self.socket).poll_read(cx, buffer);
         };
         if left == 0 {
-            let text = "it sent more than a handshake takes";
+            let text = "the client sent more bytes than a TLS handshake needs";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
         }
         let before = buffer.filled().len();

@@ -1,38 +1,38 @@
-//! What `HELP` says: for the person in telnet.
+//! The text of `HELP`, for a person in telnet.
 
-/// One line of the answer each.
+/// Each line is one line of the answer.
 pub(super) const HELP: &str = "\
-Tidings: say what happened in one line; everybody who cares hears it at once.
+Tidings delivers one-line events to all subscribers at once.
 
-Every line you type now is a command. (A connection whose first line is no command is a
-notifier: its lines are events on the topic new-url, and it hears those of others.)
+This connection is a client now: each line is a command. (A connection whose first line is not
+a command is a peer: its lines are events on the topic new-url, and it receives the others.)
 
-  PUB <topic> <text>           tell everybody:   PUB new-url http://example.org/
-                               +OK 17 1: it is event 17, your 1st publish, and it is safe
-  SUB <topic> [from=..]        listen:           SUB new-url from=-10
-                               from= first, last, a number, -n for the newest n, or a time like
-                               2026-01-31T12:00:00Z; without it: what comes.
-                               LAG: these events are gone; GAP: these numbers never had one
-                               as=<name>: the broker remembers how far you are, and
-                               SEEN <topic> <n> says so; what was not SEEN comes again
-  UNSUB <topic>                stop listening:   UNSUB new-url
-  TOPIC ls | show <topic>      which topics there are, and how far they are
+  PUB <topic> <text>           publish an event: PUB new-url http://example.org/
+                               +OK 17 1: seq 17, your 1st publish, confirmed
+  SUB <topic> [from=..]        subscribe:        SUB new-url from=-10
+                               from= first, last, a seq, -n for the newest n, or a time such as
+                               2026-01-31T12:00:00Z; default: new events only
+                               LAG: these events are gone; GAP: these seqs never had an event
+                               as=<name>: a durable cursor, which SEEN <topic> <seq> moves;
+                               the next SUB continues behind the last SEEN
+  UNSUB <topic>                unsubscribe:      UNSUB new-url
+  TOPIC ls | show <topic>      topics, with their seqs and settings
   TOPIC create <topic> [sync=..] [retain-bytes=..] [retain-age=..]
                                also: set, delete, verify; forget <topic> cursor=<name>
 
-  JOB open <name> [scope=..] [max-depth=n] [max-pages=n] a crawl of its own, then its start pages:
+  JOB open <name> [scope=..] [max-depth=n] [max-pages=n]   a crawl; then publish its seeds:
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
                                JOB close docs
   JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done,
-                               and watch <name> says how it goes until then (so does GROUP watch)
-  GROUP ls | show <name> | set <name> delay=2s           how polite the crawlers are
-  GROUP tasks <name> [state=..] [key=..]                 what is in there; state=dead: given up,
-                               GROUP retry <name> sends it back; also: pause, resume, purge
-  EXPLAIN <url or host> [group=..]     why is this not moving?   EXPLAIN http://example.org/
+                               watch <name> reports its progress (so does GROUP watch)
+  GROUP ls | show <name> | set <name> delay=2s     groups, and the delay between requests to a host
+  GROUP tasks <name> [state=..] [key=..]           entries of a group; state=dead: dead letters,
+                               GROUP retry <name> retries them; also: pause, resume, purge
+  EXPLAIN <url or host> [group=..]     why does a URL wait?   EXPLAIN http://example.org/
 
-  PING, STATS                  are you there; how much is going on
-  QUIT                         end (Ctrl-D works, too)
+  PING, STATS                  the broker's clock; its counters
+  QUIT                         close the connection (or type Ctrl-D)
 
-For programs: HELLO, JOIN, LINK, ACK, NACK, TOUCH; PROTOCOL.md has all of it.
+For programs: HELLO, JOIN, LINK, ACK, NACK, TOUCH; see PROTOCOL.md.
 Answers are +OK .. or -ERR <code> <why>; lines of a longer answer begin with +. Try: SUB new-url";

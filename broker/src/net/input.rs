@@ -1,4 +1,4 @@
-//! From bytes to events: reading, and what each line does.
+//! Reads input, splits it into lines, and publishes or runs each line.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -18,28 +18,28 @@ use crate::audit::AuditEvent;
 use crate::topic::{Topic, dedup_id};
 
 thread_local! {
-    /// Where every connection of a worker thread reads into, during its turn.
+    /// The buffer of a thread, shared by its connections. Each uses it during its own poll.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Publishes to one topic that follow each other within one read: one batch.
+/// Consecutive publishes to one topic within one read, to be appended as one batch.
 #[derive(Default)]
 struct PendingPublishes<'a> {
     topic: Option<Arc<Topic>>,
     payloads: Vec<&'a str>,
-    /// Which of them have an id, and what it is.
+    /// The index and the dedup id of each payload that has one.
     ids: Vec<(usize, u128)>,
 }
 
 impl Connection {
-    /// Reads once, and does what the lines say.
+    /// Reads once and handles the lines.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> IoStatus {
         if let Some(ending) = &self.closing {
             return if ending.is_lingering { self.poll_discard(cx) } else { IoStatus::Idle };
         }
         if self.is_backpressured(Some(cx.waker())) || self.should_pause_reading() {
-            // Answers that leave, parcels that come and groups that take give another turn. Until
-            // then it is not the other side that is silent.
+            // Sent answers, messages in the mailbox and groups that consume events wake the task.
+            // Until then the broker pauses reading, so the client is not late.
             self.read_at = self.hub.clock.now();
             return IoStatus::Idle;
         }
@@ -57,12 +57,12 @@ impl Connection {
             let mut buffer = ReadBuf::new(&mut scratch[kept..end]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return IoStatus::Idle,
-                // A reset: a line without its end is worth nothing.
+                // A reset drops the partial line.
                 Poll::Ready(Err(_)) => return IoStatus::Closed,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
             if self.is_write_closed && filled == kept {
-                // Writing has noticed the reset already.
+                // A write has already failed, and all input that arrived before is read.
                 return IoStatus::Closed;
             }
             self.read_at = self.hub.clock.now();
@@ -79,7 +79,10 @@ impl Connection {
             && !self.has_backlog
             && filled - used >= self.hub.limits.anonymous_bytes_max
         {
-            let text = "a line that logs in is shorter than that";
+            let text = format!(
+                "before a login a line may have at most {} bytes; send HELLO token=<token> first",
+                self.hub.limits.anonymous_bytes_max
+            );
             self.start_closing(CloseReason::Error(ProtocolError::new(Code::TooLong, text)));
         }
         if self.closing.is_none() && used < filled {
@@ -91,7 +94,7 @@ impl Connection {
         IoStatus::Progress
     }
 
-    /// How much is read at once, where so much is kept from before.
+    /// How many bytes to read at once, if `kept` bytes are left from before.
     fn read_size(&self, kept: usize) -> usize {
         let limits = &self.hub.limits;
         if self.login.must_log_in() {
@@ -100,7 +103,7 @@ impl Connection {
         limits.read_bytes.max(1)
     }
 
-    /// After the last words: whatever comes is of no interest, but its end is.
+    /// Discards input while the connection lingers, until the remote end closes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> IoStatus {
         let hurries = self.closing.as_ref().is_some_and(|ending| ending.is_shutdown);
         let mut bytes = [0; 4096];
@@ -113,11 +116,11 @@ impl Connection {
         }
     }
 
-    /// Does what the lines of `input` say, and returns how many bytes are done with.
+    /// Handles the lines of `input` and returns how many bytes are consumed.
     fn process_lines(&mut self, input: &[u8], end_of_input: bool, waker: &Waker) -> usize {
         let mut run = PendingPublishes::default();
         let (mut used, mut lines) = (0, 0);
-        // How often looking for a run of publishes is worth it: the bytes may begin within a line.
+        // Attempts to parse a run of publishes at once: two, as the input may begin within a line.
         let mut looks = if self.hub.logs_lines() { 0 } else { 2 };
         loop {
             self.has_backlog = self.is_congested();
@@ -158,7 +161,8 @@ impl Connection {
         used
     }
 
-    /// Does what the last line of `consumed`, or the end of all lines, means.
+    /// Handles a session event, which comes from the last line of `consumed` or from the end of the
+    /// input.
     fn handle_event<'a>(
         &mut self,
         event: SessionEvent<'a>,
@@ -174,7 +178,7 @@ impl Connection {
             }
             SessionEvent::Command(command) => {
                 self.become_client();
-                // Commands reach topics and groups in their order.
+                // Commands reach topics and groups in the order of the lines.
                 self.flush_publishes(run);
                 self.handle_command(command, waker);
             }
@@ -200,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// What turned out to be a client hears only what it asks for.
+    /// Ends the peer subscription, because the first line shows that this is a client.
     fn become_client(&mut self) {
         if self.is_peer {
             self.is_peer = false;
@@ -211,7 +215,8 @@ impl Connection {
     fn report_dropped_line(&mut self, error: &ProtocolError, line: &[u8]) {
         self.hub.stats.refused_lines.add(1);
         if self.session.mode() == SessionMode::Client {
-            // A LINK: it is reported with the answer of its task, if that can be read.
+            // A LINK, which has no answer. It is counted in the answer to its task, if the task id
+            // is readable.
             self.become_client();
             if let Some(task) = task_of_link(line) {
                 let limits = &self.hub.clone().limits;
@@ -219,12 +224,12 @@ impl Connection {
             }
         } else if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now())
         {
-            // A peer has nobody else to be told by.
-            tracing::warn!(conn = %self.id, %error, held_back, "a peer's line is no event");
+            // A peer receives no errors, so the log is the only report.
+            tracing::warn!(conn = %self.id, %error, held_back, "a peer's line was dropped");
         }
     }
 
-    /// Adds publishes to the run.
+    /// Adds several publishes to the run.
     fn publish_batch<'a>(
         &mut self,
         mut publishes: PublishBatch<'a>,
@@ -234,7 +239,7 @@ impl Connection {
         let known =
             run.topic.as_ref().is_some_and(|topic| topic.name().as_str() == publishes.topic);
         if !known || publishes.may_contain(" id=") {
-            // The first one finds the topic.
+            // The first publish looks up the topic.
             let topic = publishes.topic;
             let rest = if publishes.may_contain(" id=") { publishes.len() } else { 1 };
             for payload in publishes.by_ref().take(rest) {
@@ -252,18 +257,19 @@ impl Connection {
         }
     }
 
-    /// Adds a publish of a peer to the run.
+    /// Adds a line of a peer to the run.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, run: &mut PendingPublishes<'a>) {
         let Some(name) = self.hub.access.peer_topic(&self.identity).cloned() else {
-            let text = "a line alone is published by nobody here: HELLO token=.. says who you are, HELP what there is";
+            let text = "anonymous publishing is off; log in with HELLO token=<token>, or type HELP";
             return self.start_closing(CloseReason::Error(ProtocolError::new(
                 Code::Unauthenticated,
                 text,
             )));
         };
-        // Who has typed a line before cannot log in any more, and everybody would read this.
+        // A peer cannot log in any more, and every subscriber would read its token.
         if contains_token(payload) {
-            let text = "it shows a token, and everybody would read it";
+            let text = "the line contains a token, which every subscriber would read; send HELLO \
+                        token=<token> as the first line";
             return self.report_dropped_line(&ProtocolError::new(Code::BadArgument, text), b"");
         }
         if self.identity.is_anonymous() {
@@ -296,7 +302,7 @@ impl Connection {
         run.payloads.push(payload);
     }
 
-    /// The topic of that name, quickly if it is the one that was published to last.
+    /// Returns the topic of that name, without a lookup if it is that of the last publish.
     fn topic_for_publish(&self, name: &str) -> Result<Arc<Topic>, ProtocolError> {
         match &self.last_topic {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
@@ -317,7 +323,7 @@ impl Connection {
         let Some(topic) = run.topic.take() else {
             return;
         };
-        // They were read before.
+        // Commands on tasks were read before these publishes.
         self.flush_task_commands();
         let count = run.payloads.len();
         let (payloads, ids) = (std::mem::take(&mut run.payloads), std::mem::take(&mut run.ids));
@@ -351,7 +357,7 @@ impl Connection {
         run.payloads.clear();
     }
 
-    /// The topic takes nothing at the moment.
+    /// Rejects publishes: a client receives an error for each, and those of a peer are logged.
     fn reject_publishes(&mut self, error: &ProtocolError, count: usize) {
         self.hub.stats.refused_lines.add(count as u64);
         if self.session.mode() == SessionMode::Client {
@@ -362,12 +368,12 @@ impl Connection {
         }
         self.has_dropped_line = true;
         if let Some(held_back) = self.hub.stats.dropped_lines_log.allow(self.hub.clock.now()) {
-            tracing::warn!(conn = %self.id, %error, held_back, "a peer's lines were not kept");
+            tracing::warn!(conn = %self.id, %error, held_back, "lines of a peer were not stored");
         }
     }
 
-    /// Logs the last line of `consumed`, with control characters escaped, so that it is one line in
-    /// every log.
+    /// Logs the last line of `consumed`. Control characters are escaped, so that it stays one line
+    /// in every log.
     fn log_line(&self, consumed: &[u8]) {
         let debugs = tracing::enabled!(target: "tidings::line", tracing::Level::DEBUG);
         if !(self.hub.logs_lines() || debugs) {
@@ -389,15 +395,15 @@ impl Connection {
     }
 }
 
-/// The last line of what was consumed, without its end: empty lines, and the rest of one that was
-/// too long, may stand before it.
+/// The last line of the consumed bytes, without its line end. Empty lines, or the rest of a line
+/// that was too long, may precede it.
 fn last_line(consumed: &[u8]) -> &[u8] {
     let line = consumed.strip_suffix(b"\n").unwrap_or(consumed);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     memchr::memrchr(b'\n', line).map_or(line, |end| &line[end + 1..])
 }
 
-/// The task of a `LINK` that cannot be read as a whole.
+/// The task id of a malformed `LINK`, if it is readable.
 fn task_of_link(line: &[u8]) -> Option<TaskId> {
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
     std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()

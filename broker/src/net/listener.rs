@@ -1,5 +1,5 @@
-//! Accepting connections, and what is done from time to time.
-#![expect(clippy::disallowed_methods, reason = "spawns connections and waits after failures")]
+//! Accepts connections of the line protocol, and runs periodic maintenance.
+#![expect(clippy::disallowed_methods, reason = "spawns connections and waits after errors")]
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -25,25 +25,26 @@ use crate::mailbox::{ConnId, Mailbox};
 use crate::quota::Usage;
 use crate::tls::Tls;
 
-/// Connections that the kernel completes before they are accepted: a fleet that reconnects at
-/// once. The kernel lowers it to its own limit.
+/// Connections that the kernel completes before they are accepted, enough for many clients that
+/// reconnect at once. The kernel lowers it to its own limit.
 pub(super) const BACKLOG: i32 = 4096;
 
-/// Wait after the system refused a connection for want of something (file descriptors, memory),
-/// so that a full table is not asked in a circle.
+/// Wait after `accept` failed for lack of file descriptors or memory, so that the loop does not
+/// spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How often topics are looked after: a full disk is asked again whether it has room, what was not
-/// synced is, old events go.
+/// How often maintenance runs. It checks a full disk for free space, syncs what is not synced, and
+/// drops old events.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads of what somebody has sent who is turned away: all that a polite program says at first.
+/// Reads from a rejected connection; enough for the first commands of a normal client.
 const REJECTED_READS_MAX: usize = 16;
 
-/// A listening socket. It needs no runtime, so that it can be had before privileges are dropped.
+/// Opens a listening socket. This needs no runtime, so it can be done before privileges are
+/// dropped.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for the remains of old connections.
+    // A restart must not wait for old connections in TIME_WAIT.
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
@@ -51,23 +52,23 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Connections of a listening socket, and its address.
+/// Registers a listening socket with the runtime. Returns the listener and its address.
 pub(crate) fn listen(socket: std::net::TcpListener) -> io::Result<(TcpListener, SocketAddr)> {
     socket.set_nonblocking(true)?;
-    // Inherited by connections: a peer that only listens, and whose machine is gone, ends some day.
+    // Connections inherit this. It ends connections of silent peers after their machine is gone.
     SockRef::from(&socket).set_keepalive(true)?;
     let listener = TcpListener::from_std(socket)?;
     let local_addr = listener.local_addr()?;
     Ok((listener, local_addr))
 }
 
-/// A socket on which connections come.
+/// A listening socket.
 pub(super) trait Accept: Send + 'static {
-    /// What comes.
+    /// The socket of an accepted connection.
     type Stream: Send;
 
-    /// The next one, and from where. Cancel-safe: a connection that was not taken stays in the
-    /// backlog.
+    /// Accepts the next connection and returns its remote address. Cancel-safe: a connection that
+    /// is not accepted stays in the backlog.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, PeerAddr)>> + Send;
 }
 
@@ -91,7 +92,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Accepts connections of lines, each as a task of its own, until `stop`.
+/// Accepts connections of the line protocol until `stop`, and spawns a task for each.
 pub(crate) fn serve_lines(
     listener: TcpListener,
     hub: Arc<Hub>,
@@ -102,7 +103,7 @@ pub(crate) fn serve_lines(
     spawn_accept_loop(listener, stop, tasks, move |stream: TcpStream, peer| {
         let entered = match admit_connection(&hub, peer, Transport::Line) {
             Ok(entered) => entered,
-            // There is nobody yet to whom it could be said in words.
+            // Before the handshake no error line can be sent.
             Err(_) if hub.tls.is_some() => return,
             Err(error) => return reject(stream.into_std(), &error),
         };
@@ -118,7 +119,8 @@ pub(crate) fn serve_lines(
     });
 }
 
-/// The same on a unix socket, where nobody can listen in: without encryption.
+/// Like [`serve_lines`], for a unix socket. It is never encrypted, because only the kernel carries
+/// the bytes.
 #[cfg(unix)]
 pub(crate) fn serve_unix(
     listener: UnixListener,
@@ -140,7 +142,7 @@ pub(crate) fn serve_unix(
     });
 }
 
-/// Hands connections to `welcome` as they come, until `stop`.
+/// Spawns a task that passes each accepted connection to `on_accept`, until `stop`.
 pub(super) fn spawn_accept_loop<L: Accept>(
     listener: L,
     stop: CancellationToken,
@@ -158,7 +160,7 @@ pub(super) fn spawn_accept_loop<L: Accept>(
                 Ok((stream, peer)) => welcome(stream, peer),
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections at the moment");
+                    tracing::warn!(%error, "accept failed; it is retried in 100 ms");
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
@@ -170,7 +172,7 @@ pub(super) fn spawn_accept_loop<L: Accept>(
     });
 }
 
-/// Looks after topics and cursors every second, until `stop`.
+/// Runs [`Hub::maintain`] every second, until `stop`.
 pub(crate) fn run_maintenance(hub: Arc<Hub>, stop: CancellationToken, tasks: &TaskTracker) {
     tasks.spawn(async move {
         loop {
@@ -183,16 +185,16 @@ pub(crate) fn run_maintenance(hub: Arc<Hub>, stop: CancellationToken, tasks: &Ta
     });
 }
 
-/// A connection that was counted.
+/// A connection that is registered and counted in the quotas.
 #[derive(Debug)]
 pub(super) struct AdmittedConnection {
     pub(super) conn: ConnId,
     pub(super) mailbox: Mailbox,
-    /// What it has of what one may have.
+    /// Its usage of the quotas.
     pub(super) usage: Usage,
 }
 
-/// Counts a connection, unless there are too many, of all or from there.
+/// Registers a connection. Fails if there are too many, in total or from its source.
 pub(super) fn admit_connection(
     hub: &Hub,
     peer: PeerAddr,
@@ -203,7 +205,7 @@ pub(super) fn admit_connection(
             let (conn, mailbox) = hub.registry.register().map_err(|_| {
                 let max = hub.limits.connections_max;
                 let text =
-                    format!("{max} connections are open, and no more are allowed; try again later");
+                    format!("{max} connections are open, the maximum; try again later");
                 ProtocolError::new(Code::Limit, text)
             })?;
             Ok(AdmittedConnection { conn, mailbox, usage: held })
@@ -217,21 +219,21 @@ pub(super) fn admit_connection(
                 (AuditEvent::LimitReached { why }, Initiator::unidentified(0, peer, way.as_str()))
             });
             if let Some(held_back) = hub.stats.rejected_connections_log.allow(hub.clock.now()) {
-                tracing::warn!(%peer, error = error.text, held_back, "turned away");
+                tracing::warn!(%peer, error = error.text, held_back, "connection rejected");
             }
         }
     }
     entered
 }
 
-/// Events are small and wanted now; and what the other side cannot take waits in the log, not in
-/// the kernel. The only failure is a socket that is closed already.
+/// Sends small events at once, and limits the unsent bytes in the kernel, because events for a slow
+/// reader wait in the log. Fails only if the socket is already closed, so errors are ignored.
 pub(super) fn set_socket_options(stream: &TcpStream, unsent_bytes: u32) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(unsent_bytes);
 }
 
-/// A connection from its handshake on.
+/// Accepts TLS and serves the connection.
 async fn serve_tls(
     hub: Arc<Hub>,
     entered: AdmittedConnection,
@@ -241,7 +243,7 @@ async fn serve_tls(
 ) {
     let conn = entered.conn;
     let Some(config) = hub.tls.as_ref().map(Tls::line_config) else { return };
-    // Boxed, so that an idle connection does not keep the room that either of the two once took.
+    // Boxed, so that an idle connection does not keep the memory of the handshake.
     match Box::pin(handshake(config, stream, &hub.limits, &stop)).await {
         Ok((stream, certificate)) => {
             let remote = RemoteInfo { peer, certificate, is_encrypted: true };
@@ -259,8 +261,9 @@ async fn serve_tls(
     }
 }
 
-/// Says why and closes. Never waits: the buffer of a new socket has room for a line. What has come
-/// already is read, because to close over it would be a reset, which may overtake the line.
+/// Sends the error and closes. Never waits, because the buffer of a new socket has space for a
+/// line. Input that has arrived is read: closing over it causes a reset, which may overtake the
+/// line.
 fn reject(stream: io::Result<impl Read + Write + CloseWrite>, error: &ProtocolError) {
     let mut line = Vec::new();
     error.encode(&mut line);
@@ -269,7 +272,7 @@ fn reject(stream: io::Result<impl Read + Write + CloseWrite>, error: &ProtocolEr
         stream.close_write();
         let mut bytes = [0; 4096];
         for _ in 0..REJECTED_READS_MAX {
-            // The socket does not block.
+            // The socket is nonblocking.
             if !matches!(stream.read(&mut bytes), Ok(1..)) {
                 break;
             }
@@ -277,9 +280,9 @@ fn reject(stream: io::Result<impl Read + Write + CloseWrite>, error: &ProtocolEr
     }
 }
 
-/// What two kinds of sockets have in common, and no trait of the standard library.
+/// Shuts down the write side of a socket. The standard library has no trait for it.
 trait CloseWrite {
-    /// Nothing more comes from here. It may be gone already.
+    /// Shuts down the write side. Errors are ignored, because the socket may already be closed.
     fn close_write(&self);
 }
 
@@ -296,7 +299,8 @@ impl CloseWrite for std::os::unix::net::UnixStream {
     }
 }
 
-/// The one that was about to be accepted is gone; the next may be fine.
+/// Whether the error concerns only the connection that was being accepted, so that the next
+/// `accept` may succeed.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -307,7 +311,7 @@ fn is_connection_error(error: &io::Error) -> bool {
     )
 }
 
-/// Whether `future` ended within `bound`.
+/// Runs `future` and returns whether it completed within `bound`.
 pub(crate) async fn completes_within(bound: Duration, future: impl Future<Output = ()>) -> bool {
     tokio::time::timeout(bound, future).await.is_ok()
 }

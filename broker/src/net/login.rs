@@ -1,4 +1,4 @@
-//! Who a connection is: what it shows, and what becomes of it when rights change.
+//! The identity of a connection: credentials, login, and changed permissions.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::clock::Moment;
 use crate::quota::Usage;
 use crate::topic::Topic;
 
-/// The pass of whoever is at the other end, as far as the connection itself tells.
+/// The identity of a client that has not sent a token: by certificate, by user of the machine, or
+/// anonymous.
 pub(super) fn identity_of(access: &Access, way: Transport, remote: &RemoteInfo) -> Identity {
     let proof = match (&remote.certificate, remote.peer) {
         (Some(name), _) => Some(Credential::Certificate(name.clone())),
@@ -26,45 +27,46 @@ pub(super) fn identity_of(access: &Access, way: Transport, remote: &RemoteInfo) 
     known.unwrap_or_else(|| access.anonymous(way))
 }
 
-/// Whether somebody may show a token: nobody reads it on its way.
+/// Checks that a token on this connection cannot be read on the network.
 pub(super) fn check_token_allowed(remote: &RemoteInfo) -> Result<(), ProtocolError> {
     if remote.is_encrypted || remote.peer.ip().to_canonical().is_loopback() {
         return Ok(());
     }
-    let text = "this connection is not encrypted: whoever listens on the way has that token now, so revoke it, and show \
-                the next one over TLS";
+    let text = "this connection is not encrypted, so others may have read the token; revoke it, \
+                and send the next one over TLS";
     Err(ProtocolError::new(Code::Denied, text))
 }
 
-/// What is said to somebody whose token nobody has.
+/// The error for a token that no principal has.
 pub(super) fn wrong_token_error() -> ProtocolError {
     ProtocolError::new(Code::Unauthenticated, "no principal has this token")
 }
 
-/// What is said to somebody from where too many wrong tokens have come.
+/// The error for a source that has sent too many wrong tokens.
 pub(super) fn too_many_tokens_error(wait_ms: u64) -> ProtocolError {
     let seconds = wait_ms.div_ceil(1_000);
-    let text = format!("too many wrong tokens from there; try again in {seconds} s");
+    let text = format!("too many wrong tokens from this address; try again in {seconds} s");
     ProtocolError::new(Code::Limit, text)
 }
 
-/// Who a connection is said to be.
+/// The remote end of a connection, its usage, and the state of its login.
 #[derive(Debug)]
 pub(super) struct LoginState {
-    /// Who is at the other end, as far as the connection itself tells.
+    /// The address and certificate of the remote end.
     pub(super) remote: RemoteInfo,
-    /// What it has of what its address and its name may have.
+    /// Its usage of the quotas of its source and its principal.
     pub(super) usage: Usage,
-    /// Until when somebody has to log in who can do nothing else.
+    /// The login deadline of a client that may do nothing but log in.
     login_deadline: Option<Moment>,
-    /// A wrong token was shown: when that is answered, until which nothing is read, and where.
+    /// After a wrong token: when its error is sent, and the slot of that error. Until then nothing
+    /// is read.
     delayed_rejection: Option<(Moment, Slot)>,
-    /// Why the connection ends, for audit records.
+    /// Why the connection ended, for audit records.
     pub(super) close_reason: &'static str,
 }
 
 impl LoginState {
-    /// What a connection begins with.
+    /// The identity and login state of a new connection.
     pub(super) fn begin(hub: &Hub, remote: RemoteInfo, held: Usage) -> (Identity, Box<Self>) {
         let pass = identity_of(&hub.access, Transport::Line, &remote);
         let must = pass.has_no_permissions() && hub.access.peer_topic(&pass).is_none();
@@ -81,37 +83,37 @@ impl LoginState {
         )
     }
 
-    /// Whether it can do nothing but log in.
+    /// Whether the client may do nothing but log in.
     pub(super) fn must_log_in(&self) -> bool {
         self.login_deadline.is_some()
     }
 
-    /// Whether nothing is read for a while.
+    /// Whether the error for a wrong token is pending, which pauses reading.
     pub(super) fn is_rejection_delayed(&self) -> bool {
         self.delayed_rejection.is_some()
     }
 
-    /// Somebody has that pass now.
+    /// Clears the login deadline if the new identity has permissions.
     pub(super) fn clear_deadline_if_permitted(&mut self, pass: &Identity) {
         self.login_deadline.take_if(|_| !pass.has_no_permissions());
     }
 
-    /// When something is to be done.
+    /// The next deadline of the login.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        // Whoever waits for an answer is not late.
+        // A client that waits for an answer is not late.
         self.delayed_rejection.map(|(at, _)| at).or(self.login_deadline)
     }
 }
 
 impl Connection {
-    /// The topic that it hears and publishes to as a peer, if it may be one.
+    /// The topic to which peers publish and subscribe, if this connection may be a peer.
     pub(super) fn peer_topic(&self) -> Option<Arc<Topic>> {
         let name = TopicName::new(self.hub.access.peer_topic(&self.identity)?.as_str()).ok()?;
         self.hub.topics.open(&name).ok()
     }
 
-    /// The pass of whoever shows this; without a token the one it has. A refusal was or will be
-    /// said.
+    /// The identity for a token; without a token the current identity. On an error the answer is
+    /// already queued, or its slot is reserved.
     pub(super) fn log_in(&mut self, token: Option<&Token>) -> Result<Identity, ()> {
         let Some(token) = token else { return Ok(self.identity.clone()) };
         let refuse = |connection: &mut Self, error: ProtocolError| {
@@ -139,7 +141,8 @@ impl Connection {
         }
     }
 
-    /// The time of somebody who has to log in, or who showed a wrong token, is over.
+    /// Handles the login deadline: sends the delayed error of a wrong token, or closes a connection
+    /// that has not logged in.
     pub(super) fn handle_login_deadline(&mut self) {
         if let Some((_, slot)) = self.login.delayed_rejection.take() {
             return self.fill_error(slot, &wrong_token_error());
@@ -148,8 +151,8 @@ impl Connection {
         self.start_closing(CloseReason::LoginTimeout);
     }
 
-    /// Whether it hears, works or waits, which rests on the rights that it had when it asked for
-    /// it.
+    /// Whether the connection subscribes, works or waits. These were allowed by its current
+    /// permissions, and they continue without another check.
     fn depends_on_permissions(&self) -> bool {
         let works = self.worker.as_ref().is_some_and(|worker| {
             let waits = !worker.wait_slots.is_empty() || worker.watch_slot.is_some();
@@ -158,24 +161,24 @@ impl Connection {
         works || self.subscriptions.len() > 0
     }
 
-    /// Whether it may go on as somebody else. What it has as this one would outlive this one's
-    /// revocation.
+    /// Checks that the connection may change its principal. What it subscribes to or works on as
+    /// the old principal would survive the revocation of that principal.
     pub(super) fn check_identity_change(&self, pass: &Identity) -> Result<(), ProtocolError> {
         if pass.is_same_principal(&self.identity) || !self.depends_on_permissions() {
             return Ok(());
         }
         let text = format!(
-            "this connection hears or works as {} already; token= comes first",
+            "this connection already subscribes or works as {}; log in on a new connection",
             self.identity.name()
         );
         Err(ProtocolError::new(Code::Conflict, text))
     }
 
-    /// Somebody's rights have changed, perhaps its own. What it holds rests on those that it had:
-    /// then it comes back.
+    /// Renews the identity after principals have changed. The connection ends if its principal is
+    /// revoked, or if its permissions changed while it depends on them; the client then reconnects.
     pub(super) fn renew_identity(&mut self) {
         let renewed = self.hub.access.renew(&self.identity).map(|pass| {
-            // Somebody may be known by now by what the connection itself tells.
+            // A new principal may match the client's certificate or its user of the machine.
             let is_nobody = pass.is_anonymous();
             if is_nobody {
                 identity_of(&self.hub.access, pass.transport(), &self.login.remote)
@@ -184,11 +187,12 @@ impl Connection {
             }
         });
         let Some(pass) = renewed else {
-            let text = format!("{} is not let in any more", self.identity.name());
+            let text = format!("{} is revoked", self.identity.name());
             return self.start_closing(CloseReason::Error(ProtocolError::new(Code::Revoked, text)));
         };
         if !pass.has_same_permissions(&self.identity) && self.depends_on_permissions() {
-            let text = format!("what {} may do has changed; connect again", self.identity.name());
+            let text =
+                format!("the permissions of {} have changed; connect again", self.identity.name());
             return self.start_closing(CloseReason::Error(ProtocolError::new(Code::Revoked, text)));
         }
         if let Err(error) = self.hub.assign_usage(&mut self.login.usage, &pass) {

@@ -1,10 +1,11 @@
-//! Connections: the only code with sockets. Those of lines are here, those of HTTP in [`http`].
+//! Listeners and connections, the only code of the broker that uses sockets. The line protocol is
+//! here, HTTP is in [`http`].
 //!
 //! ```text
 //!  listener ──spawns──▶ connection (one task each)
 //!                         input: socket ─▶ session ─▶ dispatch ─▶ topics, groups
 //!                         output: answers, tasks, subscriptions ─▶ outbound ─▶ socket
-//!                         woken by: its socket, its mailbox, a topic it follows, its deadline
+//!                         woken by: socket, mailbox, subscribed topics, next deadline
 //! ```
 
 mod closing;
@@ -57,7 +58,7 @@ use crate::stats::Stats;
 use crate::tls::Tls;
 use crate::topic::Topics;
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(crate) limits: Limits,
@@ -71,15 +72,15 @@ pub(crate) struct Hub {
     quotas: Quotas,
     pub(crate) audit: Audit,
     log_lines: AtomicBool,
-    /// Without it nothing is encrypted.
+    /// `None`: connections are not encrypted.
     tls: Option<Tls>,
-    /// Keys of a pseudo-random function that nobody else knows.
+    /// Keyed hash for member ids. Its secret key is drawn at each start.
     member_id_hasher: RandomState,
 }
 
 impl Hub {
-    /// The topics and groups, without connections. `groups` are those on disk, if there is one.
-    /// `stop` ends them.
+    /// Creates the state, with no connections. `groups` are the groups found on disk; `None`
+    /// without a disk. `stop` ends all groups.
     pub(crate) fn new(
         config: BrokerConfig,
         clock: Clock,
@@ -125,7 +126,7 @@ impl Hub {
         self.groups.watch_callbacks()
     }
 
-    /// Does what is to be done from time to time. To be called every second or so.
+    /// Runs periodic maintenance. Call it about once a second.
     fn maintain(&self) {
         self.topics.maintain();
         self.cursors.maintain(self.clock.now(), self.clock.unix_ms());
@@ -136,7 +137,7 @@ impl Hub {
         }
     }
 
-    /// Whether something that somebody has made is there, and counts.
+    /// Whether something that a client created still exists and counts towards its quota.
     fn exists(&self, made: &Created) -> bool {
         match made {
             Created::Topic(name) => self.topics.find(name.as_str()).is_some(),
@@ -146,12 +147,12 @@ impl Hub {
         }
     }
 
-    /// Whether nobody needs to log in.
+    /// Whether clients need not log in.
     pub(crate) fn is_open(&self) -> bool {
         self.access.is_open()
     }
 
-    /// Who is known from now on; every connection is what its holder is then, or ends.
+    /// Replaces all principals. Each connection then renews its identity, or ends.
     pub(crate) fn replace_principals(&self, principals: Vec<Principal>) {
         for (name, change) in self.access.replace_principals(principals) {
             self.audit.record_broker(&AuditEvent::PrincipalChanged { name: &name, change });
@@ -163,7 +164,7 @@ impl Hub {
         self.log_lines.load(Ordering::Relaxed)
     }
 
-    /// What counts for connections that are open, and for all that come.
+    /// Applies the reloadable settings to open and future connections.
     pub(crate) fn reload(&self, config: &BrokerConfig) {
         self.audit.record_broker(&AuditEvent::Reloaded);
         self.access.set_transport_policy(config.access.transport_policy);
@@ -171,14 +172,14 @@ impl Hub {
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
     }
 
-    /// Asks every connection, also those that are just coming, to end.
+    /// Asks all connections to close, including those that are just being accepted.
     pub(crate) fn close_all(&self) {
         self.registry.close_all();
     }
 
-    /// An identity for a member that brings none. Whoever knows it can take the member over, so
-    /// it must not be guessed from others: it is the connection's number under a keyed hash
-    /// whose key comes from the operating system at every start.
+    /// A member id for a connection that did not resume one. A client that knows the id can take
+    /// the member over, so one id must not reveal another. The id is a keyed hash of the
+    /// connection's number; the operating system supplies the key at each start.
     fn new_member_id(&self, conn: ConnId) -> MemberId {
         let half = |which: u8| u128::from(self.member_id_hasher.hash_one((which, conn.0)));
         MemberId(half(0) << 64 | half(1))

@@ -1,4 +1,4 @@
-//! What is on its way to a socket.
+//! The queue of output for a socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,7 +13,7 @@ use super::stream::SocketStream;
 use crate::clock::Moment;
 use crate::topic::count_lines;
 
-/// Pieces that are handed to the kernel in one call.
+/// Pieces that are passed to the kernel in one call.
 pub(super) const PIECES_MAX: usize = 64;
 
 /// Whole lines in the order in which they leave.
@@ -23,18 +23,18 @@ pub(super) const PIECES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct OutboundQueue {
     pieces: VecDeque<Piece>,
-    /// Bytes of all pieces, including what is written of the first.
+    /// Bytes of all pieces, including the written part of the first.
     bytes: usize,
     /// Bytes of the first piece that are written; less than its length.
     written: usize,
-    /// Since when the socket takes nothing.
+    /// Since when the socket accepts nothing.
     stalled_since: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct Piece {
     bytes: Bytes,
-    /// The subscription that it came from, and its first line's number.
+    /// The id of the subscription, and the seq of the first line.
     origin: Option<(u32, Seq)>,
 }
 
@@ -43,28 +43,28 @@ impl OutboundQueue {
         self.pieces.is_empty()
     }
 
-    /// Since when the socket has taken nothing although there was something to write. Until it is
-    /// writable again nothing should be added.
+    /// Since when the socket accepts nothing although there is output. Add nothing until it is
+    /// writable again.
     pub(super) fn stalled_since(&self) -> Option<Moment> {
         self.stalled_since
     }
 
-    /// If the socket takes nothing of what is here, it has taken something of what was here before.
+    /// Restarts the time of a stall, because the socket accepted bytes that TLS had buffered.
     pub(super) fn restart_stall_timer(&mut self, now: Moment) {
         self.stalled_since = self.stalled_since.map(|_| now);
     }
 
-    /// Whether it holds on to the memory of a topic.
+    /// Whether a piece keeps memory of a topic alive.
     pub(super) fn pins_topic_memory(&self) -> bool {
         self.pieces.iter().any(|piece| piece.origin.is_some())
     }
 
-    /// Adds whole lines of this connection's own.
+    /// Adds whole lines that are not events.
     pub(super) fn push(&mut self, lines: Bytes) {
         self.push_piece(Piece { bytes: lines, origin: None });
     }
 
-    /// Adds whole lines of a subscription, the first of which has the number `first`.
+    /// Adds events of a subscription; `first` is the seq of the first line.
     pub(super) fn push_events(&mut self, subscription: u32, first: Seq, lines: Bytes) {
         self.push_piece(Piece { bytes: lines, origin: Some((subscription, first)) });
     }
@@ -76,13 +76,13 @@ impl OutboundQueue {
         }
     }
 
-    /// How many bytes and pieces may be added so that everything leaves in one call.
+    /// How many bytes and pieces may be added, so that one call writes all of them.
     pub(super) fn capacity_left(&self, bytes_max: usize) -> (usize, usize) {
         (bytes_max.max(1).saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
     }
 
-    /// Writes what the socket takes. `Pending`: it takes nothing, and the task is woken when it
-    /// does. Not to be called while empty.
+    /// Writes as much as the socket accepts. `Pending`: it accepts nothing, and the task is woken
+    /// when it does. Do not call it on an empty queue.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -110,7 +110,7 @@ impl OutboundQueue {
         if let [piece] = self.pieces.as_slices().0
             && self.pieces.len() == 1
         {
-            // The shortest way through the kernel.
+            // A plain write has the lowest cost in the kernel.
             return stream.poll_write(cx, &piece.bytes[self.written..]);
         }
         let mut slices = [IoSlice::new(&[]); PIECES_MAX];
@@ -133,17 +133,17 @@ impl OutboundQueue {
             self.pieces.pop_front();
         }
         if self.pieces.is_empty() {
-            // Idle connections keep no memory; one allocation a write is lost in its cost.
+            // Idle connections keep no memory. One allocation is cheap beside a write.
             self.pieces = VecDeque::new();
         }
     }
 
-    /// Lets go of the memory of topics: what is not written is taken out, and `rewind` is told for
-    /// each subscription from which number on. Of a line that is written in part the rest is
-    /// copied and stays, so lines are never torn.
+    /// Releases the memory of topics. Removes unwritten events and calls `rewind` with the
+    /// subscription and the first removed seq; the last call for a subscription counts. The rest of
+    /// a partially written line is copied and stays, so no line is torn.
     pub(super) fn release_topic_memory(&mut self, mut rewind: impl FnMut(u32, Seq)) {
         let mut kept = VecDeque::new();
-        // Backwards, so that a subscription with several pieces ends up at the first of them.
+        // Backwards, so that the last rewind of a subscription is to its first piece.
         while let Some(piece) = self.pieces.pop_back() {
             let Some((subscription, first)) = piece.origin else {
                 kept.push_front(piece);
@@ -163,8 +163,7 @@ impl OutboundQueue {
     }
 }
 
-/// What is missing of the line that is written in part when `written` bytes are; empty between
-/// lines.
+/// The unwritten rest of the line at which `written` ends; empty between lines.
 fn rest_of_line(lines: &[u8], written: usize) -> &[u8] {
     if written == 0 || lines[written - 1] == b'\n' {
         return &[];
@@ -193,7 +192,7 @@ mod tests {
         outbound
     }
 
-    /// What stays, and where subscriptions go on.
+    /// The output that stays, and where each subscription resumes.
     fn released(mut outbound: OutboundQueue) -> (String, Vec<(u32, u64)>) {
         let mut rewound: Vec<(u32, u64)> = Vec::new();
         outbound.release_topic_memory(|subscription, seq| {

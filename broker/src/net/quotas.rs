@@ -1,4 +1,4 @@
-//! What a connection has of what one may have, and what it wants more of.
+//! Quota checks for commands that create topics, cursors, groups or jobs.
 
 use tidings_protocol::{Command, CursorName, GroupName, ManageCommand, ProtocolError, TopicName};
 
@@ -9,7 +9,7 @@ use crate::groups::group_of;
 use crate::quota::{ConnectionUsage, Created, Usage};
 
 impl Hub {
-    /// From now on a connection is that of somebody with that pass.
+    /// Counts the usage of a connection for the principal of `identity`.
     pub(super) fn assign_usage(
         &self,
         held: &mut Usage,
@@ -18,7 +18,7 @@ impl Hub {
         self.quotas.assign_principal(held, pass.quota_name())
     }
 
-    /// Whether a connection may bring into being what a command does, if it is new.
+    /// Checks that the quotas allow everything that a command would create.
     pub(super) fn check_creation(
         &self,
         held: Option<&ConnectionUsage>,
@@ -28,7 +28,7 @@ impl Hub {
         created_by(command).iter().try_for_each(|new| held.create(new, &|made| self.exists(made)))
     }
 
-    /// The same for a topic to publish on.
+    /// Checks that the quotas allow the topic of a publish.
     pub(super) fn check_topic_creation(
         &self,
         held: Option<&ConnectionUsage>,
@@ -39,8 +39,8 @@ impl Hub {
     }
 }
 
-/// What a command brings into being if it is not there. What is wrong with it is said by whoever
-/// does it.
+/// What a command creates if it does not exist. Invalid arguments are skipped here; the command
+/// itself reports them.
 fn created_by(command: &Command<'_>) -> Vec<Created> {
     match command {
         Command::Sub { topic, cursor, .. } => {

@@ -1,4 +1,4 @@
-//! Who is connected.
+//! The registry of open connections and their members.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tidings_protocol::MemberId;
 
 use crate::mailbox::{ConnId, Mailbox};
 
-/// All connections, and the members behind them.
+/// All open connections, and the connection of each member.
 #[derive(Debug)]
 pub(super) struct ConnectionRegistry {
     connections_max: usize,
@@ -17,14 +17,14 @@ pub(super) struct ConnectionRegistry {
 #[derive(Debug, Default)]
 struct RegistryState {
     connections: HashMap<ConnId, Mailbox>,
-    /// The connection of each member that said `HELLO`.
+    /// The connection of each member that has sent `HELLO`.
     members: HashMap<MemberId, ConnId>,
-    /// Connections so far.
+    /// Connections since the start.
     total_connections: u64,
     is_closing: bool,
 }
 
-/// There is no room for another connection.
+/// The limit of connections is reached.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RegistryFull;
 
@@ -33,7 +33,7 @@ impl ConnectionRegistry {
         Self { connections_max, state: Mutex::default() }
     }
 
-    /// Numbers a new connection, from 1.
+    /// Registers a new connection. Connections are numbered from 1.
     pub(super) fn register(&self) -> Result<(ConnId, Mailbox), RegistryFull> {
         let state = &mut *self.state.lock();
         if state.connections.len() >= self.connections_max {
@@ -48,14 +48,14 @@ impl ConnectionRegistry {
         Ok((conn, mailbox))
     }
 
-    /// Makes `member` that of `conn`. Returns the way to the connection that had it.
+    /// Assigns `member` to `conn`. Returns the mailbox of the connection that had it before.
     pub(super) fn claim_member(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
         let state = &mut *self.state.lock();
         let before = state.members.insert(member, conn).filter(|before| *before != conn)?;
         state.connections.get(&before).cloned()
     }
 
-    /// Gives a member up, unless another connection has it by now.
+    /// Removes a member, unless another connection has claimed it.
     pub(super) fn release_member(&self, member: MemberId, conn: ConnId) {
         let members = &mut self.state.lock().members;
         if members.get(&member) == Some(&conn) {
@@ -63,7 +63,7 @@ impl ConnectionRegistry {
         }
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(super) fn unregister(&self, conn: ConnId) {
         self.state.lock().connections.remove(&conn);
     }
@@ -77,13 +77,13 @@ impl ConnectionRegistry {
         mailboxes.iter().for_each(Mailbox::close);
     }
 
-    /// Has every connection renew its pass.
+    /// Asks every connection to renew its identity.
     pub(super) fn renew_all(&self) {
         let mailboxes: Vec<Mailbox> = self.state.lock().connections.values().cloned().collect();
         mailboxes.iter().for_each(Mailbox::request_renewal);
     }
 
-    /// Connections now.
+    /// Open connections.
     pub(super) fn len(&self) -> usize {
         self.state.lock().connections.len()
     }

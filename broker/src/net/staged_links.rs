@@ -1,4 +1,4 @@
-//! Children that wait for the answer to their task.
+//! Links of tasks, staged until the task is answered.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use tidings_protocol::TaskId;
 use crate::config::Limits;
 use crate::group::StagedLink;
 
-/// What a link costs besides its text, roughly.
+/// Approximate memory of a link without its text.
 const LINK_BYTES: usize = 48;
-/// What a task costs besides its links, roughly.
+/// Approximate memory of a task without its links.
 const TASK_BYTES: usize = 160;
 
-/// `LINK`s of one connection, by task. What is over a limit is counted, never lost silently, as
-/// long as its task may still be answered.
+/// `LINK`s of one connection, by task. Links over a limit are counted, so that none is lost
+/// silently while its task can still be answered.
 ///
-/// A connection cannot tell which tasks are lost, so what is staged longest gives way when room is
-/// wanted: first its links, which are counted, and when its turn comes again its count, too.
+/// A connection does not know which tasks are lost, so the task that is staged longest is evicted
+/// first. The first eviction drops its links and counts them; a second one drops the count.
 #[derive(Debug, Default)]
 pub(super) struct StagedLinks {
     tasks: HashMap<TaskId, TaskLinks>,
-    /// The order in which tasks give way. Each of `tasks` stands here once, under its `place`.
+    /// The order of eviction. Contains each of `tasks` once, under its `eviction_number`.
     eviction_order: BTreeMap<u64, TaskId>,
     next_eviction_number: u64,
     bytes: usize,
@@ -33,12 +33,12 @@ struct TaskLinks {
     links: Vec<StagedLink>,
     /// Bytes of `links`.
     bytes: usize,
-    /// Children that are not in `links`.
+    /// Links that were not kept.
     refused: u64,
 }
 
 impl StagedLinks {
-    /// Keeps a child until its task is answered, or counts it.
+    /// Keeps a link until its task is answered, or counts it if a limit is reached.
     pub(super) fn stage(&mut self, limits: &Limits, task: TaskId, link: StagedLink) {
         let bytes = LINK_BYTES + link.url.len();
         let has_room = self.evict_until_fits(limits, &task, bytes);
@@ -52,23 +52,23 @@ impl StagedLinks {
         self.bytes += bytes;
     }
 
-    /// Bytes that it keeps, roughly.
+    /// Approximate memory of all links and tasks, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Counts a child that cannot be kept.
+    /// Counts a link that cannot be kept.
     pub(super) fn count_refused(&mut self, limits: &Limits, task: TaskId) {
         self.evict_until_fits(limits, &task, 0);
         self.task_links(task).refused += 1;
     }
 
-    /// The children of a task, and how many more there were than could be kept.
+    /// Removes a task. Returns its links, and the number of links that were not kept.
     pub(super) fn take(&mut self, task: &TaskId) -> (Vec<StagedLink>, u64) {
         self.remove(task).map(|children| (children.links, children.refused)).unwrap_or_default()
     }
 
-    /// Drops the children of a task that goes back.
+    /// Drops the links of a task that is given back.
     pub(super) fn discard(&mut self, task: &TaskId) {
         self.remove(task);
     }
@@ -84,8 +84,7 @@ impl StagedLinks {
         })
     }
 
-    /// Lets the oldest of the other tasks give way until there is room for the task itself and
-    /// `bytes` more; whether there is.
+    /// Evicts the oldest other tasks until `task` and `bytes` more fit. Returns whether they do.
     fn evict_until_fits(&mut self, limits: &Limits, task: &TaskId, bytes: usize) -> bool {
         let wanted = bytes + if self.tasks.contains_key(task) { 0 } else { TASK_BYTES };
         while self.bytes + wanted > limits.staged_bytes_max {

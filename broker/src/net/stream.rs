@@ -1,4 +1,4 @@
-//! The bytes of a connection, however they come, and who is at the other end.
+//! The byte stream of a connection (TCP, TLS or unix socket), and its remote end.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,30 +15,30 @@ use tokio_rustls::server::TlsStream;
 use super::handshake_socket::HandshakeSocket;
 use crate::tls;
 
-/// The socket of a connection, with encryption or without.
+/// The socket of a connection, with or without TLS.
 ///
-/// Nearly all are plain, so that way is the shortest: a jump, and no memory besides the socket.
+/// Nearly all connections are plain, so a plain socket costs one branch and no memory of its own.
 #[derive(Debug)]
 pub(super) enum SocketStream {
     Plain(TcpStream),
-    /// Its state is some kibibytes.
+    /// Boxed, because its state has some kibibytes.
     Tls(Box<TlsSocket>),
     #[cfg(unix)]
     Unix(UnixStream),
 }
 
-/// A socket within TLS.
+/// An encrypted socket.
 #[derive(Debug)]
 pub(super) struct TlsSocket {
     stream: TlsStream<HandshakeSocket>,
-    /// Bytes that are encrypted at once; `AHEAD_BYTES_MIN <= burst <= AHEAD_BYTES_MAX`.
+    /// Bytes that are encrypted at once; `ENCRYPT_BYTES_MIN <= encrypt_bytes <= ENCRYPT_BYTES_MAX`.
     encrypt_bytes: usize,
-    /// Bytes that the socket had taken when that was asked last.
+    /// `sent_bytes` at the last call of [`SocketStream::has_sent`].
     last_sent_bytes: u64,
 }
 
 impl TlsSocket {
-    /// Writes, once all is gone that was taken before.
+    /// Flushes the previous write, and only then encrypts and writes more.
     fn poll_encrypt(
         &mut self,
         cx: &mut Context<'_>,
@@ -55,7 +55,7 @@ impl TlsSocket {
             Poll::Ready(Ok(bytes)) if bytes >= self.encrypt_bytes => {
                 (2 * self.encrypt_bytes).min(tls::ENCRYPT_BYTES_MAX)
             }
-            // Whoever hears little needs no more.
+            // A connection with little output needs no larger buffer.
             _ => self.encrypt_bytes,
         };
         if burst != self.encrypt_bytes {
@@ -66,37 +66,36 @@ impl TlsSocket {
     }
 }
 
-/// Where a connection comes from.
+/// The address of a remote end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerAddr {
-    /// Over the network, or loopback.
+    /// Network or loopback.
     Tcp(SocketAddr),
-    /// Over a unix socket: who the process was that connected, as the kernel says.
+    /// Unix socket, with the credentials of the connecting process, from the kernel.
     #[cfg(unix)]
     Unix {
-        /// Its user.
+        /// User id.
         uid: u32,
-        /// Its group.
+        /// Group id.
         gid: u32,
-        /// Its number; the kernel may not know it.
+        /// Process id, if the kernel knows it.
         pid: Option<i32>,
     },
 }
 
-/// Who is at the other end, as far as the connection itself tells.
+/// What the connection itself tells about its remote end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteInfo {
-    /// From where.
+    /// Its address.
     pub(crate) peer: PeerAddr,
-    /// The name in the certificate that it has shown, signed by an authority that the broker was
-    /// told to trust.
+    /// The name in its client certificate, which an authority that the broker trusts has signed.
     pub(crate) certificate: Option<Box<str>>,
-    /// Nobody on the way reads what it sends.
+    /// Whether the connection is encrypted.
     pub(crate) is_encrypted: bool,
 }
 
 impl PeerAddr {
-    /// Whether it is on this machine, and the kernel says who it is.
+    /// Whether it is a unix socket.
     pub(crate) fn is_unix(self) -> bool {
         match self {
             Self::Tcp(_) => false,
@@ -105,7 +104,7 @@ impl PeerAddr {
         }
     }
 
-    /// Its address; that of who is on this machine is loopback.
+    /// The IP address; loopback for a unix socket.
     pub(crate) fn ip(self) -> IpAddr {
         match self {
             Self::Tcp(address) => address.ip(),
@@ -116,7 +115,7 @@ impl PeerAddr {
 }
 
 impl PeerAddr {
-    /// Its address, if it comes over the network.
+    /// The IP address; `None` for a unix socket.
     pub(super) fn network_ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),
@@ -142,7 +141,7 @@ impl fmt::Display for RemoteInfo {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(out)?;
         match &self.certificate {
-            // Its characters were chosen when it was read.
+            // The characters of the name were checked when the certificate was read.
             Some(name) => write!(out, " ({name})"),
             None => Ok(()),
         }
@@ -150,7 +149,7 @@ impl fmt::Display for RemoteInfo {
 }
 
 impl SocketStream {
-    /// Within TLS, of which the beginning is over.
+    /// Wraps a TLS stream after its handshake.
     pub(super) fn from_tls(mut stream: TlsStream<HandshakeSocket>) -> Self {
         stream.get_mut().0.finish_handshake();
         Self::Tls(Box::new(TlsSocket {
@@ -160,7 +159,7 @@ impl SocketStream {
         }))
     }
 
-    /// Whether something may be written. An error of the socket is found by writing.
+    /// Waits until the socket is writable. A later write reports errors of the socket.
     pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_write_ready(cx),
@@ -170,8 +169,8 @@ impl SocketStream {
         }
     }
 
-    /// Whether the socket has taken some of what waits for it here since this was asked last.
-    /// Nothing waits but within TLS.
+    /// Whether the socket has accepted bytes of TLS since the last call. Always false without TLS,
+    /// which alone buffers output.
     pub(super) fn has_sent(&mut self) -> bool {
         let taken = self.sent_bytes();
         match self {
@@ -180,7 +179,7 @@ impl SocketStream {
         }
     }
 
-    /// Bytes that it has taken so in all.
+    /// Bytes that the socket has accepted from TLS since the connection began; 0 without TLS.
     pub(super) fn sent_bytes(&self) -> u64 {
         match self {
             Self::Tls(secure) => secure.stream.get_ref().0.sent_bytes,
@@ -189,9 +188,8 @@ impl SocketStream {
     }
 }
 
-/// As the socket does it, with one difference for TLS: nothing is taken while something that was
-/// taken before is still here. So what waits here is bounded by one write, and "pending" means that
-/// the socket takes nothing.
+/// Writes like the socket, with one difference for TLS: a write is pending until the previous one
+/// has left. So at most one write is buffered, and `Pending` means that the socket accepts nothing.
 impl AsyncWrite for SocketStream {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -225,7 +223,7 @@ impl AsyncWrite for SocketStream {
         true
     }
 
-    /// At once, but for what is encrypted and waits for the socket.
+    /// Waits only for encrypted bytes that the socket has not accepted.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tls(secure) => Pin::new(&mut secure.stream).poll_flush(cx),

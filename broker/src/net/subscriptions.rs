@@ -1,4 +1,4 @@
-//! The topics that one connection follows.
+//! The subscriptions of one connection.
 
 use bytes::BytesMut;
 use tidings_protocol::{Answers, Seq, Slot, TopicName, encode_gap, encode_lag, encode_peer_lag};
@@ -6,15 +6,15 @@ use tidings_protocol::{Answers, Seq, Slot, TopicName, encode_gap, encode_lag, en
 use super::outbound::OutboundQueue;
 use crate::topic::{Fetched, Reader};
 
-/// The readers of a connection, served in turn.
+/// The subscriptions of a connection, served in turn.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     list: Vec<Subscription>,
-    /// Names the next subscription.
+    /// The id of the next subscription.
     next_id: u32,
-    /// Where the next turn begins.
+    /// The index of the subscription to serve first.
     next_turn: usize,
-    /// No more than there was at a moment is wanted.
+    /// Each subscription ends at its `end_seq`.
     is_finishing: bool,
 }
 
@@ -23,16 +23,16 @@ struct Subscription {
     id: u32,
     reader: Reader,
     kind: SubscriptionKind,
-    /// The end of what is still wanted.
+    /// The seq behind the last event to send; `None`: no end.
     end_seq: Option<Seq>,
 }
 
-/// How a subscription came about.
+/// How a subscription was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubscriptionKind {
-    /// It is a peer's, and there from the greeting on.
+    /// For a peer, when it was greeted.
     Peer,
-    /// By `SUB`, whose answer in this slot comes before the first event.
+    /// By a `SUB`. The answer in this slot is sent before the first event.
     Command(Slot),
 }
 
@@ -47,7 +47,7 @@ impl Subscriptions {
 
     pub(super) fn add(&mut self, reader: Reader, kind: SubscriptionKind) {
         if self.list.is_empty() {
-            // Nearly everybody has one; a vector that grows by itself begins with four.
+            // Most connections have one subscription, and a growing vector starts with four.
             self.list.reserve_exact(1);
         }
         let id = self.next_id;
@@ -55,22 +55,21 @@ impl Subscriptions {
         self.list.push(Subscription { id, reader, kind, end_seq: None });
     }
 
-    /// Ends the subscription to a topic; whether there was one.
+    /// Ends the subscription to a topic and returns whether there was one.
     pub(super) fn remove(&mut self, topic: &str) -> bool {
         let before = self.list.len();
         self.list.retain(|subscription| subscription.reader.topic().name().as_str() != topic);
         self.list.len() < before
     }
 
-    /// Ends the subscription whose `SUB` is to be answered in this slot; its topic's name, if there
-    /// was one.
+    /// Ends the subscription whose `SUB` has this slot and returns the name of its topic.
     pub(super) fn remove_by_slot(&mut self, slot: Slot) -> Option<TopicName> {
         let kind = SubscriptionKind::Command(slot);
         let at = self.list.iter().position(|subscription| subscription.kind == kind)?;
         Some(self.list.remove(at).reader.topic().name().clone())
     }
 
-    /// Ends what a peer hears: it is none.
+    /// Ends the subscription of a peer, because the connection is a client.
     pub(super) fn remove_peer_subscription(&mut self) {
         self.list.retain(|subscription| subscription.kind != SubscriptionKind::Peer);
     }
@@ -79,7 +78,7 @@ impl Subscriptions {
         self.list = Vec::new();
     }
 
-    /// Wants no more than what there is now.
+    /// Ends each subscription at the current head of its topic.
     pub(super) fn finish(&mut self) {
         self.is_finishing = true;
         for subscription in &mut self.list {
@@ -87,8 +86,8 @@ impl Subscriptions {
         }
     }
 
-    /// Adds what there is to `outbound`, up to one write of `bytes_max`. Readers that have
-    /// nothing more will wake the connection.
+    /// Adds events to `outbound`, up to one write of `bytes_max`. A reader at the end of its topic
+    /// wakes the connection at the next event.
     pub(super) fn fetch(
         &mut self,
         outbound: &mut OutboundQueue,
@@ -119,9 +118,9 @@ impl Subscriptions {
         }
     }
 
-    /// Goes back: what was fetched from `seq` on was not sent.
+    /// Moves a subscription back to `seq`, because events from there on were not sent.
     pub(super) fn rewind(&mut self, id: u32, seq: Seq) {
-        // One that has ended meanwhile wants nothing.
+        // The subscription may have ended in the meantime.
         if let Some(subscription) = self.list.iter_mut().find(|found| found.id == id) {
             subscription.reader.rewind(seq);
         }
@@ -129,12 +128,12 @@ impl Subscriptions {
 }
 
 impl Subscriptions {
-    /// Whether readers have asked the disk. The answers take memory that others could use.
+    /// Whether a reader waits for the disk. Its read takes a shared buffer.
     pub(super) fn is_waiting_for_disk(&self) -> bool {
         self.list.iter().any(|subscription| subscription.reader.waits_for_disk())
     }
 
-    /// Lets readers give back what they hold, and ask for it again later.
+    /// Cancels the disk reads of all readers and releases their buffers. They read again later.
     pub(super) fn cancel_disk_reads(&mut self) {
         for subscription in &mut self.list {
             let cursor = subscription.reader.cursor();
@@ -160,7 +159,7 @@ impl Subscription {
             let mut line = BytesMut::new();
             match (fetched, self.kind) {
                 (Fetched::Delivered, _) => return,
-                // Peers know no numbers, and nothing that was kept is missing.
+                // Peers see no seqs, and a gap contains no stored event.
                 (Fetched::Gap(_), SubscriptionKind::Peer) => continue,
                 (Fetched::Lag(lag), SubscriptionKind::Peer) => {
                     encode_peer_lag(lag.from, lag.to, &mut line)

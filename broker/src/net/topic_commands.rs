@@ -1,4 +1,4 @@
-//! What `TOPIC` does.
+//! The actions of the command `TOPIC`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::log::CheckedFile;
 use crate::mailbox::{ConnMessage, Mailbox};
 use crate::topic::{Health, Topic};
 
-/// Ranges of lost events of one file that are told one by one.
+/// Ranges of lost events that `verify` lists for one file.
 const REPORTED_RANGES_MAX: usize = 1000;
 
-/// Problems of one file that are told one by one.
+/// Problems that `verify` lists for one file.
 const REPORTED_PROBLEMS_MAX: usize = 20;
 
-/// Does what `TOPIC` says; the answer goes where `reply` leads.
+/// Runs a `TOPIC` command and sends the answer to `reply`.
 pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply: PendingReply) {
     let refusal = reply.clone();
     let done = match manage.action {
@@ -34,7 +34,7 @@ pub(super) fn handle_topic_command(hub: &Hub, manage: &ManageCommand<'_>, reply:
         "forget" => forget_cursor(hub, manage, reply),
         action => {
             let text = format!(
-                "no action {action}; TOPIC has ls, show, create, set, delete, verify, forget"
+                "TOPIC has no action {action}; use ls, show, create, set, delete, verify or forget"
             );
             Err(ProtocolError::new(Code::BadArgument, text))
         }
@@ -88,7 +88,7 @@ fn configure_topic(
 ) -> Result<(), ProtocolError> {
     let topic = find_topic(hub, manage)?;
     if manage.settings.is_empty() {
-        let text = format!("what should change? There are {}=", TopicSettings::KEYS.join("=, "));
+        let text = format!("no setting given; use {}=", TopicSettings::KEYS.join("=, "));
         return Err(ProtocolError::new(Code::BadArgument, text));
     }
     let settings = TopicSettings::parse(&manage.settings, topic.settings())?;
@@ -133,7 +133,7 @@ fn forget_cursor(
     manage.allow_only(&["cursor"])?;
     let topic = manage.required_name()?.parse()?;
     let cursor = manage.setting("cursor").ok_or_else(|| {
-        let text = "forget needs a cursor: TOPIC forget <topic> cursor=<cursor>";
+        let text = "no cursor given; use TOPIC forget <topic> cursor=<cursor>";
         ProtocolError::new(Code::BadArgument, text)
     })?;
     let id = CursorId { topic, cursor: cursor.parse()? };
@@ -144,12 +144,12 @@ fn forget_cursor(
 fn find_topic(hub: &Hub, manage: &ManageCommand<'_>) -> Result<Arc<Topic>, ProtocolError> {
     let name = manage.required_name()?;
     hub.topics.find(name).ok_or_else(|| {
-        let text = format!("no topic {name}; PUB, SUB or TOPIC create {name} makes it");
+        let text = format!("no topic {name}; create it with TOPIC create {name}, PUB or SUB");
         ProtocolError::new(Code::NotFound, text)
     })
 }
 
-/// The lines of `TOPIC show` on the cursors of a topic.
+/// The lines of `TOPIC show` about the cursors of a topic.
 fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
     let (next, mut lines) = (topic.public_head(), BytesMut::new());
     for cursor in hub.cursors.list(topic.name()) {
@@ -166,12 +166,12 @@ fn cursor_lines(hub: &Hub, topic: &Topic) -> BytesMut {
     lines
 }
 
-/// The way back for an answer.
+/// Sends an answer to a connection, in its reserved slot.
 #[derive(Debug, Clone)]
 pub(super) struct PendingReply {
-    /// Of who asked.
+    /// Of the connection that sent the command.
     pub(super) mailbox: Mailbox,
-    /// Where its answer has its place.
+    /// Slot of the answer.
     pub(super) slot: Slot,
 }
 
@@ -180,7 +180,7 @@ impl PendingReply {
         self.send_with_lines(BytesMut::new(), result);
     }
 
-    /// Sends the last line of an answer behind its other lines.
+    /// Sends an answer with several lines; `result` becomes the last one.
     fn send_with_lines(self, mut lines: BytesMut, result: Result<String, ProtocolError>) {
         match result {
             Ok(text) => encode_ok(&text, &mut lines),
@@ -190,7 +190,7 @@ impl PendingReply {
     }
 }
 
-/// A topic in one line, for people and scripts.
+/// Describes a topic in one line, for people and scripts.
 pub(super) fn describe_topic(topic: &Topic) -> String {
     let show = topic.stats();
     let kept = show.head.0 - show.first_kept.0;
@@ -216,8 +216,8 @@ pub(super) fn describe_topic(topic: &Topic) -> String {
     )
 }
 
-/// What was found in the files of a topic: a line for each file, one for each thing that is wrong
-/// with it, and the text of the last line.
+/// Encodes the result of `verify`: a line for each file, and one for each of its problems. Returns
+/// the text of the last line.
 fn verify_report(name: &TopicName, files: &[CheckedFile], lines: &mut BytesMut) -> String {
     let (mut bytes, mut events, mut lost, mut damaged) = (0, 0, 0, 0);
     for file in files {

@@ -1,4 +1,4 @@
-//! Listening on a unix socket.
+//! A listening unix socket and its file.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -11,16 +11,16 @@ use tokio::net::UnixListener;
 
 use super::listener::BACKLOG;
 
-/// The file of a socket, which goes with this value, unless another one has taken its place.
+/// The file of a socket. Dropping it removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Which file it is: device and inode.
+    /// Device and inode.
     id: (u64, u64),
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -29,26 +29,26 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == self.id) {
-            // One that stays behind is recognised by connecting.
+            // If this fails, the next start finds that the socket is stale.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens there, with these permissions. A socket on which nobody listens any more gives way;
-/// nothing else does.
+/// Listens on a path, with the permissions `mode`. Replaces a stale socket, on which no process
+/// listens, and no other file.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
-    // Before anything is removed.
+    // Checked before a stale socket is removed.
     SocketAddr::from_pathname(path).map_err(|_| path_too_long(path))?;
     remove_stale_socket(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // Linux gives the file what the socket has, so that there is no moment in which others may
-    // connect. Where that is not known or does not work the second call is what counts.
+    // On Linux the file inherits these permissions, so at no moment can other users connect. On
+    // systems without this, the second call sets them.
     let _ = rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode));
     socket.bind(&SockAddr::unix(path)?)?;
     let file = SocketFile { path: path.to_owned(), id: file_id(&fs::symlink_metadata(path)?) };
-    // Also beyond the umask, which is for what nobody has decided on.
+    // `mode` overrides the umask.
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)?;
     Ok((UnixListener::from_std(socket.into())?, file))
@@ -56,7 +56,10 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, Socket
 
 fn path_too_long(path: &Path) -> io::Error {
     let bytes = path.as_os_str().len();
-    let text = format!("the path has {bytes} bytes, and that of a unix socket may have 107");
+    let text = format!(
+        "the path has {bytes} bytes; the path of a unix socket may have at most 107, so use a \
+         shorter one"
+    );
     io::Error::new(ErrorKind::InvalidInput, text)
 }
 
@@ -67,12 +70,12 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        let text = "something that is no socket is there";
+        let text = "the path exists and is not a socket; remove it, or use another path";
         return Err(io::Error::new(ErrorKind::AlreadyExists, text));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // Also one whose queue is full, or that is not for us.
+        // Also if its queue is full, or if this process may not connect to it.
         _ => Err(ErrorKind::AddrInUse.into()),
     }
 }

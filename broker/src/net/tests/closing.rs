@@ -1,5 +1,5 @@
-//! How connections end, and what arrives before.
-#![expect(clippy::disallowed_methods, reason = "somebody talks while it is listened to")]
+//! Tests of how connections close, and of what arrives before.
+#![expect(clippy::disallowed_methods, reason = "a client sends while another task reads")]
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use super::*;
 async fn a_rejected_connection_receives_the_error_even_while_it_sends() {
     let broker = start_broker(Limits { connections_max: 1, ..Limits::default() }).await;
     let _first = TestConnection::connect_greeted(&broker).await;
-    // The test holds the only thread: all of this is there when the connection is accepted.
+    // The test blocks the only thread, so all of this has arrived when the broker accepts.
     let mut second = std::net::TcpStream::connect(broker.local_addr()).unwrap();
     second.write_all(b"HELLO echo=x\nPUB a b\n").unwrap();
     second.set_nonblocking(true).unwrap();
@@ -26,7 +26,7 @@ async fn received_lines_are_published_even_if_the_sender_closes_without_reading(
     let mut listener = TestConnection::connect_greeted(&broker).await;
     let hasty = std::net::TcpStream::connect(broker.local_addr()).unwrap();
     let mut hasty = {
-        // Its greeting is there, and nobody reads it.
+        // The greeting has arrived and stays unread.
         hasty.set_nonblocking(true).unwrap();
         let stream = TcpStream::from_std(hasty).unwrap();
         stream.readable().await.unwrap();
@@ -36,7 +36,7 @@ async fn received_lines_are_published_even_if_the_sender_closes_without_reading(
     let lines = lines.concat();
     hasty.write_all(lines.as_bytes()).unwrap();
     hasty.write_all(b"unfinished").unwrap();
-    // Something waits for it, so the first write finds out that it is gone.
+    // There is output for it, so a write detects that it is gone.
     broker.hub.topics.default_topic().append(ConnId::BROKER, ["something"]).unwrap();
     drop(hasty);
     listener.expect("something\r\n").await;
@@ -67,7 +67,7 @@ async fn a_slow_reader_receives_everything_before_the_close() {
     slow.expect("+OK\r\n").await;
     for seq in 1..=2_000 {
         assert!(slow.next_line().await.starts_with(&format!("MSG big {seq} ")));
-        // Two and a half seconds in all.
+        // 2.5 seconds in total.
         while clock.broker_clock_ms().await < start + seq * 5 / 4 {}
     }
     assert_eq!(slow.read_until_closed().await, "");
@@ -163,7 +163,7 @@ async fn links_are_dropped_on_nack_and_when_the_connection_ends() {
     assert_eq!(nack, format!("+OK {first}\r\n"));
     let second = id(worker.next_line().await);
     worker.send(&format!("LINK {second} http://127.0.0.1:9/second\n")).await;
-    // The broker has read the link when it answers this.
+    // When the broker answers this, it has read the link.
     worker.request("PING").await;
     let mut again = TestConnection::connect_client(&broker).await;
     again.request(hello).await;
@@ -193,7 +193,7 @@ async fn a_malformed_link_counts_as_refused_for_its_own_task() {
     assert_eq!(ack, format!("+OK {one} new=0 known=0 refused=2\r\n"));
 }
 
-/// A broker that keeps events in a directory.
+/// A broker with a data directory.
 async fn durable_broker(folder: &tempfile::TempDir, limits: Limits) -> Broker {
     let listen = "127.0.0.1:0".parse().unwrap();
     let data = Some(folder.path().to_owned());
@@ -237,7 +237,7 @@ async fn a_stop_sends_no_farewell_for_lines_that_are_not_durable() {
     peer.send("second\n").await;
     peer.write.shutdown().await.unwrap();
     other.request_until("TOPIC show new-url", " next=3 ").await;
-    // It is known to have ended when nobody hears it any more.
+    // When the topic has no readers, the broker has read the end of the peer's input.
     other.request_until("TOPIC show new-url", " readers=0 ").await;
     broker.stop().await;
     assert_eq!(peer.read_until_closed().await, "");

@@ -1,4 +1,4 @@
-//! Durable cursors: `SUB as=`, `SEEN`, `TOPIC forget`.
+//! Tests of durable cursors: `SUB as=`, `SEEN`, `TOPIC forget`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn publish(client: &mut TestConnection, topic: &str, count: u64) {
     while !client.next_line().await.ends_with(&format!(" {count}\r\n")) {}
 }
 
-/// The line of `TOPIC show` on a cursor, up to when it was moved.
+/// The first cursor line of `TOPIC show`, without the time of its last move.
 async fn cursor_line(client: &mut TestConnection, topic: &str) -> String {
     let shown = client.request(&format!("TOPIC show {topic}")).await;
     let line = shown.lines().find_map(|line| line.strip_prefix("+ cursor ")).unwrap_or_default();
@@ -60,7 +60,7 @@ async fn a_cursor_resumes_at_its_position_even_after_a_restart() {
         }
         client = TestConnection::connect_client(&running).await;
         assert_eq!(cursor_line(&mut client, "a").await, "indexer next=4 behind=2 held=no");
-        // It decides, and `from` does not.
+        // The stored position overrides `from`.
         client.send("SUB a from=1 as=indexer\n").await;
         client.expect("+OK\r\nMSG a 4 x\r\nMSG a 5 x\r\n").await;
     }
@@ -217,7 +217,7 @@ async fn a_cursor_beyond_its_topic_is_reported() {
     running.stop().await;
 }
 
-/// A broker on another disk than that of the system.
+/// A broker on a simulated disk.
 fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) = listen(bind("127.0.0.1:0".parse().unwrap()).unwrap()).unwrap();
@@ -263,7 +263,7 @@ async fn no_stored_cursor_is_ahead_of_the_durable_events() {
     client.expect("+OK\r\n").await;
     let mut third = TestConnection::connect_client(&broker).await;
     assert_eq!(cursor_line(&mut third, "a").await, "old next=2 behind=1 held=yes");
-    // A new one that begins behind what is not safe is not there yet either.
+    // A new cursor behind an event that is not durable is not stored yet either.
     third.send("SUB a as=new\n").await;
     let mut fourth = TestConnection::connect_client(&broker).await;
     assert_eq!(fourth.request("TOPIC show a").await.matches("+ cursor ").count(), 1);

@@ -1,4 +1,4 @@
-//! Groups and jobs, managed over connections.
+//! Tests of groups and jobs over connections.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ async fn job_wait_does_not_block_commands_and_answers_keep_their_order() {
     );
     assert!(other.request("JOB open site").await.starts_with("+OK site "));
     waits.send("JOB wait site\nPUB t x\nJOB wait site\nPING\n").await;
-    // What it says behind that takes effect at once.
+    // Commands behind the wait take effect at once.
     other.send("SUB t from=first\n").await;
     other.expect("+OK\r\nMSG t 1 x\r\n").await;
     assert!(other.request("JOB close site").await.starts_with("+OK site "));
@@ -75,7 +75,7 @@ async fn job_watch_reports_progress_and_the_end() {
         line = watches.next_line().await;
     }
     assert!(line.starts_with("+OK site number=1 pass=1 result=done completed=1 "), "{line}");
-    // What was asked behind it is answered behind it, and nothing else is watched at once.
+    // Later commands are answered after the watch, and a second watch is rejected.
     assert!(watches.next_line().await.starts_with("PONG "));
     assert!(watches.next_line().await.starts_with("-ERR limit "));
     let again = watches.request("JOB watch site").await;
@@ -109,7 +109,7 @@ async fn group_watch_ends_with_the_group_or_the_connection() {
     }
     assert!(line.starts_with("-ERR unknown "), "{line}");
     assert!(stays.request("PING").await.starts_with("PONG "));
-    // It can watch again.
+    // The connection can watch again.
     stays.send("GROUP watch crawlers\n").await;
     assert!(stays.next_line().await.starts_with("+ crawlers "));
 }
@@ -138,7 +138,7 @@ async fn every_command_to_a_group_under_deletion_is_answered() {
     let mut client = TestConnection::connect_client(&broker).await;
     for _ in 0..20 {
         assert!(client.request("GROUP create team").await.starts_with("+OK team "));
-        // On two connections, so that nobody waits for the other's answer.
+        // On two connections, so that neither command waits for the answer of the other.
         let mut member = TestConnection::connect_client(&broker).await;
         client.send("GROUP delete team\n").await;
         member.send("JOIN team\nJOB wait nothing group=team\n").await;
@@ -163,7 +163,7 @@ async fn an_event_of_one_groups_job_is_an_ordinary_event_in_another() {
     assert!(client.request("GROUP create other topics=new-url").await.starts_with("+OK other "));
     assert!(client.request("JOIN crawlers").await.starts_with("+OK crawlers "));
     assert!(client.request("JOIN other").await.starts_with("+OK other "));
-    // Without waiting for any answer.
+    // Both commands at once, without waiting for an answer.
     client.send("JOB open docs group=other\nPUB new-url http://a.org/ job=docs\n").await;
     assert!(client.next_line().await.starts_with("+OK docs "));
     let mut lines = [client.next_line().await, client.next_line().await, client.next_line().await];
@@ -176,7 +176,7 @@ async fn an_event_of_one_groups_job_is_an_ordinary_event_in_another() {
     lines.sort();
     assert!(lines[1].contains(" reason=unknown-job group="), "{lines:?}");
     assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
-    // A name that a group has refused, or that there is no group for, is no job.
+    // A name that a group rejected, or of a group that does not exist, is not a job.
     assert!(client.request("GROUP create texts key=none").await.starts_with("+OK texts "));
     for command in ["JOB open blog group=texts", "JOB open blog group=nowhere"] {
         assert!(client.request(command).await.starts_with("-ERR "));
@@ -234,7 +234,7 @@ async fn actions_validate_their_arguments() {
     }
 }
 
-/// Bytes of a directory's files.
+/// Total size of the files of a directory.
 fn bytes_in(dir: &Path) -> u64 {
     let files = std::fs::read_dir(dir).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
@@ -264,7 +264,7 @@ async fn a_group_log_is_compacted_and_a_restart_reads_it() {
     }
     let (mut before, group) = (client.request("JOB ls").await, dir.path().join("groups/crawlers"));
     broker.stop().await;
-    // 250 entries and jobs, three times, and what is written ahead.
+    // 250 entries and jobs, three times, and the preallocated space.
     assert!(bytes_in(&group) < 5 * LOG_BYTES, "{} bytes", bytes_in(&group));
     for _ in 0..3 {
         let broker = start().await;
@@ -322,7 +322,7 @@ async fn actions_of_an_operator_survive_a_restart() {
     assert!(client.request("GROUP resume crawlers").await.contains(" paused=no "));
     let mut worker = TestConnection::connect_client(&broker).await;
     assert!(worker.request("JOIN crawlers").await.starts_with("+OK "));
-    // Its job is still paused, and the other group still has its own.
+    // The paused job is still paused, and the other group still has its job.
     assert!(client.request("JOB show site").await.contains(" state=paused pending=1 "));
     assert!(client.request("PUB new-url http://c.test/ job=theirs").await.starts_with("+OK "));
     assert!(worker.next_line().await.ends_with(" http://c.test/ last=yes\r\n"));
@@ -332,7 +332,7 @@ async fn actions_of_an_operator_survive_a_restart() {
 async fn the_next_pass_of_a_job_at_its_page_limit_works_after_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
-        // Every start takes a snapshot, and the next one begins with that.
+        // Every start takes a snapshot, from which the next start reads.
         let limits = Limits { group_log_bytes: 1, ..Limits::default() };
         let (listen, data) = ("127.0.0.1:0".parse().unwrap(), Some(dir.path().to_owned()));
         let config = BrokerConfig { listen, data, limits, ..BrokerConfig::default() };

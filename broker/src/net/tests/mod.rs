@@ -1,4 +1,4 @@
-//! Connections over real sockets.
+//! Tests of connections over real sockets.
 
 mod closing;
 mod cursors;
@@ -20,7 +20,7 @@ use crate::config::{BrokerConfig, Limits};
 use crate::mailbox::ConnId;
 use crate::{Broker, StartError};
 
-/// How long anything may take before a test fails instead of hanging.
+/// Time limit of any step, after which a test fails instead of hanging.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 const FAREWELL: &str = "Received EOF.  Closing connection...\r\n";
@@ -31,20 +31,20 @@ async fn start_broker(limits: Limits) -> Broker {
     Broker::start(config).await.unwrap()
 }
 
-/// A socket as a connection has it.
+/// Wraps a socket for a connection without TLS.
 fn plain_stream(stream: TcpStream) -> (SocketStream, RemoteInfo) {
     let peer = super::stream::PeerAddr::Tcp(stream.peer_addr().unwrap());
     (SocketStream::Plain(stream), RemoteInfo { peer, certificate: None, is_encrypted: false })
 }
 
-/// The other end of a connection.
+/// The remote end of a connection: a client or a peer.
 struct TestConnection {
     read: BufReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
 }
 
 impl TestConnection {
-    /// Connects; the greeting is not read yet.
+    /// Connects without reading the greeting.
     async fn connect(broker: &Broker) -> Self {
         let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -52,14 +52,14 @@ impl TestConnection {
         Self { read: BufReader::new(read), write }
     }
 
-    /// Connects and is greeted.
+    /// Connects and reads the greeting.
     async fn connect_greeted(broker: &Broker) -> Self {
         let mut peer = Self::connect(broker).await;
         assert!(peer.next_line().await.starts_with("Connected.  (PID "));
         peer
     }
 
-    /// Connects and becomes a client.
+    /// Connects and becomes a client with `HELLO`.
     async fn connect_client(broker: &Broker) -> Self {
         let mut client = Self::connect_greeted(broker).await;
         client.send("HELLO echo=me\n").await;
@@ -71,7 +71,7 @@ impl TestConnection {
         self.write.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// The next line with its end; empty at the end.
+    /// The next line with its line end; empty at the end of the stream.
     async fn next_line(&mut self) -> String {
         let mut line = String::new();
         let read = async { self.read.read_line(&mut line).await.map(drop).unwrap() };
@@ -89,7 +89,7 @@ impl TestConnection {
         }
     }
 
-    /// Everything up to the end.
+    /// Reads until the broker closes the connection.
     async fn read_until_closed(&mut self) -> String {
         let mut rest = String::new();
         let read = async { self.read.read_to_string(&mut rest).await.map(drop).unwrap() };
@@ -97,13 +97,13 @@ impl TestConnection {
         rest
     }
 
-    /// The broker's clock.
+    /// The time of the broker's clock.
     async fn broker_clock_ms(&mut self) -> u64 {
         let pong = self.request("PING").await;
         pong.trim_end().strip_prefix("PONG clock=").unwrap().parse().unwrap()
     }
 
-    /// Asks until the answer says so.
+    /// Repeats a command until its answer contains `part`.
     async fn request_until(&mut self, command: &str, part: &str) {
         let asking = async { while !self.request(command).await.contains(part) {} };
         assert!(completes_within(TEST_TIMEOUT, asking).await, "{command} never answered {part:?}");
@@ -181,7 +181,7 @@ async fn ctrl_d_closes_after_pending_output() {
     listener.send("from the other\n").await;
     speaker.expect("from the other\r\n").await;
     speaker.send("a\x04b\n\x04never\n").await;
-    // 0x04 inside a line is a forbidden byte there; the first byte of a line ends.
+    // 0x04 is forbidden within a line; as the first byte of a line it ends the input.
     assert_eq!(speaker.read_until_closed().await, "");
     let mut speaker = TestConnection::connect_greeted(&broker).await;
     speaker.send("a\n\x04never\n").await;
@@ -212,7 +212,7 @@ async fn the_first_line_decides_between_client_and_peer() {
     let broker = start_broker(Limits::default()).await;
     let mut client = TestConnection::connect_greeted(&broker).await;
     let mut peer = TestConnection::connect_greeted(&broker).await;
-    // Nobody has said anything: it may be somebody who only listens.
+    // The client has sent nothing yet, so it receives events as a peer does.
     peer.send("x\n").await;
     client.expect("x\r\n").await;
     client.send("PING\n").await;
@@ -414,7 +414,7 @@ async fn a_partial_line_times_out() {
     let last = client.read_until_closed().await;
     assert!(last.starts_with("-ERR timeout "), "{last}");
     assert_eq!(peer.read_until_closed().await, "");
-    // Whoever says nothing at all may go on listening.
+    // A peer that sends nothing stays connected.
     listener.expect("whole\r\n").await;
     let mut other = TestConnection::connect_greeted(&broker).await;
     other.send("later\n").await;
@@ -443,7 +443,7 @@ async fn a_stalled_reader_delays_no_other_client_and_receives_lag() {
             }
         }
     }
-    // Now they read: whole lines in order, and every hole has its name.
+    // Now the slow connections read: whole lines in order, and a LAG for each hole.
     let mut next = 1;
     let mut lags = 0;
     while next <= total {
@@ -479,7 +479,7 @@ async fn a_stalled_reader_delays_no_other_client_and_receives_lag() {
 // PROTOCOL: A6
 #[tokio::test]
 async fn a_publisher_that_never_reads_does_not_deadlock() {
-    // Nothing is ever written to it in vain: its answers fold while they wait.
+    // Its answers are merged while they wait.
     let limits = Limits { unanswered_max: 8, answer_bytes_max: 1_000, ..Limits::default() };
     let broker = start_broker(limits).await;
     let mut producer = TestConnection::connect_client(&broker).await;
@@ -496,10 +496,10 @@ async fn unread_answers_pause_reading_from_the_client() {
     let broker = start_broker(Limits { answer_bytes_max: 10_000, ..Limits::default() }).await;
     let client = TestConnection::connect_client(&broker).await;
     let TestConnection { mut read, mut write } = client;
-    // Questions are as long as answers, so that few of them fill the sockets.
+    // Commands are as long as their answers, so that few of them fill the sockets.
     let question = format!("UNSUB {}\n", "x".repeat(64));
     let (questions, mut asked) = (question.repeat(1_000), 0);
-    // Until the socket takes no more for a while: the broker has stopped reading.
+    // When the socket accepts no more for a while, the broker has stopped reading.
     while completes_within(Duration::from_millis(300), async {
         write.write_all(questions.as_bytes()).await.unwrap();
     })
@@ -571,8 +571,9 @@ async fn an_address_in_use_is_reported() {
         other => panic!("{other:?}"),
     }
 }
-/// There may be tens of thousands. With its socket, mailbox and subscription an idle connection is
-/// to stay around a kibibyte.
+
+/// There may be tens of thousands of connections. With its socket, mailbox and subscription, an
+/// idle connection should use about one kibibyte.
 #[tokio::test]
 async fn an_idle_connection_is_small() {
     let broker = start_broker(Limits::default()).await;

@@ -1,4 +1,4 @@
-//! Connections whose other side does not read, or asks for more than it takes.
+//! Tests of clients that do not read, or that request more than they read.
 #![expect(clippy::disallowed_methods, reason = "serves a connection")]
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::*;
 use crate::mailbox::ConnMessage;
 use crate::quota::{Quantity, Quota, QuotaConfig};
 
-/// Has more for the client than its socket takes.
+/// A client that does not read and has more output than its socket accepts.
 async fn stalled_client(broker: &Broker) -> TestConnection {
     let big = broker.hub.topics.open(&"big".parse().unwrap()).unwrap();
     let payload = "x".repeat(10_000);
@@ -25,7 +25,7 @@ async fn stalled_client(broker: &Broker) -> TestConnection {
 }
 
 impl TestConnection {
-    /// What it hears except events, up to a line.
+    /// Reads the lines that are not events, up to the line `last`.
     async fn answers_up_to(&mut self, last: &str) -> Vec<String> {
         let mut answers = Vec::new();
         loop {
@@ -41,7 +41,7 @@ impl TestConnection {
     }
 }
 
-/// A connection that is not served yet, and the other side.
+/// A connection that is not served yet, and its remote end.
 async fn unserved_connection(broker: &Broker) -> (Connection, TestConnection) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -104,13 +104,13 @@ async fn a_task_is_never_sent_before_the_answer_to_its_join() {
     let mut other = TestConnection::connect_client(&broker).await;
     other.request("PUB new-url http://127.0.0.1:9/").await;
     let (mut connection, mut worker) = unserved_connection(&broker).await;
-    // An answer that takes its time, of another group for example.
+    // A slow answer, for example of another group.
     let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
     worker.send("JOIN crawlers credit=1\n").await;
     other.request_until("GROUP show crawlers", " processing=1 ").await;
-    // The task is with the connection, which has had its turn.
+    // The connection has the task, and its task has run.
     other.request("PING").await;
     mailbox.send(ConnMessage::Answer { slot: slow, line: Bytes::from_static(b"+OK slow\r\n") });
     assert!(worker.next_line().await.starts_with("Connected. "));
@@ -136,7 +136,7 @@ async fn long_answers_are_produced_one_at_a_time() {
         };
         assert!(completes_within(TEST_TIMEOUT, answered).await, "{command}");
     }
-    // This one is refused at once.
+    // This command is rejected at once.
     connection.handle_command(Command::parse("GROUP show nothing").unwrap(), waker);
     assert!(!connection.is_congested());
 }
@@ -151,7 +151,7 @@ async fn long_answers_to_a_client_that_does_not_read_are_bounded_and_sent_later(
     }
     let before = broker.hub.stats.lines.value();
     client.send(&format!("{}PUB a end\n", "JOB ls\n".repeat(1_000))).await;
-    // Some turns later it has taken what it takes of them.
+    // After some time the broker has read as many commands as it accepts.
     for _ in 0..1_000 {
         other.request("PING").await;
     }
@@ -174,7 +174,7 @@ async fn tasks_do_not_pile_up_for_a_member_that_does_not_read() {
     for _ in 0..200 {
         other.request(&format!("PUB work {payload}")).await;
     }
-    // It has been decided when it no longer reads the topic.
+    // The broker closes the connection when the topic has no readers.
     other.request_until("TOPIC show big", " readers=0 ").await;
     let rest = worker.read_until_closed().await;
     let last = rest.lines().last().unwrap();
@@ -201,7 +201,7 @@ async fn a_member_that_reads_may_receive_any_number_of_tasks() {
 async fn a_busy_subscription_does_not_starve_the_others() {
     let broker = start_broker(Limits::default()).await;
     let hot = broker.hub.topics.open(&"hot".parse().unwrap()).unwrap();
-    // Batches that are pieces of their own: more than one write takes, and few bytes.
+    // Each batch is a piece of its own: more pieces than one write holds, and few bytes.
     for _ in 0..10_000 {
         hot.append(ConnId::BROKER, ["x"]).unwrap();
     }
@@ -229,7 +229,7 @@ async fn a_pause_of_the_broker_does_not_time_out_a_partial_line() {
     let slow = connection.answers.reserve();
     let mailbox = connection.mailbox.clone();
     tokio::spawn(connection.run());
-    // The first one is the second answer that is due. What is behind it has to wait.
+    // The first PING is the second pending answer. The rest has to wait.
     client.send("PING\nPING\nPUB a begun").await;
     let mut clock = TestConnection::connect_client(&broker).await;
     let start = clock.broker_clock_ms().await;
@@ -251,7 +251,7 @@ async fn a_line_that_arrives_slowly_does_not_time_out() {
         TestConnection::connect_client(&broker).await,
         TestConnection::connect_client(&broker).await,
     );
-    // Each pause is far below the limit, all of them together are above it.
+    // Each pause is far below the limit, and their sum is above it.
     for piece in ["P", "UB", " a", " begun"] {
         client.send(piece).await;
         let start = clock.broker_clock_ms().await;
@@ -277,12 +277,12 @@ async fn a_raised_rate_limit_resumes_a_paused_client() {
     let mut client = TestConnection::connect_client(&broker).await;
     client.send(&"PUB a x\n".repeat(600)).await;
     while !client.next_line().await.ends_with(" 600\r\n") {}
-    // At one a second it would be read in ten minutes.
+    // At one event a second the client would be read again after ten minutes.
     broker.hub.reload(&with(rate(u64::MAX)));
     assert_eq!(client.request("PUB a y").await, "+OK 601 601\r\n");
 }
 
-/// What is confirmed reaches the groups: whoever publishes faster than they take, waits.
+/// Confirmed events reach the groups: a publisher that is faster than a group has to wait.
 #[tokio::test]
 async fn a_flood_of_seeds_reaches_its_job_without_loss() {
     const SEEDS: usize = 50_000;

@@ -1,4 +1,4 @@
-//! Connections within TLS: their beginning, and writing to somebody who does not read.
+//! Tests of TLS: handshakes, and writes to a client that does not read.
 #![expect(clippy::disallowed_methods, reason = "serves a connection")]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::TlsConfig;
 use crate::access::Transport;
 use crate::mailbox::{ConnMessage, GroupLines};
 
-/// An encrypted broker, and who trusts it.
+/// A broker with TLS, and a connector that trusts its certificate.
 async fn start_tls_broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let key = KeyPair::generate().unwrap();
@@ -78,8 +78,7 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
     broker.stop().await;
 }
 
-/// The beginning of a hello that goes on for 65,000 bytes, of which nothing can be made before its
-/// end.
+/// Sends the beginning of a hello of 65,000 bytes, which TLS can only process as a whole.
 #[tokio::test]
 async fn input_over_the_handshake_limit_closes_the_connection() {
     let limits = Limits { handshake_timeout_ms: 3_600_000, ..Limits::default() };
@@ -91,7 +90,7 @@ async fn input_over_the_handshake_limit_closes_the_connection() {
         let begins: &[u8] = if part == 0 { &[1, 0, 0xfd, 0xe8] } else { &[0; 4] };
         hello.extend(begins.iter().chain(&[0; 14_996]));
     }
-    // It may be closed before all is written.
+    // The broker may close before everything is written.
     let _ = endless.write_all(&hello).await;
     let end = async { _ = endless.read_to_end(&mut Vec::new()).await };
     assert!(completes_within(TEST_TIMEOUT, end).await, "it was not closed");
@@ -131,7 +130,7 @@ async fn a_client_that_reads_late_receives_everything_in_order() {
     write.write_all(b"HELLO echo=me\nSUB big from=first\nPING\n").await.unwrap();
     write.flush().await.unwrap();
     while !next_line(&mut read).await.contains(" echo=me ") {}
-    // Much more than the sockets take: it stands still in the middle of a record.
+    // Much more than the sockets hold, so writing stalls in the middle of a record.
     for seq in 1..=1_000_u64 {
         let mut event = next_line(&mut read).await;
         while !event.starts_with("MSG ") {
@@ -140,7 +139,8 @@ async fn a_client_that_reads_late_receives_everything_in_order() {
         assert_eq!(event.len(), format!("MSG big {seq} \r\n").len() + payload.len());
         assert!(event.starts_with(&format!("MSG big {seq} x")), "{seq}");
     }
-    // What fits into the socket's buffer, but not into one record, leaves without another word.
+    // Output that fits into the socket's buffer, but not into one record, is sent without
+    // another wake-up.
     append(3);
     for seq in 1_001..=1_003 {
         assert!(next_line(&mut read).await.starts_with(&format!("MSG big {seq} x")));
@@ -167,7 +167,7 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let connection = tokio::spawn(connection.run());
     tokio::time::pause();
     let (mut got, mut bytes) = (0, vec![0; 16 << 10]);
-    // The second waits until all of the first was written, and is too much.
+    // The second waits until all of the first is written, and exceeds the limit.
     for tasks in TASKS {
         let mut lines = GroupLines::default();
         lines.task(|out| out.resize(tasks, b'x'));
@@ -175,7 +175,7 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
         got += read_now(&mut far, &mut bytes).await;
     }
     while got < TASKS.iter().sum() {
-        // More than the sockets hold, and less than is encrypted at once.
+        // More than the sockets hold, and less than TLS encrypts at once.
         let round = got + (32 << 10);
         while got < round.min(TASKS.iter().sum()) {
             assert!(!connection.is_finished(), "it was ended after {got} bytes");

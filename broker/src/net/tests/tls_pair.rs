@@ -1,4 +1,4 @@
-//! Both ends of an encrypted connection, for tests on a clock that stands still.
+//! Both ends of an encrypted connection, for tests with paused time.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::net::handshake_socket::HandshakeSocket;
 use crate::net::stream::SocketStream;
 
-/// The broker's end and the other one. Their sockets hold little.
+/// The broker's end and the client's end. Their sockets have small buffers.
 pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -50,15 +50,15 @@ pub(in crate::net) async fn tls_pair() -> (SocketStream, TlsStream<TcpStream>) {
     (SocketStream::from_tls(near.unwrap()), far.unwrap())
 }
 
-/// Lets the runtime see what the kernel has to say. On a clock that stands still it would wait for
-/// no time at all until there is something.
+/// Lets the runtime poll the kernel and run other tasks. With paused time the runtime never waits
+/// for the kernel.
 pub(in crate::net) async fn drive_io() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// How much is there to be read now; lets others do what they can then.
+/// Reads what is available now and returns its length. Then other tasks run.
 pub(in crate::net) async fn read_now(far: &mut TlsStream<TcpStream>, bytes: &mut [u8]) -> usize {
     let mut buffer = ReadBuf::new(bytes);
     let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *far).poll_read(cx, &mut buffer)));
